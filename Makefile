@@ -1,4 +1,4 @@
-# `make help` lists what there is. `make demo` and `make test` set up all they need.
+# `make help` lists the targets. `make demo` and `make test` set up everything that they need.
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -18,7 +18,7 @@ ARGS ?=
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
 
-$(VENV): $(STAMP) ## the virtual environment, from the lock file
+$(VENV): $(STAMP) ## make the virtual environment from the lock file
 $(STAMP): pyproject.toml simulator/pyproject.toml requirements/dev.lock scripts/setup-venv
 	@scripts/setup-venv
 	@touch $(STAMP)
@@ -29,13 +29,13 @@ java:
 chromium:
 	@scripts/ensure-chromium
 
-demo: $(STAMP) java ## real data through Spark into ledgers, with a bookie killed (under 3 minutes)
+demo: $(STAMP) java ## send real data through Spark into ledgers while a bookie is killed (under 3 minutes)
 	@$(BIN)/python examples/*.py
 
-test: $(STAMP) java chromium ## every test but the long lists (ARGS="unit" for one part, ARGS=--list)
+test: $(STAMP) java chromium ## run the tests, except the longest ones (ARGS="unit" runs one part, ARGS=--list lists them)
 	@$(BIN)/python scripts/test $(ARGS)
 
-check: $(STAMP) ## format, lint, types, rooms and maps, mutants that fit the code, documents, generated code
+check: $(STAMP) ## check format, lint, types, folders, mutants, documents and generated code
 	@$(BIN)/ruff format --check . $(PYTHON_SCRIPTS)
 	@$(BIN)/ruff check --quiet . $(PYTHON_SCRIPTS)
 	@$(BIN)/mypy
@@ -50,73 +50,73 @@ format: $(STAMP) ## rewrite the sources in the project's format
 	@$(BIN)/ruff format . $(PYTHON_SCRIPTS)
 	@$(BIN)/ruff check --quiet --fix . $(PYTHON_SCRIPTS)
 
-sim: $(STAMP) ## the simulator over SEEDS seeds, and over SEEDS fresh ones (make sim SEEDS=1000)
+sim: $(STAMP) ## run the simulator's tests, and SEEDS fresh seeds (make sim SEEDS=1000)
 	@QUIRE_SIM_SEEDS=$(SEEDS) $(BIN)/python scripts/test sim sim-fresh sim-each
 
-sim-fresh: $(STAMP) ## SEEDS seeds that nobody has tried yet, and a tenth of that in each workload
+sim-fresh: $(STAMP) ## simulate SEEDS fresh seeds, and a tenth as many in each workload
 	@QUIRE_SIM_SEEDS=$(SEEDS) $(BIN)/python scripts/test sim-fresh sim-each
 
-interop: $(STAMP) java ## all tests against Apache BookKeeper itself (needs Maven)
+interop: $(STAMP) java ## run all tests against Apache BookKeeper (needs Maven)
 	@$(BIN)/python scripts/test interop-full
 
-soak: $(STAMP) java ## simulator with fresh seeds, crashes and processes, for MINUTES minutes
+soak: $(STAMP) java ## run fresh seeds, crash tests and process tests for MINUTES minutes
 	@scripts/soak $(MINUTES)
 
-soak-disk: $(STAMP) ## bookies on small disks, filled, compacted and killed, for MINUTES minutes
+soak-disk: $(STAMP) ## fill, compact and kill bookies on small disks for MINUTES minutes
 	@$(BIN)/python -m tests.support.processes.disk_soak $(MINUTES)
 
-pipelines: $(STAMP) java ## the long tests of jobs on Spark
+pipelines: $(STAMP) java ## run the long tests of Spark jobs
 	@QUIRE_FRESH_COMMANDS=1 $(BIN)/python scripts/test pipelines-long
 
-bench: $(STAMP) java ## Quire and Apache BookKeeper side by side (ARGS="--quick", ARGS="--rows add-1k")
+bench: $(STAMP) java ## compare Quire and Apache BookKeeper (ARGS="--quick", ARGS="--rows add-1k")
 	@$(BIN)/python bench/compare.py $(ARGS)
 
-bench-disk: $(STAMP) ## a bookie's index, start, cold reads, and adds beside them (ARGS="--quick", ARGS="--rows index")
+bench-disk: $(STAMP) ## measure a bookie's index, start, cold reads, and adds beside them (ARGS="--quick", ARGS="--rows index")
 	@$(BIN)/python bench/disk.py $(ARGS)
 
-bench-heal: $(STAMP) ## what a lost bookie costs a writer, and what its healing copies (ARGS="--rounds 3")
+bench-heal: $(STAMP) ## measure what a lost bookie costs a writer, and what its repair copies (ARGS="--rounds 3")
 	@$(BIN)/python bench/heal.py $(ARGS)
 
-bench-tailing: $(STAMP) ## where readers that follow a ledger bend, over their number and the rate (ARGS="--apart --readers 1,10,100")
+bench-tailing: $(STAMP) ## measure tailing by number of readers and append rate (ARGS="--apart --readers 1,10,100")
 	@$(BIN)/python bench/tailing.py $(ARGS)
 
-bench-spark: $(STAMP) java ## Spark reading and writing, beside what bounds it (ARGS="--rows write", ARGS=--quick)
+bench-spark: $(STAMP) java ## measure reads and writes of Spark, beside their limits (ARGS="--rows write", ARGS=--quick)
 	@PYTHONPATH=bench $(BIN)/python bench/spark/throughput.py $(ARGS)
 
-bench-spark-latency: $(STAMP) java ## from an append to a query's sink, per trigger interval
+bench-spark-latency: $(STAMP) java ## measure the time from an append to a query's sink, per trigger interval
 	@PYTHONPATH=bench $(BIN)/python bench/spark/follow.py $(ARGS)
 
-bench-ui: $(STAMP) ## each page of the dashboard, with 100 bookies and 100,000 ledgers (ARGS="--rounds 20")
+bench-ui: $(STAMP) ## measure each page of the dashboard with 100 bookies and 100,000 ledgers (ARGS="--rounds 20")
 	@$(BIN)/python bench/ui.py $(ARGS)
 
-bench-new-user: $(STAMP) ## from a clone to an open dashboard, by the README alone; it installs from the package index
+bench-new-user: $(STAMP) ## measure the way from a clone to an open dashboard by the README; installs from the package index
 	@$(BIN)/python -m tests.support.docs.new_user
 
-proto: ## remake the protobuf messages of v3 and of the metadata from their .proto files
+proto: ## generate the protobuf messages of v3 and of the metadata from their .proto files
 	@scripts/make-proto
 
-blocking: $(STAMP) ## write src/quire/blocking from the asyncio API
+blocking: $(STAMP) ## generate src/quire/blocking from the asyncio API
 	@$(BIN)/python scripts/make-blocking
 
-config-docs: $(STAMP) ## write the generated parts of the documents about configuration
+config-docs: $(STAMP) ## generate the tables in the documents about configuration
 	@$(BIN)/python scripts/config-docs
 
-docs: $(STAMP) ## the documentation as a site, in build/site; broken links are errors
+docs: $(STAMP) ## build the documentation site in build/site; broken links are errors
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1 | sed '/^INFO /d'  # --quiet would hide warnings from --strict
 	@echo "build/site/index.html"
 
-dist: $(STAMP) ## wheel and sdist, in dist/
+dist: $(STAMP) ## build wheel and sdist in dist/
 	@$(BIN)/python scripts/check-dist --build-only
 
-dist-check: $(STAMP) ## the same, installed into an empty environment, with a cluster run from there
+dist-check: $(STAMP) ## build them, install the wheel into an empty environment, and run a cluster from there
 	@$(BIN)/python scripts/check-dist
 
 release: $(STAMP) ## check that this commit can be released, build it, and say what to publish
 	@$(BIN)/python scripts/release
 
-lock: ## remake the locks in requirements/ (ARGS=--upgrade for the newest versions)
+lock: ## refresh the locks in requirements/ (ARGS=--upgrade for the newest versions)
 	@scripts/lock $(ARGS)
 
-clean: ## remove what was built; the virtual environment too
+clean: ## remove everything that was built, and the virtual environment
 	@rm -rf $(VENV) build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find src simulator tests bench scripts examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
-"""Quire and Apache BookKeeper on the same machine, in alternating rounds of one run.
+"""Compare Quire and Apache BookKeeper on the same machine, in alternating rounds of one run.
 
     bench/compare.py                    everything (about half an hour)
-    bench/compare.py --quick            small numbers and some rows, for a look (a few minutes)
+    bench/compare.py --quick            small numbers and some rows, as a first look (a few minutes)
     bench/compare.py --rows add-1k read --rounds 5
     bench/compare.py --list             the rows
 
 How it is measured:
-- Per row, in every round, each side is measured once; the order turns round by round.
-- Both clusters are up while a row runs, but only one works: before each measure, dirty pages are
-  written back and all servers must have been idle for half a second.
+
+- In every round of a row, each side is measured once. The order changes from round to round.
+- Both clusters run during a row, but only one works. Before each measurement, dirty pages are
+  written back, and all servers must have been idle for half a second.
 - Both sides are warmed up: the servers by a load before the first row, the clients by a first
-  round in every command that does not count.
-- Each side has its own client and its own defaults: Apache's journal with its fsync on, its
-  client throttle of 5,000 adds/s off. Digest CRC32C, every acknowledged group synced.
-Results: results.md, results.json and results.png in bench/out (`--out`).
+  round of every command, which does not count.
+- Each side has its own client and its own defaults. Apache's journal syncs every write, and its
+  client throttle of 5,000 adds/s is off. The digest is CRC32C, and acknowledged groups are synced.
+
+The results are results.md, results.json and results.png in bench/out (`--out`).
 """
 
 from __future__ import annotations
@@ -46,13 +48,13 @@ STORAGES = {
 }
 
 WARM_UP_ENTRIES = 60_000
-"""Added twice to a cluster that has just started."""
+"""The number of entries that are added twice to a cluster that has just started."""
 SETTLE_LIMIT_S = 30.0
 USED_SPACE_LIMIT_BYTES = 16 << 30
-"""Deleted ledgers give their space back late: above this both clusters start afresh."""
+"""Deleted ledgers free their space late. Above this, both clusters are recreated."""
 FREE_SPACE_MIN_BYTES = 8 << 30
 HALF_LOAD_OUTSTANDING = tuple(2**k for k in range(2, 10))
-"""What is tried to find half load: 4 to 512 outstanding adds."""
+"""The numbers of outstanding adds that are tried to find half load."""
 
 
 @dataclass(slots=True)
@@ -61,13 +63,13 @@ class Run:
     work_directory: Path
     clusters: dict[Side, Cluster] = field(default_factory=dict)
     outcomes: dict[str, dict[str, Outcome]] = field(default_factory=dict)
-    """By row, by measure."""
+    """The outcome of each measure, by row."""
     notes: list[str] = field(default_factory=list)
 
     # -- clusters -----------------------------------------------------------------------------
 
     def use_clusters(self, bookies: int, zookeeper: bool) -> None:
-        """What is up and fits stays up: it is warm."""
+        """Keep each running cluster that fits, because it is warm, and start the others."""
         logs = self.log("cluster").parent
         wanted: dict[Side, Cluster] = {}
         if "quire" in self.options.sides:
@@ -87,11 +89,12 @@ class Run:
         if present := self.clusters.pop(side, None):
             present.stop()
         say(f"starting {cluster.kind}")
-        self.clusters[side] = cluster  # before it starts: what is half up is stopped as well
+        # Before it starts, so that a half-started cluster is stopped, too.
+        self.clusters[side] = cluster
         cluster.start()
         found = len(cluster.bookie_pids())
         if found != cluster.bookies:
-            self.note(f"{cluster.kind}: {found} bookie processes were found")
+            self.note(f"{cluster.kind}: only {found} bookie processes were found")
         say(f"warming up {cluster.kind}")
         entries = WARM_UP_ENTRIES // (rows.QUICK_DIVISOR if self.options.quick else 1)
         warm_up = Measure("warm-up", side, Work("add", entries=entries))
@@ -106,14 +109,14 @@ class Run:
         used = sum(f.stat().st_blocks * 512 for f in self.work_directory.rglob("*") if f.is_file())
         free = shutil.disk_usage(self.work_directory).free
         if used > USED_SPACE_LIMIT_BYTES or (free < FREE_SPACE_MIN_BYTES and used > 1 << 30):
-            say("starting both clusters afresh to give disk space back")
+            say("recreating both clusters to free disk space")
             self.stop_clusters()
             self.use_clusters(row.bookies, row.zookeeper)
             free = shutil.disk_usage(self.work_directory).free
         if free < FREE_SPACE_MIN_BYTES:
             raise BenchmarkError(
-                f"{self.work_directory}: {free >> 30} GiB free, "
-                f"{FREE_SPACE_MIN_BYTES >> 30} are needed; choose another place with --dir"
+                f"{self.work_directory} has {free >> 30} GiB free, but "
+                f"{FREE_SPACE_MIN_BYTES >> 30} GiB are needed. Choose another directory with --dir."
             )
 
     # -- rows ---------------------------------------------------------------------------------
@@ -163,8 +166,11 @@ class Run:
         return outcome.measure
 
     def find_half_load(self, measure: Measure) -> Measure:
-        """The same work with so many outstanding adds that the rate is nearest to half of the
-        highest one. Both rates come from the same client and the same closed loop."""
+        """Return the same work with the number of outstanding adds that gives half of the highest
+        rate.
+
+        Both rates come from the same client and the same closed loop.
+        """
         full = self.rate(measure, measure.work.outstanding)
         low, high = 0, len(HALF_LOAD_OUTSTANDING) - 1
         tried: dict[int, float] = {}
@@ -187,7 +193,7 @@ class Run:
         probe = replace(measure, work=replace(measure.work, outstanding=outstanding))
         (sample,) = self.take(probe, f"half-load-{outstanding}", 1)
         if sample.rate_per_s is None:
-            raise BenchmarkError(f"{measure.name}: the result has no rate")
+            raise BenchmarkError(f"{measure.name}: the result contains no rate")
         return sample.rate_per_s
 
     def log(self, *names: str) -> Path:
@@ -224,21 +230,29 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--rows", nargs="+", choices=keys, default=[], metavar="ROW")
     parser.add_argument("--list", action="store_true", help="list the rows")
-    parser.add_argument("--quick", action="store_true", help="small numbers, some rows, one round")
-    parser.add_argument("--rounds", type=int, help="alternating rounds (3; 1 with --quick)")
-    parser.add_argument("--samples", type=int, default=2, help="measured per side and round (2)")
+    parser.add_argument(
+        "--quick", action="store_true", help="run some rows once, with small numbers"
+    )
+    parser.add_argument(
+        "--rounds", type=int, help="the number of alternating rounds (3, or 1 with --quick)"
+    )
+    parser.add_argument(
+        "--samples", type=int, default=2, help="the number of samples per side and round (2)"
+    )
     parser.add_argument("--sides", nargs="+", choices=["quire", "apache"], metavar="SIDE")
     parser.add_argument("--apache-storage", choices=sorted(STORAGES), default="sorted")
-    parser.add_argument("--out", type=Path, default=OUT, help="where results go (bench/out)")
     parser.add_argument(
-        "--dir", type=Path, help="where data goes: the disk that is measured (OUT/work)"
+        "--out", type=Path, default=OUT, help="the directory for results (bench/out)"
+    )
+    parser.add_argument(
+        "--dir", type=Path, help="the directory for data, whose disk is measured (OUT/work)"
     )
     options = parser.parse_args(arguments)
     options.sides = options.sides or ["quire", "apache"]
     options.rounds = options.rounds or (1 if options.quick else 3)
     options.out = options.out.resolve()
     if options.rounds < 1 or options.samples < 1:
-        parser.error("--rounds and --samples start at 1")
+        parser.error("--rounds and --samples must be at least 1")
     return options
 
 
@@ -255,7 +269,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("bench: stopped; what it had started is stopped too", file=sys.stderr)
+        print("bench: interrupted. All servers that it started are stopped.", file=sys.stderr)
         return 130
 
 
@@ -274,13 +288,13 @@ def run(options: argparse.Namespace) -> int:
             benchmark.use_clusters(bookies, zookeeper)
             for row in group:
                 benchmark.measure_row(row)
-                # After every row: a run that is stopped keeps what it has.
+                # Write the results after every row, so that an interrupted run keeps what it has.
                 write_results(options, facts, chosen, benchmark.outcomes, benchmark.notes)
     finally:
         benchmark.stop_clusters()
         shutil.rmtree(benchmark.work_directory, ignore_errors=True)
         with suppress(OSError):
-            benchmark.work_directory.parent.rmdir()  # if it is empty now
+            benchmark.work_directory.parent.rmdir()  # Only if it is empty now.
     failures = [f for o in benchmark.outcomes.values() for m in o.values() for f in m.failures]
     say(f"done in {(time.monotonic() - started) / 60:.0f} minutes: {options.out / 'results.md'}")
     return 1 if failures else 0

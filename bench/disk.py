@@ -1,24 +1,25 @@
 #!/usr/bin/env python3
-"""What a bookie's disk costs: its index, a start, cold reads, and adds beside a cold reader.
+"""Measure what a bookie's disk costs: index, start, cold reads, and adds beside a cold reader.
 
     bench/disk.py                       every row (about ten minutes, 8 GB of disk for a while)
     bench/disk.py --quick               a fifth of everything
     bench/disk.py --rows cold-read --rounds 5 --dir /mnt/fast
     bench/disk.py --list                the rows
 
-One line of JSON for each figure, with every sample; everything is removed at the end. Rows:
-- index: memory of the index and time to build it at a start, per ledger and per place (a ledger in
-  a segment), for ledgers in long runs and for ledgers that take entries in turn; from the footers
-  of the segments, and from the index cache.
-- restart: 5 GB of log in a bookie's process, stopped cleanly or killed, from the start of the
-  process to the first entry served.
-- cold-read: a ledger read from the device, beside a plain copy of the same files (as dd does), in
-  alternating rounds, and what the system brings of them where it is told what comes next: one that
-  was written alone, and ledgers written in turn after compaction, short and long ones, in segments
-  as a bookie has them on this disk, and as on a small one; and one of those before it, of entries
-  of one size and of any.
-- beside: latency of adds at a fixed rate, alone and beside a reader that catches up on a cold
-  ledger of the same bookie at full speed.
+Prints one line of JSON for each figure, with every sample. Everything is removed at the end. Rows:
+
+- index: the memory of the index and the time to build it at a start, per ledger and per place (a
+  ledger in a segment). It is measured for ledgers in long runs and for ledgers that take entries
+  in turn, with an index built from the footers of the segments and from the index cache.
+- restart: the time from the start of a bookie's process with 5 GB of log to the first entry that
+  it serves, after a clean stop and after a kill.
+- cold-read: reads of ledgers from the device in alternating rounds, beside a plain copy of the
+  same files (as by dd), and beside the rate of the kernel's own readahead of announced ranges. The
+  ledgers are one that was written alone, and ledgers written in turn after compaction, short and
+  long ones, in segments of the size for this disk and for a small disk. Ledgers written in turn
+  are also read before compaction, with entries of one size and of mixed sizes.
+- beside: the latency of adds at a fixed rate, alone and beside a reader that reads a cold ledger
+  of the same bookie at full speed.
 """
 
 from __future__ import annotations
@@ -65,13 +66,13 @@ from quire.testing.cluster import LocalCluster
 QUICK_DIVISOR = 5
 SIZE_BYTES = 1024
 READ_BYTES = 4 * 1024 * 1024
-"""Asked for at once, as a client does."""
+"""The number of bytes that a read requests at once, as a client does."""
 LAST_LOOKUPS = 100_000
 ALONE = Shape(1, 1, 1)
 PACE_PER_S = 5_000.0
 SCATTERED_LEDGERS = 100, 1_000
 SCATTERED_ENTRIES = 4_000
-"""Read of them in a round."""
+"""The number of entries that are read in a round."""
 COMPACTION_LIMIT_S = 300.0
 COMPACTION_BEGINS_S = 30.0
 DROP_INTERVAL_S = 0.5
@@ -81,13 +82,13 @@ SETTLE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """Ledgers that took entries in turn, every second one of which is then deleted."""
+    """Ledgers that took entries in turn, of which every second one is then deleted."""
 
     ledgers: int
     each: int
-    """Entries."""
+    """The number of entries in each ledger."""
     segment_bytes: int
-    """0: as a bookie has them on this disk."""
+    """The segment size, or 0 for the default on this disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,11 @@ COMPACTED = (
     Compacted(10, 200_000, 0),
     Compacted(10, 40_000, SEGMENT_BYTES_LEAST),
 )
-"""Where a ledger begins and ends the device has nothing to do for a while, and less of it lies
-together the smaller segments are."""
+"""Long and short ledgers, and small segments.
+
+At the beginning and end of a ledger the device is idle for a while, and the smaller the segments
+are, the less of a ledger is contiguous.
+"""
 
 
 def show(row: str, what: str, unit: str, samples: list[float], **more: object) -> None:
@@ -124,7 +128,7 @@ class IndexCost:
     seconds: float
     cpu_s: float
     cached_s: float
-    """The same from the index cache."""
+    """The start time with the index cache."""
     cached_cpu_s: float
     cache_bytes: int
     memory_bytes: int
@@ -139,7 +143,7 @@ def index(options: Options) -> None:
         rate = asyncio.run(_fill(directory, layout, ledgers, each))
         show("index", f"adds to {ledgers:,} ledgers, {layout}", "/s", [rate])
         for _ in range(options.rounds):
-            # A process of its own for each: memory of one start does not serve the next.
+            # Each start gets its own process, so that memory is not reused.
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 found.append(pool.apply(_start_cost, (directory,)))
         shutil.rmtree(directory)
@@ -239,7 +243,8 @@ async def _restart(options: Options) -> None:
                 drop_caches(bookie.directory)
                 began = time.perf_counter()
                 await asyncio.to_thread(bookie.start)
-                # A client of its own: one that knew the bookie before would wait for its retry.
+                # Use a new client, because one that knew the bookie before would wait for its
+                # retry.
                 async with quire.connect(cluster.uri) as client:
                     reader = await client.open_ledger(random.choice(ledger_ids))
                     await reader.read_entry(0)
@@ -266,7 +271,7 @@ async def _cold_read_alone(options: Options) -> None:
 
 
 async def _cold_read_compacted(options: Options, layout: Compacted) -> None:
-    """One of the ledgers is read as it lies; then every second one is deleted."""
+    """Read one of the ledgers as it was written, then delete every second ledger and compact."""
     directory, ledgers = options.directory / "compacted", layout.ledgers
     entries = layout.each // options.divisor
     segment_bytes = layout.segment_bytes or segment_bytes_of(
@@ -286,14 +291,14 @@ async def _cold_read_compacted(options: Options, layout: Compacted) -> None:
         while True:
             store.check_space()
             await asyncio.sleep(0.2)
-            # A busy machine takes its time to begin, and for each segment.
+            # A busy machine takes a while to begin, and for each segment.
             begun = store.stats().compactions > 0 or time.monotonic() > begin_by
             if begun and not any(one.reclaimable for one in store.usage()):
                 break
             if time.monotonic() > deadline:
-                raise SystemExit("the compaction did not come to its end")
+                raise SystemExit("The compaction did not finish in time.")
         if not store.stats().compactions:
-            raise SystemExit("nothing was compacted: fewer entries than a segment takes")
+            raise SystemExit("Nothing was compacted, because there are too few entries.")
     survivors = list(range(2, ledgers + 1, 2))
     await _compare(options, directory, survivors, f"after compaction, {title}")
     shutil.rmtree(directory)
@@ -307,7 +312,7 @@ async def _cold_read_mixed(options: Options) -> None:
 
 
 async def _cold_read_scattered(options: Options) -> None:
-    """So many ledgers in turn that nobody reads what lies between the entries of one."""
+    """Read with many ledgers in turn, so that entries of other ledgers in between are skipped."""
     directory = options.directory / "scattered"
     for ledgers in SCATTERED_LEDGERS:
         each = 200_000 // options.divisor // ledgers
@@ -322,8 +327,11 @@ async def _cold_read_scattered(options: Options) -> None:
 async def _cold_read_in_turn(
     options: Options, directory: Path, title: str, shares: Sequence[Sequence[int]] = ((1,),)
 ) -> None:
-    """What is not compacted: each piece is one entry or some, with those of others between. The
-    ledgers of one share are read in each round, of the first again behind those of the last."""
+    """Read ledgers that are not compacted: runs of a few entries, separated by other ledgers'
+    entries.
+
+    The ledgers of one share are read in each round. After the last share follows the first one.
+    """
     cold: list[float] = []
     cached: list[float] = []
     async with opened(directory) as store:
@@ -341,7 +349,8 @@ async def _compare(options: Options, directory: Path, ledger_ids: list[int], tit
     async with opened(directory) as store:
         for number in range(options.rounds + 1):
             drop_caches(directory)
-            # What is preallocated holds nothing to read, and what is dead is about to go.
+            # Preallocated space contains nothing to read, and dead segments are about to be
+            # deleted.
             alive = {
                 one.number for one in store.usage() if one.state == "sealed" and one.live_bytes
             }
@@ -349,12 +358,13 @@ async def _compare(options: Options, directory: Path, ledger_ids: list[int], tit
             copy = await asyncio.to_thread(copy_rate_mb_per_s, full)
             drop_caches(directory)
             size, seconds = await read_all(store, ledger_ids, READ_BYTES)
-            if number:  # The first does not count.
+            if number:  # The first round does not count.
                 cold.append(size / 1e6 / seconds)
                 copies.append(copy)
         size, seconds = await read_all(store, ledger_ids, READ_BYTES)
         told = []
-        for _ in range(options.rounds):  # Behind the others: it slows a copy that comes next.
+        # This comes last, because it slows down a copy that follows.
+        for _ in range(options.rounds):
             drop_caches(directory)
             told.append(await asyncio.to_thread(told_rate_mb_per_s, full))
     show("cold-read", f"plain copy, {title}", "MB/s", copies)
@@ -409,7 +419,7 @@ async def _beside(options: Options) -> None:
 
 
 async def _read_for_ever(uri: str, ledger_id: int, directory: Path) -> None:
-    """A reader in a process of its own, which finds nothing cached."""
+    """Read the ledger forever in a separate process, which finds nothing cached."""
     process = await asyncio.create_subprocess_exec(
         *QUIRE, "bench", "read", "--metadata", uri,
         "--ledger", str(ledger_id), "--rounds", "1000000", stdout=subprocess.DEVNULL,
@@ -418,7 +428,7 @@ async def _read_for_ever(uri: str, ledger_id: int, directory: Path) -> None:
         while process.returncode is None:
             await asyncio.to_thread(drop_caches, directory)
             await asyncio.sleep(DROP_INTERVAL_S)
-        raise SystemExit(f"the reader ended by itself: {process.returncode}")
+        raise SystemExit(f"The reader ended unexpectedly with status {process.returncode}.")
     finally:
         if process.returncode is None:
             process.terminate()
@@ -438,15 +448,15 @@ ROWS: dict[str, Callable[[Options], None]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
-    parser.add_argument("--rounds", type=int, default=3, help="samples of each figure")
-    parser.add_argument("--quick", action="store_true", help="a fifth of the entries")
-    parser.add_argument("--dir", type=Path, help="where to write; a directory is made there")
-    parser.add_argument("--list", action="store_true", help="print the rows and stop")
+    parser.add_argument("--rounds", type=int, default=3, help="the number of samples per figure")
+    parser.add_argument("--quick", action="store_true", help="use a fifth of the entries")
+    parser.add_argument("--dir", type=Path, help="the directory in which data is written")
+    parser.add_argument("--list", action="store_true", help="print the rows and exit")
     given = parser.parse_args()
     if given.list:
         print("\n".join(ROWS))
         return
-    # As `quire bookie` does.
+    # Use the same settings as `quire bookie`.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_heap()
     collect_on_demand()

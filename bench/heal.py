@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What a bookie that is lost for good costs a writer, and how much its healing copies.
+"""Measure how the loss of a bookie slows a writer down, and how much its repair copies.
 
     make bench-heal
     make bench-heal ARGS="--rate 5000 --ledgers 60"
 
-In each round a writer appends at a steady rate, undisturbed at first; then a bookie is killed, and
-`quire autorecovery`, with its default budget of bytes, replicates what it held while the writer
-goes on. Prints a table in Markdown: the writer's percentiles of both times, how long it took until
-nothing named the bookie any more, and what was copied of what was lost.
+In each round a writer appends at a steady rate, first undisturbed. Then a bookie is killed, and
+`quire autorecovery` with its default byte rate replicates the bookie's entries while the writer
+continues. Prints a table in Markdown: the writer's percentiles in both phases, the time until no
+ledger named the bookie, and the number of copied and lost entries.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ ENTRY_BYTES = 1_024
 WARM_UP_S = 3.0
 HEAL_LIMIT_S = 600.0
 LOOK_S = 30.0
-"""At the ledgers, where nothing is said of their healing."""
+"""Seconds between two scans of all ledgers if the repair does not report progress."""
 P99_RATIO_MAX = 2.0
 COPIED_MAX = 1.05
 
 
 class Healer:
-    """`quire autorecovery start`, and what it says."""
+    """A `quire autorecovery start` process and its log."""
 
     def __init__(self, uri: str) -> None:
         command = [sys.executable, "-m", "quire", "autorecovery", "start", "--metadata", uri]
@@ -70,7 +70,7 @@ class Healer:
 
 
 async def held(client: quire.Client, bookie: str) -> int:
-    """Entries that this bookie has to have; not of what is still being written."""
+    """Return how many entries this bookie should have in closed segments."""
     found = 0
     async for ledger_id in client.list_ledgers():
         found += of((await client.metadata.read_ledger(ledger_id)).value, bookie)
@@ -89,7 +89,7 @@ def of(metadata: LedgerMetadata, bookie: str) -> int:
 
 
 async def paced(writer: quire.LedgerWriter, rate: int, stop: asyncio.Event) -> RoundResult:
-    """Appends in pieces of a second until `stop`; the first `WARM_UP_S` do not count."""
+    """Append in pieces of one second until `stop`. The first `WARM_UP_S` do not count."""
     result, began = RoundResult(), time.monotonic()
     while not stop.is_set():
         latencies = await add_paced(writer, Load(rate, ENTRY_BYTES, 1), rate)
@@ -99,9 +99,11 @@ async def paced(writer: quire.LedgerWriter, rate: int, stop: asyncio.Event) -> R
 
 
 async def healed(client: quire.Client, bookie: str, healer: Healer, lost: int) -> None:
-    """Until nothing names it any more. Looking at all ledgers is work of the process whose appends
-    are measured, and of the metadata store: it is left until as much is copied as was lost, or a
-    while has passed."""
+    """Wait until no ledger names the bookie.
+
+    A scan of all ledgers takes time of the measured process and of the metadata store. So it waits
+    until as many entries were copied as were lost, or for `LOOK_S`.
+    """
     async with asyncio.timeout(HEAL_LIMIT_S):
         while True:
             looked_at = time.monotonic()
@@ -147,7 +149,7 @@ async def one_round(cluster: LocalCluster, victim: int, options: argparse.Namesp
 
 
 def of_a_cluster(number: int, options: argparse.Namespace) -> list[float]:
-    """A round in a cluster of its own: it ends with a bookie less than an ensemble may need."""
+    """Run a round in a new cluster, because it ends with one bookie too few for some ensembles."""
     with (
         tempfile.TemporaryDirectory() as directory,
         LocalCluster(bookies=BOOKIES, directory=Path(directory)) as cluster,
@@ -157,12 +159,16 @@ def of_a_cluster(number: int, options: argparse.Namespace) -> list[float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rate", type=int, default=2_000, help="appends a second of 1 KB")
-    parser.add_argument("--ledgers", type=int, default=100, help="that are there, in each round")
-    parser.add_argument("--entries", type=int, default=4_000, help="of each of them")
-    parser.add_argument("--seconds", type=float, default=30.0, help="undisturbed")
+    parser.add_argument("--rate", type=int, default=2_000, help="appends of 1 KB per second")
     parser.add_argument(
-        "--rounds", type=int, default=2, help="a bookie is lost in each, of a new cluster"
+        "--ledgers", type=int, default=100, help="the number of existing ledgers in each round"
+    )
+    parser.add_argument("--entries", type=int, default=4_000, help="the entries of each ledger")
+    parser.add_argument(
+        "--seconds", type=float, default=30.0, help="the length of the undisturbed phase"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=2, help="the number of rounds, each with a new cluster"
     )
     options = parser.parse_args()
     print(

@@ -14,11 +14,11 @@ when it is closed.
 | deaf | sends 400 batch reads of 5 MiB at once and never reads |
 | poller | sends 100 long polls at once |
 
-Before and during the attack an honest client adds entries of 1 KB, each 10 ms after the answer to
-the one before, and another reads 64 KB every 50 ms. The result is one JSON object. `--src` runs
-the bookie from another checkout, to compare. `--beside` attacks another bookie on the same machine,
-to tell what the bookie does from what the machine does. The hostile clients run in a process of
-their own.
+Before and during the attack, one honest client adds entries of 1 KB, each 10 ms after the answer to
+the previous one. Another client reads 64 KB every 50 ms. The result is one JSON object. `--src`
+runs the bookie from another checkout for comparison. `--beside` attacks another bookie on the same
+machine, to separate the effect on the bookie from the effect on the machine. The hostile clients
+run in a separate process.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ ENTRIES, ENTRY_BYTES = 512, 16 * 1024
 MIB = 1024 * 1024
 ADD_EVERY_S, READ_EVERY_S, LOOK_EVERY_S = 0.01, 0.05, 0.2
 ATTACK_NICE = 19
-"""The hostile clients use what processor time is left, as if they ran on another machine."""
+"""Hostile clients use only spare processor time, as if they ran on another machine."""
 AFTER_S = 20.0
-"""Seconds after the attack until the memory is looked at."""
+"""Seconds after the attack at which memory is measured."""
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -84,7 +84,7 @@ async def hostile(kind: str, port: int) -> None:
             writer.write(b"".join(polls))
         while True:
             if kind in ("silent", "partial", "deaf"):
-                # Without reading, a closed connection shows by a write only.
+                # Without reads, only the socket's error shows that the connection is closed.
                 await asyncio.sleep(2.0)
                 error = transport.get_extra_info("socket").getsockopt(
                     socket.SOL_SOCKET, socket.SO_ERROR
@@ -118,7 +118,7 @@ async def attack(port: int, connections: int) -> None:
 
 
 class Honest:
-    """One request at a time on one connection, and how long each took."""
+    """One request at a time on one connection, with the time that each took."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -213,8 +213,7 @@ class Measured:
 async def measure(
     port: int, pid: int, attacked: int, connections: int, seconds: float
 ) -> dict[str, Any]:
-    """Measure the bookie at `port` while the one at `attacked` is attacked: the same, or another
-    one."""
+    """Measure the bookie at `port` while the one at `attacked`, perhaps the same, is attacked."""
     if attacked != port:
         await Measured(attacked, pid).fill()
     measured = Measured(port, pid)
@@ -228,7 +227,7 @@ async def measure(
         "--connections",
         str(connections),
     ]
-    attacker = subprocess.Popen(command)  # noqa: ASYNC220 - it takes a few milliseconds
+    attacker = subprocess.Popen(command)  # noqa: ASYNC220 - it takes only milliseconds
     try:
         found["attack"] = await measured.phase(seconds)
     finally:
@@ -287,14 +286,14 @@ def _until_it_listens(port: int) -> None:
             time.sleep(0.1)
         else:
             return
-    raise SystemExit("the bookie does not listen")
+    raise SystemExit("The bookie does not listen.")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--connections", type=int, default=2_000)
-    parser.add_argument("--seconds", type=float, default=30.0, help="of the attack")
-    parser.add_argument("--src", default=str(ROOT / "src"), help="where the bookie's code is")
+    parser.add_argument("--seconds", type=float, default=30.0, help="the length of the attack")
+    parser.add_argument("--src", default=str(ROOT / "src"), help="the bookie's source directory")
     parser.add_argument("--beside", action="store_true", help="attack another bookie")
     parser.add_argument("--attack", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -30,7 +30,7 @@ ROW = re.compile(
 
 WIDTH = 640
 LEFT, RIGHT = 24, 545
-"""The left end of all bars, and the right end of the longest one."""
+"""The x coordinates where bars begin and where the bar of the largest ratio ends."""
 TOP = 96
 ROW_HEIGHT = 60
 TICKS = (1, 2, 5, 10, 20)

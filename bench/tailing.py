@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Where tailing bends: readers that follow one ledger, over their number and the rate of appends.
+"""Measure where tailing reaches its limits, by the number of readers and the append rate.
 
     make bench-tailing
     make bench-tailing ARGS="--apart --readers 1,10,100"
 
-One writer appends 1 KB at a fixed rate to a cluster of three bookies, and tells its LAC after a
-millisecond without an append. Prints a row in Markdown for each number of readers: from the
-acknowledgement to the reader, p50 / p99, and the CPU of the process for each entry that a reader
-got. Behind a rate that the readers do not keep up with, higher ones are left out.
+One writer appends entries of 1 KB at a fixed rate to a cluster of three bookies, and sends its LAC
+after a millisecond without an append. Prints a row in Markdown for each number of readers: the p50
+and p99 from the acknowledgement to the reader, and the CPU time of the process for each delivered
+entry. Rates above the first one at which the readers cannot keep up are skipped.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ SHAPE = Shape()
 ENTRY_BYTES = 1_024
 WARM_UP_ENTRIES = 2_000
 DELIVERIES_MAX = 2_000_000
-"""In one cell, some 100 bytes each: with many readers it is shorter than `--seconds`."""
+"""The most deliveries in one cell, each about 100 bytes. With many readers a cell is shorter."""
 LAG_LIMIT_S = 3.0
-"""Behind the last append of a cell."""
+"""The longest time that readers may take after the last append of a cell."""
 EXPLICIT_LAC_MS = 1
 
 
@@ -47,8 +47,8 @@ async def cell(
     rate: int,
     seconds: float,
 ) -> RoundResult | None:
-    """None: they do not keep up."""
-    gc.collect()  # what the one before has left
+    """Measure one cell, or return None if the readers do not keep up."""
+    gc.collect()  # Free what the previous cell left.
     entries = max(min(int(rate * seconds), DELIVERIES_MAX // readers), 1)
     async with ledgers(writing, SHAPE) as writers:
         opened = await open_all(following[:readers], writers[0].ledger_id, readers)
@@ -76,7 +76,7 @@ async def table(uri: str, options: argparse.Namespace) -> None:
         following = [await stack.enter_async_context(quire.connect(uri)) for _ in range(count)]
         async with ledgers(writing, SHAPE) as writers:
             await add_many(writers[0], Load(WARM_UP_ENTRIES, ENTRY_BYTES, 100))
-        collect_on_demand()  # else each look at all objects shows as late entries
+        collect_on_demand()  # Otherwise every full collection shows as late entries.
         for readers in options.readers:
             cells: list[str] = []
             keep_up = True
@@ -94,8 +94,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--readers", type=numbers, default=[1, 10, 100, 300, 1000])
     parser.add_argument("--rates", type=numbers, default=[100, 300, 1000, 3000, 10_000])
-    parser.add_argument("--seconds", type=float, default=4.0, help="of appends in each cell")
-    parser.add_argument("--apart", action="store_true", help="a client for each reader")
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="the length of the appends in each cell"
+    )
+    parser.add_argument("--apart", action="store_true", help="use a client for each reader")
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as directory,

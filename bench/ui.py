@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How long each page of the dashboard waits for its answer, in a cluster of some size.
+"""Measure how long each page of the dashboard takes to load in a cluster of a given size.
 
     make bench-ui
     make bench-ui ARGS="--bookies 300 --ledgers 1000000 --rounds 20"
 
-The server of the dashboard has the metadata in memory; all bookies are in one further process, on
-disks of the simulator, and answer over sockets of the loopback interface. Prints a table in
-Markdown. Exit status 1: a page took longer than the limit.
+The dashboard's server has the metadata in memory. All bookies run in one other process, on
+simulated disks, and answer over loopback sockets. Prints a table in Markdown. The exit status is 1
+if a page took longer than the limit.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ async def start_bookie(number: int, store: MetadataStore, stack: AsyncExitStack)
 
 
 async def serve_bookies(count: int) -> None:
-    """Prints where they are, as JSON, and serves until its input ends."""
+    """Print the addresses as JSON, and serve until standard input ends."""
     async with AsyncExitStack() as stack:
         store = await open_metadata(URI, create=True)
         stack.push_async_callback(store.close)
@@ -97,7 +97,7 @@ async def serve_bookies(count: int) -> None:
 
 
 async def fill(bookies: list[str], ledgers: int) -> int:
-    """The id of the last ledger, which is written to the end."""
+    """Fill the cluster, and return the id of the last ledger, which is closed."""
     racks = b""
     for at, bookie in enumerate(bookies):
         racks = with_location(racks, bookie, f"/rack{at % 10}")
@@ -134,7 +134,7 @@ def pages(ledger_id: int, ledgers: int) -> dict[str, str]:
 
 
 def ask(url: str) -> tuple[float, int]:
-    """Milliseconds, and bytes of the answer."""
+    """Return the milliseconds, and the size of the answer in bytes."""
     begun = time.perf_counter()
     with urllib.request.urlopen(url, timeout=60) as answer:
         text = answer.read()
@@ -144,7 +144,7 @@ def ask(url: str) -> tuple[float, int]:
 
 
 async def measure(bookies: int, ledgers: int, rounds: int) -> bool:
-    """Whether every page kept the limit."""
+    """Return whether every page was within the limit."""
     well = True
     async with AsyncExitStack() as stack:
         store = await open_metadata(URI, create=True)
@@ -152,7 +152,7 @@ async def measure(bookies: int, ledgers: int, rounds: int) -> bool:
         command = [sys.executable, __file__, "--serve", "--bookies", str(bookies)]
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
-        stack.push_async_callback(process.communicate, b"")  # the end of its input ends it
+        stack.push_async_callback(process.communicate, b"")  # It ends when its input ends.
         assert process.stdout is not None
         where = json.loads(await process.stdout.readline())
         for name, http_port in where:
@@ -168,7 +168,8 @@ async def measure(bookies: int, ledgers: int, rounds: int) -> bool:
         for name, path in pages(ledger_id, ledgers).items():
             took = []
             for _ in range(rounds):
-                # Each look is a new one: none is answered with the rates of the one before.
+                # Wait until cached rates have expired, so that each request measures a new
+                # collection.
                 await asyncio.sleep(LOOK_INTERVAL_S if "bookies" in name or "over" in name else 0)
                 took_ms, size = await asyncio.to_thread(ask, server.url + path)
                 took.append(took_ms)

@@ -1,7 +1,7 @@
-"""The hooks of mkdocs that make the site complete.
+"""The hooks of mkdocs that complete the site.
 
 They add the documents at the top of the repository, the files that pages link to, and the parts of
-the reference that are made from the code. mkdocs calls the functions `on_*`.
+the reference that are generated from the code. mkdocs calls the functions `on_*`.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class ListsAsOnGitHub(Extension):
 
     def extendMarkdown(self, md: Markdown) -> None:
         md.tab_length = 2
-        md.parser = build_block_parser(md)  # its parts have read the length already
+        md.parser = build_block_parser(md)  # Its parts have read the length already.
 
 
 class CodeAsOnGitHub(Extension):
-    """Begin an indented code block after four columns all the same. This is the last extension."""
+    """Begin an indented code block after four columns nevertheless. This is the last extension."""
 
     def extendMarkdown(self, md: Markdown) -> None:
         self._md = md
@@ -116,7 +116,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Change links that are right in the repository into links that are right in the site."""
     name = page.file.src_uri
-    if name == "README.md":  # the landing page has the whole width
+    if name == "README.md":  # The landing page uses the whole width.
         page.meta["hide"] = ["navigation", "toc"]
     sources = {made: source for source, made in TOP.items()}
     source = PurePosixPath(sources.get(name, f"docs/{name}"))
@@ -177,7 +177,7 @@ def on_post_build(config: MkDocsConfig) -> None:
     for page in sorted(Path(config.site_dir).rglob("*.html")):
         elsewhere = LOADED.findall(page.read_text(encoding="utf-8"))
         if elsewhere:
-            raise PluginError(f"{page.name} loads what is elsewhere: {elsewhere[0]}")
+            raise PluginError(f"{page.name} loads a resource from elsewhere: {elsewhere[0]}")
 
 
 # -- the reference ------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""The disk's own limit: one process that writes one file sequentially and syncs every 512 KB.
+"""Measure the limit of the disk: one process writes one file and syncs every 512 KB.
 
-That is what a log with group commit does at best. Two ways: a file that grows, and one whose
-blocks were reserved before (what a log with preallocated segments does). The better one counts.
+This is the best that a log with group commit can do. It is measured with a file that grows and with
+a file whose blocks are preallocated, as in a log with preallocated segments. The better result
+counts.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ import time
 from pathlib import Path
 
 GROUP_BYTES = 512 * 1024
-"""Written between two syncs."""
+"""The number of bytes written between two syncs."""
 
 REPLICAS = 3
 ENTRY_OVERHEAD_BYTES = 64
-"""What a stored 1 KB entry needs besides its payload: a v2 frame's length, header and master key
-(28 bytes) and the entry's own header with a CRC32C digest (36)."""
+"""The size of a stored 1 KB entry besides its payload.
+
+28 bytes are the v2 frame's length, header and master key, and 36 bytes are the entry's own header
+with a CRC32C digest.
+"""
 
 
 def write_rate_mb_per_s(directory: Path, total_bytes: int, *, preallocated: bool) -> float:
-    """MB (10**6 bytes) per second. The file is removed."""
+    """Return MB (10**6 bytes) per second. The file is removed."""
     path = directory / "disk-limit"
     group = os.urandom(GROUP_BYTES)
     sync = getattr(os, "fdatasync", os.fsync)
@@ -42,5 +46,5 @@ def write_rate_mb_per_s(directory: Path, total_bytes: int, *, preallocated: bool
 
 
 def entries_per_s(mb_per_s: float, payload_bytes: int) -> float:
-    """How many entries the disk could take if it had to write nothing but their replicas."""
+    """Return how many entries the disk could take if it wrote only their replicas."""
     return mb_per_s * 1e6 / (REPLICAS * (payload_bytes + ENTRY_OVERHEAD_BYTES))

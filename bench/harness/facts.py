@@ -1,4 +1,4 @@
-"""What the results were measured on."""
+"""Facts about the machine and the software of a benchmark run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _IN_MEMORY = {"tmpfs", "ramfs"}
 
 BUSY_SHARE = 0.25
-"""A load average above this share of the cores, before anything was started, spoils results."""
+"""The load average, as a share of the cores, above which results are unreliable."""
 LOOPS = 1_000_000
 LOOP_SAMPLES = 5
 
@@ -40,15 +40,18 @@ def machine_facts(data_directory: Path) -> dict[str, str]:
 def warnings_about(facts: dict[str, str]) -> list[str]:
     found = []
     if facts["disk"].split()[0] in _IN_MEMORY:
-        found.append("the data directory is in memory: nothing here says anything about a disk")
+        found.append("the data directory is in memory, so the results say nothing about a disk")
     if float(facts["load average before"]) > BUSY_SHARE * (os.cpu_count() or 1):
-        found.append("the machine was busy before the run: the figures are too low on both sides")
+        found.append("the machine was busy before the run, so both sides are measured too low")
     return found
 
 
 def _loop_ms() -> float:
-    """How fast this Python is here: how it was compiled makes a difference of up to 1.4, of which
-    its version says nothing, and not always what it tells of its own making."""
+    """Return the milliseconds of a loop of additions, as a measure of this Python's speed.
+
+    Builds of the same version differ by a factor of up to 1.4, and a build does not always describe
+    its options correctly.
+    """
     samples = []
     for _ in range(LOOP_SAMPLES):
         began, total = time.perf_counter(), 0
@@ -73,7 +76,7 @@ def _system() -> str:
 
 
 def _mount(directory: Path) -> tuple[str, str]:
-    """Device and file system type of the mount that holds the directory."""
+    """Return the device and the file system type of the mount that contains the directory."""
     best: tuple[int, str, str] = (-1, "?", "?")
     for line in Path("/proc/self/mounts").read_text().splitlines():
         device, point, kind = line.split()[:3]

@@ -1,4 +1,4 @@
-"""A bookie's data directory, filled without a bookie: entries straight into its store."""
+"""Fill a bookie's data directory without a bookie, by adding entries to its store."""
 
 from __future__ import annotations
 
@@ -27,17 +27,20 @@ from quire.storage.store import LedgerStore
 from quire.storage.worker import ThreadReader, ThreadWorker
 
 Layout = Literal["long", "turn", "mixed"]
-"""One ledger behind the other, in long runs; all in turn, so that each entry is a run; or all in
-turn by chance, in runs of one to three entries of different sizes."""
+"""The order of entries.
+
+long: one ledger after the other, in long runs. turn: all ledgers in turn, so that each entry is a
+run. mixed: ledgers in random order, in runs of one to three entries of different sizes.
+"""
 
 CHUNK_BYTES = 256 * 1024
-"""Appended as one batch."""
+"""The number of bytes that are appended as one batch."""
 CHUNKS_IN_FLIGHT = 16
 MIXED_RUN_MAX = 3
 TOLD_BYTES = 2 * 1024 * 1024
-"""What the system is told of in one call, where nothing is read but the last byte."""
+"""The number of bytes announced to the kernel in one call, of which only the last byte is read."""
 COPY_BYTES = 1024 * 1024
-"""Read at once where a file is only read through, as `dd bs=1M` does."""
+"""The number of bytes per read of a plain copy, as by `dd bs=1M`."""
 POLL_S = 0.05
 
 
@@ -45,7 +48,7 @@ POLL_S = 0.05
 async def opened(
     directory: Path, config: StorageConfig | None = None
 ) -> AsyncIterator[LedgerStore]:
-    """The store in this directory, recovered and started; closed cleanly at the end."""
+    """Open the store in this directory, recovered and started, and close it cleanly at the end."""
     loop = asyncio.get_running_loop()
     disk = RealDisk(directory)
     ensure_directory(disk, os.urandom)
@@ -65,11 +68,11 @@ async def opened(
 
 
 def _chunks(layout: Layout, ledgers: int, each: int, size_bytes: int) -> Iterator[LogBatch]:
-    """Batches of entries of so many bytes, "mixed" in the mean; ledger ids from 1 on."""
+    """Yield batches of entries of this size (the mean for "mixed"), with ledger ids from 1 on."""
     key, payload = master_key(b""), bytes(2 * size_bytes)
 
     def frame(ledger_id: int, entry_id: int, size: int = size_bytes) -> bytes:
-        # Nobody looks at the digest of what only a store reads.
+        # A store does not check the digest of an entry that it returns.
         head = struct.pack(">qqqq", ledger_id, entry_id, entry_id - 1, size_bytes * entry_id)
         return add_request(key, head + bytes(4) + payload[:size])
 
@@ -123,7 +126,7 @@ def _mixed(
 
 
 async def fill(store: LedgerStore, layout: Layout, ledgers: int, each: int, size: int) -> float:
-    """Entries per second; all durable, and all full segments sealed, on return."""
+    """Add entries and return the rate per second. All are durable, and full segments are sealed."""
     loop = asyncio.get_running_loop()
     key = master_key(b"")
     for ledger_id in range(1, ledgers + 1):
@@ -156,7 +159,7 @@ async def fill(store: LedgerStore, layout: Layout, ledgers: int, each: int, size
 async def read_all(
     store: LedgerStore, ledger_ids: Iterable[int], max_bytes: int
 ) -> tuple[int, float]:
-    """(bytes of entries, seconds) of reading whole ledgers, one behind the other."""
+    """Read whole ledgers one after the other, and return the bytes of entries and the seconds."""
     size = 0
     began = time.perf_counter()
     for ledger_id in ledger_ids:
@@ -173,7 +176,10 @@ def segments(directory: Path) -> list[Path]:
 
 
 def drop_caches(directory: Path) -> None:
-    """Of the log's files: what is read next comes from the device. Needs no privileges."""
+    """Drop the log's files from the page cache, so that later reads come from the device.
+
+    This needs no privileges.
+    """
     for path in segments(directory):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -184,7 +190,7 @@ def drop_caches(directory: Path) -> None:
 
 
 def copy_rate_mb_per_s(paths: list[Path]) -> float:
-    """What `dd if=... of=/dev/null bs=1M` reads of these files."""
+    """Return the rate at which `dd if=... of=/dev/null bs=1M` would read these files."""
     size = 0
     began = time.perf_counter()
     for path in paths:
@@ -195,9 +201,11 @@ def copy_rate_mb_per_s(paths: list[Path]) -> float:
 
 
 def told_rate_mb_per_s(paths: list[Path]) -> float:
-    """How fast the system brings what it is told of, as a store tells it of what comes next, where
-    nobody looks at it: as far ahead of the last byte of each piece as a store is of its reader, but
-    not over the end of a file."""
+    """Return the rate at which the kernel reads ranges that it was told to read.
+
+    Ranges are announced as far ahead of the last byte read as a store announces them ahead of its
+    reader, but not beyond the end of a file.
+    """
     size = 0
     one_byte = bytearray(1)
     began = time.perf_counter()

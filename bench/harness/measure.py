@@ -1,5 +1,7 @@
-"""Takes samples: starts a benchmark command, reads its lines as they come, and notes at each line
-what the bookies and the client have used since the one before."""
+"""Take samples: run a benchmark command and read its lines as they arrive.
+
+At each line, record what the bookies and the client have used since the previous line.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,15 @@ from harness.parse import parse_apache, parse_quire
 from harness.sides import Cluster
 
 COMMAND_LIMIT_S = 900
-"""One command: its warm-up and its measured rounds."""
+"""The time limit of one command, with its warm-up and its measured rounds."""
 
 
 def take(measure: Measure, cluster: Cluster, rounds: int, logs: Path) -> list[Sample]:
-    """`rounds` samples. The command runs one round more: the first warms its client up (a JVM that
-    compiles, a Python that imports) and does not count, on either side."""
+    """Return `rounds` samples.
+
+    The command runs one more round at the beginning, which does not count on either side. It warms
+    up the client: a JVM compiles, and Python imports modules.
+    """
     wanted = _kind_wanted(measure)
     samples = [
         sample
@@ -43,7 +48,7 @@ def take(measure: Measure, cluster: Cluster, rounds: int, logs: Path) -> list[Sa
 
 
 def take_disk(directory: Path, total_bytes: int) -> Sample:
-    """The better of appending and preallocated writing: what the disk allows at most."""
+    """Measure the disk's limit: the better of appending and preallocated writing."""
     rates = [
         disk.write_rate_mb_per_s(directory, total_bytes, preallocated=preallocated)
         for preallocated in (False, True)
@@ -52,7 +57,9 @@ def take_disk(directory: Path, total_bytes: int) -> Sample:
 
 
 def _kind_wanted(measure: Measure) -> str:
-    """Apache's command prints an add and a read line per round; only one of them is asked for."""
+    """Return the kind of lines to use, because Apache's command prints an add and a read line per
+    round.
+    """
     if measure.side == "quire":
         return measure.work.verb
     return {"latency": "add", "ledgers": "add"}.get(measure.work.verb, measure.work.verb)
@@ -82,7 +89,7 @@ def _run(measure: Measure, cluster: Cluster, rounds: int, logs: Path) -> Iterato
 
 
 class _Meter:
-    """What was used between two lines of results."""
+    """Measures the resources that are used between two result lines."""
 
     def __init__(self, pids: list[int], client: int) -> None:
         self._pids = pids
@@ -119,8 +126,10 @@ class _Meter:
 def _started(
     command: list[str], environment: dict[str, str], log: Path
 ) -> Iterator[subprocess.Popen[str]]:
-    """The command in a session of its own, ended with all its children if it takes too long or
-    if the block is left early."""
+    """Run the command in its own session, and end it with all its children afterwards.
+
+    It is killed if it takes too long or if the block is left early.
+    """
     with log.open("w") as errors:
         errors.write(" ".join(command) + "\n")
         errors.flush()
@@ -155,6 +164,6 @@ def _kill_session(leader: int) -> None:
 
 def _last_words(log: Path, status: int) -> str:
     lines = [line for line in log.read_text(errors="replace").splitlines()[1:] if line.strip()]
-    said = lines[-1].strip() if lines else "it said nothing"
+    said = lines[-1].strip() if lines else "it printed nothing"
     how = f"ended by signal {-status}" if status < 0 else f"exit status {status}"
-    return f"{how}: {said} (all of it: {log})"
+    return f"{how}: {said} (complete output: {log})"

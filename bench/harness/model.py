@@ -1,4 +1,4 @@
-"""The values of the benchmark: what is run (work, measures, rows) and what comes out (samples)."""
+"""The values of the benchmark: what is run (work, measures, rows) and the results (samples)."""
 
 from __future__ import annotations
 
@@ -32,44 +32,46 @@ class Work:
     ack_quorum: int = 2
     ledgers: int = 1
     appends_per_s: int = 0
-    """Of `tail`, whose writer keeps to a rate."""
+    """The append rate of the writer of `tail`."""
     readers: int = 1
-    """Of `tail`."""
+    """The number of readers of `tail`."""
     clients: int = 0
-    """Of `tail`: so many have the readers; 0: each reader has one of its own."""
+    """The number of clients that the readers of `tail` share, or 0 for one client per reader."""
     explicit_lac_ms: int = 0
-    """Of `tail`: Quire's writer tells the LAC after so long without an append; 0: it never does."""
+    """Milliseconds without an append after which Quire's writer of `tail` sends its LAC, or 0 for
+    never.
+    """
     streams: int = 1
-    """Of `stream write`: each takes `entries` records."""
+    """The number of streams of `stream write`. Each takes `entries` records."""
     mode: Literal["many", "one"] = "many"
-    """How Quire's client appends: `append_many`, or `append` one by one. Apache's has one way."""
+    """How Quire's client appends: `append_many`, or single `append` calls. Apache's has one way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A line that is measured: one side doing one work."""
+    """One measured line: one side with one work."""
 
     name: str
-    """Unique within its row."""
+    """The name, unique within its row."""
     side: Side
     work: Work
     protocol: Literal["v2", "v3", "batch"] = "v2"
-    """Of Apache's client. Quire's chooses for itself."""
+    """The protocol of Apache's client. Quire's client chooses for itself."""
     settings: tuple[str, ...] = ()
-    """More for Apache's client, as KEY=VALUE."""
+    """Further settings for Apache's client, as KEY=VALUE."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the project has set itself. `at_least` and `at_most` are multiples of Apache's value."""
+    """The project's target. `at_least` and `at_most` are multiples of Apache's value."""
 
     at_least: float | None = None
     at_most: float | None = None
     below: float | None = None
     floor: float | None = None
-    """In addition to `at_least`, or alone: Quire's own value."""
+    """The least own value of Quire, alone or in addition to `at_least`."""
     disk_share: float | None = None
-    """Enough instead of `at_least`: this share of what the disk allows three replicas."""
+    """An alternative to `at_least`: this share of what the disk allows for three replicas."""
 
     def text(self) -> str:
         if self.at_least is not None and self.disk_share is not None:
@@ -88,11 +90,11 @@ class Comparison:
     """One line of the table."""
 
     title: str
-    """May name `{entries}`, `{ledgers}`, `{streams}`, `{readers}`: those of the work of `ours`."""
+    """May contain `{entries}`, `{ledgers}`, `{streams}` and `{readers}` of the work of `ours`."""
     metric: Metric
     ours: str
     theirs: str | None
-    """Names of measures of the same row."""
+    """`ours` and `theirs` are names of measures of the same row."""
     target: Target | None = None
 
 
@@ -103,10 +105,12 @@ class Row:
     measures: tuple[Measure, ...]
     comparisons: tuple[Comparison, ...]
     zookeeper: bool = False
-    """Quire's metadata in ZooKeeper too, instead of its embedded default."""
+    """Whether Quire's metadata is in ZooKeeper too, instead of its embedded default."""
     half_load: bool = False
-    """Each side's number of outstanding adds is first searched: the one that gives half of its
-    own highest rate."""
+    """Whether each side first searches its own half load.
+
+    This is the number of outstanding adds that gives half of the side's highest rate.
+    """
 
     def work(self, comparison: Comparison) -> Work:
         return next(m.work for m in self.measures if m.name == comparison.ours)
@@ -123,7 +127,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class BookieUse:
-    """What one bookie process used while one sample was taken."""
+    """The resources that one bookie process used while one sample was taken."""
 
     cpu_s: float
     written_bytes: int
@@ -132,7 +136,7 @@ class BookieUse:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One round of one measure. What a client does not print is None."""
+    """One round of one measure. Values that a client does not print are None."""
 
     kind: str
     """A verb, or 'disk'."""
@@ -141,7 +145,7 @@ class Sample:
     p50_ms: float | None = None
     p99_ms: float | None = None
     acked_p50_ms: float | None = None
-    """Of `tail`, from the acknowledgement on."""
+    """The latency of `tail` from the acknowledgement on."""
     acked_p99_ms: float | None = None
     errors: int = 0
     client_cpu_s: float | None = None
@@ -182,4 +186,4 @@ class Spread:
 
 
 class BenchmarkError(Exception):
-    """What the one who runs the benchmark has to know, in one line."""
+    """An error that the user of the benchmark must know, in one line."""

@@ -1,6 +1,6 @@
-"""What the two clients print, as samples.
+"""Parse the output of both clients into samples.
 
-Apache's (`bench/peer/Bench.java`), one line per round:
+Apache's client (`bench/peer/Bench.java`) prints one line per round:
 
     add   v2=true CRC32C E3W3A2 size=1024 ledgers=1 out=1000 n=5000 err=0: 5160/s 5.3 MB/s
           p50=50.43ms p99=233.54ms p99.9=238.52ms max=268.5ms          (in one line)
@@ -13,9 +13,9 @@ Apache's (`bench/peer/Bench.java`), one line per round:
     stream read size=100 n=1000000 err=0: 699000/s 69.9 MB/s
     stream tail size=100 err=0: append to read p50=3.55ms p99=6.14ms p99.9=9.01ms max=12.5ms
 
-Quire's with `--json`: one object per round with `rate_per_s`, `mb_per_s`, `p50_ms`, `p99_ms`,
-`cpu_s`, and of `tail` `acked_p50_ms`, `acked_p99_ms`; a number that makes no sense for the work may
-be missing or null.
+Quire's client with `--json` prints one object per round with `rate_per_s`, `mb_per_s`, `p50_ms`,
+`p99_ms` and `cpu_s`, and for `tail` also `acked_p50_ms` and `acked_p99_ms`. Numbers that do not
+apply to the work are missing or null.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ _LINE_OF_A_RESULT = re.compile(r"(add|read|recover|rereplicate|tail|stream)\s")
 
 
 def parse_apache(line: str) -> Sample | None:
-    """None for lines that are no result (warnings). A result that cannot be read is an error: a
-    changed format must not look like a run without results."""
+    """Return the sample of a result line, or None for other lines, such as warnings.
+
+    A result that cannot be parsed is an error, because a changed format must not look like a run
+    without results.
+    """
     if match := _ADD.match(line):
         errors, rate, mb, p50, p99 = match.groups()
         return Sample("add", float(rate), float(mb), float(p50), float(p99), errors=int(errors))
@@ -67,12 +70,12 @@ def parse_apache(line: str) -> Sample | None:
         errors, p50, p99 = match.groups()
         return Sample("stream tail", None, None, float(p50), float(p99), errors=int(errors))
     if _LINE_OF_A_RESULT.match(line):
-        raise BenchmarkError(f"a result of Apache's benchmark is not understood: {line.strip()}")
+        raise BenchmarkError(f"a result of Apache's benchmark cannot be parsed: {line.strip()}")
     return None
 
 
 def parse_quire(line: str, kind: str) -> Sample | None:
-    """None for lines that are no JSON object. `kind` is the verb that was asked for."""
+    """Return the sample of a JSON line, or None for other lines. `kind` is the requested verb."""
     if not line.startswith("{"):
         return None
     try:
@@ -87,7 +90,7 @@ def parse_quire(line: str, kind: str) -> Sample | None:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise BenchmarkError(f"quire bench {kind} printed {name}={value!r}: not a number")
+            raise BenchmarkError(f"quire bench {kind} printed {name}={value!r}, not a number")
         return float(value)
 
     sample = Sample(

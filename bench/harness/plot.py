@@ -1,6 +1,8 @@
-"""The plot: one panel for rates, one for times; two marks per line, the spread as a thin line.
+"""Draw the plot: one panel for rates and one for times, with two marks per line.
 
-Bars on a linear scale, dots on a logarithmic one: there the length of a bar would say nothing."""
+A thin line shows the spread. Values are bars on a linear scale, and dots on a logarithmic scale,
+where the length of a bar would mean nothing.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ MARGIN_INCHES = 1.1
 
 
 def draw(lines: Sequence[Line], facts: Mapping[str, str], path: Path) -> None:
-    """Nothing is drawn where there is nothing to compare."""
+    """Draw the plot into `path`, or nothing if there is nothing to compare."""
     shown = [line for line in lines if line.ours is not None and line.metric != "rss_mb"]
     panels = [
         (title, unit, scale, chosen)

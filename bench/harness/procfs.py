@@ -1,4 +1,4 @@
-"""What processes use, from /proc (Linux)."""
+"""The resource usage of processes, read from /proc (Linux)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
 
-_RESET_PEAK = "5"  # written to clear_refs: VmHWM starts again at the present size (proc(5))
+_RESET_PEAK = "5"  # Written to clear_refs: VmHWM restarts at the present size (proc(5)).
 
 QUIET_CORES = 0.05
-"""Servers that use less than this share of one core are idle."""
+"""The share of one core below which servers are idle."""
 QUIET_WINDOW_S = 0.5
 
 
@@ -27,12 +27,12 @@ class Usage:
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """From field 3 (state) on: the name before it may hold spaces and parentheses."""
+    """Return field 3 (state) and later. The name before them may contain spaces and parentheses."""
     return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of a process with all of its threads; 0 once it is gone."""
+    """Return the user and system time of a process with all threads, or 0 if it is gone."""
     try:
         fields = _stat_fields(pid)
     except OSError:
@@ -41,7 +41,7 @@ def cpu_s(pid: int) -> float:
 
 
 def written_bytes(pid: int) -> int:
-    """Bytes that the process caused to be sent to the disk (not what the page cache took)."""
+    """Return the bytes that the process sent to the disk, not those in the page cache."""
     with suppress(OSError):
         for line in (_PROC / str(pid) / "io").read_text().splitlines():
             name, _, value = line.partition(": ")
@@ -51,7 +51,7 @@ def written_bytes(pid: int) -> int:
 
 
 def rss_peak_bytes(pid: int) -> int:
-    """The highest resident size since the start, or since `reset_rss_peak`."""
+    """Return the highest resident size since the start, or since `reset_rss_peak`."""
     with suppress(OSError):
         for line in (_PROC / str(pid) / "status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -60,7 +60,11 @@ def rss_peak_bytes(pid: int) -> int:
 
 
 def reset_rss_peak(pid: int) -> None:
-    """Where this is not allowed the peak stays that of the whole life: higher, never lower."""
+    """Restart the measurement of the peak.
+
+    If this is not permitted, the peak is that of the whole life: it may be too high, but not too
+    low.
+    """
     with suppress(OSError):
         (_PROC / str(pid) / "clear_refs").write_text(_RESET_PEAK)
 
@@ -77,7 +81,7 @@ def command_line(pid: int) -> list[str]:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes under `pid`, without itself."""
+    """Return all processes below `pid`, without itself."""
     children: dict[int, list[int]] = {}
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
@@ -99,7 +103,7 @@ def tree_cpu_s(pid: int) -> float:
 
 
 def wait_until_quiet(pids: Iterable[int], limit_s: float) -> bool:
-    """Write back what is dirty, then wait until the processes are idle. False at the limit."""
+    """Write back dirty pages, and wait until the processes are idle. Return False at the limit."""
     watched = tuple(pids)
     os.sync()
     deadline = time.monotonic() + limit_s

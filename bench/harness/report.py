@@ -1,4 +1,4 @@
-"""Samples -> results.md, results.json and results.png."""
+"""Write the samples as results.md, results.json and results.png."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness import disk
 from harness.model import MIB, Comparison, Metric, Outcome, Row, Spread, Target
 
 MANY_LEDGERS = ("recover", "rereplicate")
-"""Their entries are those of one ledger."""
+"""Works whose `entries` are those of one ledger."""
 Outcomes = Mapping[str, Mapping[str, Outcome]]
 
 
@@ -28,7 +28,7 @@ class Line:
     theirs: Spread | None
     target: Target | None
     disk_limit_per_s: float | None
-    """What the disk allows three replicas of this work, where the row measured the disk."""
+    """The rate that the disk allows for three replicas, if the row measured the disk."""
 
     @property
     def ratio(self) -> float | None:
@@ -38,7 +38,7 @@ class Line:
 
     @property
     def met(self) -> bool | None:
-        """None where there is no target, or nothing to hold against it."""
+        """Whether the target was met, or None without a target or without a value."""
         target, ratio = self.target, self.ratio
         if target is None or self.ours is None:
             return None
@@ -135,14 +135,14 @@ def markdown(
     parts = ["# Quire and Apache BookKeeper on one machine\n"]
     if settings.get("quick"):
         parts.append(
-            "**A quick run, for a look and not for a claim: rounds are too short for Java's client "
-            "to become warm, so that ratios flatter Quire, and nothing is judged.**\n"
+            "**A quick run is a first look and no basis for claims. Its rounds are too short to "
+            "warm up Java's client, so the ratios favour Quire, and targets are not judged.**\n"
         )
     parts += [
         "Medians, with the lowest and the highest sample. Alternating rounds: "
         f"{settings.get('rounds')}, samples per side and round: {settings.get('samples')}. The "
-        "ratio is Quire's median by Apache's. Digest CRC32C, fsync on, E=3 Wq=3 Aq=2 and 1,000 "
-        "outstanding adds where nothing else is said.\n",
+        "ratio is Quire's median divided by Apache's. Unless a line says otherwise: digest CRC32C, "
+        "fsync on, E=3 Wq=3 Aq=2, and 1,000 outstanding adds.\n",
         _table(
             ["what", "Quire", "Apache", "ratio", "target", "met"],
             [_comparison_cells(line, judged=not settings.get("quick")) for line in lines],

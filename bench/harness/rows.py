@@ -1,6 +1,6 @@
-"""The rows of the comparison: which work, on which cluster, against which target.
+"""The rows of the comparison: each has a work, a cluster and perhaps a target.
 
-Numbers of entries are for a full run; `--quick` divides them.
+The numbers of entries are for a full run. `--quick` divides them.
 """
 
 from __future__ import annotations
@@ -151,10 +151,13 @@ def _read() -> Row:
 def _tail(
     key: str, work: Work, p99: Target | None = None, *, acked: bool = False, apache: bool = True
 ) -> Row:
-    """`acked`: what is promised is the time from the acknowledgement on, which Apache's benchmark
-    does not print."""
+    """Return a row about tailing.
+
+    With `acked`, the target is the time from the acknowledgement on, which Apache's benchmark does
+    not print.
+    """
     ours = Measure(f"quire {key}", "quire", work)
-    theirs = Measure(f"apache {key}", "apache", work, "v3")  # long polls are in v3 only
+    theirs = Measure(f"apache {key}", "apache", work, "v3")  # Only v3 has long polls.
     whom = "a tailing reader" if work.readers == 1 else "{readers} tailing readers of one client"
     if work.readers > 1 and not work.clients:
         whom = "{readers} tailing readers, each with a client, in one process"
@@ -229,7 +232,7 @@ def _recover(
 
 
 def _rereplicate() -> Row:
-    """One bookie more than an ensemble has, which takes the place of the one that is taken out."""
+    """Return a row with one more bookie than an ensemble has, which replaces the removed one."""
     ours, theirs = _pair("rereplicate", _REREPLICATE)
     title = "one bookie of {ledgers} ledgers taken out, 1 KB entries, payload copied"
     compared = Comparison(title, "mb_per_s", ours.name, theirs.name, Target(at_least=3))
@@ -293,8 +296,11 @@ def quick(row: Row) -> Row:
 
 
 def choose(keys: list[str], *, is_quick: bool) -> list[Row]:
-    """The rows with these keys, grouped by the cluster they need. Where none is named: all, or
-    for a quick run those that one pair of clusters is enough for."""
+    """Return the rows with these keys, grouped by the cluster that they need.
+
+    Without keys, return all rows. A quick run without keys has only rows that share one pair of
+    clusters.
+    """
     chosen = [row for row in all_rows() if row.key in keys]
     if not keys:
         chosen = [row for row in all_rows() if not is_quick or row.key in QUICK_ROWS]

@@ -1,7 +1,7 @@
-"""The two clusters, and the commands that each side's benchmark is started with.
+"""The two clusters, and the commands that run each side's benchmark.
 
-Everything that depends on a command line stands here: `quire_command`, `apache_command`, and how
-each cluster is started and stopped.
+Everything that depends on a command line is here: `quire_command`, `apache_command`, and how each
+cluster is started and stopped.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from harness.model import BenchmarkError, Measure, Side, Work
 PEER = Path(__file__).resolve().parent.parent / "peer" / "apache"
 
 START_LIMIT_S = 300
-"""Apache's first start fetches its jars from Maven Central."""
+"""Apache's first start downloads its jars from Maven Central."""
 STOP_LIMIT_S = 60
 
 _URI = re.compile(r"\b(?:sqlite:///|zk\+hierarchical://|zk://)\S+(?=\s)")
-"""With what follows it: half a line is no URI."""
+"""Includes the character after the URI, because a partial line may contain a partial URI."""
 
 
 class Cluster(Protocol):
@@ -37,7 +37,7 @@ class Cluster(Protocol):
     def bookies(self) -> int: ...
     @property
     def kind(self) -> str:
-        """What it is, in words; two clusters of the same kind can stand for one another."""
+        """A description of the cluster. Clusters with the same description are interchangeable."""
         ...
 
     def start(self) -> None: ...
@@ -98,11 +98,11 @@ def _load(work: Work) -> list[str]:
 
 STREAM_MODES = {"stream write": "stream", "stream read": "stream", "stream tail": "streamtail"}
 STREAM_OUTSTANDING = 100_000
-"""Records, of Java's writer; Quire's has a bound in bytes of its own."""
+"""The number of outstanding records of Java's writer. Quire's writer has its own limit in bytes."""
 
 
 def apache_command(measure: Measure, rounds: int) -> list[str]:
-    """Apache's benchmark adds and then reads in its mode `add`; its result lines tell which."""
+    """Return the command. Apache's mode `add` adds and then reads, and its lines say which."""
     work = measure.work
     mode = {"add": "add", "latency": "add", "read": "add", **STREAM_MODES}.get(work.verb, work.verb)
     command = [
@@ -126,7 +126,7 @@ def apache_command(measure: Measure, rounds: int) -> list[str]:
 
 
 class QuireCluster:
-    """`quire local` in the background, with its bookies as its children."""
+    """`quire local` in the background, with its bookies as child processes."""
 
     side: Side = "quire"
 
@@ -162,7 +162,7 @@ class QuireCluster:
                 last = (printed.strip().splitlines() or ["it printed nothing"])[-1]
                 self.stop()
                 raise BenchmarkError(
-                    f"`quire local` did not come up: {last} (all of it: {self._log})"
+                    f"`quire local` did not start: {last} (complete output: {self._log})"
                 )
             time.sleep(0.1)
 
@@ -188,7 +188,7 @@ class QuireCluster:
         return [self._process.pid, *procfs.descendants(self._process.pid)]
 
     def bookie_pids(self) -> list[int]:
-        """The children that were started as `quire bookie ...`."""
+        """Return the child processes that were started as `quire bookie ...`."""
         return [p for p in self.server_pids()[1:] if "bookie" in procfs.command_line(p)]
 
     def command(self, measure: Measure, rounds: int) -> list[str]:
@@ -199,7 +199,7 @@ class QuireCluster:
 
 
 class ApacheCluster:
-    """Apache's ZooKeeper and bookies, through `bench/peer/apache`."""
+    """Apache's ZooKeeper and bookies, controlled through `bench/peer/apache`."""
 
     side: Side = "apache"
 
@@ -221,7 +221,7 @@ class ApacheCluster:
         if result.returncode != 0:
             said = (result.stderr.strip() or result.stdout.strip() or "nothing").splitlines()[-1]
             self.stop()
-            raise BenchmarkError(f"Apache BookKeeper did not come up; it said: {said}")
+            raise BenchmarkError(f"Apache BookKeeper did not start. Its last line was: {said}")
 
     def stop(self) -> None:
         if self._up:
@@ -229,7 +229,7 @@ class ApacheCluster:
             self._peer("down", limit_s=STOP_LIMIT_S)
 
     def _peer(self, *arguments: str, limit_s: float) -> subprocess.CompletedProcess[str]:
-        # Its servers inherit the outputs, so these are files: a pipe would never end.
+        # The servers inherit the outputs, so these are files: a pipe would never end.
         paths = [self._logs / f"apache-{arguments[0]}.{suffix}" for suffix in ("out", "err")]
         with paths[0].open("w") as out, paths[1].open("w") as err:
             status = subprocess.run(
@@ -264,7 +264,7 @@ class ApacheCluster:
             "ZK_PORT": str(self._zk_port),
             "BOOKIE_PORT": str(self._bookie_port),
             "STORAGE": self._storage,
-            "LC_ALL": "C",  # Java prints 1,9 for 1.9 in some languages
+            "LC_ALL": "C",  # Java prints 1,9 for 1.9 in some languages.
         }
 
 
@@ -278,11 +278,11 @@ def _kill_what_is_left(pids: list[int]) -> None:
 
 
 def _free_ports(bookies: int) -> tuple[int, int]:
-    """A port for ZooKeeper, and one below `bookies` free ones in a row."""
+    """Return a free port for ZooKeeper, and one below `bookies` consecutive free ports."""
     for base in range(23180, 33180, 100):
         if all(_is_free(port) for port in (base - 1, *range(base + 1, base + bookies + 1))):
             return base - 1, base
-    raise BenchmarkError("no free ports between 23179 and 33187 on this machine")
+    raise BenchmarkError("There are no free ports between 23179 and 33187 on this machine.")
 
 
 def _is_free(port: int) -> bool:
@@ -299,9 +299,9 @@ def _is_free(port: int) -> bool:
 
 
 def require_tools(*, apache: bool) -> None:
-    """Raises with one line that names what is missing."""
+    """Raise an error with one line that names the missing tools."""
     if not Path("/proc/self/io").exists():
-        raise BenchmarkError("the benchmark reads /proc: it needs Linux")
+        raise BenchmarkError("The benchmark reads /proc and needs Linux.")
     quire_executable()
     if not apache:
         return
@@ -310,5 +310,5 @@ def require_tools(*, apache: bool) -> None:
     if missing:
         named = ", ".join(f"{tool} (package {packages.get(tool, 'maven')})" for tool in missing)
         raise BenchmarkError(
-            f"Apache BookKeeper needs {named}; or measure Quire alone: --sides quire"
+            f"Apache BookKeeper needs {named}. To measure only Quire, use --sides quire."
         )

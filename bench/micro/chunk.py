@@ -1,11 +1,10 @@
-"""What a received chunk of adds costs a bookie, from its bytes to its answers, without disk and
-network, and what part of that is measuring.
+"""Measure what a received chunk of adds costs a bookie, and what part of that are its metrics.
 
     python bench/micro/chunk.py
 
-Microseconds of CPU. The same bookie runs blocks of chunks in turn with and without its clock and
-its histograms; the ratio is that of the medians, which a machine that does other things leaves
-alone.
+The result is microseconds of CPU time from the bytes to the answers, without disk and network. The
+same bookie alternates between blocks with and without its clock and histograms. The ratio compares
+medians, so other load on the machine affects it little.
 """
 
 from __future__ import annotations
@@ -39,10 +38,13 @@ SHAPES = {
     "64 adds of 1 KB, 4 together": (64, 1, 1024, 4),
     "64 adds to 64 ledgers, alone": (64, 64, 100, 1),
 }
-"""Adds in a chunk, ledgers they go to, bytes of payload, chunks in a group of the log (while one
-group is synced the next gathers, so that a busy bookie has more than one)."""
+"""Adds in a chunk, ledgers that they go to, payload bytes, and chunks in a group of the log.
+
+A busy bookie has more than one chunk in a group, because the next group gathers while one is
+synced.
+"""
 BLOCK = 48
-"""Chunks."""
+"""The number of chunks in a block."""
 BLOCKS = 300
 
 
@@ -63,8 +65,7 @@ class Transport:
 
 
 class Inline:
-    """A bookie with one connection, started: whoever measures has its log and its maintenance
-    work."""
+    """A started bookie with one connection. The benchmark runs its log and maintenance workers."""
 
     def __init__(self, disk: Any, config: StorageConfig, schedule: Callable[..., Any]) -> None:
         ensure_directory(disk, os.urandom)
@@ -91,7 +92,7 @@ def without_observing(self: Histogram, seconds: float, count: int = 1) -> None: 
 async def measure(
     adds: int, ledgers: int, payload_bytes: int, together: int
 ) -> tuple[float, float]:
-    """Microseconds a chunk without measuring, and what measuring adds."""
+    """Return the microseconds per chunk without metrics, and the additional ones with metrics."""
     with tempfile.TemporaryDirectory() as path:
         disk = NullDisk(path)
         config = StorageConfig(max_runs_per_segment=10**9)
@@ -122,7 +123,7 @@ async def measure(
             results[block % 2].append(took_s * 1e6 / BLOCK)
             maintenance.run()
         assert one.transport.answered_bytes == BLOCKS * BLOCK * adds * 28
-        # What one block takes more than its neighbour: what else the machine does hits both.
+        # Compare neighbouring blocks, because other load on the machine affects both.
         more = [measured - without for measured, without in zip(*results)]
         return statistics.median(results[1]), statistics.median(more)
 
@@ -141,7 +142,7 @@ def main() -> None:
     for name, shape in SHAPES.items():
         without, more = asyncio.run(measure(*shape))
         print(
-            f"{name:28} {without:8.2f} us a chunk, measuring adds {more:6.2f} us "
+            f"{name:28} {without:8.2f} us a chunk, metrics add {more:6.2f} us "
             f"({more / without * 100:.2f} %)",
             flush=True,
         )

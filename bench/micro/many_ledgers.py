@@ -1,12 +1,13 @@
-"""What adds to thousands of ledgers in turn cost a client, without bookies and disk.
+"""Measure what adds to thousands of ledgers in turn cost a client, without bookies and disk.
 
     python bench/micro/many_ledgers.py                # links in memory
-    python bench/micro/many_ledgers.py --sockets      # loopback, another process answers
+    python bench/micro/many_ledgers.py --sockets      # loopback, and another process answers
 
-Microseconds of CPU of the client for each entry (the loop of `quire bench ledgers` included), and
-for each ledger that it makes, with metadata in memory. "first" are the first adds of each ledger,
-"later" those behind them; "one ledger" is `append_many`, for comparison. In memory the time of
-what answers is taken out; with sockets the kernel's part of the client's work is in.
+The results are microseconds of CPU time of the client for each entry, including the loop of `quire
+bench ledgers`, and for each ledger that it creates, with metadata in memory. "first" are the first
+adds of each ledger, and "later" are those after them. "one ledger" is `append_many`, for
+comparison. In memory, the time of the answering code is subtracted. With sockets, the kernel's part
+of the client's work is included.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from quire_simulator.metadata.store import MemoryStore
 BOOKIES = 3
 SIZE_BYTES = 1024
 TOGETHER = 125
-"""Adds in one turn of the event loop: a piece of `quire bench ledgers` with 1,000 outstanding."""
+"""Adds in one event-loop iteration: one piece of `quire bench ledgers` with 1,000 outstanding."""
 
 
 def answers(frames: FrameBuffer, data: bytes) -> bytes:
-    """OK to each whole ADD frame."""
+    """Return an OK answer to each complete ADD frame."""
     out: list[bytes] = []
     for buffer in frames.feed(data):
         at, view = 0, memoryview(buffer)
@@ -62,7 +63,7 @@ def answers(frames: FrameBuffer, data: bytes) -> bytes:
 
 
 class Bookie(asyncio.Protocol):
-    """The other end of a socket."""
+    """The bookie's end of a socket."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -73,7 +74,7 @@ class Bookie(asyncio.Protocol):
 
 
 def serve(ports: Connection) -> None:
-    """In another process, until the pipe is closed."""
+    """Serve in another process until the pipe is closed."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -85,7 +86,7 @@ def serve(ports: Connection) -> None:
 
 
 class Answering:
-    """A transport whose far end answers in the next turn of the event loop."""
+    """A transport whose other end answers in the next event-loop iteration."""
 
     def __init__(self, protocol: asyncio.Protocol, network: InMemory) -> None:
         self._protocol = protocol
@@ -117,7 +118,7 @@ class Answering:
 class InMemory(AsyncioNetwork):
     def __init__(self) -> None:
         self.others_s = 0.0
-        """CPU time of those who answer."""
+        """CPU seconds of the answering code."""
 
     async def connect(self, host: str, port: int, factory: Any) -> asyncio.Protocol:
         protocol: asyncio.Protocol = factory()
@@ -126,8 +127,10 @@ class InMemory(AsyncioNetwork):
 
 
 class Meter:
-    """CPU of many short pieces of work: their lower quartile is what the work itself costs, for
-    whatever else the machine does only adds to some of them."""
+    """The CPU time of many short pieces of work.
+
+    The lower quartile is the cost of the work itself, because other load only adds to some pieces.
+    """
 
     def __init__(self, network: Network) -> None:
         self._network = network

@@ -1,9 +1,9 @@
-"""What storage costs, in microseconds per batch and per run, and how fast it syncs here.
+"""Measure what storage costs per batch and per run, and how fast it syncs.
 
     python bench/micro/storage.py [directory]
 
-CPU parts run on a disk that swallows everything, on one thread, so that the numbers are Python's
-own; the last part is the real disk with its threads.
+The CPU parts run on one thread with a disk that discards everything, so their numbers are those of
+Python alone. The last part uses the real disk with its threads.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class NullFile:
 
 
 class NullDisk(RealDisk):
-    """Small files are real, segments are not."""
+    """A disk with real small files but without real segments."""
 
     def create(self, name: str) -> Any:
         return NullFile() if name.endswith(".seg") else super().create(name)
@@ -63,7 +63,7 @@ class NullDisk(RealDisk):
 
 
 class InlineWorker:
-    """Steps when told to."""
+    """A worker that runs its step when `run` is called."""
 
     def __init__(self) -> None:
         self.step: Callable[[], None] = lambda: None
@@ -92,7 +92,7 @@ class NoTimer:
 
 
 def make_batches(ledgers: int, payload_bytes: int, total: int) -> list[tuple[bytes, list[tuple]]]:
-    """Chunks with the descriptions of their runs, entries dealt to the ledgers in turn."""
+    """Return chunks with the descriptions of their runs. Entries go to the ledgers in turn."""
     size = len(frame(0, 0, payload_bytes))
     per_chunk = max(1, CHUNK_BYTES // size)
     chunks = []

@@ -1,12 +1,11 @@
-"""What spans cost a writer: CPU of one batch of appends, from its payloads to its acknowledgement,
-without sockets and bookies.
+"""Measure what tracing costs a writer: the CPU time of one batch, up to its acknowledgement.
 
     python bench/micro/tracing.py
 
-Blocks of batches run in turn in four kinds: with the lines about spans cut out of the code, as a
-client without a tracer runs, with a tracer that samples nothing, and with one that records all (and
-exports nothing). What a kind takes more than the first is the median over the rounds, so that a
-machine that does other things at the same time hurts all alike.
+There are no sockets and no bookies. Blocks of batches alternate between four kinds: with the code
+for spans removed, without a tracer, with a tracer that samples nothing, and with a tracer that
+records everything and exports nothing. The difference from the first kind is a median over the
+rounds, so other load on the machine affects all kinds alike.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from quire.config import ClientConfig
 
 SHAPES = {"1 entry of 100 B": (1, 100), "64 entries of 1 KB": (64, 1024)}
 BLOCK = 200
-"""Batches."""
+"""The number of batches in a block."""
 ROUNDS = 100
 MEMBERS = ("b1", "b2", "b3")
 
 
 class Link:
-    """Takes what it is sent."""
+    """A link that accepts and ignores everything."""
 
     bookie_id = "b"
 
@@ -69,7 +68,7 @@ class Pool(BookiePool):
 
 
 class _CutOut(ast.NodeTransformer):
-    """Removes what is done `if self.spans is not None`."""
+    """Removes the statements below `if self.spans is not None`."""
 
     def __init__(self) -> None:
         self.found = 0
@@ -97,7 +96,7 @@ class Bare(AddSession):
 
 
 class AsItIs(AddSession):
-    """For the same ways through the classes as `Bare` has."""
+    """A class with the same method lookups as `Bare`, but with the unchanged code."""
 
     push = AddSession.push
     after_acks = AddSession.after_acks
@@ -128,7 +127,7 @@ def tracer(sampler: Any) -> Tracer:
 
 
 async def measure(entries: int, payload_bytes: int) -> dict[str, tuple[float, float]]:
-    """By kind: microseconds a batch, and how many more than without the code."""
+    """Return, for each kind, the microseconds per batch and the difference from the first kind."""
     tasks = TaskSet()
     kinds = {
         "code cut out": session(Bare, tasks, None),
@@ -140,7 +139,7 @@ async def measure(entries: int, payload_bytes: int) -> dict[str, tuple[float, fl
     for one in kinds.values():
         last = one.push(payloads)
         while not all(member.channel for member in one._members):
-            await asyncio.sleep(0)  # they are being connected
+            await asyncio.sleep(0)  # Their connections are being made.
         for member in one._members:
             member.on_acked_run(0, last)
     took: dict[str, list[float]] = {name: [] for name in kinds}

@@ -1,10 +1,11 @@
-"""What an add costs a bookie whose chunks hold entries of as many ledgers, beside one ledger alone.
+"""Measure what an add costs a bookie with 10,000 ledgers in turn, beside one ledger alone.
 
     python bench/micro/turns.py [--disk DIRECTORY] [--rounds N] [--profile]
 
-From a chunk's bytes to its answers, groups of the log, footers and the first add of each ledger
-included; without sockets, and without a disk unless one is given. Microseconds of CPU an entry, of
-all threads, with the stage it is spent in. Each round is a fresh bookie, the shapes take turns.
+The cost covers everything from a chunk's bytes to its answers, including groups of the log,
+footers, and the first add of each ledger. There are no sockets, and no disk unless one is given.
+The results are microseconds of CPU time per entry over all threads, by stage. Each round uses a new
+bookie, and the shapes alternate.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ SHAPES = {
 }
 PAYLOAD_BYTES = 1024
 CHUNK_ENTRIES = (10, 125)
-"""What a bookie receives at once of a writer with 1,000 entries outstanding."""
+"""The range of entries that a bookie receives at once from a writer with 1,000 outstanding adds."""
 TOGETHER = 4
-"""Chunks in a group of the log."""
+"""The number of chunks in a group of the log."""
 STAGES = ("intake", "log", "completion", "maintenance")
 
 
@@ -76,7 +77,8 @@ async def measure(
         gc.freeze()
         more = True
         while more:
-            # Made outside of what is measured, and few at a time: what comes from a socket is warm.
+            # Make a few chunks at a time outside the measurement. Data from a socket is in the CPU
+            # cache.
             together = [chunk for _, chunk in zip(range(TOGETHER), chunks)]
             more = bool(together)
             if profile:
@@ -94,7 +96,7 @@ async def measure(
             with stages("maintenance"):
                 maintenance.run()
                 while scheduled and (ready := scheduled.pop(0)):
-                    if getattr(ready, "func", None) is not None:  # the sealer's slices
+                    if getattr(ready, "func", None) is not None:  # Only the sealer's slices.
                         ready()
             if profile:
                 profile.disable()
@@ -108,7 +110,7 @@ async def measure(
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--disk", help="a directory: the log is written there, and synced")
+    arguments.add_argument("--disk", help="write the log to this directory and sync it")
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--profile", action="store_true")
     given = arguments.parse_args()

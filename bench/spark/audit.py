@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How fast an audit reads, beside the client's own reads, in rounds of one run.
+"""Measure how fast an audit reads, beside the client's own reads, in rounds of one run.
 
     .venv/bin/python bench/spark/audit.py
     .venv/bin/python bench/spark/audit.py --mib 256 --entry-bytes 100 --tasks 1 2 4
 
-Prints a table in Markdown: medians with the lowest and the highest round behind them. "client" is
-one process that reads all ledgers once, each entry from one replica; "audit" is the whole job with
-so many tasks at once, which reads every entry from three: MB/s and entries count replicas. A first
-round warms everything up and does not count.
+Prints a table in Markdown with medians, and the lowest and highest round in parentheses. "client"
+is one process that reads all ledgers once, each entry from one replica. "audit" is the whole job
+with this number of parallel tasks. It reads every entry from three replicas, and its MB/s and
+entries count replicas. A first round warms everything up and does not count.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ APPEND_BYTES = 1024 * 1024
 
 
 def write(uri: str, size_bytes: int, entry_bytes: int) -> int:
-    """The number of entries."""
+    """Write the ledgers and return the number of entries."""
     payloads = [b"x" * entry_bytes] * max(1, APPEND_BYTES // entry_bytes)
     each = max(1, size_bytes // LEDGERS // entry_bytes // len(payloads))
     with blocking.connect(uri) as client:
@@ -59,14 +59,14 @@ def client_reads(uri: str) -> int:
 
 def audits(spark: SparkSession, uri: str, expected: int) -> int:
     result = audit(spark, ClusterOptions(uri))
-    # The end of a ledger may be short where a bookie was slow when it was closed.
+    # The end of a ledger may have fewer replicas if a bookie was slow when it was closed.
     assert result.entries >= 2 * expected, result
     return result.entries
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--mib", type=int, default=512, help="payload that is written")
+    parser.add_argument("--mib", type=int, default=512, help="MiB of payload to write")
     parser.add_argument("--entry-bytes", type=int, default=1024)
     parser.add_argument("--tasks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How long a record takes from its append to the sink's `write`, per trigger interval, beside a
-source that makes its rows out of nothing, in the same run.
+"""Measure how long a record takes from its append to the sink's `write`, per trigger interval.
 
     make bench-spark-latency
     make bench-spark-latency ARGS="--seconds 60 --rate 5000"
 
-Prints a table in Markdown. The time of a record is that from just before its append (of the trivial
-source: from when it is due) to when the batch that holds it has come to `write`.
+A trivial source that generates its rows is measured in the same run for comparison. Prints a table
+in Markdown. The time of a record begins just before its append, or when it is due in the trivial
+source. It ends when the record's batch arrives in `write`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ NAMESPACE = "/bench/follow"
 STREAM = "s"
 INTERVALS_S = (0.0, 0.1, 0.5, 1.0, 5.0)
 FIRST_LIMIT_S = 60.0
-"""Until the first record of a query comes."""
+"""The longest wait for the first record of a query."""
 WARM_UP_S = 5.0
-"""Left out behind it."""
+"""Seconds after the first record that do not count."""
 TRIGGERS_MIN = 6
-"""Of the longest interval."""
+"""The least number of triggers of the longest interval."""
 NS_PER_MS = 1e6
 
 
 class Writer:
-    """Appends the time, at a steady rate."""
+    """Appends the current time at a steady rate."""
 
     def __init__(self, streams: Namespace, rate_per_s: int) -> None:
         self._streams, self._rate = streams, rate_per_s
@@ -52,7 +52,8 @@ class Writer:
         self._thread.start()
 
     def _run(self) -> None:
-        each = max(1, self._rate // 500)  # at most 500 appends a second, of several records
+        # At most 500 appends per second, each with several records.
+        each = max(1, self._rate // 500)
         began, written = time.monotonic(), 0
         with self._streams.open_writer(STREAM) as writer:
             while not self._stop.wait(max(0.0, began + written / self._rate - time.monotonic())):
@@ -65,7 +66,7 @@ class Writer:
 
 
 def measure(rows: DataFrame, interval_s: float, seconds: float) -> list[float]:
-    """Milliseconds, ascending."""
+    """Return the latencies in milliseconds, in ascending order."""
     with tempfile.TemporaryDirectory() as scratch:
         arrivals = Path(scratch, "arrivals")
         arrivals.mkdir()
@@ -95,7 +96,7 @@ def measure(rows: DataFrame, interval_s: float, seconds: float) -> list[float]:
 
 def cell(took: list[float]) -> str:
     if not took:
-        return "nothing came | "
+        return "no records | "
     p99 = took[min(len(took) - 1, round(len(took) * 0.99))]
     return f"{statistics.median(took):,.0f} ms | {p99:,.0f} ms"
 
@@ -118,14 +119,14 @@ def table(spark: SparkSession, uri: str, options: argparse.Namespace) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each query (20)")
-    parser.add_argument("--rate", type=int, default=500, help="records a second (500)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="the length of a query (20)")
+    parser.add_argument("--rate", type=int, default=500, help="records per second (500)")
     parser.add_argument("--intervals", type=float, nargs="+", default=INTERVALS_S, metavar="S")
     options = parser.parse_args()
-    cloudpickle.register_pickle_by_value(trivial)  # the workers cannot import it
+    cloudpickle.register_pickle_by_value(trivial)  # The workers cannot import it.
     with LocalCluster(bookies=3) as cluster, tempfile.TemporaryDirectory() as scratch:
         spark = local_session("latency", settings={"spark.local.dir": scratch})
-        spark.sparkContext.setLogLevel("OFF")  # it complains about tasks that a stopped query had
+        spark.sparkContext.setLogLevel("OFF")  # Spark logs errors about tasks of a stopped query.
         try:
             for source in (trivial.TrivialSource, trivial.ArrivalSink):
                 spark.dataSource.register(source)

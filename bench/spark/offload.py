@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""How fast a stream is offloaded, beside the client's own read of it, in rounds of one run; and how
-fast the files are read again.
+"""Measure how fast a stream is offloaded, and how fast its files are read again.
 
     .venv/bin/python bench/spark/offload.py
     .venv/bin/python bench/spark/offload.py --mib 256 --record-bytes 100 --tasks 1 2 4
 
-Prints a table in Markdown: medians with the lowest and the highest round behind them. "client" is
-one process that reads the stream once, in batches; "offload" is the whole job with so many tasks at
-once: read, written, synced, read back and compared; "history" counts the values of the files. A
-first round warms everything up and does not count. Records are random bytes.
+Prints a table in Markdown with medians, and the lowest and highest round in parentheses. "client"
+is one process that reads the stream once, in batches. "offload" is the whole job with this number
+of parallel tasks: records are read, written, synced, read back and compared. "history" counts the
+values of the files. A first round warms everything up and does not count. Records are random bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ APPEND_BYTES = 1024 * 1024
 
 
 def write(streams: Namespace, size_bytes: int, record_bytes: int) -> int:
-    """The number of records."""
+    """Write the stream and return the number of records."""
     chance = random.Random(1)
     payloads = [chance.randbytes(record_bytes) for _ in range(APPEND_BYTES // record_bytes)]
     each = max(1, size_bytes // SEGMENTS // APPEND_BYTES)
@@ -52,7 +51,7 @@ def write(streams: Namespace, size_bytes: int, record_bytes: int) -> int:
 def client_reads(streams: Namespace) -> int:
     rows = 0
     for batch in streams.open_reader(STREAM).batches():
-        assert isinstance(batch, RecordBatch)  # nothing of it was truncated
+        assert isinstance(batch, RecordBatch)  # Nothing of the stream was truncated.
         rows += len(batch)
     return rows
 
@@ -73,7 +72,7 @@ def history_reads(spark: SparkSession, uri: str, target: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--mib", type=int, default=512, help="payload that is written")
+    parser.add_argument("--mib", type=int, default=512, help="MiB of payload to write")
     parser.add_argument("--record-bytes", type=int, default=1024)
     parser.add_argument("--file-mib", type=int, default=64)
     parser.add_argument("--tasks", type=int, nargs="+", default=[1, 2])

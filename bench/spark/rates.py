@@ -1,4 +1,4 @@
-"""The rate of a piece of work, as the cells of a table."""
+"""The rate of a piece of work, as cells of a table."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ MB = 1_000_000
 def measured(
     work: Callable[[], int], each_bytes: int, rounds: int, *, expected: int | None = None
 ) -> str:
-    """`work` says how many it did (`expected`: this many), of so many bytes each. The first round
-    does not count."""
+    """Return the rate of `work`, which returns how many items of `each_bytes` it processed.
+
+    It must process `expected` items, if given. The first round does not count.
+    """
     rates = []
     for number in range(rounds + 1):
         began = time.perf_counter()

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""What Spark reads from and writes to Quire, beside what it could, in rounds of one run.
+"""Measure what Spark reads from and writes to Quire, beside its limits, in rounds of one run.
 
     make bench-spark
     make bench-spark ARGS="--quick"
     make bench-spark ARGS="--rows read-1k write --rounds 5"
     make bench-spark ARGS="--no-apache"        # without Apache, Maven and its jars
 
-Prints a table in Markdown: medians with the lowest and the highest round behind them, and each
-figure's share of the yardstick's median of its row. CPU is that of Spark (driver, JVM and Python
-workers) or of the client, user and system, without the bookies. A first round warms everything up
-and does not count.
+Prints a table in Markdown with medians, the lowest and highest round in parentheses, and each
+figure as a share of the row's yardstick. CPU is the user and system time of Spark (driver, JVM and
+Python workers) or of the client, without the bookies. A first round warms everything up and does
+not count.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from quire.testing.cluster import LocalCluster
 
 NAMESPACE = "/bench/throughput"
 STORAGE = "org.apache.bookkeeper.bookie.SortedLedgerStorage"
-"""Of Apache's bookies: their default."""
+"""The default storage of Apache's bookies."""
 KB = 1024
 BYTES = 512 * MIB
-"""Payload that a round moves; of small records, less."""
+"""Payload bytes that a round moves. Small records have less."""
 SMALL_RECORDS = 2_000_000
 QUICK_DIVISOR = 16
 LEDGERS = 4
@@ -52,7 +52,7 @@ TASKS = (1, 2, 4)
 BOOKIES = (1, 3, 5)
 TASKS_DEFAULT, BOOKIES_DEFAULT = 2, 3
 JAVA_ENTRIES = 500_000
-"""Of one round of Java's benchmark, which writes them first."""
+"""The entries of one round of Java's benchmark, which writes them first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Bench:
 
 @dataclass(slots=True)
 class Filled:
-    """A cluster, and what there is to be read in it."""
+    """A cluster that contains the data to be read."""
 
     uri: str
     bookies: int
@@ -133,7 +133,7 @@ def cluster(bookies: int) -> Iterator[Filled]:
 
 
 def ledgers(filled: Filled, count: int, size: int) -> str:
-    """Fill some ledgers; their ids, as an option."""
+    """Fill some ledgers, and return their ids as the value of an option."""
     made = []
     for _ in range(LEDGERS):
         with filled.create_ledger() as ledger:
@@ -220,7 +220,7 @@ def write_client(bench: Bench, filled: Filled) -> Sample:
 
 
 def read_java(bench: Bench, apache: ApacheCluster, logs: Path) -> Sample:
-    """The best of what one process of Apache's client reads in batches, from its own bookies."""
+    """Measure how fast one process of Apache's client reads in batches from its own bookies."""
     entries = min(bench.count(KB), JAVA_ENTRIES)
     work = Work("read", entries=entries, size_bytes=KB)
     [sample] = take(Measure("java", "apache", work, "batch"), apache, 1, logs / "java.log")
@@ -379,13 +379,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", nargs="+", choices=list(KEYS), metavar="ROW")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="a sixteenth of the data, one round")
+    parser.add_argument(
+        "--quick", action="store_true", help="use a sixteenth of the data and one round"
+    )
     parser.add_argument("--no-apache", dest="apache", action="store_false")
-    parser.add_argument("--dir", type=Path, help="where Spark's and Apache's data goes")
+    parser.add_argument("--dir", type=Path, help="the directory for Spark's and Apache's data")
     options = parser.parse_args()
     if options.quick:
         options.rounds = 1
-    cloudpickle.register_pickle_by_value(trivial)  # the workers cannot import it
+    cloudpickle.register_pickle_by_value(trivial)  # The workers cannot import it.
     try:
         run(options)
     except BenchmarkError as error:

@@ -1,5 +1,7 @@
-"""The yardstick: a source that makes the same columns out of nothing, and a sink that only looks at
-when rows arrive. What they reach is what Spark allows a data source in Python."""
+"""The yardstick: a source that generates rows, and a sink that only records when rows arrive.
+
+Their rates are what Spark allows a data source in Python.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ NS_PER_MS = 1_000_000
 
 
 class TrivialSource(DataSource):  # type: ignore[misc]
-    """`rows` values of `size` bytes in `tasks` partitions; as a stream `rate` values a second, each
-    the time in ns at which it was due."""
+    """A source of `rows` values of `size` bytes in `tasks` partitions.
+
+    As a stream, it produces `rate` values per second, each with the time in ns at which it was due.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -85,7 +89,7 @@ class TrivialStream(DataSourceStreamReader):  # type: ignore[misc]
 
 
 class ArrivalSink(DataSource):  # type: ignore[misc]
-    """Writes how many ns each row took to get here to files in `directory`."""
+    """A sink that writes the latency of each row in ns to files in `directory`."""
 
     @classmethod
     def name(cls) -> str:

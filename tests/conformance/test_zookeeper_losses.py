@@ -239,7 +239,7 @@ async def test_others_write_after_our_write(
         assert await writing == theirs
         assert decided == [("a:1", "b:1", "c:1"), changed]
     else:
-        with pytest.raises(VersionConflictError, match="perhaps after this very") as raised:
+        with pytest.raises(VersionConflictError, match="This write may have been done") as raised:
             await writing
         assert not raised.value.outcome_known
     assert await other.read_ledger(ledger_id) == theirs

@@ -203,7 +203,7 @@ async def test_a_cluster_that_is_made_anew_denies_no_ledger(
         _, stat = await raw.get(f"{where.root}/INSTANCEID")
         await raw.set(f"{where.root}/INSTANCEID", b"another", stat.version)
         for call in (lambda: store.read_ledger(5), lambda: ids_of(store)):
-            with pytest.raises(MetadataError, match="another cluster now"):
+            with pytest.raises(MetadataError, match="now contains another cluster"):
                 await call()
     finally:
         await store.close()

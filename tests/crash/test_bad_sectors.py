@@ -1,5 +1,7 @@
-"""One block of a segment after the other that the device cannot read: a bookie starts all the same,
-and never says of an acknowledged entry, or of a fence, that there is none."""
+"""A device cannot read one block of a segment, for each block in turn.
+
+The bookie starts nevertheless, and never denies an acknowledged entry or a fence.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def written(stop: str) -> StoreOnDisk:
 
 
 def looked_at(box: StoreOnDisk) -> tuple[int, int]:
-    """(entries that are right, entries of which it is not known)."""
+    """Return the readable entries, and the entries whose existence is unknown."""
     right = unknown = 0
     for (ledger_id, entry_id), entry in box.acknowledged.items():
         try:

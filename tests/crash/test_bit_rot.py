@@ -1,6 +1,6 @@
 """One bit in each page of each file of a store is wrong, one at a time.
 
-`QUIRE_ROT_BITS` says how many bits are tried in each page, `QUIRE_CRASH_SEED` which.
+`QUIRE_ROT_BITS` is the number of bits tried in each page, and `QUIRE_CRASH_SEED` selects them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from tests.support.storage.storage import sim_disk
 SEED = int(os.environ.get("QUIRE_CRASH_SEED", "1"))
 BITS = int(os.environ.get("QUIRE_ROT_BITS", "1"))
 IDENTITY_BITS = 40
-"""In each of the small files, which have one page."""
+"""The number of bits tried in each small file, which has one page."""
 IDENTITY = ["current/DIRECTORY", "current/VERSION"]
 
 
 def played(script: Script, *, ends: str) -> SideBySide:
-    """Nothing of an index is kept in memory, so that what rots is read. Where the store has not
-    been idle its last segment has no footer, and its last group might be torn."""
+    """Play a script without an index in memory, so that damaged bytes are read.
+
+    If the store has not been idle, its last segment has no footer, and its last group might be
+    torn.
+    """
     disk = sim_disk(1, cold_read_probability=0.0)
     config = replace(script.config, footer_cache_bytes=0)
     subject = SideBySide(disk, config, random.Random(SEED))
@@ -96,7 +99,7 @@ def test_bytes_that_are_not_checked_are_found(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_wrong_bit_in_the_identity_is_told() -> None:
-    """The bookie does not start, or nothing is lost, or it says that it may be."""
+    """The bookie does not start, or nothing is lost, or it reports a possible loss."""
     subject = played(ROLLS, ends="closed")
     answers = sweep_rot(subject, IDENTITY, random.Random(SEED), max(BITS, IDENTITY_BITS))
     assert answers["flips"] >= 2 * IDENTITY_BITS

@@ -1,4 +1,4 @@
-"""One of three replicas rots, a bit in one page after the other: readers get the right bytes."""
+"""One of three replicas rots, one bit in one page after the other. Readers get the right bytes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ CONFIG = BookieConfig(
 )
 ENTRIES = 120
 ROTTEN_AT = 30_000
-"""In a segment in which entries lie there."""
+"""An offset in a segment at which there are entries."""
 RESTARTS = 4
-"""One flip of so many is read behind a start of its bookie."""
+"""One flip in this many is read after a restart of its bookie."""
 
 
 def payload(entry_id: int) -> bytes:
@@ -49,7 +49,7 @@ def byte_of(disk: SimDisk, name: str, at: int) -> bytes:
 
 
 async def written(world: World, ensemble: int, quorum: int) -> tuple[Client, int]:
-    """A closed ledger on so many bookies, and who wrote it."""
+    """Write a closed ledger on this number of bookies, and return it with its writer."""
     for name in BOOKIES[:ensemble]:
         await world.start(name, CONFIG)
     client = world.client("writer")
@@ -64,7 +64,7 @@ async def written(world: World, ensemble: int, quorum: int) -> tuple[Client, int
 
 
 async def read_while_it_rots(world: World) -> tuple[int, int]:
-    """(flips, reads of a bookie that found damage)."""
+    """Return the number of flips, and the number of reads of a bookie that found damage."""
     client, ledger_id = await written(world, 3, 3)
     rng = random.Random(SEED)
     flips = damaged = 0
@@ -102,7 +102,7 @@ def test_readers_get_the_right_bytes_from_another_replica() -> None:
 async def read_around_the_rot(
     world: World, ensemble: int, quorum: int, rotten: int, liars: int
 ) -> tuple[int, list[int]]:
-    """(entries that were read, those that cannot be)."""
+    """Return the entries that were read, and those that cannot be."""
     client, ledger_id = await written(world, ensemble, quorum)
     for name in BOOKIES[:rotten]:
         disk = world.disks[name]

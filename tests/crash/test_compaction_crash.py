@@ -1,7 +1,7 @@
-"""Power loss and process death at every operation of compactions, and of the start behind them.
+"""Power loss and process death at every operation of compactions, and of the start after them.
 
-Promised: what was acknowledged is there and equal, fences hold, what was fenced and deleted stays
-refused, nothing is taken for damage, and space comes back all the same.
+What was acknowledged must exist unchanged, fences must hold, and fenced and deleted ledgers must
+stay refused. No crash may look like damage, and space must be freed nevertheless.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def mostly_dead(subject: StoreOnDisk) -> None:
 
 
 def half_dead(subject: StoreOnDisk) -> None:
-    """Each is rewritten in its place; a ledger dies meanwhile."""
+    """Rewrite each segment in place while a ledger is deleted."""
     mostly_dead(subject)
     fill(subject, range(10, 14), 2, 2)
     subject.drop([10, 11])
@@ -64,7 +64,7 @@ def half_dead(subject: StoreOnDisk) -> None:
 
 
 def full(subject: StoreOnDisk) -> None:
-    """Not a byte is free: the reserve is all there is."""
+    """Use up all free space, so that only the reserve is left."""
     mostly_dead(subject)
     assert isinstance(subject.disk, SimDisk)
     subject.disk.capacity_bytes -= subject.disk.free_bytes()

@@ -1,7 +1,7 @@
-"""Every moment of short scripts, every state that a loss of power may leave: see `crash_sweep`.
+"""Every moment of short scripts, and every state that a power loss may leave (see `crash_sweep`).
 
-`QUIRE_CRASH_STATES` says how many states are tried at each operation at most, and 20 or more that
-each of them is tried in depth; `QUIRE_CRASH_SEED`, which of them, where there are more.
+`QUIRE_CRASH_STATES` is the limit of states tried at each operation. With 20 or more, each of them
+is tried in depth. `QUIRE_CRASH_SEED` selects states if there are more.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tests.support.crash.disk_defects import DEFECTS, Defect
 STATES = int(os.environ.get("QUIRE_CRASH_STATES", "6"))
 SEED = int(os.environ.get("QUIRE_CRASH_SEED", "1"))
 IN_DEPTH = 1 if STATES >= 20 else 12
-"""One state of so many."""
+"""One state in this many is tried in depth."""
 DEFECT_STATES = 12
 DEFECT_SEED = 1
-"""With few states not every seed has the one that gives a defect away."""
+"""With few states, not every seed includes the one that reveals a defect."""
 
 
 def sweep(

@@ -1,7 +1,7 @@
-"""Power loss and process death at every operation that the store does on its disk.
+"""Power loss and process death at every operation of the store on its disk.
 
-Promised: what was acknowledged is there and equal, fences that were reported durable hold, anything
-else is whole or absent, and no crash is taken for damage.
+What was acknowledged must exist unchanged, and fences that were reported durable must hold.
+Anything else is complete or absent, and no crash looks like damage.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def go_on(subject: StoreOnDisk) -> None:
 
 @pytest.mark.parametrize("offset", range(4))
 def test_power_loss_during_the_start_that_follows(offset: int) -> None:
-    """Also several times in a row, at any operation of the start."""
+    """Power is also lost several times in a row, at any operation of the start."""
     for operation in range(1 + offset, OPERATIONS + 1, 4):
         subject = crash_at(operation, operation)
         disk = subject.disk

@@ -1,4 +1,4 @@
-"""Starts behind a start, or a process, that did not come to its end: found by the sweep."""
+"""Starts after a start, or a process, that did not finish: cases found by the sweep."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Killed(BaseException):
 
 
 def killed_at(disk: SimDisk, operation: int, work: Callable[[], object]) -> bool:
-    """The process dies in the place of the n-th operation of `work`, if there is one."""
+    """Kill the process in place of the n-th operation of `work`, if there is one."""
     left = operation
 
     def count() -> None:
@@ -67,7 +67,7 @@ def test_prepared_files_that_are_removed_are_not_missed() -> None:
 
 
 def deletions(store: PromisingStore) -> None:
-    """A segment dies; the fence that stands in it is logged again, with that it is dropped."""
+    """Delete a segment. The fence in it is logged again, together with the deletion."""
     writer = Writer(3)
     writer.add(4, 1200, 3, 4)(store)
     store.fence(2)
@@ -81,8 +81,11 @@ def deletions(store: PromisingStore) -> None:
 
 
 def test_the_fence_of_a_dropped_segment_is_not_lost_with_the_last_group() -> None:
-    """The last group drops a segment, and was not synced: it is copied by the start, whose header
-    is durable before that copy is, and must not say that the segment is gone."""
+    """The last group drops a segment and was not synced.
+
+    The start copies it, and its header becomes durable before the copy. The header must not say
+    that the segment is gone.
+    """
     tried = 0
     for operation in range(1, 200):
         disk = sim_disk()

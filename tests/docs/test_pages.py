@@ -167,5 +167,5 @@ def test_commands_go_on_in_further_lines(tmp_path: Path) -> None:
     page.write_text("```console\n$ echo \\\n  two\ntwo\n$ cat <<'END'\n$ x\nEND\n$ x\n```\n")
     [block] = blocks(page)
     assert [one.command for one in typed(block)[:2]] == ["echo \\\n  two", "cat <<'END'\n$ x\nEND"]
-    with pytest.raises(AssertionError, match="has no command"):
+    with pytest.raises(AssertionError, match="output without a command"):
         typed(type(block)(1, "console", "shown\n"))

@@ -1,4 +1,4 @@
-"""Shared clusters, and what their servers said when a test fails."""
+"""Shared clusters, with the logs of their servers if a test fails."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeClu
 
 @pytest.fixture(scope="module", params=["quire", pytest.param("sorted", marks=pytest.mark.slow)])
 def bookies(request: pytest.FixtureRequest) -> str:
-    """Of which kind, for tests of streams."""
+    """The kind of bookies for tests of streams."""
     return str(request.param)
 
 

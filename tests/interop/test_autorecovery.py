@@ -1,5 +1,7 @@
-"""Apache's autorecovery copies what a dead bookie held, from and onto Apache's bookies and ours;
-and Apache's auditor feeds our workers, ours feeds Apache's."""
+"""Apache's autorecovery copies a dead bookie's entries from and to Apache's bookies and ours.
+
+Apache's auditor also feeds our workers, and our auditor feeds Apache's.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def launch(cluster: Cluster, kinds: str) -> list[Bookie]:
 
 
 def settled(cluster: Cluster, client: Client, ledgers: list[int], lost: Bookie) -> None:
-    """Until no segment of these names the lost bookie, and nothing is marked any more."""
+    """Wait until no segment names the lost bookie, and nothing is marked."""
 
     def there() -> bool:
         for ledger_id in ledgers:
@@ -106,7 +108,7 @@ def only_the_new_one(
     clients: tuple[Client, Client],
     closed: dict[int, Shape],
 ) -> None:
-    """Every other bookie is killed: what had three copies is read from the new one."""
+    """Kill every other bookie, and read what had three copies from the new one."""
     for bookie in cluster.bookies[1:-1]:
         bookie.kill()
     whole = {ledger_id for ledger_id, shape in closed.items() if shape != STRIPED}
@@ -200,6 +202,6 @@ def test_apaches_worker_does_what_our_auditor_marks(cluster: Cluster) -> None:
 
 
 def elected(cluster: Cluster) -> str:
-    """What the winner of the election has written."""
+    """Return what the winner of the election has written."""
     value, _ = cluster.kazoo.get(f"/ledgers/{ELECTION}")
     return LockHolder.decode(value).owner

@@ -1,5 +1,7 @@
-"""One of Apache's bookies lies to our clients: the same table as with one of ours
-(`tests/processes/test_byzantine.py`)."""
+"""One of Apache's bookies lies to our clients.
+
+The table is the same as for one of ours (`tests/processes/test_byzantine.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What either client deletes our bookies free, and nothing else."""
+"""Our bookies free what either client deletes, and nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def written(client: Client) -> int:
 
 
 def freed(look: Callable[[], list[int]]) -> bool:
-    """Whether a bookie says that it has nothing of a ledger."""
+    """Return whether a bookie reports that it has nothing of a ledger."""
     try:
         return not look()
     except ClientError as error:

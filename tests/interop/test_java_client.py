@@ -1,4 +1,4 @@
-"""Apache's Java client, over both protocols, on our bookies."""
+"""Apache's Java client on our bookies, with both protocols."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONG_POLL_MS = 4_000
 
 
 def over_both(chosen: Sequence[Operation]) -> list[Any]:
-    """What each protocol has."""
+    """Return the operations that each protocol supports."""
     return [
         pytest.param(protocol, operation, id=f"{protocol}-{operation.__name__}")
         for protocol, features in FEATURES.items()
@@ -83,7 +83,7 @@ def test_batch_reads(pair: Pair) -> None:
 
 @pytest.mark.parametrize("pair", ["v3"], indirect=True)
 def test_parallel_long_polls(pair: Pair) -> None:
-    """Of all bookies of the ensemble at once."""
+    """All bookies of the ensemble are polled at once."""
     sent = payloads(30)
     writer = pair.other.create()
     writer.append(sent[0])
@@ -100,7 +100,7 @@ def test_parallel_long_polls(pair: Pair) -> None:
 
 @pytest.mark.parametrize("pair", ["v3"], indirect=True)
 def test_lists_of_entries(pair: Pair) -> None:
-    """What each bookie says that it has, by which Apache's auditor counts replicas."""
+    """Each bookie lists its entries, from which Apache's auditor counts replicas."""
     writer = pair.other.create(STRIPED)
     writer.append_all(payloads(50))
     writer.close()

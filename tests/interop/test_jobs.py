@@ -1,4 +1,4 @@
-"""A bookie taken out of a cluster that is shared with Apache's; both sides read what it held."""
+"""A bookie is removed from a cluster shared with Apache's. Both sides read its entries."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ async def take_away(client: QuireClient, bookie: str) -> jobs.Decommissioned:
 def test_apaches_bookie_is_decommissioned_by_us(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it lives: it does not know our orders, so it has to be read-only. Its entries go to one
-    of our bookies, and clients of both sides read them there."""
+    """The bookie is alive but does not know our orders, so it must be read-only.
+
+    Its entries go to one of our bookies, and clients of both sides read them there.
+    """
     monkeypatch.setattr(jobs, "DRAIN_WAIT_S", 1.0)
     monkeypatch.setattr(jobs, "RETIRE_WAIT_S", 1.0)
     (leaving, *_) = cluster.add_apache(3)

@@ -1,5 +1,8 @@
-"""One cluster's metadata under the hands of Apache's client and ours: each ledger manager, ids from
-one counter, and what the other side has written. No bookie runs: none is asked."""
+"""Apache's client and ours use one cluster's metadata.
+
+The tests cover each ledger manager, ids from one counter, and what the other side has written. No
+bookies are needed.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,7 @@ async def both(request: pytest.FixtureRequest, zookeeper: ZooKeeperServer) -> As
 
 
 async def test_ids_and_lists(both: Both) -> None:
-    """In turn from one counter, long ones too; each side lists, in order, what both have made."""
+    """Both sides get ids from one counter, also long ones, and list all ledgers in order."""
     made = []
     for _ in range(3):
         made += [await both.create(), both.create_in_java()]

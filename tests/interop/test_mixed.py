@@ -1,5 +1,7 @@
-"""Ensembles of Apache's bookies and ours; one of either kind is killed while a client writes, and
-a client of the other make recovers."""
+"""Ensembles of Apache's bookies and ours.
+
+A bookie of either kind is killed while a client writes, and a client of the other side recovers.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ CLIENTS: dict[str, Callable[[str], Client]] = {
     "quire": QuireClient,
 }
 KINDS = ("apache", "quire")
-"""Of bookies."""
+"""The kinds of bookies."""
 OTHER = {"apache-v2": "quire", "apache-v3": "quire", "quire": "apache-v3"}
 
 
@@ -82,7 +84,7 @@ IN_SHORT = (("apache-v3", "quire"), ("quire", "apache"))
 def test_a_bookie_is_killed_and_the_writer_dies(
     whole: Cluster, clients: dict[str, Client], writing: str, victim: str
 ) -> None:
-    """The writer goes on with another bookie; then it is gone, and the other client recovers."""
+    """The writer continues with another bookie and then dies. The other client recovers."""
     writer, other = clients[writing], clients[OTHER[writing]]
     stream = Stream(writer.create(PLAIN))
     ledger_id = stream.writer.ledger_id
@@ -129,7 +131,7 @@ def test_a_bookie_is_killed_and_the_other_client_takes_over(
 def test_a_reader_follows_the_ensembles(
     whole: Cluster, clients: dict[str, Client], writing: str, victim: str
 ) -> None:
-    """Opened without recovery before the change, it reads on behind it, and what was before."""
+    """A reader opened without recovery before the change reads entries before and after it."""
     writer, other = clients[writing], clients[OTHER[writing]]
     stream = Stream(writer.create(PLAIN))
     ledger_id = stream.writer.ledger_id
@@ -157,7 +159,7 @@ def test_a_reader_follows_the_ensembles(
 def test_over_all_four(
     whole: Cluster, clients: dict[str, Client], writing: str, digest: str
 ) -> None:
-    """Every write set of three has both kinds of bookie."""
+    """Every write set of three has both kinds of bookies."""
     pair = Pair(clients[writing], clients[OTHER[writing]], lambda: CLIENTS[writing](whole.uri))
     for operation in (operations.write_and_read, operations.recover, operations.fence_under_load):
         operation(pair, Shape(4, 3, 2, digest))

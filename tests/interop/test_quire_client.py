@@ -54,7 +54,9 @@ def test_every_digest_and_quorum(
 
 @pytest.mark.parametrize("pair", ["sorted"], indirect=True)
 def test_lists_of_entries_and_disk_space(pair: Pair) -> None:
-    """(With DbLedgerStorage Apache's bookie never answers a request for its list.)"""
+    """List entries and disk space. Apache's bookie with DbLedgerStorage never answers the list
+    request.
+    """
     writer = pair.other.create(STRIPED)
     writer.append_all(payloads(50))
     writer.close()

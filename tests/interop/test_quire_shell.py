@@ -1,5 +1,4 @@
-"""`quire shell` and Apache's BookieShell, of one cluster of Apache's bookies: the lines that
-scripts look for are the same."""
+"""`quire shell` and Apache's BookieShell print the same lines for one Apache cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ def said(cluster: Cluster, *words: str) -> str:
 
 
 def lines(text: str, *kinds: str) -> list[str]:
-    """Those that begin with one of these, sorted: Apache's come in any order, among log lines."""
+    """Return the lines that begin with one of these, sorted, because Apache's come in any order."""
     return sorted(line for line in text.splitlines() if line.startswith(kinds))
 
 
@@ -95,7 +94,7 @@ def test_what_ours_writes_theirs_reads(apache: Cluster) -> None:
 
 
 def test_a_cluster_nuked_and_made_anew(cluster: Cluster) -> None:
-    """Without bookies: with one it is refused."""
+    """The cluster can be deleted and created again without bookies, but not with one."""
     before = said(cluster, "whatisinstanceid")
     nuke = ("nukeexistingcluster", "-zkledgersrootpath", "/ledgers")
     assert run(cluster, *nuke, "-instanceid", "another").exit_code == 2

@@ -1,4 +1,4 @@
-"""Bookies that take no more adds still serve reads, and fence: theirs and ours."""
+"""Read-only bookies of both kinds still serve reads and fence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 @pytest.mark.parametrize("kind", ["quire", "sorted", "db"])
 def test_a_member_becomes_read_only(cluster: Cluster, kind: str) -> None:
-    """What it holds is read and recovered; writers and new ledgers go elsewhere."""
+    """Its entries are read and recovered. Writers and new ledgers use other bookies."""
 
     def add(count: int) -> None:
         if kind == "quire":
@@ -72,7 +72,7 @@ def test_a_member_becomes_read_only(cluster: Cluster, kind: str) -> None:
 
 @pytest.mark.parametrize("version", ["v3", "v2"])
 def test_a_bookie_that_takes_adds_again_is_found(cluster: Cluster, version: str) -> None:
-    """By a client that knew it before, and now connects for the first time."""
+    """A client finds it that knew it before and now connects for the first time."""
     (port,) = free_ports(1)
     (bookie,) = cluster.add_quire(1, ["--http", f"{LOOPBACK}:{port}"])
     cluster.wait_ready()

@@ -1,8 +1,7 @@
-"""A cluster of Apache's bookies becomes one of ours, bookie by bookie, and back again, under a
-Java writer and a Java reader that notice nothing.
+"""A cluster of Apache's bookies becomes one of ours, bookie by bookie, and back.
 
-As an operator does it: the new bookie joins under an id of its own; then the old one is stopped,
-what it held is copied away, and its cookie is removed.
+A Java writer and a Java reader notice nothing. As an operator would do it, the new bookie joins
+under its own id. Then the old one is stopped, its entries are copied, and its cookie is removed.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from tests.support.waiting import wait_for
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 PAUSE_S = 0.05
-"""Between two batches of the writer."""
+"""Seconds between two batches of the writer."""
 GRACE_MS = 15_000
-"""For the writer to replace a bookie, before autorecovery takes the ledger from it."""
+"""Milliseconds for the writer to replace a bookie before autorecovery takes over the ledger."""
 LOOK_BACK = 10
 
 
 class Follower:
-    """Tails a ledger in a thread of its own, and reads old entries again on its way."""
+    """Tails a ledger in its own thread, and also reads old entries again."""
 
     def __init__(self, reader: Reader) -> None:
         self.seen = 0
@@ -78,12 +77,12 @@ def written(client: Client, sent: list[bytes], shape: Shape) -> int:
 
 
 def decommission(cluster: Cluster, bookie: Bookie) -> None:
-    """With autorecovery doing the copying."""
+    """Remove a bookie while autorecovery copies its entries."""
     cluster.shell("decommissionbookie", "-bookieid", bookie.id)
 
 
 def recover(cluster: Cluster, bookie: Bookie) -> None:
-    """By hand."""
+    """Remove a bookie and copy its entries with a command."""
     cluster.shell("recover", "-force", "-deleteCookie", bookie.id)
 
 
@@ -148,7 +147,7 @@ def test_there_and_back(cluster: Cluster) -> None:
 
 
 def only(cluster: Cluster, bookies: list[Bookie], client: Client, ledgers: list[int]) -> None:
-    """Nobody else is registered, or named by any of the ledgers."""
+    """Check that no other bookie is registered or named by any ledger."""
     ids = {bookie.id for bookie in bookies}
     assert set(cluster.children("available")) == ids
     for ledger_id in ledgers:

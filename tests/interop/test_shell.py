@@ -1,4 +1,4 @@
-"""Apache's BookieShell against our bookies: what an operator types."""
+"""Apache's BookieShell against our bookies, with commands that operators use."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_cookies_and_instance_id(ours: Cluster) -> None:
 
 @pytest.mark.slow
 def test_bookiesanity(ours: Cluster) -> None:
-    """The tool creates a ledger on the bookie of its own configuration: ours, here."""
+    """The tool creates a ledger on the bookie of its configuration, which is ours."""
     for bookie in ours.bookies[:2]:
         said = ours.shell_of(bookie, "bookiesanity", "-entries", "20")
         assert "Bookie sanity test succeeded" in said

@@ -1,5 +1,7 @@
-"""Streams that one side writes and the other reads: Apache's DistributedLog 4.17.2 and ours, on
-bookies of either make."""
+"""Streams that one side writes and the other reads.
+
+The sides are Apache's DistributedLog 4.17.2 and ours, on bookies of either kind.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,11 @@ def check(
 @pytest.mark.parametrize("compression", ["none", "lz4"])
 @pytest.mark.parametrize("writing", SIDES)
 def test_segments(place: Place, writing: str, compression: str) -> None:
-    """Rolled by size while both sides follow; then the other reads it, from the beginning and from
-    the middle of an entry; and goes on."""
+    """Segments roll by size while both sides follow.
+
+    Then the other side reads from the beginning and from the middle of an entry, and continues
+    writing.
+    """
     name = new_name()
     one: Streams
     other: Streams
@@ -84,7 +89,7 @@ def test_segments(place: Place, writing: str, compression: str) -> None:
 
 @pytest.mark.parametrize("writing", SIDES)
 def test_records_of_all_sizes(place: Place, writing: str) -> None:
-    """Also bytes that do not become fewer when they are compressed."""
+    """Includes bytes that compression does not make smaller."""
     name = new_name()
     noise = random.Random(1).randbytes(MAX_PAYLOAD_BYTES)
     for compression in ("none", "lz4"):
@@ -126,7 +131,7 @@ def test_a_lone_record_is_seen(place: Place, writing: str) -> None:
 
 
 def test_a_writer_of_java_that_flushes_now_and_then(place: Place) -> None:
-    """With the buffer that it has by default."""
+    """The writer has its default buffer."""
     one = place.apache(
         enableImmediateFlush=False, writerOutputBufferSize=1024,
         periodicFlushFrequencyMilliSeconds=100,
@@ -147,7 +152,7 @@ def test_a_writer_of_java_that_flushes_now_and_then(place: Place) -> None:
 
 
 def test_a_writer_of_java_that_never_flushes(place: Place) -> None:
-    """What it has acknowledged is seen as far as the bookies know; the rest when it closes."""
+    """Acknowledged records are visible as far as bookies know, and all of them when it closes."""
     one = place.apache(enableImmediateFlush=False)
     other = place.quire()
     name = new_name()
@@ -281,7 +286,7 @@ def path_of(side: Streams) -> str:
 @pytest.mark.parametrize("truncating", SIDES)
 @pytest.mark.parametrize("writing", SIDES)
 def test_truncation(place: Place, writing: str, truncating: str) -> None:
-    """In the middle of a segment's entry, then whole segments."""
+    """Truncate in the middle of a segment's entry, then whole segments."""
     one, other = place.pair(writing)
     name = new_name()
     sent = records(60)
@@ -411,7 +416,7 @@ def test_bindings_alike(place: Place) -> None:
 
 
 def test_what_cannot_be_opened(place: Place) -> None:
-    """What leads elsewhere is refused, and not taken for an empty namespace."""
+    """A binding to something else is refused, and not taken for an empty namespace."""
     for path, ledgers, federated in (
         ("/messaging/federated", "/ledgers", True),
         ("/messaging/elsewhere", "/others/ledgers", False),
@@ -454,7 +459,7 @@ def test_deleted_while_it_is_read(place: Place, deleting: str) -> None:
 
 
 def test_a_binding_counts_for_what_is_below_it(place: Place) -> None:
-    """As Java looks for it."""
+    """A namespace is found through a binding above it, as in Java."""
     below = f"{BY_JAVA}/team/orders"
     place.cluster.kazoo.ensure_path(below)  # Java needs it to be there
     quire_, apache = QuireStreams.open(place.cluster.uri, below), place.apache(below)

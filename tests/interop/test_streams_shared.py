@@ -1,5 +1,7 @@
-"""Streams that both sides write, in turns: crashes, fencing, the lock, control records, and the
-nodes that are left."""
+"""Streams that both sides write in turn.
+
+The tests cover crashes, fencing, the lock, control records, and remaining nodes.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def numbered(count: int, first: int = 0) -> list[Sent]:
 
 
 def writes_until_killed(place: Place, side: str, name: str, first: int, count: int) -> int:
-    """A process that writes; SIGKILL after so many records. How many it was told of."""
+    """Run a writing process, kill it after this number of records, and return how many it
+    acknowledged.
+    """
     where = [place.uri()] if side == "apache" else [place.cluster.uri, BY_QUIRE]
     command = [*with_parent(), sys.executable, "-m", "tests.support.interop.stream_writer_program"]
     with subprocess.Popen(
@@ -89,7 +93,7 @@ def writes_until_killed(place: Place, side: str, name: str, first: int, count: i
     ("killed", "then"), [("apache", "quire"), ("quire", "apache"), ("quire", "quire")]
 )
 def test_a_killed_writer(place: Place, killed: str, then: str) -> None:
-    """Every record that it was told of is there, once and in order; the other goes on."""
+    """Every acknowledged record exists once and in order, and the other side continues."""
     name = new_name()
     told = writes_until_killed(place, killed, name, 0, 60)
     other = place.side(then)
@@ -143,8 +147,11 @@ def test_taking_turns(place: Place, path: str) -> None:
 
 
 def test_recovered_alike(place: Place) -> None:
-    """What Java left in progress, completed by either: but for the ledger and the time, the same
-    nodes. Control records, a record set, the end of the stream come last."""
+    """Either side completes what Java left in progress.
+
+    The nodes must be equal except for the ledger and the time. Control records, a record set, and
+    the end of the stream come last.
+    """
 
     def writes(writer: Any) -> None:
         writer.write_all(numbered(5))
@@ -201,8 +208,10 @@ def test_several_in_progress(place: Place) -> None:
 
 
 def test_a_lost_segment(place: Place) -> None:
-    """Its ledger was deleted while it was written. Java sees a completed segment, writes on behind
-    it, reads what is before and behind it, and can truncate it."""
+    """The ledger of a segment was deleted while it was written.
+
+    Java sees a completed segment, writes after it, reads before and after it, and can truncate it.
+    """
     name, quire, apache = new_name(), place.quire(txids="given"), place.apache()
     quire.create(name)
     quire.writer(name).write_all(numbered(3))
@@ -390,7 +399,7 @@ async def put_segment(
     namespace: Namespace, name: str, lssn: int, entries: Sequence[bytes], *,
     closed: bool = True, completed: bool = True, **facts: int,
 ) -> StreamSegment:  # fmt: skip
-    """A segment of these entries, made behind everybody's back."""
+    """Create a segment of these entries directly in the metadata."""
     client, metadata = namespace.client, namespace.metadata(name)
     ledger = await client.create_ledger(password=b"")
     for each in entries:
@@ -516,10 +525,12 @@ def test_producers_beside_java(place: Place) -> None:
 
 
 def nodes(place: Place, path: str, quire: QuireStreams, crashed: int) -> list[tuple[str, str]]:
-    """All below a node, with what differs from run to run left out: ledgers, times, who has the
-    lock. (A ledger that Quire allocates ahead is one that Java allocates when it rolls.) How many
-    control records came before a crash, in the segment of that number, is chance as well: the end
-    of the ledger is END."""
+    """Return all nodes below a path, without what differs between runs.
+
+    That is ledgers, times, and the holder of the lock. A ledger that Quire allocates ahead is
+    allocated by Java when it rolls. The number of control records before a crash is also random, so
+    the end of that ledger is replaced by END.
+    """
     kazoo = place.cluster.kazoo
     found: list[tuple[str, str]] = []
 
@@ -598,8 +609,10 @@ def test_the_same_nodes_and_entries(place: Place) -> None:
 
 
 def with_records(quire: QuireStreams, segment: StreamSegment) -> list[bytes]:
-    """Its entries, up to the last that is more than a control record. (At its end Java's writer
-    puts one behind the end of the stream, ours does not.)"""
+    """Return entries up to the last one that has more than a control record.
+
+    At the end of a stream, Java's writer adds one, and ours does not.
+    """
     entries = quire.entries(segment.ledger_id)
     while all(flag == RecordFlag.CONTROL for flag in decode_entry(entries[-1], True).flags):
         entries.pop()

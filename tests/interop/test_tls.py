@@ -1,6 +1,6 @@
 """TLS between Apache's clients and bookies and ours: mutual, with host names and with roles.
 
-Files in PEM serve both makes.
+Both sides use the same PEM files.
 """
 
 from __future__ import annotations
@@ -30,22 +30,24 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.interop
 
 ALL_FOUR = Shape(4, 4, 4)
-"""Of four bookies: nobody can be left out, and nobody replaced. Acknowledged by all: one that is
-late may hear of a recovery before it hears of the last entries, and refuses these. Apache's writer
-then wants to replace it before its next add, and fails with that."""
+"""An ensemble of all four bookies, all of which must acknowledge.
+
+No bookie can be replaced. A late bookie may hear of a recovery before the last entries, and refuse
+these. Apache's writer would then replace it before its next add, and fail.
+"""
 SINGLE = Shape(1, 1, 1)
 PROVIDERS = ("JDK", "OpenSSL")
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How a client comes."""
+    """The TLS settings of a client."""
 
     ca: str
     shown: Files | None = None
     verify_host_name: bool = True
     provider: str = "JDK"
-    """Of Apache's client, as is the next."""
+    """The TLS provider of Apache's client, like the next field."""
     versions: str = "TLSv1.3,TLSv1.2"
 
     def of_apache(self) -> dict[str, object]:
@@ -85,7 +87,7 @@ class Secured:
     """A client that is served."""
 
     def client(self, name: str, tls: Tls | None, *, explicit_lac: bool = False) -> Client:
-        """By the name of its make and protocol; without `tls` in clear text."""
+        """Return a client by its kind and protocol, without TLS if `tls` is None."""
         uri = self.cluster.uri
         if name == "quire":
             # Nobody waits for bookies that may come to accept it.
@@ -103,7 +105,7 @@ class Secured:
         return all(isinstance(bookie, BookieProcess) for bookie in self.cluster.bookies)
 
     def count(self, event: str) -> int:
-        """How often the bookies of ours have logged it."""
+        """Return how often our bookies have logged the event."""
         found = []
         for bookie in self.cluster.bookies:
             if isinstance(bookie, BookieProcess):
@@ -112,7 +114,7 @@ class Secured:
         return found.count(event)
 
     def wait_logged(self, event: str, before: int) -> None:
-        """That it was logged again since."""
+        """Wait until the event was logged again."""
         wait_for(lambda: self.count(event) > before, f"{event} is logged")
 
 
@@ -140,7 +142,7 @@ def add_apache(cluster: Cluster, authority: Authority, own: Files, count: int) -
 
 
 def add_quire(cluster: Cluster, authority: Authority, own: Files, count: int) -> None:
-    """The same of ours."""
+    """Add our bookies with the same TLS settings."""
     cluster.add_quire(count, [
         "--tls-cert", own.certificate, "--tls-key", own.private_key, "--tls-ca", authority.ca,
         "--tls-client-certs", "required", "--tls-only", "--tls-authorized-role", "app",
@@ -164,7 +166,7 @@ MakeSecured = Callable[[str], Secured]
 
 @pytest.fixture(scope="module")
 def make_secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeSecured]:
-    """By the kind of its bookies. One at a time: the next kind ends the one before."""
+    """Yield secured clusters by the kind of their bookies, one at a time."""
     running: dict[str, Secured] = {}
 
     def end() -> None:
@@ -351,13 +353,13 @@ def test_providers_and_versions(
 @dataclass(frozen=True, slots=True)
 class Stranger:
     comes: Callable[[Secured, Authority], Tls | None]
-    """With what; given another authority."""
+    """Returns the TLS settings of the client, given another authority."""
     event: str
-    """What our bookie logs."""
+    """The event that our bookie logs."""
     said: str
-    """By our client."""
+    """The error of our client."""
     code: int = Code.NOT_ENOUGH_BOOKIES
-    """Of an add, by Apache's client."""
+    """The code of an add by Apache's client."""
 
 
 def showing(unit: str | None) -> Callable[[Secured, Authority], Tls]:
@@ -411,7 +413,7 @@ STRANGERS = {
 @pytest.mark.parametrize("kind", STRANGERS)
 @on("quire", "apache")
 def test_a_stranger(secured: Secured, tmp_path: Path, name: str, kind: str) -> None:
-    """Stores nothing, reads nothing, and fences nobody."""
+    """A stranger stores nothing, reads nothing, and fences nothing."""
     stranger = STRANGERS[kind]
     honest = [secured.client(make, secured.app) for make in ("apache-v3", "quire")]
     kept, writer = honest[0].create(ALL_FOUR), honest[0].create(ALL_FOUR)
@@ -467,7 +469,7 @@ def test_the_first_role_counts(secured: Secured, name: str, unit: str) -> None:
 @pytest.mark.parametrize("name", CLIENTS)
 @on("misnamed-quire", "misnamed-apache")
 def test_the_name_in_a_bookies_certificate(secured: Secured, name: str) -> None:
-    """Nothing is sent to it, unless names are not verified."""
+    """Nothing is sent to a bookie with another name, unless names are not verified."""
     verifying = secured.client(name, Tls(secured.authority.ca))
     refusing = verifying.create(SINGLE)
     with pytest.raises(ClientError) as failed:

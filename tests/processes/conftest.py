@@ -1,5 +1,4 @@
-"""Tests that need network namespaces, or a file system of their own, are chosen only where the
-kernel gives them."""
+"""Select tests that need network namespaces or file systems only where the kernel permits them."""
 
 from __future__ import annotations
 
@@ -11,7 +10,10 @@ LEFT_OUT = pytest.StashKey[list[str]]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Left out, not skipped: a skip says that something is missing which could be installed."""
+    """Deselect these tests instead of skipping them.
+
+    A skip would mean that something is missing that could be installed.
+    """
     for marker, refused in WANTED.items():
         wanting = [item for item in items if item.get_closest_marker(marker)]
         why = refused() if wanting else ""

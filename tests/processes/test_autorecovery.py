@@ -1,6 +1,6 @@
-"""Autorecovery as processes beside real bookies: one is killed, and nobody types anything.
+"""Autorecovery processes repair after a real bookie is killed, without any command.
 
-`QUIRE_HEALED_LEDGERS` is how many ledgers there are (12; the full length is 400).
+`QUIRE_HEALED_LEDGERS` is the number of ledgers (12; the full length is 400).
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ async def restarted(bookie: BookieProcess, gone: Callable[[], Any]) -> None:
 
 
 async def test_bookies_do_it_themselves(tmp_path: Path) -> None:
-    """With --autorecovery: the auditor is one of them, and another takes over when it is killed."""
+    """With --autorecovery, a bookie is the auditor, and another takes over when it is killed."""
     arguments = (
         *BOOKIE, "--autorecovery", "--set-autorecovery", "backoff_s=0.2",
         "--set-autorecovery", "poll_s=0.2",

@@ -1,7 +1,8 @@
-"""One bookie of five lies, at the protocol level: what clients see, what an audit says of it, and
-what a repair does. docs/explanation/byzantine-bookies.md has the table; its rows are `ROWS`.
+"""One of five bookies lies at the protocol level.
 
-Every client is a new one: what it has learnt about the liar shall not help the next.
+The tests check what clients see, what an audit reports, and what a repair does. The table is in
+docs/explanation/byzantine-bookies.md, and its rows are `ROWS`. Every client is new, so that it has
+not learnt about the liar before.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ async def test_a_stale_lac_hides_nothing(place: Place) -> None:
 
 
 async def test_hmac_keeps_out_a_liar_that_knows_how_entries_are_made(place: Place) -> None:
-    """With the password it could do all; without, it has no bytes that pass."""
+    """With the password a bookie could forge anything. Without it, no forged bytes are accepted."""
     liar = place.liar
     ledger_id, _ = await write(place, HMAC)
     liar.lie, liar.digest = Lie.FORGED, HMAC

@@ -83,7 +83,7 @@ async def test_what_cannot_be_appended(quire_cluster: LocalCluster) -> None:
 
 
 async def test_closing_with_a_gap(quire_client: quire.Client) -> None:
-    """The ledger ends before the gap; what is behind it fails, and is known not to be in it."""
+    """The ledger ends before the gap. Entries after it fail with a known outcome."""
     writer = await quire_client.create_ledger(caller_ids=True)
     for entry_id in (0, 1, 3, 4):
         writer.submit_at(entry_id, payload(entry_id))
@@ -114,7 +114,7 @@ async def test_a_fenced_writer_fails_what_it_holds(quire_client: quire.Client) -
 
 
 def test_blocking(quire_blocking_client: quire.blocking.Client) -> None:
-    """An append behind a missing id waits for another thread."""
+    """An append after a missing id waits for another thread."""
     with quire_blocking_client.create_ledger(caller_ids=True) as writer:
         threads = [
             threading.Thread(target=writer.append_at, args=(entry_id, payload(entry_id)))

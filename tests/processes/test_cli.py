@@ -82,8 +82,10 @@ def test_quorums_and_digests(quire: Quire, shape: tuple[int, int, int], digest: 
 
 
 def type_until_seen(quire: Quire, writer: Running, ledger_id: str, data: bytes) -> None:
-    """Type `data`, which begins with the line "one", until a reader sees that line. Readers learn
-    that an entry is acknowledged from the entries behind it: that takes further lines."""
+    """Type `data`, which begins with the line "one", until a reader sees that line.
+
+    Readers learn from later entries that an entry is acknowledged, so further lines are needed.
+    """
     writer.type(data)
 
     def seen() -> bool:
@@ -131,7 +133,7 @@ def test_a_signal_closes_the_ledger(quire: Quire, number: signal.Signals, status
 
 
 def test_ctrl_c_ends_a_reader(quire: Quire) -> None:
-    """It stands still because nobody takes what it prints."""
+    """The reader is blocked because nobody reads its output."""
     ledger_id = quire.write(b"x" * 100_000 + b"\n" + b"y\n" * 500_000)
     with quire.start("ledger", "read", ledger_id) as reader:
         assert reader.line() == "x" * 100_000
@@ -200,7 +202,7 @@ def test_recovering_fences(quire: Quire, command: tuple[str, ...]) -> None:
 
 
 def test_so_many_bookies_may_lie(quire: Quire) -> None:
-    """Copies are compared then; nobody lies here, so all is as without."""
+    """Copies are compared. No bookie lies here, so everything is as without the option."""
     with quire.start("ledger", "write") as writer:
         ledger_id = writer.line()
         type_until_seen(quire, writer, ledger_id, b"one\n" + b"two\n" * 1_000)

@@ -1,4 +1,4 @@
-"""A bookie's identity and its disk, by the commands, beside a bookie that runs and after a kill."""
+"""Commands on a bookie's identity and disk, beside a running bookie and after a kill."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""`quire ledger read --follow`, and what `quire ledger write` and `quire cluster bookies` do with
-protocol v3."""
+"""`quire ledger read --follow`, and protocol v3 in `quire ledger write` and `quire cluster
+bookies`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Jobs of an operator with real processes: a lost bookie recovered, a living one taken away, a new
-one filled, and a ledger explained."""
+"""Operators' jobs with real processes.
+
+A lost bookie is recovered, a live one is drained, a new one is filled, and a ledger is explained.
+"""
 
 from __future__ import annotations
 

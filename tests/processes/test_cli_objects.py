@@ -1,4 +1,4 @@
-"""The contract of the commands that work on objects, with real processes; and the blocking twin."""
+"""The contract of the commands that work on objects, with real processes and the blocking API."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_the_blocking_twin(cluster: LocalCluster, tmp_path: Path) -> None:
 
 
 def test_an_object_survives_a_bookie(cluster: LocalCluster) -> None:
-    """It is put, and read, while one of three bookies is gone."""
+    """The object is written and read while one of three bookies is down."""
     with blocking.connect(cluster.uri) as client:
         objects = client.objects()
         bookie = cluster.bookies[0]

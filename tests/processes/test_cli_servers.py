@@ -34,7 +34,7 @@ def sqlite(directory: Path) -> str:
 
 
 def snapshot(directory: Path) -> dict[str, bytes]:
-    """Everything below it."""
+    """Return everything below the directory."""
     return {
         str(path.relative_to(directory)): path.read_bytes()
         for path in sorted(directory.rglob("*"))
@@ -43,7 +43,7 @@ def snapshot(directory: Path) -> dict[str, bytes]:
 
 
 def start_error(running: Running, *named: str) -> None:
-    """It ends by itself: status 1, one line of error behind its events, and nothing served."""
+    """Return the error of a server that exits by itself with status 1 and serves nothing."""
     done = running.end()
     assert done.status == 1, done.err
     assert done.out == b""
@@ -60,7 +60,7 @@ def start_error(running: Running, *named: str) -> None:
 
 @pytest.mark.parametrize("made", [False, True], ids=["missing", "empty"])
 def test_a_bookie_from_nothing(tmp_path: Path, made: bool) -> None:
-    """It formats its directory; SIGTERM is status 0; it comes back."""
+    """It formats its directory, exits with status 0 on SIGTERM, and starts again."""
     quire = Quire(sqlite(tmp_path)).initialised()
     directory = tmp_path / "data"
     if made:
@@ -105,7 +105,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_another_cluster(tmp_path: Path) -> None:
-    """It is refused, and left as it is."""
+    """The directory is refused and left unchanged."""
     directory, (port,) = tmp_path / "data", free_ports(1)
     arguments = ("bookie", "--dir", str(directory), "--port", str(port))
     (tmp_path / "one").mkdir()
@@ -162,8 +162,10 @@ def test_metadata_that_leads_nowhere(tmp_path: Path) -> None:
 
 
 def test_a_bookie_whose_metadata_file_is_missing(tmp_path: Path) -> None:
-    """Nobody makes an empty one in its place: clients would be told that nothing was ever there.
-    The line says how to go on, and offers no destruction."""
+    """No empty file is created, because clients would be told that nothing was ever stored.
+
+    The error says how to continue, and offers nothing destructive.
+    """
     quire = Quire(sqlite(tmp_path)).initialised()
     start = ("bookie", "--dir", str(tmp_path / "data"), "--port", "0", "--bookie-id", "b")
     one = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
@@ -174,7 +176,9 @@ def test_a_bookie_whose_metadata_file_is_missing(tmp_path: Path) -> None:
     before = snapshot(tmp_path / "data")
     (tmp_path / "metadata.db").rename(tmp_path / "elsewhere.db")
     for command in (start, ("bookie", "init", "--dir", str(tmp_path / "new"))):
-        said = quire(*command).fails(1, "metadata.db does not exist", "put the file or a backup")
+        said = quire(*command).fails(
+            1, "metadata.db does not exist", "restore the file or a backup"
+        )
         for word in ("format", "erase", "delete", " rm "):
             assert word not in said
         assert not (tmp_path / "metadata.db").exists()
@@ -190,8 +194,7 @@ def test_a_bookie_whose_metadata_file_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_metadata_file_that_is_deleted_while_a_cluster_runs(tmp_path: Path) -> None:
-    """Nothing goes into the file without a name, and no ledger counts as made and is gone at the
-    next start."""
+    """Nothing is written into the nameless file, so no ledger disappears at the next start."""
     quire = Quire(sqlite(tmp_path)).initialised()
     file = tmp_path / "metadata.db"
     start = ("bookie", "--dir", str(tmp_path / "data"), "--port", "0", "--bookie-id", "b")
@@ -284,7 +287,7 @@ def test_a_local_cluster_keeps_its_data(tmp_path: Path, number: signal.Signals) 
 
 
 def test_a_killed_local_cluster_leaves_no_process(tmp_path: Path) -> None:
-    """Not even a bookie that is stopped. Started again it has its data."""
+    """Not even a stopped bookie remains. After another start the data is there."""
     arguments = ("--bookies", "3", "--dir", str(tmp_path))
     with running_local(*arguments) as local:
         quire = Quire(local.line())
@@ -334,7 +337,7 @@ def test_a_bookie_that_dies_is_told_of(tmp_path: Path) -> None:
 
 
 def test_a_bookie_that_is_decommissioned_ends_in_order(tmp_path: Path) -> None:
-    """It was said to have ended with status 1, as if something was wrong."""
+    """A decommissioned bookie exits normally. It once exited with status 1."""
     with running_local("--bookies", "2", "--dir", str(tmp_path)) as local:
         quire = Quire(local.line())
         port = json.loads((tmp_path / "cluster.json").read_text())["bookie_ports"][1]
@@ -457,7 +460,7 @@ async def test_asyncio(quire_client):
 
 
 def test_the_fixtures_for_users(tmp_path: Path) -> None:
-    """In a project of their own, with warnings as errors; nothing is left running."""
+    """A separate project uses them with warnings as errors. Nothing keeps running."""
     (tmp_path / "test_theirs.py").write_text(USERS_TEST)
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"

@@ -1,4 +1,4 @@
-"""`quire shell` on a cluster of our own: ledgers, entries, and the files of a bookie."""
+"""`quire shell` on our own cluster: ledgers, entries, and the files of a bookie."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ledger_id(client: quire.blocking.Client) -> int:
 
 
 def run(cluster: LocalCluster, *words: str) -> Result:
-    """For the first bookie, as its configuration says it."""
+    """Run a command for the first bookie, as its configuration says."""
     conf = cluster.bookies[0].directory.parent / "bk_server.conf"
     conf.write_text(
         f"metadataServiceUri={cluster.uri}\nbookiePort={cluster.bookies[0].port}\n"

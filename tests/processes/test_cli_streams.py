@@ -28,7 +28,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def quire(cluster: LocalCluster, request: pytest.FixtureRequest) -> Quire:
-    """With a namespace of the test's own."""
+    """Run commands with the test's own namespace."""
     quire = Quire(cluster.uri)
     quire.environment["QUIRE_NAMESPACE"] = "/tests/" + request.node.name.partition("[")[0]
     quire("namespace", "create", quire.environment["QUIRE_NAMESPACE"]).ok()
@@ -108,7 +108,7 @@ def test_delimiters_and_base64(quire: Quire) -> None:
 
 
 def test_a_line_that_can_be_no_record(quire: Quire) -> None:
-    """What came before it is in the stream, and the stream is left in order."""
+    """The lines before it are in the stream, and the stream is left in order."""
     data = b"one\n" + b"x" * 1_045_000 + b"\ntwo\n"
     done = quire("stream", "write", "long", "--create", stdin=data)
     done.fails(1, "line 2", "1040364 bytes")
@@ -208,7 +208,7 @@ def test_tail(quire: Quire) -> None:
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"]
 )
 def test_a_signal_ends_a_writer(quire: Quire, number: signal.Signals, status: int) -> None:
-    """What was typed is acknowledged, and told; the segment is completed."""
+    """Typed lines are acknowledged and reported, and the segment is completed."""
     name = number.name
     with quire.start("stream", "write", name, "--create") as writer:
         writer.type(b"one\ntwo\nunfinished")

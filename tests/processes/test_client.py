@@ -1,4 +1,4 @@
-"""The client's API on a real cluster: what it promises about ledgers, errors and its two forms."""
+"""The promises of the client's API about ledgers, errors and its two forms, on a real cluster."""
 
 from __future__ import annotations
 
@@ -187,8 +187,7 @@ async def test_a_cancelled_append_disturbs_nobody(quire_client: quire.Client) ->
 
 
 async def test_appends_wait_at_the_bound(quire_cluster: LocalCluster) -> None:
-    """With one bookie stopped, no more than the bound is held for it; then it is replaced or left
-    out, and everything goes on."""
+    """While one bookie is stopped, at most the limit is held. Then it is replaced or left out."""
     config = quire.ClientConfig(add_timeout_s=1.0, max_unacked_bytes=256 * 1024)
     async with quire.connect(quire_cluster.uri, config=config) as client:
         writer = await client.create_ledger()
@@ -289,7 +288,7 @@ def test_blocking_from_many_threads(quire_blocking_client: quire.blocking.Client
 
 
 def test_blocking_after_fork(quire_blocking_client: quire.blocking.Client) -> None:
-    """The child has a loop and connections of its own; a writer stays with who created it."""
+    """The child has its own loop and connections. A writer stays with its process."""
     client = quire_blocking_client
     writer = client.create_ledger()
     writer.append(b"parent")

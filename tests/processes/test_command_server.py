@@ -1,4 +1,4 @@
-"""Commands that are forked do as those in an interpreter of their own."""
+"""Forked commands behave like commands in their own interpreter."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_it_says_and_how_it_ends(tmp_path: Path) -> None:
     "sent", [b"", b"\0" * 3, (1_000).to_bytes(8, "big"), (2).to_bytes(8, "big") + b"{"]
 )
 def test_who_is_killed_while_it_asks_keeps_nobody_busy(sent: bytes) -> None:
-    """The rest of the request was read for ever, at the cost of a core."""
+    """A request of a killed process was once read forever, at the cost of a core."""
     here, there = socket.socketpair(socket.AF_UNIX)
     with here, there:
         here.sendall(sent)

@@ -1,4 +1,4 @@
-"""Bookies that are told what to do by a file, the environment and Apache's `bk_server.conf`."""
+"""Bookies configured by a file, the environment and Apache's `bk_server.conf`."""
 
 from __future__ import annotations
 

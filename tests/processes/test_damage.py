@@ -1,5 +1,8 @@
-"""Pages that rot on the disk of one bookie of a real cluster: found without anybody reading them,
-reported, healed from the others, and in the end written out of the log. Nobody types anything."""
+"""Pages rot on the disk of one bookie of a real cluster.
+
+The damage is found without a read, reported, repaired from other bookies, and finally compacted
+away. Nobody types a command.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def scrub(command: Quire, directory: str) -> tuple[int, list[dict[str, Any]]]:
 
 
 def rot(directory: str, pages: Sequence[int]) -> None:
-    """In the oldest segment."""
+    """Damage the oldest segment."""
     with min(Path(directory, "log").glob("*.seg")).open("r+b") as file:
         for page in pages:
             file.seek(page * PAGE_BYTES + 99)
@@ -53,7 +56,7 @@ def rot(directory: str, pages: Sequence[int]) -> None:
 
 
 def records(directory: str) -> list[Path]:
-    """What is remembered of damaged segments."""
+    """Return the records of damaged segments."""
     return list(Path(directory, "log").glob("*.damaged*"))
 
 

@@ -1,4 +1,4 @@
-"""Ledgers whose entries are acknowledged first and durable later, on real bookies."""
+"""Ledgers on real bookies whose entries are acknowledged first and durable later."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A bookie with three data directories loses one: an empty one takes its place, and what was in the
-lost one comes back from the other bookies, with no wrong answer on the way."""
+"""A bookie with three data directories loses one, and an empty one replaces it.
+
+The lost entries come back from other bookies, with no wrong answer meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ async def entries(client: quire.Client, ids: list[int]) -> dict[int, list[bytes]
 
 
 async def codes(bookie: BookieProcess, ids: list[int]) -> dict[int, int]:
-    """How the bookie answers a read of the first entry of each ledger."""
+    """Return the codes of reads of the first entry of each ledger."""
     reader, writer = await asyncio.open_connection("127.0.0.1", bookie.port)
     peer, answers = Peer(reader, writer), {}
     for ledger_id in ids:
@@ -73,7 +75,7 @@ async def codes(bookie: BookieProcess, ids: list[int]) -> dict[int, int]:
 
 
 async def seen(condition: Callable[[], bool], what: str) -> None:
-    """A look may take a while, and others go on."""
+    """Wait for a condition without blocking others, because a check may take a while."""
     await until(lambda: asyncio.to_thread(condition), what, limit_s=PATIENCE_S, poll_s=0.2)
 
 
@@ -129,7 +131,7 @@ async def test_a_lost_directory_is_replaced_and_comes_back(cluster: LocalCluster
 
 
 def test_the_old_disk_that_is_mounted_again(tmp_path: Path) -> None:
-    """It has the right cookie and a log that is whole, and the bookie does not start with it."""
+    """Its cookie is right and its log is complete, but the bookie must not start with it."""
     command = Quire(f"sqlite:///{tmp_path / 'metadata.db'}").initialised()
     one, two, kept = (tmp_path / name for name in ("one", "two", "kept"))
     start = ("bookie", "--port", "0", "--bookie-id", "b", "--dir", str(one), "--dir", str(two))

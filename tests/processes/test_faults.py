@@ -1,6 +1,6 @@
-"""Real processes, killed and stopped while a writer runs: nothing acknowledged is lost or changed.
+"""Bookies are killed and stopped while a writer runs. Nothing acknowledged is lost or changed.
 
-What the tests wait for is progress of the writer (acknowledged entries), never time.
+The tests wait for acknowledged entries, never for a fixed time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 PROGRESS_TIMEOUT_S = 60.0
 PAUSE_MS = 250
-"""Of the writer, behind each burst."""
+"""The pause of the writer after each burst."""
 
 
 class Writer:
@@ -64,7 +64,7 @@ class Writer:
             self._said.notify_all()
 
     def wait_acked(self, more: int) -> int:
-        """Until `more` further entries are acknowledged."""
+        """Wait until `more` further entries are acknowledged."""
         with self._said:
             target = self.acked + more
             reached = self._said.wait_for(
@@ -116,8 +116,10 @@ async def read_all(uri: str, ledger_id: int, recover: bool = True) -> list[bytes
 
 
 def check(uri: str, writer: Writer) -> int:
-    """Everything acknowledged is there and equal; what follows is what the writer sent. The last
-    entry."""
+    """Check all entries and return the last one.
+
+    Everything acknowledged must exist, and further entries must be what the writer sent.
+    """
     found = asyncio.run(read_all(uri, writer.ledger_id))
     assert len(found) > writer.acked, "an acknowledged entry is missing"
     for entry_id, payload in enumerate(found):
@@ -150,7 +152,7 @@ def three(cluster_of_three: LocalCluster) -> LocalCluster:
 
 
 def revived(cluster: LocalCluster) -> LocalCluster:
-    """With all of its bookies, though a test before failed."""
+    """Start all bookies of the cluster, even after a failed test."""
     for bookie in cluster.bookies:
         if not bookie.alive:
             bookie.start()
@@ -173,7 +175,7 @@ def test_any_bookie_killed(
 
 
 def test_one_of_three_killed_and_no_replacement(three: LocalCluster, writers: list[Writer]) -> None:
-    """Two bookies are an ack quorum: the writer goes on, and takes the third back."""
+    """Two bookies are an ack quorum, so the writer continues and uses the third again later."""
     writer = Writer(three.uri)
     writers.append(writer)
     writer.wait_acked(400)

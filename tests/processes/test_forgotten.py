@@ -1,4 +1,4 @@
-"""Programs that end with something open: what they print, and that they end."""
+"""What programs print that end without closing everything, and that they do end."""
 
 from __future__ import annotations
 

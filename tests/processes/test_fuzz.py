@@ -1,9 +1,9 @@
-"""Thousands of mutated frames against a running bookie: it stays up, its memory stays bounded, and
-an honest client beside them does not notice.
+"""Thousands of mutated frames are sent to a running bookie.
 
-QUIRE_FUZZ_CONNECTIONS says how many connections they come on, four on each; `make soak` asks for
-2,500. They grow out of every request that was recorded from Apache's client and bookie, in both
-protocols; hypothesis mutates them from a fixed seed.
+It stays up with bounded memory, and an honest client beside them is not affected.
+QUIRE_FUZZ_CONNECTIONS is the number of connections, with four frames each; `make soak` uses 2,500.
+The frames derive from every request recorded from Apache's client and bookie, in both protocols.
+Hypothesis mutates them from a fixed seed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 GOLDEN = Path(__file__).parents[1] / "golden"
 CONNECTIONS = int(os.environ.get("QUIRE_FUZZ_CONNECTIONS", "600"))
 FRAMES = 4
-"""On each connection: what stands behind one that is not understood is not looked at."""
+"""The number of frames on each connection. After an invalid frame the rest is ignored."""
 CLOSES_S = 20.0
 RSS_GROWTH_BYTES = 96 * 1024 * 1024
 HONEST_LEDGER = 2**50 + 12_345
@@ -54,8 +54,7 @@ CORPUS = corpus()
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """One frame with a few wrong bytes, some missing or some too many, and mostly with a length
-    that fits: what is behind the length is what has to be looked at."""
+    """Return a frame with wrong, missing or additional bytes, usually with a matching length."""
     frame = bytearray(draw(st.sampled_from(CORPUS)))
     for _ in range(draw(st.integers(0, 4))):
         at = draw(st.integers(4, len(frame) - 1))

@@ -1,7 +1,7 @@
-"""Data that earlier versions made is opened by this one: bookies, SQLite, ZooKeeper, streams.
+"""This version opens data of earlier versions: bookies, SQLite, ZooKeeper, streams.
 
 `tests/golden/make_golden.py` made the data, one directory for each version. Bookies of the version
-under test start on copies of it. A checkpoint of Spark is continued in `tests/spark`.
+under test start on copies of it. `tests/spark` continues a checkpoint of Spark.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def golden_set(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(golden_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoldenCluster]:
-    """Tests change only what no other test looks at."""
+    """A shared cluster. Tests change only what no other test checks."""
     directory = tmp_path_factory.mktemp("golden")
     with GoldenCluster(golden_set, directory, arguments=COLLECTS) as started:
         yield started
@@ -112,7 +112,7 @@ def test_a_directory_that_went_back_in_time(golden_set: Path, tmp_path: Path) ->
 
 
 async def test_bookies_stop_and_start_again(golden_set: Path, tmp_path: Path) -> None:
-    """What this version writes beside the former data is sound, too."""
+    """Data that this version adds to the former data is sound, too."""
     with GoldenCluster(golden_set, tmp_path) as cluster:
         for name in cluster.bookies:
             (recovered,) = cluster.events(name, "recovered")
@@ -155,7 +155,7 @@ def remove_index_caches(cluster: GoldenCluster) -> None:
 
 
 def check_fences(cluster: GoldenCluster) -> None:
-    """Every bookie refuses the writer of the ledger that was fenced."""
+    """Check that every bookie refuses the writer of the fenced ledger."""
     ledger = cluster.ledger("fenced")
     for name in cluster.bookies:
         port, end = cluster.port(name), len(ledger["entries"])
@@ -238,7 +238,7 @@ async def test_fences(cluster: GoldenCluster) -> None:
 
 
 async def test_deleted_ledgers(cluster: GoldenCluster) -> None:
-    """One that was deleted is not there, and bookies drop what they still have of it."""
+    """A deleted ledger does not exist, and bookies drop its remaining entries."""
     dropped, stored = (cluster.expected["deleted"][name] for name in ("dropped", "stored"))
     async with quire.connect(cluster.uri) as client:
         for ledger_id in (dropped, stored):

@@ -1,5 +1,7 @@
-"""Clients that ask for much and take nothing, against a bookie process: what it costs in memory.
-`bench/hostile.py` measures the same with 2,000 connections of several kinds."""
+"""The memory that a bookie uses for clients that request much and receive nothing.
+
+`bench/hostile.py` measures the same with 2,000 connections of several kinds.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,10 @@ MIB = 1024 * 1024
 KEY = master_key(b"")
 LEDGER, ENTRIES = 7, 320
 BESIDE_MIB = 30
-"""What the allocator keeps, and what the bookie needs for other things than answers."""
+"""Memory that the allocator keeps, and that the bookie needs for other things than answers."""
 LIMIT_MIB = 32
 LEFT_MIB = 40
-"""What a bookie may keep after such a storm, because its allocator keeps some of it."""
+"""Memory that a bookie's allocator may keep after such a storm."""
 
 
 def resident_mib(pid: int) -> int:

@@ -1,5 +1,7 @@
-"""The HTTP API of real processes: a cluster's routes in Apache's words and in ours, its metrics,
-and the command line that starts it."""
+"""The HTTP API of real processes.
+
+The tests cover a cluster's routes in Apache's and our forms, its metrics, and the command line.
+"""
 
 from __future__ import annotations
 
@@ -317,7 +319,7 @@ def test_a_bookie_is_taken_away_by_a_job(http: Http, cluster: LocalCluster) -> N
 
 
 def elsewhere(http: Http) -> Any:
-    """The one job of another process, once it says that it is paused."""
+    """Return the only job of another process, once it reports a pause."""
     found = http.get("/api/v1/quire/work")["elsewhere"]
     told = [(one["target"], one["by"], one["ledgers_done"]) for one in found if one["paused"]]
     return told[0] if told else None

@@ -1,5 +1,4 @@
-"""A bookie whose index cache is gone: it serves what it has loaded, shows how far it is, and stops
-at once when it is told to."""
+"""A bookie without its index cache serves what it has loaded, shows progress, and stops at once."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ main()
 
 
 class Loading:
-    """A bookie of which the test says when it goes on with each segment."""
+    """A bookie that waits for the test before each segment."""
 
     def __init__(self, cluster: local.LocalCluster, stderr: int) -> None:
         [bookie] = cluster.bookies
@@ -103,7 +102,7 @@ async def written(client: quire.Client) -> list[int]:
 
 
 def watch(screen: int, shown: bytearray) -> None:
-    """Until nobody has the terminal open any more."""
+    """Wait until no process has the terminal open."""
     with suppress(OSError):
         while data := os.read(screen, 4096):
             shown += data

@@ -1,10 +1,10 @@
-"""Networks that are cut, in one direction or both, or slow and lossy: no acknowledged entry is
-lost, nobody writes behind a fence, and everything heals once the fault is over.
+"""Networks are cut in one or both directions, or are slow and lossy.
 
-Machines are network namespaces (`tests/support/network/netns.py`). Where the kernel refuses them,
-the tests marked `namespaces` are left out, and the end of the run says so.
-QUIRE_NETWORK_FAULTS=all tries every member of an ensemble, every direction and more faults, in
-some minutes.
+No acknowledged entry is lost, no writer succeeds after a fence, and everything recovers after the
+fault. Machines are network namespaces (`tests/support/network/netns.py`). If the kernel refuses
+them, tests marked `namespaces` are deselected, and the end of the run says so.
+QUIRE_NETWORK_FAULTS=all tries every member of an ensemble, every direction and more faults, in some
+minutes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 ALL = os.environ.get("QUIRE_NETWORK_FAULTS") == "all"
 PATIENCE_S = 90.0
 STEP = 300
-"""Entries that have to be acknowledged, and read, before a test goes on."""
+"""The entries that must be acknowledged and read before a test continues."""
 PIECE = 20
 PORT = 3181
 ZOOKEEPER_PORT = 2181
@@ -76,7 +76,7 @@ class Work:
         return self.writer.ledger_id
 
     async def write(self) -> None:
-        """On and on, until told to end, or the writer fails for good."""
+        """Append until told to end, or until the writer fails for good."""
         try:
             while not self.ending.is_set():
                 first = self.acked + 1
@@ -91,7 +91,7 @@ class Work:
             self.seen = entry.entry_id
 
     async def progress(self, step: int = STEP, *, read: bool = True) -> None:
-        """Until so much more is acknowledged, and read."""
+        """Wait until this number of further entries is acknowledged and read."""
         target = self.acked + step
         async with asyncio.timeout(PATIENCE_S):
             while self.acked < target or (read and self.seen < target):
@@ -107,8 +107,10 @@ async def working(
     follow: bool = True,
     config: quire.ClientConfig = CONFIG,
 ) -> AsyncIterator[Work]:
-    """At the end the ledger is closed, unless its writer failed, and the reader has all of it.
-    `config`: the writer's."""
+    """Run a writer with `config` and a reader.
+
+    At the end the ledger is closed, unless its writer failed, and the reader has all entries.
+    """
     async with (
         quire.connect(uri, config=config) as client,
         quire.connect(uri, config=CONFIG) as reading,
@@ -150,8 +152,10 @@ async def audited(client: quire.Client, ledger_id: int) -> list[Finding]:
 
 
 async def healed(uri: str, work: Work) -> None:
-    """Every acknowledged entry is there, and in the end on every bookie that the metadata names: a
-    member that was away gets what it missed from a repair."""
+    """Check that every acknowledged entry exists, finally on every bookie that the metadata names.
+
+    A member that was unreachable gets missing entries from a repair.
+    """
     async with quire.connect(uri, config=replace(CONFIG, read_timeout_s=PATIENCE_S)) as client:
         async with asyncio.timeout(PATIENCE_S):
             reader = await client.open_ledger(work.ledger_id, recover=True)
@@ -179,7 +183,7 @@ async def initialise(uri: str) -> None:
 
 
 class RemoteBookie(BookieProcess):
-    """A bookie on a machine of its own."""
+    """A bookie on its own machine."""
 
     def __init__(self, net: Net, name: str, directory: Path, uri: str) -> None:
         machine = net[name]
@@ -195,10 +199,10 @@ class Place:
     net: Net
     uri: str
     bookies: dict[str, RemoteBookie]
-    """By id."""
+    """The bookies by id."""
 
     def machines(self, work: Work) -> list[str]:
-        """Where the members of its ensemble are."""
+        """Return the machines of the members of its ensemble."""
         ensemble = work.writer.metadata.last_segment.ensemble
         return [self.bookies[bookie].machine for bookie in ensemble]
 
@@ -256,8 +260,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def test_a_member_that_the_writer_cannot_reach(
     place: Place, index: int, quorums: tuple[int, int, int], way: str
 ) -> None:
-    """Nor the reader. Where an ack quorum is left the writer goes on at once; else once another
-    bookie has taken the member's place."""
+    """The reader cannot reach it either.
+
+    With an ack quorum the writer continues at once, otherwise after the member has been replaced.
+    """
 
     async def scenario() -> Work:
         async with working(place.uri, quorums) as work:
@@ -283,8 +289,10 @@ def test_a_member_that_the_writer_cannot_reach(
 
 @pytest.mark.namespaces
 def test_a_writer_that_is_cut_off_cannot_go_on_behind_a_fence(place: Place) -> None:
-    """The writer has lost the metadata store and one member; another client opens the ledger and
-    closes it. Nothing is acknowledged behind that, then or after the fault."""
+    """The writer has lost the metadata store and one member, and another client closes the ledger.
+
+    Nothing is acknowledged after that, during or after the fault.
+    """
 
     # Or it would wait for the metadata store, to replace the member, and ask nobody anything.
     patient = replace(CONFIG, add_timeout_s=PATIENCE_S)
@@ -347,7 +355,7 @@ def test_an_opener_that_does_not_reach_a_member_fences_the_others(place: Place, 
 
 @pytest.mark.namespaces
 def test_a_bookie_that_loses_its_registration_comes_back(place: Place) -> None:
-    """Clients reach it all the while: what it stores it goes on storing."""
+    """Clients can reach it all the time, and it continues to store their entries."""
 
     async def scenario() -> Work:
         async with working(place.uri, PLAIN) as work:
@@ -387,7 +395,7 @@ if ALL:
     @pytest.mark.namespaces
     @pytest.mark.parametrize("with_client", [False, True])
     def test_nobody_reaches_the_metadata_store(place: Place, with_client: bool) -> None:
-        """Until every registration has run out."""
+        """The store is unreachable until every registration has expired."""
 
         async def scenario() -> Work:
             async with working(place.uri, PLAIN) as work:
@@ -446,8 +454,11 @@ PROXY_HOST = "127.0.0.2"
 async def test_connections_that_stall_break_and_are_late(
     tmp_path: Path, name: str, quorums: tuple[int, int, int]
 ) -> None:
-    """Between every client and every bookie, of every chunk. As many bookies stand by as an
-    ensemble has: several members may break at once, and are not taken again at once."""
+    """Chunks between all clients and bookies are affected.
+
+    There are twice as many bookies as in an ensemble, because several members may fail at once and
+    are avoided for a while.
+    """
     with ExitStack() as stack:
         uri = f"sqlite:///{tmp_path / 'metadata.db'}"
         await initialise(uri)

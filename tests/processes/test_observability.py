@@ -1,4 +1,4 @@
-"""The guide to what a client tells of itself, as a program runs it."""
+"""The program in the guide to the client's logs and traces."""
 
 from __future__ import annotations
 

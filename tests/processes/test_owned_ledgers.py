@@ -1,5 +1,7 @@
-"""Ledgers that streams and objects need are not deleted by their id: the command line, the shell
-and HTTP refuse, and what was deleted all the same is reported."""
+"""Ledgers that streams and objects need cannot be deleted by id.
+
+The command line, the shell and HTTP refuse. A ledger that was deleted anyway is reported.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A bookie and what a peer may send it: the exchanges recorded from a real Apache bookie, and bytes
-that no honest peer sends."""
+"""A bookie and its peers: exchanges recorded from a real Apache bookie, and invalid bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 LIVE = json.loads((Path(__file__).parents[1] / "golden" / "wire-live.json").read_text())
 SILENCE_S = 0.2
-"""How long nothing may come where nothing should."""
+"""Seconds for which nothing may arrive when no answer is expected."""
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +36,11 @@ def alive(cluster: LocalCluster) -> bool:
 
 
 def test_exchanges_of_apaches_bookie(cluster: LocalCluster) -> None:
-    """Every exchange recorded from a writable bookie with the default storage, in order, byte for
-    byte. The others need a bookie of another kind: `tests/unit/bookie/test_bookie_v3.py`."""
+    """Every exchange recorded from a writable bookie with the default storage matches, byte for
+    byte.
+
+    Exchanges with other kinds of bookies are in `tests/unit/bookie/test_bookie_v3.py`.
+    """
     peers: dict[str, Peer] = {}
     tried = 0
     for vector in LIVE:

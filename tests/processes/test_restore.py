@@ -1,4 +1,4 @@
-"""A metadata store that is restored from an older backup, by commands."""
+"""Commands after a metadata store was restored from an older backup."""
 
 from __future__ import annotations
 

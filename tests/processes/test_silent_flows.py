@@ -1,8 +1,8 @@
-"""Flows that die silently between machines: the hub drops what established connections carry, tells
-nobody, and lets new connections pass (apache/bookkeeper 2482, 2382, 4683, 3268).
+"""Flows between machines die silently (apache/bookkeeper 2482, 2382, 4683, 3268).
 
-Each actor has to go on within `CONTINUE_S`, nothing is copied that is not lost, and no bookie keeps
-a dead client for more than a minute. The seconds of each actor are printed (pytest -s).
+The hub drops what established connections carry, notifies nobody, and lets new connections pass.
+Each actor must continue within `CONTINUE_S`, nothing is copied that is not lost, and no bookie
+keeps a dead client for more than a minute. The seconds of each actor are printed (pytest -s).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ENTRIES = 100
 
 
 class RemoteBookie(BookieProcess):
-    """A bookie on a machine of its own."""
+    """A bookie on its own machine."""
 
     def __init__(self, net: Net, name: str, directory: Path, uri: str) -> None:
         machine = net[name]
@@ -58,7 +58,7 @@ class Place:
     net: Net
     uri: str
     bookies: dict[str, RemoteBookie]
-    """By the name of the machine."""
+    """The bookies by the names of their machines."""
 
     def silence(self) -> None:
         assert self.net.silence(CLIENT, *BOOKIES), "there is no connection to silence"
@@ -70,7 +70,7 @@ class Place:
             self.net.heal()
 
     def connections_from(self, machine: str) -> int:
-        """How many connections from there the bookies have."""
+        """Return the number of connections that bookies have from this machine."""
         address = self.net[machine].address
         return sum(peer == address for name in BOOKIES for _, _, peer, _ in self.net[name].flows())
 
@@ -222,8 +222,10 @@ def test_a_tailing_reader_goes_on(place: Place) -> None:
 
 
 def test_autorecovery_goes_on_and_copies_only_what_is_lost(place: Place) -> None:
-    """Nothing at first; then one bookie is stopped, and only its ledgers are copied, although the
-    connections to the others die, too."""
+    """Nothing is copied at first. Then one bookie stops, and only its ledgers are copied.
+
+    The connections to the other bookies die as well.
+    """
 
     async def scenario() -> None:
         async with (

@@ -1,5 +1,7 @@
-"""A bookie on a file system of 64 MB: filled under load, started again with no free byte, and
-writable again by itself once ledgers are deleted. Nothing acknowledged is lost on the way."""
+"""A bookie on a file system of 64 MB is filled under load and restarted without free space.
+
+It becomes writable again after ledgers are deleted. Nothing acknowledged is lost.
+"""
 
 from __future__ import annotations
 

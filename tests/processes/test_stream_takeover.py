@@ -1,7 +1,7 @@
-"""A stream whose writer moves from process to process, killed or still running: every acknowledged
-record is there exactly once and in order, and a reader that follows sees neither gap nor duplicate.
+"""A stream's writer moves from process to process, killed or still running.
 
-`QUIRE_STREAM_MOVES` is how often it moves (`make soak` moves it more often).
+Every acknowledged record exists exactly once and in order, and a following reader sees neither gaps
+nor duplicates. `QUIRE_STREAM_MOVES` is the number of moves (`make soak` has more).
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ MOVES = int(os.environ.get("QUIRE_STREAM_MOVES", "12"))
 PATH = "/moves"
 PIECE = 25
 PATIENCE_S = 180.0
-"""Without a word from a writer, or a record at the reader that follows: far more than a session of
-one that was killed, a start and a recovery take on a machine that has much else to do."""
+"""Seconds without output from a writer or a record at the reader.
+
+This is far more than the session of a killed writer, a start and a recovery take on a busy machine.
+"""
 
 
 class Writer:
@@ -76,7 +78,7 @@ class Writer:
 
 
 class Writers:
-    """All that were started: none outlives the test."""
+    """All writers that were started. None outlives the test."""
 
     def __init__(self, uri: str, stream: str) -> None:
         self._uri = uri
@@ -114,7 +116,7 @@ async def follow(streams: Namespace, stream: str, upto: int, seen: list[int]) ->
 
 
 async def until_seen(seen: list[int], count: int) -> None:
-    """However long it takes, as long as it goes on."""
+    """Wait as long as there is progress."""
     while len(seen) < count:
         before = len(seen)
         try:
@@ -126,7 +128,7 @@ async def until_seen(seen: list[int], count: int) -> None:
 
 
 async def move(writers: Writers, moves: int, chance: random.Random) -> tuple[int, int]:
-    """(highest acknowledged record, how many writers were killed)."""
+    """Move the writer, and return the last acknowledged record and the number of killed writers."""
     acked, killed = -1, 0
     writer = await writers.start()
     for _ in range(moves):

@@ -1,4 +1,4 @@
-"""Following ledgers that are written, on real bookies that are killed, stopped and replaced."""
+"""Following ledgers that are written, while real bookies are killed, stopped and replaced."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_where_a_tail_begins(client: quire.Client) -> None:
 
 
 async def test_bookies_die_and_are_replaced_under_a_tail(cluster: LocalCluster) -> None:
-    """The one that is polled, too: each of the ensemble is killed in turn."""
+    """Each bookie of the ensemble is killed in turn, including the one that is polled."""
     async with (
         quire.connect(cluster.uri, config=CONFIG) as writing,
         quire.connect(cluster.uri, config=CONFIG) as reading,

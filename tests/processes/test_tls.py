@@ -1,4 +1,4 @@
-"""Clusters of real bookies that offer TLS or want it, with the real client and the commands."""
+"""Clusters of real bookies that offer or require TLS, with the real client and the commands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class Secured:
-    """A cluster that serves nobody but who shows a certificate with the role `app`."""
+    """A cluster that serves only clients with a certificate for the role `app`."""
 
     cluster: LocalCluster
     authority: Authority
@@ -102,7 +102,7 @@ def test_write_read_and_recover(run: Run, secured: Secured) -> None:
 
 
 def test_protocol_v3(run: Run, secured: Secured) -> None:
-    """Deferred sync and force exist in v3 only: a connection of its own, secured like the other."""
+    """Deferred sync and force need v3, which has its own connection with the same security."""
 
     async def scenario() -> None:
         async with quire.connect(secured.uri, config=config(secured.client())) as client:
@@ -118,8 +118,9 @@ def test_protocol_v3(run: Run, secured: Secured) -> None:
 
 
 def test_the_largest_entries_and_a_bookie_that_stands_still(run: Run, secured: Secured) -> None:
-    """60 MiB with two at most under way, which is behind all buffers; one bookie takes nothing for
-    a while, and the bound holds."""
+    """Write 60 MiB with at most two entries in flight while one bookie receives nothing for a
+    while.
+    """
 
     async def scenario() -> None:
         limits = config(secured.client(), max_unacked_bytes=8 * MIB, add_timeout_s=2.0)
@@ -147,7 +148,7 @@ def test_the_largest_entries_and_a_bookie_that_stands_still(run: Run, secured: S
 
 
 async def failure(uri: str, tls: TlsClientConfig | None) -> str:
-    """What a writer says that cannot reach any bookie."""
+    """Return the error of a writer that cannot reach any bookie."""
     async with quire.connect(uri, config=config(tls, add_timeout_s=2.0)) as client:
         writer = await client.create_ledger()
         with pytest.raises(quire.QuireError) as failed:
@@ -243,8 +244,10 @@ async def test_a_bookie_without_tls(quire_cluster: LocalCluster, tmp_path: Path)
 
 
 async def test_a_certificate_is_replaced_under_a_running_bookie(tmp_path: Path) -> None:
-    """First with a key that does not belong to it (nothing changes), then whole. Connections that
-    exist go on; new ones see the new certificate."""
+    """The new key first does not match (nothing changes), then does.
+
+    Existing connections continue, and new ones see the new certificate.
+    """
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     own = old.issue("bookie")
     arguments = ["--tls-cert", own.certificate, "--tls-key", own.private_key, "--tls-only"]

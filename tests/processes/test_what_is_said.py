@@ -1,8 +1,8 @@
-"""A bookie is killed, a rack is lost, a disk fills, ZooKeeper stops or ends: what `quire explain`,
-the dashboard's answers and the metrics say of it within ten seconds, in real processes.
+"""Failures of real processes as reported by `quire explain`, the dashboard and the metrics.
 
-Each of them says what happened and to whom, what is at risk, what is being done about it, and what
-to type. What the pages make of the dashboard's answers is tested in a browser (tests/ui).
+A bookie is killed, a rack is lost, a disk fills, ZooKeeper stops or ends. Within ten seconds each
+report says what happened and to what, what is at risk, what is being done, and what to type.
+tests/ui tests how the pages show the dashboard's answers.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class Watched:
         return shown
 
     def problem(self, what: str) -> dict[str, str] | None:
-        """Of the dashboard: the one that says so."""
+        """Return the dashboard's problem with this text."""
         found = self.overview()["problems"]
         return next((one for one in found if what in one["what"]), None)
 
     def told(self, fault: str, **parts: str) -> dict[str, str]:
-        """The same, once its other parts match these."""
+        """Return it once its other parts match these."""
 
         def right(one: dict[str, str] | None) -> bool:
             return one is not None and all(
@@ -93,7 +93,7 @@ class Watched:
 
 
 def metric(url: str, name: str) -> float | None:
-    """None: it is not there."""
+    """Return the metric, or None if it does not exist."""
     found = re.search(rf"^{re.escape(name)} (\S+)$", text_of(f"{url}/metrics"), re.MULTILINE)
     return float(found[1]) if found else None
 
@@ -185,7 +185,7 @@ def _its_replica_is_missing(watched: Watched, lost: BookieProcess, ledger_id: in
 
 
 def _rack_is_gone(watched: Watched, lost: list[BookieProcess]) -> None:
-    """Nobody waits for several: what can be copied is, at once."""
+    """What can be copied is copied at once, because several bookies are lost."""
     said = watched.told(
         "All bookies of /rack1 are gone", risk="of 3 ledgers lack|^No ledger", doing="repair|copied"
     )
@@ -276,7 +276,7 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
 
 
 def _store_is_away(watched: Watched, address: str, uri: str, begun_s: float) -> Done:
-    """Bookies go on telling their metrics, with since when the store is away."""
+    """Bookies still export metrics, with the time since when the store is unreachable."""
     since_s = seen(
         lambda: metric(address, "quire_metadata_unreachable_since_seconds"),
         right=lambda found: found,

@@ -1,8 +1,8 @@
-"""The add pipeline's watermarks against a record per entry.
+"""The add pipeline's watermarks, compared with a record per entry.
 
-A member's acknowledgement of an entry counts once everything of its stripe before it is
-acknowledged too: out-of-order answers (which Java would count at once) wait. That is the
-watermark's price.
+A member's acknowledgement of an entry counts once all earlier entries of its stripe are
+acknowledged. Out-of-order answers, which Java would count at once, wait. That is the cost of the
+watermark.
 """
 
 from __future__ import annotations

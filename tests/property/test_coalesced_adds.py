@@ -1,5 +1,4 @@
-"""Pipelines that lend their entries to sheaves against pipelines that have each entry for itself:
-whatever is asked, and whenever, they say the same."""
+"""Pipelines with coalesced adds behave exactly like pipelines with separate entries."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from quire.core.append.pipeline import AddPipeline, Block
 LEDGERS = 4
 MEMBERS = 3
 PLACES = ((0, 1, 2), (2, 0, 1), (1, 0, 2), (0, 2, 1))
-"""Of the members of each ledger."""
+"""The members of each ledger."""
 DIGESTS = (DigestType.CRC32C, DigestType.CRC32C, DigestType.HMAC, DigestType.DUMMY)
 ENCODERS = [
     AddEncoder(EntryCodec(ledger, digest, b"of %d" % (ledger % 2)), b"%d" % (ledger % 2) * 20)
@@ -39,9 +38,11 @@ class Sheaves(RuleBasedStateMachine):
         self.unanswered: list[deque[CoalescedAdds | tuple[int, int, int]]] = [
             deque() for _ in range(3)
         ]
-        """For each place: sheaves, and (ledger, member, entry) of what was sent alone."""
+        """For each bookie: coalesced adds, and (ledger, member, entry) of adds that were sent
+        alone.
+        """
         self.rows: dict[int, int] = {}
-        """By the id of coalesced adds and the place: how many of its rows were answered."""
+        """The number of answered rows, by the id of the coalesced adds and the bookie."""
         self.spoken_for: list[dict[int, int]] = [{} for _ in range(LEDGERS)]
         """Ledger -> member -> entries up to here were for its predecessor."""
         self.now = 0.0
@@ -58,7 +59,10 @@ class Sheaves(RuleBasedStateMachine):
         early=st.none() | ledgers,
     )
     def send_together(self, which: list[int], size: int, early: int | None) -> None:
-        """A turn: who cannot lend sends alone. `early` has to settle before the turn has left."""
+        """Push in one event-loop iteration. Adds that cannot be coalesced are sent alone.
+
+        With `early`, coalesced adds are sealed before the iteration ends.
+        """
         self.now += 1
         coalesced = self.coalesced_of(MEMBERS)
         frames = []
@@ -128,7 +132,7 @@ class Sheaves(RuleBasedStateMachine):
 
     @rule(ledger=ledgers, index=members)
     def replace(self, ledger: int, index: int) -> None:
-        """What was sent to the former member is not answered any more, nor sent to the next one."""
+        """Replace a member. What was sent to it is neither answered nor sent to the next one."""
         for pipelines in (self.lending, self.alone):
             pipelines[ledger].frozen = True
         self.compare(ledger)
@@ -161,7 +165,7 @@ class Sheaves(RuleBasedStateMachine):
 
     @rule(ledger=ledgers)
     def compare(self, ledger: int) -> None:
-        """Everything that can be asked."""
+        """Compare everything that can be observed."""
         one, other = self.lending[ledger], self.alone[ledger]
         assert one.unaccepted_since() == other.unaccepted_since()
         assert one.unconfirmed_bytes == other.unconfirmed_bytes

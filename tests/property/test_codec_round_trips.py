@@ -1,8 +1,7 @@
-"""What is encoded is decoded, for the codecs that have no property test of their own, and bytes
-that nobody wrote are refused with the codec's own error.
+"""Codecs without other property tests decode what they encoded and refuse invalid bytes.
 
-Elsewhere: v2 frames and entries in test_frames, the log's formats in test_log_format, stretches of
-v3 adds and lists of entries in tests/unit/test_wire_v3.
+The others are v2 frames and entries in test_frames, the log's formats in test_log_format, and v3
+adds and lists of entries in tests/unit/codec/test_wire_v3.
 """
 
 from __future__ import annotations
@@ -335,7 +334,7 @@ def test_ledger_metadata(version: int, data: st.DataObject) -> None:
 @pytest.mark.parametrize("version", [1, 2, 3])
 @given(data=st.data())
 def test_damaged_ledger_metadata(version: int, data: st.DataObject) -> None:
-    """It is refused, or read as other metadata: nothing else comes out."""
+    """The metadata is refused or read as other metadata, with no other error."""
     stored = bytearray(ledger_metadata_format.encode(data.draw(metadatas(version))))
     for _ in range(data.draw(st.integers(1, 3))):
         stored[data.draw(st.integers(0, len(stored) - 1))] = data.draw(st.integers(0, 255))
@@ -420,7 +419,7 @@ MANAGERS = st.sampled_from(
 @given(MANAGERS, U63 | st.integers(0, 2**32), TEXT)
 def test_ledger_paths(manager: ledger_path.LedgerManager, ledger: int, other: str) -> None:
     if ledger > manager.id_max:
-        with pytest.raises(UsageError, match="has no place for ledger"):
+        with pytest.raises(UsageError, match="cannot store ledger"):
             manager.path_of(ledger)
         return
     path = manager.path_of(ledger)

@@ -1,8 +1,8 @@
-"""Garbage collection against a model of everything that can happen to a metadata store.
+"""Garbage collection, compared with a model of what can happen to a metadata store.
 
-Ledgers are created and deleted, marks raised, passes made; the bookie dies at any step, also
-between the two writes of a mark; backups are taken and restored. A pass never drops a ledger that
-nobody deleted, if a mark was raised after it was created and the bookie remembers that mark.
+Ledgers are created and deleted, marks are raised, and passes are run. The bookie may die at any
+step, also between the two writes of a mark. Backups are made and restored. A pass never drops a
+live ledger if a mark was raised after its creation and the bookie remembers that mark.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""What a force confirms is durable on an ack quorum, whatever members lost before, between and
-after: against a model of what each one has accepted and what it has on disk."""
+"""What a force confirms is durable on an ack quorum, whatever members lost at any time.
+
+The model records what each member has accepted and what it has on disk.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +152,7 @@ class Forces(RuleBasedStateMachine):
 
     @invariant()
     def what_is_not_durable_is_held(self) -> None:
-        """Whoever comes next can be sent all of it."""
+        """Everything not durable is kept, so that it can be sent to any new member."""
         if hasattr(self, "pipeline"):
             unforced = (self.pipeline.last_pushed - self.confirmed) * 40
             assert self.pipeline.unconfirmed_bytes >= unforced

@@ -1,4 +1,4 @@
-"""The rows of a footer are the same, whichever way they were put together."""
+"""The rows of a footer are the same, however they were assembled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ shapes = st.tuples(
 
 
 def runs_of(steps: list[Any]) -> list[Run]:
-    """Of one ledger, each behind the one before in the file."""
+    """Return runs of one ledger, each after the previous one in the file."""
     runs, offset, first = [], 0, 0
     for count, size, gap, jump, kind in steps:
         offset += gap

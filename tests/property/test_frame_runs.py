@@ -1,4 +1,4 @@
-"""Entries as they lie in the log, against the same entries one by one."""
+"""Runs of entries in the log, compared with single entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codec round trips and the vectorised forms against the plain ones."""
+"""Codec round trips, and the vectorised forms compared with the plain ones."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""A start from the index cache finds what a start from the footers finds.
+"""A start from the index cache finds the same as a start from the footers.
 
-Stores live through random histories: adds, fences, deletions, compactions, stops, and index caches
-written meanwhile. Again and again the process dies, and the disk that is left is opened twice, with
-its cache and without. Then with caches of other times: these are used where that makes no
-difference, and left alone where it would.
+Stores live through random histories of adds, fences, deletions, compactions, stops, and index
+caches. Repeatedly the process dies, and the remaining disk is opened with and without its cache,
+then with caches of other times. These are used only if they make no difference.
 """
 
 from __future__ import annotations

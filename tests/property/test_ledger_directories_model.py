@@ -1,6 +1,8 @@
-"""Several data directories against a dict: power losses, kills, directories that fail, fill, and
-cannot be read at a start. What was acknowledged is there or lost, never absent; a ledger is in one
-directory."""
+"""Several data directories, compared with a dict.
+
+There are power losses, kills, and directories that fail, fill up or cannot be read at a start. What
+was acknowledged exists or is lost, but never absent. A ledger is in one directory.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,11 @@ class DirectoriesModel(RuleBasedStateMachine):
         self.refused: set[int] = set()
         """Fenced and then dropped, durably."""
         self.lives: dict[int, int] = {}
-        """Of ledgers that were dropped and made again."""
+        """The number of times that each ledger was dropped and created again."""
         self.upcoming: dict[int, int] = {}
         self.aside: set[int] = set()
         self.homes: dict[int, int] = {}
-        """Where an entry or a fence that was acknowledged was."""
+        """The directory of each acknowledged entry or fence."""
 
     @initialize(seed=st.integers(0, 1 << 20))
     def begin(self, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""The log's byte formats: what is encoded is decoded, and what is changed is noticed."""
+"""The log's byte formats: encoded values are decoded, and changed bytes are noticed."""
 
 from __future__ import annotations
 

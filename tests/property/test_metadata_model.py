@@ -1,5 +1,4 @@
-"""The metadata stores against a model of dicts: any sequence of calls, through two stores of one
-cluster, gives what the model says."""
+"""The metadata stores behave like a model of dicts, for calls through two stores of one cluster."""
 
 from __future__ import annotations
 
@@ -236,7 +235,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(at=STORES)
     def close_and_open(self, at: int) -> None:
-        """What is ephemeral goes with its session; all else stays."""
+        """Everything ephemeral ends with its session, and all else stays."""
         self.run(self.stores[at].close())
         self.stores[at] = self.run(self.open_store())
         for name in [n for n, (owner, _, _) in self.registered.items() if owner == at]:

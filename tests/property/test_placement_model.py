@@ -1,7 +1,7 @@
-"""The choice of ensembles against its laws, for any bookies, hosts, exclusions and doubts.
+"""The choice of ensembles satisfies its rules for any bookies, hosts, exclusions and failures.
 
-The laws follow from what an ensemble is for: the same entry on different machines, never on a
-bookie that is known to be unfit, and on one that failed a moment ago rather than nowhere.
+An entry goes to different machines, never to a bookie that is known to be unfit, and rather to one
+that failed recently than nowhere.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def test_a_host_is_shared_only_when_every_other_is_used(question: Question, seed
 def test_the_same_chance_gives_the_same_choice(
     question: Question, seed: int, order: random.Random
 ) -> None:
-    """Whatever the order in which the metadata store names the bookies."""
+    """The order in which the metadata store lists bookies does not matter."""
     items = list(question.candidates.items())
     order.shuffle(items)
     other = Question(
@@ -220,7 +220,7 @@ def rack_view(racks: Mapping[str, str], failed: frozenset[str] = frozenset()) ->
 
 
 def spans(racks: Sequence[str], quorum: int, least: int) -> bool:
-    """Whether every write quorum, around the end, is in so many racks."""
+    """Return whether every write quorum, including wrapped ones, covers this number of racks."""
     size = len(racks)
     return all(
         len({racks[(start + k) % size] for k in range(quorum)}) >= least for start in range(size)
@@ -228,7 +228,7 @@ def spans(racks: Sequence[str], quorum: int, least: int) -> bool:
 
 
 def possible(racks: Mapping[str, str], size: int, quorum: int, least: int) -> bool:
-    """By trying all arrangements of racks that there are bookies for."""
+    """Return whether any arrangement of the available racks works, by trying all of them."""
     counts = Counter(racks.values())
     return any(
         all(count <= counts[rack] for rack, count in Counter(tried).items())
@@ -286,7 +286,7 @@ def test_best_effort_fills_every_place_it_can_as_well_as_it_can(
 def test_a_replacement_keeps_what_was_kept(
     racks: dict[str, str], size: int, data: st.DataObject, seed: int
 ) -> None:
-    """Also where two go at once; and one that can be replaced alone is replaced."""
+    """Two members may be replaced at once. A member that can be replaced alone is replaced."""
     size = min(size, len(racks))
     quorum = data.draw(st.integers(1, size))
     config = PlacementConfig(min_racks=data.draw(st.integers(1, 3)), enforce_racks=True)

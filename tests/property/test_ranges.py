@@ -1,4 +1,4 @@
-"""Ranges against sets of numbers, and extents against their frames one by one."""
+"""Ranges compared with sets of numbers, and extents compared with single frames."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def extents(draw: st.DrawFn) -> FrameExtent:
 
 
 def frames(extent: FrameExtent) -> list[tuple[int, set[int]]]:
-    """(entry id, the blocks that its frame touches)."""
+    """Return the entry id and the blocks of each frame."""
     found, at = [], extent.offset
     for n in range(extent.count):
         size = extent.frame_size or (extent.sizes or ())[n]

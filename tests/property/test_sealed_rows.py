@@ -1,4 +1,4 @@
-"""The packed index in memory against plain lists and sets."""
+"""The packed index in memory, compared with plain lists and sets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL_OR_LARGE = st.one_of(st.integers(0, 40), st.integers(0, 70_000), st.intege
 
 @st.composite
 def rows(draw: st.DrawFn) -> list[sealed_rows.Row]:
-    """In any order of segments, with entries that ascend mostly, as a bookie gets them."""
+    """Rows in any order of segments, with mostly ascending entries."""
     numbers = draw(st.lists(SMALL_OR_LARGE, unique=True, max_size=12))
     made = []
     first = draw(SMALL_OR_LARGE)
@@ -78,7 +78,7 @@ def _check_search(info: LedgerInfo, model: list[sealed_rows.Row], data: st.DataO
 
 
 def test_entries_that_come_in_order_are_known_to_be_so() -> None:
-    """Else every read would look at all rows."""
+    """Otherwise every read would check all rows."""
     info = LedgerInfo(1, b"")
     for number in range(1, 200):
         info.add_sealed(number, number * 1_000, number * 1_000 + 999, 1_000_000)
@@ -96,7 +96,7 @@ def test_entries_that_were_written_again_are_found_in_both_places() -> None:
 
 
 def test_a_place_takes_eight_bytes() -> None:
-    """What bounds a bookie's memory: one row for each pair of a ledger and a segment."""
+    """Each pair of a ledger and a segment takes one row, which bounds a bookie's memory."""
     info = LedgerInfo(1, b"")
     for number in range(50_000):
         info.add_sealed(7_000 + number, number, number, 1_088)

@@ -1,4 +1,4 @@
-"""Acknowledgements from several fault domains, against a look at every entry."""
+"""Acknowledgements from several fault domains, compared with a check of every entry."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_confirmed_is_what_enough_domains_have(
 def test_who_can_be_done_without(
     shape: tuple[int, int, int], least: int, data: st.DataObject
 ) -> None:
-    """Where it says yes, the others alone can confirm everything."""
+    """If it returns true, the other members alone can confirm everything."""
     size, quorum, _ = shape
     domains = data.draw(st.lists(st.sampled_from("abc"), min_size=size, max_size=size))
     absent = data.draw(st.sets(st.integers(0, size - 1)))

@@ -1,5 +1,4 @@
-"""The store against a dict: workers that stop anywhere, power losses, kills, full disks, space that
-comes back."""
+"""The store compared with a dict, while workers stop anywhere, power fails, and disks fill up."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from tests.support.storage.storage import SMALL, StoreOnDisk, key_of, make_batch
 
 LEDGERS = st.integers(1, 4)
 EAGER = replace(SMALL, compact_minor_interval_s=0.0, compact_major_interval_s=0.0)
-"""Compacts whenever it is told to look."""
+"""Compacts at every check."""
 Key = tuple[int, int]
 
 
@@ -79,7 +78,7 @@ class StoreModel(RuleBasedStateMachine):
         return self.store.create_ledger(ledger_id, key_of(ledger_id))  # type: ignore[no-any-return]
 
     def _may_fail(self, error: StorageError) -> None:
-        """Only for space: a segment had to grow, or a fence found not even the reserve."""
+        """Return whether an operation may fail for lack of space, even with the reserve."""
         assert isinstance(error, DiskFullError) or "simulated disk is full" in str(error)
 
     def _append(self, keys: list[Key], cut: int = 0, reserve: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The Arrow columns of a stream's records, against one record after the other."""
+"""The Arrow columns of a stream's records, compared with single records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.stream_vectors import encode_record_set
 
 SEGMENT = StreamSegment(5, 77, 0, start_sequence_id=1_000)
 HEADER = b"\xff" * 40
-"""What stands before each entry in the buffer of a run."""
+"""The bytes before each entry in the buffer of a run."""
 
 Row = dict[str, object]
 
@@ -170,7 +170,7 @@ def test_some_columns(data: st.DataObject, wanted: list[str]) -> None:
 
 
 def test_a_compressed_set_before_other_records() -> None:
-    """Its members stand behind them once they are expanded."""
+    """Its members come after these records once they are expanded."""
     body = encode_record_set([b"member" * 20] * 4, Compression.LZ4)
     parts = [encode_record(1, 7, body, RecordFlag.RECORD_SET), encode_record(5, 7, b"other")]
     found = run([wrap(parts, sum(map(len, parts)))])
@@ -181,7 +181,7 @@ def test_a_compressed_set_before_other_records() -> None:
 
 @pytest.mark.parametrize("at", [13, 16, 32, 40])
 def test_damage_is_told(at: int) -> None:
-    """Each of these bytes is one that the fast way looks at."""
+    """Each of these bytes is checked by the fast path."""
     parts, size = encode_records([bytes(9)] * 40, range(40), 1)
     whole = bytearray(wrap(parts, size))
     whole[at] ^= 0xFF

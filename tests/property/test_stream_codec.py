@@ -1,4 +1,4 @@
-"""Codecs of streams: round trips, the columns against one record after the other, and damage."""
+"""Codecs of streams: round trips, columns compared with single records, and damage."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Piece:
     jump: int = 0
     """Positions left out before it: allowed by the format, and what ends a run."""
     odd_bits: int = 0
-    """Of the metadata, that mean nothing."""
+    """Undefined bits of the metadata."""
 
 
 def runs(size: int) -> st.SearchStrategy[tuple[bytes, ...]]:

@@ -1,4 +1,4 @@
-"""Many rows at once are what each by itself is."""
+"""Many rows at once are equal to single rows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The trees of the stores against a model of dicts: any sequence of commits, through two stores of
-one cluster, gives what the model says, errors included; and watches end up with what there is."""
+"""The trees of the stores behave like a model of dicts, including errors.
+
+Commits go through two stores of one cluster, and watches finally deliver the current state.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ class Node:
 
 
 class Model:
-    """What a tree is, with no thought of how it is stored."""
+    """A tree, independent of how it is stored."""
 
     def __init__(self) -> None:
         self.nodes = {"/": Node(b"", None)}
@@ -190,7 +192,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(at=STORES)
     def close_and_open(self, at: int) -> None:
-        """What is ephemeral goes with its session; all else stays."""
+        """Everything ephemeral ends with its session, and all else stays."""
         self.run(self.stores[at].close())
         self.stores[at] = self.run(self.open_store())
         self.model.end(at)

@@ -1,5 +1,7 @@
-"""Autorecovery on simulated bookies: from the death of a bookie to the last copy, without a
-command. The workload `autorecovery` has the same with faults of all kinds."""
+"""Autorecovery on simulated bookies, from the death of a bookie to the last copy.
+
+No command is used. The workload `autorecovery` does the same with faults of all kinds.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,7 @@ def test_a_bookie_that_is_back_within_the_delay_costs_nothing() -> None:
 
 
 def test_a_bookie_that_is_back_while_it_is_copied_keeps_its_place() -> None:
-    """Of the segments that were not copied yet."""
+    """The bookie keeps its place in segments that were not copied yet."""
 
     async def play(there: Scene) -> None:
         writer = await there.ledger(close=False)
@@ -176,8 +178,10 @@ def test_a_living_writer_is_left_alone_and_a_dead_one_is_fenced() -> None:
 
 
 def test_retries_of_what_cannot_be_recovered_slow_down_and_say_one_thing() -> None:
-    """Every recovery that failed gave the writer its time again, with no attempts counted, and the
-    explanation changed each time."""
+    """Each failed recovery once restarted the grace period of the writer, with no attempts counted.
+
+    The explanation also changed each time.
+    """
 
     async def play(there: Scene) -> None:
         writer = await there.ledger(close=False)
@@ -249,8 +253,10 @@ def test_another_loss_gives_a_writer_time_again() -> None:
 
 
 def test_what_is_left_of_a_mark_is_removed() -> None:
-    """Whoever removed a mark died, or was not answered, before it had removed its parents; of the
-    lowest of them nobody took notice any more (found by the simulator, seed 238 of that time)."""
+    """The process that removed a mark died before it removed the mark's parents.
+
+    Nobody noticed the lowest of them any more (found by the simulator, seed 238 at that time).
+    """
 
     async def play(there: Scene) -> None:
         root = f"{there.marks.root}/ledgers"
@@ -322,8 +328,11 @@ def test_damage_that_was_reported_is_repaired_where_it_is() -> None:
 def test_what_becomes_complete_while_it_is_looked_at_is_looked_at_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A mark was taken away though the ledger was closed behind what the worker had read, and the
-    bookie lacked the end (found by the simulator, of the workload `autorecovery`)."""
+    """A mark was once removed although the ledger was closed after the entries that the worker
+    read.
+
+    The bookie lacked the end (found by the simulator in the workload `autorecovery`).
+    """
 
     async def play(there: Scene) -> None:
         writer = await there.ledger(close=False)

@@ -1,4 +1,4 @@
-"""What `quire bench rereplicate` counts, on simulated bookies."""
+"""The results of `quire bench rereplicate` on simulated bookies."""
 
 from __future__ import annotations
 

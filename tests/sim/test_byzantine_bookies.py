@@ -1,8 +1,8 @@
-"""A bookie that lies, between real ones: what a takeover loses without `assume_liars`, and that it
-loses nothing with it. One of four bookies denies what it acknowledged, or makes it up.
+"""A Byzantine bookie among real ones: what a takeover loses only without `assume_liars`.
 
-Where two of three must acknowledge and the digest can be forged it cannot always be told who lies:
-then an opener is refused, and never given anything wrong. Three of four (Aq = 2f+1) suffice.
+One of four bookies denies what it acknowledged, or makes entries up. If two of three must
+acknowledge and the digest can be forged, it is sometimes undecidable who lies. Then an opener is
+refused, but never gets anything wrong. Three of four (Aq = 2f+1) are enough.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ LOSING_SEEDS_MAX = 40
 LIAR = "bookie-0"
 PASSWORD = b"secret"
 ATTEMPTS = 40
-"""Of an opener, while bookies are away."""
+"""The attempts of an opener while bookies are down."""
 
 Lie = Callable[[int, int, bytes], bytes | None]
-"""(ledger, entry, entry bytes) of an answer -> another entry; None: there is no such entry."""
+"""Returns another entry for the ledger, entry and bytes of an answer, or None for "no such entry".
+"""
 
 
 def payload(entry_id: int) -> bytes:
@@ -49,7 +50,7 @@ def payload(entry_id: int) -> bytes:
 
 
 def lying(world: World, lie: Lie) -> None:
-    """From now on, to everybody who reads."""
+    """Let a bookie lie to all readers from now on."""
 
     def mangle(route: tuple[str, str], data: bytes) -> bytes:
         if route[0] != LIAR:
@@ -98,8 +99,10 @@ async def takeover(
     lie: Lie,
     liars: int,
 ) -> tuple[int, int, list[bytes]]:
-    """(last entry that was acknowledged, end of the ledger, its payloads). Meanwhile one honest
-    bookie is away for a while, and each route has a delay of its own."""
+    """Return the last acknowledged entry, the end of the ledger, and its payloads.
+
+    One honest bookie is down for a while, and each route has its own delay.
+    """
     world.uneven = True
     for name in world.disks:
         await world.start(name)
@@ -136,7 +139,7 @@ async def takeover(
 
 
 async def opened(client: Client, ledger_id: int, liars: int) -> tuple[list[bytes], int]:
-    """What a client finds that tries it again while bookies are away."""
+    """Return the result of a client that retries while bookies are down."""
     for attempt in range(ATTEMPTS):
         try:
             reader = await client.open_ledger(
@@ -181,7 +184,7 @@ def test_with_the_option_nothing_acknowledged_is_lost(
 def test_where_it_cannot_be_told_who_lies_an_opener_is_refused(
     seed: int, digest: str, lie: Lie
 ) -> None:
-    """With a bad digest a liar is unknown like one that says nothing: no other may be then."""
+    """With a bad digest, a Byzantine bookie counts as unknown, so no other member may."""
     try:
         acked, end, found = run(seed, TWO_OF_THREE, digest, lie, liars=1)
     except (RecoveryError, ReadError):
@@ -191,7 +194,7 @@ def test_where_it_cannot_be_told_who_lies_an_opener_is_refused(
 
 
 async def followed(world: World, lie: Lie, liars: int) -> list[bytes]:
-    """What a reader is given that follows a writer of 60 entries, and a recovery behind it."""
+    """Return what a reader gets that follows a writer of 60 entries and a recovery afterwards."""
     for name in world.disks:
         await world.start(name)
     client, other = world.client("writer"), world.client("reader")
@@ -233,7 +236,7 @@ def test_a_tail_delivers_what_was_written(seed: int, lie: Lie) -> None:
 
 
 def believed_too_early(votes: RecoveryVotes, *how: Any) -> None:
-    """A defect: the liars are forgotten where negatives are counted."""
+    """A defect: Byzantine bookies are not considered when negatives are counted."""
     _init(votes, *how)
     votes._negatives_needed = negatives_needed(*how[2:4])
 
@@ -243,7 +246,7 @@ _init = RecoveryVotes.__init__
 
 @pytest.mark.parametrize("what", ["negatives", "copies"])
 def test_what_the_option_asks_for_is_needed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With less, some seed loses an acknowledged entry, or reads one that was made up."""
+    """With a smaller value, some seed loses an acknowledged entry or reads a forged one."""
     digest, lie = ("hmac", deny) if what == "negatives" else ("crc32c", falsify)
     if what == "negatives":
         monkeypatch.setattr(RecoveryVotes, "__init__", believed_too_early)
@@ -260,7 +263,7 @@ def test_what_the_option_asks_for_is_needed(what: str, monkeypatch: pytest.Monke
 
 
 def test_without_it_a_denial_beside_an_honest_one_is_a_loss() -> None:
-    """What docs/explanation/byzantine-bookies.md says that may be lost: some seed does lose it."""
+    """Some seed shows the loss that docs/explanation/byzantine-bookies.md describes."""
     for seed in range(max(SEEDS, LOSING_SEEDS_MAX)):
         try:
             acked, end, _ = run(seed, TWO_OF_THREE, "hmac", deny, liars=0)

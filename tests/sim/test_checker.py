@@ -1,4 +1,4 @@
-"""Every invariant notices what it is there for, and nothing else."""
+"""Every invariant notices what it should, and nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZES = [len(payload(LEDGER, entry)) for entry in range(10)]
 
 
 class Bench:
-    """A checker, told of one ledger by hand."""
+    """A checker that a test feeds with facts about one ledger."""
 
     def __init__(self) -> None:
         self.world = World.make(1, 3)
@@ -294,7 +294,7 @@ def put_an_old_disk_back(world: World) -> None:
 
 
 def lose_what_it_had(world: World) -> None:
-    """And the bookie does not know."""
+    """Lose entries without the bookie knowing it."""
     for name in NAMES[:2]:
         world.claims._entries.setdefault(LEDGER, {})[bookie_id(name)] = {0}
     world.claims.lose(ENSEMBLE[0], [LEDGER], 0.0)

@@ -1,4 +1,4 @@
-"""The real client, three real bookies and a crash, on one seed: the same trace each time."""
+"""The real client, three real bookies and a crash give the same trace each time with one seed."""
 
 from __future__ import annotations
 

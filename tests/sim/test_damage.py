@@ -1,5 +1,7 @@
-"""Damage on one bookie's disk, from the page that rots to the segment that is whole again: found by
-the scrub, marked by the bookie, healed by autorecovery, written anew. Nobody reads it meanwhile."""
+"""Damage on one bookie's disk, from the rotten page to the rewritten segment.
+
+The scrub finds it, the bookie marks it, and autorecovery repairs it. Nobody reads it meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,7 @@ def test_a_bit_that_turns_back_is_not_damaged() -> None:
 
 
 def test_the_bookies_of_the_simulator_scrub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And find what rots there, in a run of a general workload that keeps every invariant."""
+    """They also find what rots, in a run of a general workload that keeps every invariant."""
     found: list[Findings] = []
     take = Quarantine.take
 

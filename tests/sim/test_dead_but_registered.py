@@ -1,4 +1,4 @@
-"""Bookies that are gone stay registered until their sessions expire."""
+"""Dead bookies stay registered until their sessions expire."""
 
 from __future__ import annotations
 

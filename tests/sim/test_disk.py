@@ -1,4 +1,4 @@
-"""The simulated disk: the same as the real one until something happens, and what may happen."""
+"""The simulated disk behaves like the real one until a fault, and only defined faults happen."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ WRITES = st.lists(
 def test_after_a_crash_each_sector_holds_a_possible_state(
     writes: list[tuple[int, int, bool]], preallocated: int, seed: int
 ) -> None:
-    """What was synced is there; of each later write a sector has all or nothing, in their order."""
+    """Synced data exists. Of each later write a sector has all or nothing, in write order."""
     disk = make(seed)
     file = durable_file(disk, "f", b"base" * 100)
     certain = b"base" * 100

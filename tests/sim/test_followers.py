@@ -1,6 +1,7 @@
-"""Followers of one ledger in one client that come, dawdle, are cancelled and are closed, while its
-bookies break off, the metadata is told late, and the ledger is recovered: nobody waits for ever,
-and each has every entry once.
+"""Followers of one ledger in one client that come, delay, are cancelled and are closed.
+
+Bookies drop connections, metadata changes arrive late, and the ledger is recovered. No follower
+waits forever, and each gets every entry once.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ FOLLOWERS = 12
 
 
 class Polled(ControlChannel):
-    """Of a bookie whose LAC is what its entries and its packet say."""
+    """A poll of a bookie whose LAC is what its entries and its packet prove."""
 
     def __init__(self, bookie: FakeBookie, told: Told) -> None:
         super().__init__(bookie.name)
@@ -102,7 +103,7 @@ class Pool(FakePool):
 
 
 def late(client: Client, chance: random.Random) -> None:
-    """What changes in the metadata is heard of some time later, in order."""
+    """Deliver changes of the metadata late, but in order."""
     watch, loop = client.metadata.watch_ledger, asyncio.get_running_loop()
 
     def watch_late(

@@ -1,4 +1,4 @@
-"""A bookie whose disk fills up: it says so, loses nothing, and comes back by itself."""
+"""A bookie whose disk fills up reports it, loses nothing, and recovers by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One question to several bookies, in simulated time."""
+"""One request to several bookies, in simulated time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writers that hand over one entry a turn, each a row of coalesced adds: the invariants hold."""
+"""Writers that submit one entry per event-loop iteration, so that adds are coalesced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEEDS = range(1, 5)
 
 @pytest.fixture
 def in_turn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Also what no program would gain by is a row; the rows that were confirmed."""
+    """Coalesce adds even where no program would gain from it, and return the confirmed rows."""
 
     async def batch(self: Any, count: int) -> None:
         first = self.handle.last_add_pushed + 1

@@ -1,4 +1,4 @@
-"""The simulator's bookies start beside index caches of every kind, and keep every invariant."""
+"""The simulator's bookies start with index caches of every kind and keep every invariant."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quire_simulator.machine import SimDisk
 
 SEEDS = (100, 101)
 WANTED = ("used for", "which it covers, is gone", "does not match its checksum")
-"""What becomes of them, in words of a start's report."""
+"""What happens to them, in words of a start's report."""
 
 
 def test_every_kind_of_index_cache_is_met(monkeypatch: pytest.MonkeyPatch) -> None:

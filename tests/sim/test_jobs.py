@@ -1,5 +1,8 @@
-"""Jobs of an operator on simulated bookies: what was lost is copied, a bookie is taken away while
-it lives, replicas move to a new bookie, and bookies drop what is theirs no more."""
+"""Operators' jobs on simulated bookies.
+
+Lost entries are copied, a live bookie is drained, replicas move to a new bookie, and bookies drop
+surplus copies.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ async def retire(world: World, client: Client, bookie: str, **how: Any) -> Decom
 
 
 def test_recover_says_why_an_open_ledger_could_not_be_closed() -> None:
-    """`--open-ledgers fence` hid the error, and said that the ledger was written meanwhile."""
+    """`--open-ledgers fence` once hid the error, and reported that the ledger was being written."""
 
     async def scenario(world: World) -> None:
         await start(world, 5)
@@ -81,6 +84,23 @@ def test_recover_says_why_an_open_ledger_could_not_be_closed() -> None:
         assert left.why.startswith("the ledger could not be fenced and closed: ")
         assert f"ledger {ledger_id}" in left.why
         await operator.close()
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_bookie_that_nobody_knows_is_refused(dry_run: bool) -> None:
+    """It has no cookie and no ledger names it, so the id is a mistake."""
+
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        await filled(client, bookie_id("bookie-1"))
+        locks = locks_of(world, client)
+        with pytest.raises(UsageError, match="bookie nobody is not known: no ledger names it, and"):
+            await recover_bookie(client, locks, "nobody", dry_run=dry_run)
+        with pytest.raises(UsageError, match="bookie nobody is not known: no ledger names it, and"):
+            await retire(world, client, "nobody", dry_run=dry_run)
 
     simulated(scenario)
 
@@ -359,7 +379,9 @@ async def dropped_in_two_passes(world: World) -> None:
 
 
 def test_what_was_dropped_can_be_copied_there_again_but_not_written() -> None:
-    """Also where it was fenced there: only its old writer must be kept out (rule 36)."""
+    """It can also be copied to a bookie where it was fenced. Only its old writer must be refused
+    (rule 36).
+    """
 
     async def scenario(world: World) -> None:
         for number in range(4):
@@ -407,8 +429,9 @@ async def swap(client: Client, locks: ReplicationLocks, ledger_id: int, old: str
 
 
 def test_a_copy_that_is_being_made_is_not_dropped() -> None:
-    """Neither under the lock of whoever makes it, nor, where that is lost, before a whole interval
-    without an entry."""
+    """The copy is safe under its maker's lock, and without it until a full interval without an
+    entry.
+    """
 
     async def scenario(world: World) -> None:
         for number in range(4):
@@ -447,8 +470,11 @@ def test_a_copy_that_is_being_made_is_not_dropped() -> None:
 
 
 def test_a_copy_that_was_dropped_before_it_was_named_is_made_again() -> None:
-    """Whoever made it has lost its session, and the lock with it, and stood still for two passes
-    before it named the bookie: which lacked all that it should have."""
+    """The copier lost its session and its lock, and paused for two passes before it named the
+    bookie.
+
+    The bookie then lacked all its entries.
+    """
 
     async def scenario(world: World) -> None:
         for number in range(4):

@@ -1,5 +1,7 @@
-"""A replica that merely lags: whoever looks at it while it catches up calls it neither short nor
-missing. One that stays behind is told of all the same."""
+"""A replica that merely lags is reported neither short nor missing while it catches up.
+
+A replica that stays behind is reported.
+"""
 
 from __future__ import annotations
 

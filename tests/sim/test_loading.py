@@ -1,4 +1,4 @@
-"""Bookies of the simulator that take their time to load their logs: what they say meanwhile."""
+"""The answers of simulated bookies that take time to load their logs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def stepped_threads() -> list[threading.Thread]:
 
 
 class Heard:
-    """What was said in some runs before a log was loaded, and what became of those starts."""
+    """The answers before logs were loaded, and the results of these starts."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.verbs: Counter[str] = Counter()
@@ -135,7 +135,7 @@ class Heard:
 
 
 def test_bookies_are_read_while_they_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until all has been met that there is."""
+    """Run seeds until every case has occurred."""
     heard, end = Heard(monkeypatch), loading_answers.judge
     died: list[threading.Thread] = []
 
@@ -189,8 +189,10 @@ def test_what_may_be_said_before_a_log_is_loaded(
 
 
 def test_a_checker_that_cannot_go_on_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ended at the first look at a bookie that was starting, in a third of all runs, and nobody
-    noticed: what no record told of was not looked at any more."""
+    """A checker once ended at the first starting bookie, in a third of all runs, unnoticed.
+
+    Changes without a history record were not checked any more.
+    """
 
     def fail(checker: Checker) -> None:
         raise AttributeError("of a bookie that has not read its log")
@@ -203,7 +205,7 @@ def test_a_checker_that_cannot_go_on_ends_the_run(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_bookie_that_starts_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same, as it happened: metadata that takes its time while a bookie starts."""
+    """The case as it happened: metadata is slow while a bookie starts."""
     starting: list[bool] = []
     look = Checker.queues_are_bounded
 

@@ -645,7 +645,7 @@ def test_same_seed_same_run_in_this_process() -> None:
 
 
 def test_same_seed_same_run_in_other_processes() -> None:
-    """With other hashes of text and other addresses."""
+    """The other processes have other hashes and addresses."""
     program = f"from {play.__module__} import play; print([play(seed) for seed in range(6)])"
     path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])
     printed = []

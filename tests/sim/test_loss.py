@@ -1,5 +1,7 @@
-"""A bookie whose log has lost something, and nobody knows what: from the start that misses it to
-the bookie that takes ledgers again. Until then absence is unknown there, never "no such entry"."""
+"""A bookie whose log has lost unknown data, from the first start to its full recovery.
+
+Until then it reports absence as unknown, never as "no such entry".
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ PATIENT = replace(SCRUBBING, scrub_interval_s=0.0)
 
 
 def lose_a_group(disk: SimDisk, number: int) -> None:
-    """The run table of a group that is not the last of its segment: what it had nobody knows."""
+    """Damage the run table of a group that is not the last, so that its contents are unknown."""
     identity = read_identity(disk)
     assert identity is not None
     file = disk.open(segment_name(number))
@@ -100,7 +102,7 @@ async def scenario(world: World, *, whole_segment: bool, patience_s: float) -> N
 
 
 async def takes_ledgers_again(world: World, there: Scene) -> None:
-    """And a start does not miss anything any more."""
+    """Check that it accepts ledgers again, and that another start reports no loss."""
     for again in range(2):
         late = await there.client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3)
         await late.append(b"%d" % again)

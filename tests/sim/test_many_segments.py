@@ -1,5 +1,8 @@
-"""A ledger with many segments is replicated again in linear time: the metadata, which grows with
-them, is written once for many. What is named is durable all the same, whoever dies in between."""
+"""A ledger with many segments is replicated in linear time.
+
+The metadata grows with the segments and is written once for many. What it names is durable,
+whichever process dies in between.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +116,7 @@ def test_repairs_and_moves_are_named_in_batches_too() -> None:
 
 
 DEATHS = ("process before", "process after", "bookie after", "process at any time")
-"""Who dies, and whether that is before or after the metadata names a batch."""
+"""Who dies, and whether before or after the metadata names a batch."""
 
 
 @pytest.mark.parametrize("death", DEATHS)

@@ -1,8 +1,9 @@
-"""A stream copied by mirrors that are killed, paused and overtaken, while its writers come and go
-and a bookie crashes: the copy is what the source is, record by record, and its reader sees each
-once, in order, at any moment.
+"""Mirrors copy a stream while they are killed, paused and overtaken.
 
-Tasks of Spark are a function here; all else is what `quire pipeline replicate` runs."""
+Writers change and a bookie crashes. The copy equals the source record by record, and its reader
+sees each record once, in order, at any moment. Spark's tasks are a function here, and all else is
+the code of `quire pipeline replicate`.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class Scene:
         self.written.set()
 
     async def _complete(self, client: Client) -> None:
-        """What a writer has left that did not close it."""
+        """Complete what a writer left that did not close the stream."""
         async with await open_namespace(client, SOURCE) as streams:
             await (await streams.open_writer(NAME)).close()
 

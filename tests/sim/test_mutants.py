@@ -1,10 +1,11 @@
-"""Defects that the simulator must find: each is put into the real code, for this test only.
+"""Defects that the simulator must find: each is put into the real code for one test only.
 
-The seed that found a mutant when it was last measured (`scripts/mutants`, which writes the table of
-docs/internals/simulator.md) is tried first. Then come all the others up to a bound with room, so
-that a workload may give its seeds another meaning without a test failing for it.
+The seed that found a mutant in the last measurement (`scripts/mutants`, which writes the table of
+docs/internals/simulator.md) is tried first. Then come the others up to a limit with a margin, so
+that a workload may change the meaning of its seeds without failing a test.
 
-`make test` puts in a few of each room, those that take the fewest seeds; `make sim` all.
+`make test` includes a few mutants of each module, those that take the fewest seeds. `make sim`
+includes all.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ QUICK_SEEDS_MAX = 40
 """A mutant that may take more is left to `make sim`."""
 QUICK_PER_ROOM = 5
 SEEDS_MIN = 200
-"""Tried at least: once the code gives seeds another meaning, the first that finds a mutant may come
-much later than it did, and only so many that find nothing say that nothing does."""
+"""The least number of seeds to try.
+
+If the meaning of seeds changes, the first that finds a mutant may come much later than before, and
+only a large number without a finding proves anything.
+"""
 FULL_SEEDS = 200
-"""What `make sim` asks for, at least."""
+"""The least number of seeds of `make sim`."""
 FULL = int(os.environ.get("QUIRE_SIM_SEEDS", "0")) >= FULL_SEEDS
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "internals" / "simulator.md"
 ROWS = re.findall(r"^\| `(\w+)` \|.*\| (\d+) \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
@@ -42,7 +46,7 @@ MEASURED = {name: int(seeds) - 1 for name, seeds in ROWS}
 
 
 def quick() -> list[Mutant]:
-    """In the order of the list."""
+    """Return the quick mutants, in the order of the list."""
     few: list[Mutant] = []
     for room in ROOMS:
         able = [one for one in of(room) if one.seeds <= QUICK_SEEDS_MAX]
@@ -110,7 +114,7 @@ def unfit() -> Mutant:
 
 
 def test_a_mutant_that_does_not_fit_is_an_error_and_not_unfound() -> None:
-    """It was "not found", after all of its seeds."""
+    """It was once reported as not found, after all of its seeds."""
     with pytest.raises(AssertionError, match="moved on"):
         kill(unfit(), 0)
 

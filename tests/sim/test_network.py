@@ -1,4 +1,6 @@
-"""The simulated network: order, cuts, back-pressure, partitions, and the ways a host goes."""
+"""The simulated network: order, splits, back-pressure, partitions, and the ways in which a host
+dies.
+"""
 
 from __future__ import annotations
 

@@ -18,8 +18,10 @@ METADATA_FAILURES = 0.05
 
 
 async def scenario(world: World, chance: random.Random) -> None:
-    """Two clients put, replace, delete and get; a bookie crashes and comes back. What a name stands
-    for is always one whole version that somebody put."""
+    """Two clients put, replace, delete and get objects while a bookie crashes and returns.
+
+    A name always refers to one complete version that somebody put.
+    """
     for name in BOOKIES:
         await world.start(name)
     versions: dict[str, set[bytes]] = {name: set() for name in NAMES}

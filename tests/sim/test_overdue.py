@@ -1,4 +1,4 @@
-"""Tails for which news are always overdue: they ask two bookies at a time, and read ahead."""
+"""Tails whose news are always overdue ask two bookies at a time and read ahead."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A client takes over from its own writer: both add to one ledger, over connections whose answers
-name ledger and entry only."""
+"""A client takes over from its own writer.
+
+Both add to one ledger, over connections whose answers name only the ledger and the entry.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that are paused and go on, on simulated bookies."""
+"""Jobs that are paused and resumed, on simulated bookies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG_S = 100 * LOOK_INTERVAL_S
 
 
 class Gated(NoProgress):
-    """Progress of a job that can be paused; `at` is set when it has ended so many ledgers."""
+    """The progress of a job that can be paused. `at` is set after this number of ledgers."""
 
     def __init__(self, client: Client, kind: str, target: str) -> None:
         self.told: list[Pause | None] = []
@@ -37,7 +37,7 @@ class Gated(NoProgress):
 
 
 def test_a_paused_job_begins_no_ledger_and_goes_on_when_it_may() -> None:
-    """Also one that is started while it is paused; nothing is locked meanwhile."""
+    """This includes a job that is started while paused. Nothing is locked meanwhile."""
 
     async def scenario(world: World) -> None:
         await start(world, 5)

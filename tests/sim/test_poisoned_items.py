@@ -1,7 +1,7 @@
-"""One bad item in every pass over many: the pass skips it, names it, and does all else.
+"""A bad item in any pass over many items is skipped and named, and all else is done.
 
 `PASSES` has a test for every function that lists ledgers, marks, cookies or notes. The syntax tree
-says which functions do so: a new one fails `test_every_pass_is_here` until it has an entry.
+shows which functions do so. A new one fails `test_every_pass_is_here` until it has an entry.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def marks_are_listed_and_counted(tmp_path: Path) -> None:
         await note_failure(there.store, 4, LastFailure("broken", 1, 1, 1, "w"))
         found = {one.ledger: one async for one in marked_ledgers(there.store)}
         assert list(found) == [3, 4, 5, 6]
-        assert "cannot be understood" in found[4].sentence()
+        assert "cannot be decoded" in found[4].sentence()
         assert "is not its mark" in found[5].sentence()
         root = ReplicationMarks(there.store).root
         await there.store.tree.make_path(f"{root}/ledgers/odd")
@@ -713,11 +713,11 @@ LISTING = {
 }  # fmt: skip
 """Calls that list items."""
 ELSEWHERE = ("metadata/", "testing/", "streams/", "spark/", "client/datasets/datasets.py")
-"""The drivers, tools for tests, and rooms whose passes have tests of their own."""
+"""Drivers, test tools, and folders whose passes have their own tests."""
 
 
 def passes() -> Iterator[str]:
-    """Every function that lists items, as `file function`."""
+    """Return every function that lists items, as `file function`."""
     root = Path(quire.__file__).parent
     for file in sorted(root.rglob("*.py")):
         name = file.relative_to(root).as_posix()

@@ -1,4 +1,4 @@
-"""Which states a disk may be in after a loss of power: all of them, and no others."""
+"""A disk after a power loss may have exactly the possible states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole rack is lost under writes: every acknowledged entry is read without it."""
+"""A whole rack is lost during writes, and every acknowledged entry is read without it."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ def names(rack: str) -> list[str]:
 
 
 async def lose_and_read(world: World, shape: Shape, seed: int) -> int:
-    """Write while one bookie and then a whole rack are lost; read without each rack in turn. How
-    often the ensemble changed."""
+    """Write while one bookie and then a whole rack are lost, then read without each rack in turn.
+
+    Return the number of ensemble changes.
+    """
     for name in world.disks:
         await world.start(name)
     table = {bookie_id(name): rack for rack in RACKS for name in names(rack)}
@@ -93,7 +95,7 @@ def test_a_rack_is_lost_and_nothing_with_it(shape: Shape) -> None:
 
 
 def test_racks_that_are_not_counted_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same, with a placement that looks at no racks (a defect that this test must find)."""
+    """A placement that ignores racks is a defect that this test must find."""
     edit(monkeypatch, RackAware, "rules", ("least = self._racks(wanted.write_quorum)", "least = 1"))
     edit(monkeypatch, RackAware, "rank", ("uses)", ")"))
     for seed in MUTANT_SEEDS:
@@ -136,7 +138,7 @@ def test_an_append_waits_for_two_racks_where_that_is_asked_for(spread: bool) -> 
 
 
 async def acknowledged_after_a_change(world: World) -> bool:
-    """The same where a replacement has moved a member into another rack."""
+    """Do the same after a replacement has moved a member to another rack."""
     racks = {"bookie-0": "/a", "bookie-1": "/a", "bookie-2": "/b", "bookie-3": "/b"}
     for name in sorted(racks)[:3]:
         await world.start(name)
@@ -170,7 +172,7 @@ def test_where_members_are_is_asked_again_when_they_change() -> None:
 
 
 async def a_rack_is_missing(world: World) -> None:
-    """No bookie of a second rack is left: the writer ends instead of acknowledging."""
+    """If no bookie of a second rack is left, the writer fails instead of acknowledging."""
     racks = {"bookie-0": "/a", "bookie-1": "/a", "bookie-2": "/b"}
     for name in racks:
         await world.start(name)
@@ -180,7 +182,7 @@ async def a_rack_is_missing(world: World) -> None:
         writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
         await writer.append(b"first")
         world.kill("bookie-2")
-        with pytest.raises(NotEnoughBookiesError, match="in the place of bookie-2:3181"):
+        with pytest.raises(NotEnoughBookiesError, match="instead of bookie-2:3181"):
             await writer.append(b"second")
         # Recovery takes what there is: nothing is acknowledged by it.
         reader = await client.open_ledger(writer.ledger_id, recover=True)
@@ -217,7 +219,7 @@ async def moved_when_it_is_wrong(world: World, movable: bool) -> None:
     store = clients[0].metadata
 
     async def checked(repair: bool) -> AutorecoveryStats:
-        """What a process says that has done some checks."""
+        """Return what a process reports that has done some checks."""
         settings = AutorecoverySettings(
             placement_check_interval_s=5, repair_placement=repair, ledger_check_interval_s=0,
             poll_s=1, backoff_s=1,
@@ -304,7 +306,7 @@ class Judged:
 
 
 def test_a_ledger_that_lies_in_one_rack_goes_on_as_well_as_it_can() -> None:
-    """Also where its creation was told to nobody: the first that is heard of it is the change."""
+    """If its creation was not observed, the first that is known of it is the change."""
     judged = Judged()
     judged.relocate("b1", "a")
     assert judged.stored(("a1", "b1"), ("a1", "a2")) == []

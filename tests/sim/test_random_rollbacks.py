@@ -1,16 +1,16 @@
-"""Random restores of older copies of a data directory, behind clean and unclean stops, with and
-without metadata that was restored as well. No acknowledged entry may be denied or lost.
+"""Older copies of a data directory are restored at random after clean and unclean stops.
 
-Each seed plays several rounds on one cluster of three bookies. In a round clients write to ledgers
-with three copies, of which two acknowledge; one bookie hangs for some of the time. Meanwhile copies
-of the victim's directory are made. Then the victim ends, its directory is replaced by one of the
-copies, and the third bookie is down while every ledger is recovered. At the end of the round
+The metadata is sometimes restored as well. No acknowledged entry may be denied or lost.
+
+Each seed plays several rounds on one cluster of three bookies. In a round, clients write to ledgers
+with three copies and an ack quorum of two, and one bookie hangs for some of the time. Meanwhile
+copies of the victim's directory are made. Then the victim stops, its directory is replaced by one
+of the copies, and the third bookie is down while every ledger is recovered. At the end of the round
 autorecovery repairs everything.
 
 A restore is *telling* where `docs/explanation/storage.md` says that it is noticed: the bookie was
-started since
-the copy was made, or its log grew and had the time to report it. Others are counted, with what they
-denied. `QUIRE_ROLLBACKS` says how many restores are played.
+started since the copy was made, or its log grew and had time to report it. Others are counted, with
+the entries that they denied. `QUIRE_ROLLBACKS` is the number of restores.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ ROLLBACKS = int(os.environ.get("QUIRE_ROLLBACKS", "20"))
 ROUNDS = 4
 """Restores of one seed."""
 PATIENT = replace(CONFIG, gc_interval_s=86_400.0, gc_over_replicated_interval_s=0.0)
-"""Nothing is collected meanwhile, as the guide to restoring older metadata asks for."""
+"""Nothing is collected meanwhile, as the guide to restoring older metadata requires."""
 REPORTED_S = PATIENT.log_position_interval_s + LOOK_S + 0.5
-"""The seconds after which the store knows of what was written."""
+"""Seconds after which the store knows what was written."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Copy:
     disk: SimDisk
     made_s: float
     starts: int
-    """How often the victim had been started."""
+    """The number of starts of the victim."""
     how: str
 
 
@@ -81,7 +81,7 @@ class Tally:
     lacking: int = 0
     """Acknowledged entries that the restored copies lacked."""
     quiet: int = 0
-    """Restores that nobody can notice and that lacked acknowledged entries."""
+    """Restores that cannot be noticed and that lacked acknowledged entries."""
     quiet_with_metadata: int = 0
     """Those of them with metadata that was restored as well."""
     denied_quietly: int = 0
@@ -113,9 +113,9 @@ class Cluster:
         self.copies: list[Copy] = []
         self.backups: list[Backup] = []
         self.grew_s: list[float] = []
-        """When the victim had stored what was acknowledged."""
+        """The times when the victim had stored acknowledged entries."""
         self.started_s: list[float] = []
-        """When the victim was started."""
+        """The times when the victim was started."""
         self.round = self.clients = 0
 
     @property
@@ -177,7 +177,7 @@ class Cluster:
         self.grew_s.append(self.now_s + 0.1)
 
     async def copy(self) -> None:
-        """As a backup of a bookie that runs, was stopped cleanly, or has died."""
+        """Copy the directory, like a backup of a running, cleanly stopped or dead bookie."""
         how = self.chance.choice(("live", "clean", "unclean"))
         disk = self.world.disks[self.victim]
         if how == "live":
@@ -285,7 +285,7 @@ class Cluster:
             assert (lacking, denied) == (0, 0), "the bookie is not whole"
 
     async def answers(self) -> tuple[int, int]:
-        """How many acknowledged entries the victim lacks, and how many of these it denies."""
+        """Return how many acknowledged entries the victim lacks, and how many it denies."""
         lacking = denied = 0
         for ledger in self.ledgers:
             for entry_id in range(ledger.acknowledged + 1):

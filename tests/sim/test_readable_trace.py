@@ -1,4 +1,4 @@
-"""The trace of a run: what is heard on the network, as lines and as a diagram."""
+"""The trace of a run as lines and as a diagram."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ENTRY = CODEC.pack(5, 3, 100, b"payload")
 CLIENT, BOOKIE = ("writer-0", 40_001), ("bookie-0", PORT)
 
 STORIES = max(1, int(os.environ.get("QUIRE_SIM_SEEDS", "10")) // 20)
-"""Seeds of each workload whose stories are told."""
+"""The seeds of each workload whose traces are tested."""
 LINE = re.compile(r" *(\d+\.\d{4})  ([\w.-]+) +(\S.*)")
 
 
@@ -260,7 +260,7 @@ def test_the_lines_have_columns(every_step: bool) -> None:
 
 
 def a_quiet_plan() -> RunPlan:
-    """One writer who leaves, and two faults that hurt nobody: the same whatever seeds mean."""
+    """One writer that abandons its ledger, and two harmless faults, independent of seeds."""
     plan = RunPlan.make(4, "calm")
     ledger = replace(
         plan.ledgers[0], number=0, kind="plain", shape=(3, 3, 2), begin_s=0.0, batches=5,

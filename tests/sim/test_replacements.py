@@ -1,5 +1,7 @@
-"""Disks that are replaced, by the code behind `quire bookie disk replace`: cut off at each of its
-operations, and what the workload `replaced` meets."""
+"""Disks replaced by the code behind `quire bookie disk replace`.
+
+It is interrupted at each of its operations. The cases of the workload `replaced` are covered.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ from tests.support.sim.disks import (
 )
 
 OPERATIONS_MIN = 15
-"""Of the new disk: two small files, one of which is written twice."""
+"""The operations on the new disk: two small files, of which one is written twice."""
 FIRST_SEED = 41
 SEEDS_MAX = 30
 
@@ -134,7 +136,7 @@ def test_what_the_machine_has() -> None:
 
 
 class Met:
-    """What became of disks in some runs."""
+    """What happened to disks in some runs."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.seen: Counter[str] = Counter()
@@ -170,7 +172,7 @@ class Met:
 
 
 def test_disks_are_replaced_and_heal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until all has been met that there is."""
+    """Run seeds until every case has occurred."""
     met = Met(monkeypatch)
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS_MAX):
         result = simulate(seed, "replaced")
@@ -191,7 +193,7 @@ def test_disks_are_replaced_and_heal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_is_away_again_is_waited_for_anew(
     back_s: float, kind: str, invariant: str | None
 ) -> None:
-    """Once it was there for so long that an auditor has seen it."""
+    """It must have been back for long enough that an auditor saw it."""
     plan = RunPlan.make(FIRST_SEED, "replaced")
     plan = replace(
         plan,
@@ -222,4 +224,4 @@ def test_who_is_away_again_is_waited_for_anew(
 
 
 async def nothing(name: str, bookie: Bookie) -> None:
-    """Of a bookie that is none."""
+    """Return what does not exist for an unknown bookie."""

@@ -1,5 +1,7 @@
-"""Replicas looked at and copied on simulated bookies: the same client, network and disks as in the
-simulator, with crashes and other replicators in between."""
+"""Replicas checked and copied on simulated bookies.
+
+Client, network and disks are those of the simulator, with crashes and other replicators in between.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,7 @@ def test_a_lost_bookie_is_replaced_by_what_its_place_should_hold(
 def test_under_a_budget_a_copy_goes_in_slices(
     monkeypatch: pytest.MonkeyPatch, rate: int | None, slow_target: bool
 ) -> None:
-    """A writer beside it waits for one of them, on the source, and on the disk of the target."""
+    """A concurrent writer waits for at most one slice on the source and on the target's disk."""
     slices: list[int] = []
     unanswered: list[int] = []
     real = RecoveryAdds.write
@@ -405,7 +407,7 @@ class Damaged:
         self._client = client
         self.expected: dict[tuple[int, int, str], Kind] = {}
         self.lost: set[tuple[int, int]] = set()
-        """(ledger, entry) of which nobody can say what is right."""
+        """(ledger, entry) pairs whose right contents are unknown."""
 
     async def make(self, quorums: tuple[int, int, int]) -> int:
         entries = self._chance.choice((1, 7, 300, 5_000))
@@ -447,7 +449,7 @@ class Damaged:
         return ledger_id
 
     def _some(self, mine: list[int]) -> set[int]:
-        """Whole, a tail, holes, or nothing."""
+        """Return all entries, a tail, entries with holes, or none."""
         cut = self._chance.randrange(len(mine) + 1)
         return {
             0: set(mine),

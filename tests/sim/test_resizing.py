@@ -1,5 +1,8 @@
-"""Directories that a bookie is given, and taken away from it, by the code behind `quire bookie disk
-remove`: cut off at each of its operations, refused where it must be, and what `resized` meets."""
+"""Data directories are added and removed by the code behind `quire bookie disk remove`.
+
+It is interrupted at each of its operations and refused where required. The cases of `resized` are
+covered.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tests.support.sim.disks import (
 )
 
 OPERATIONS_MIN = 4
-"""Of a disk that stays: one small file."""
+"""The operations on a remaining disk: one small file."""
 FIRST_SEED = 61
 SEEDS_MAX = 30
 
@@ -108,7 +111,7 @@ def test_the_last_directory_stays() -> None:
 def test_the_workload_takes_directories_away_and_refuses_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Or its invariants would hold for nothing."""
+    """Otherwise its invariants would prove nothing."""
     taken: list[str] = []
     refused: list[str] = []
     command, forget = Resizing.command, Resizing._forget

@@ -1,5 +1,8 @@
-"""Bookies whose data directory went back in time: an older copy was restored, or its newest files
-were deleted. Such a bookie must not deny what it has acknowledged, and autorecovery repairs it."""
+"""Bookies whose data directory went back in time.
+
+An older copy was restored, or its newest files were deleted. Such a bookie must not deny what it
+has acknowledged, and autorecovery repairs it.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ async def create(world: World, name: str) -> LedgerWriter:
 
 
 async def counts_as_lost(world: World, ledger_id: int, lost: int | None = None) -> None:
-    """It denies nothing, and takes nothing that a fence might forbid."""
+    """Check that it denies nothing, and accepts nothing that a fence might forbid."""
     bookie = world.bookies[VICTIM]
     assert bookie.rollbacks is not None
     assert bookie.rollbacks.found == 1
@@ -61,7 +64,7 @@ async def counts_as_lost(world: World, ledger_id: int, lost: int | None = None) 
 
 
 async def check_whole(world: World, ledger_id: int, end: int) -> None:
-    """Every entry can be read, and every bookie has it."""
+    """Check that every entry can be read, and that every bookie has its entries."""
     client = world.client("reader")
     reader = await client.open_ledger(ledger_id)
     found = [entry async for entry in reader.read(0, end)]
@@ -218,7 +221,7 @@ def test_an_empty_disk_under_a_known_id_is_a_lost_one(earlier_version: bool) -> 
 
 
 async def a_new_bookie_where_one_was_unused(world: World) -> None:
-    """No ledger names the bookie and its record is gone: the next one of this id is a new one."""
+    """A bookie with no ledgers and no record is replaced by a new bookie of the same id."""
     await start_all(world)
     await world.stop(VICTIM)
     world.disks[VICTIM] = world.disks[VICTIM].holding({"": None})
@@ -242,7 +245,7 @@ OPERATIONS_MAX = 100
 
 
 async def start_that_crashes(world: World, operations: int) -> bool:
-    """Start the victim, and lose power in the place of this operation. False: it had fewer."""
+    """Start the victim and lose power in place of this operation. Return False if it had fewer."""
     crashed = False
 
     def then() -> None:
@@ -263,7 +266,7 @@ async def start_that_crashes(world: World, operations: int) -> bool:
 
 
 async def crashes_while_it_starts(world: World) -> None:
-    """A crash between the directory and the store never looks like a directory that went back."""
+    """A crash between the writes to directory and store never looks like an old directory."""
     await start_all(world)
     writer = await create(world, "writer")
     await write(writer, 10)
@@ -336,7 +339,7 @@ def test_a_bookie_starts_on_a_full_disk() -> None:
 
 
 async def a_store_that_is_away(world: World) -> None:
-    """Reports fail, adds go on, and the store knows all of it soon after it is back."""
+    """Reports fail, adds continue, and the store knows everything soon after it is back."""
     await start_all(world)
     writer = await create(world, "writer")
     rollbacks = world.bookies[VICTIM].rollbacks

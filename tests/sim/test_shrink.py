@@ -1,4 +1,4 @@
-"""Failing plans become small, and stay failing in the same way; a plan survives its file."""
+"""Failing plans become small and still fail in the same way. A plan survives its file."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def made_up(fails: Callable[[RunPlan], str | None]) -> Callable[[RunPlan], RunRe
 
 
 def size_of(value: Any) -> int:
-    """How many things a plan consists of."""
+    """Return the number of parts of a plan."""
     if is_dataclass(value):
         return 1 + sum(size_of(getattr(value, field.name)) for field in fields(value))
     return sum(map(size_of, value)) if isinstance(value, tuple) else 1
 
 
 def rich_plan() -> RunPlan:
-    """With several ledgers, one with recoveries, and faults of which none names a bookie."""
+    """Return a plan with several ledgers, one with recoveries, and faults that name no bookie."""
     for seed in range(1_000):
         plan = RunPlan.make(seed, "all")
         if len(plan.ledgers) >= 3 and plan.ledgers[1].recoveries_s:

@@ -1,5 +1,7 @@
-"""Connections that die silently: a flow swallows everything in both directions, and nobody is told.
-New connections work (apache/bookkeeper 2482, 2382, 4683, 3268)."""
+"""Connections die silently: a flow loses everything in both directions without notice.
+
+New connections work (apache/bookkeeper 2482, 2382, 4683, 3268).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tests.support.waiting import until
 
 BOOKIES = 5
 CONTINUE_S = 10.0
-"""Everybody goes on within this time after the connections died."""
+"""Everybody continues within this time after the connections died."""
 IDLE_S = 20.0
 """Longer than `idle_link_s`, and shorter than the system takes to notice by itself."""
 LATER_S = 60.0
@@ -286,7 +288,7 @@ def test_no_ledger_is_copied_away_from_bookies_that_live(seed: int) -> None:
 
 
 def test_a_copy_goes_on_over_new_connections() -> None:
-    """Those of the worker die in the middle of it. Only what is lost is copied."""
+    """The worker's connections die in the middle of a copy. Only what is lost is copied."""
 
     async def scenario(world: World, client: Client) -> None:
         scene = Scene(world)

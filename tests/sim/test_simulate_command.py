@@ -1,4 +1,4 @@
-"""The simulator's command: what it prints, and how it ends."""
+"""The simulator's command: its output and exit status."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Whole runs made of one integer: every invariant holds, and the same integer gives the same
-run."""
+"""Whole runs made of one integer: every invariant holds, and the run can be repeated."""
 
 from __future__ import annotations
 
@@ -96,7 +95,7 @@ def test_a_run_of_everything_has_ledgers_of_every_kind() -> None:
 
 
 def test_a_plan_without_some_of_its_parts_is_a_plan() -> None:
-    """What shrinks a failure relies on it."""
+    """Shrinking a failure depends on it."""
     plan = RunPlan.make(3, "churn")
     less = replace(plan, schedule=plan.schedule[::2], ledgers=plan.ledgers[1:], bookies=5)
     assert run_plan(less).failure is None

@@ -1,5 +1,4 @@
-"""docs/internals/simulator.md names every invariant, fault and workload that there is, and no
-others."""
+"""docs/internals/simulator.md names exactly the existing invariants, faults and workloads."""
 
 from __future__ import annotations
 
@@ -24,12 +23,11 @@ ROOMS = ("actors", "faults", "invariants", "plans", "report", "streams", "world"
 ROOT = Path(simulation.__file__).parent
 SOURCES = [ROOT / "run.py", *(source for room in ROOMS for source in (ROOT / room).glob("*.py"))]
 RAISERS = {"fail", "tell", "InvariantError", "RunFailure"}
-"""What is called with the name of an invariant, as text, in the first place or behind some
-facts."""
+"""Functions whose first argument, or the one after some facts, is the name of an invariant."""
 
 
 def named_in(section: str) -> set[str]:
-    """What stands in code in the first column of the section's tables."""
+    """Return the code in the first column of the section's tables."""
     text = re.search(rf"^## {section}\n(.*?)(?=^## |\Z)", DOCUMENT, re.MULTILINE | re.DOTALL)
     assert text is not None, f"no section {section}"
     cells = re.findall(r"^\| (`[^|]*) \|", text[1], re.MULTILINE)

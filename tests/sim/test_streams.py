@@ -1,5 +1,4 @@
-"""Runs with streams: every invariant holds, the same seed gives the same run, and each invariant
-can fail."""
+"""Runs with streams: every invariant holds, runs can be repeated, and each invariant can fail."""
 
 from __future__ import annotations
 
@@ -85,7 +84,9 @@ def test_a_plan_without_some_of_its_streams_is_a_plan() -> None:
 
 
 def facts_of(*payloads: bytes, **what: object) -> ObservedStream:
-    """Of a stream to which one writer has appended these, one in an entry; and which was read."""
+    """Return a stream to which one writer appended these records, one per entry, and which was
+    read.
+    """
     plan = next(p for p in all_plans() if p.kind == "stream" and not p.retained)
     facts = ObservedStream(plan)
     handle = WriterAttempt("a", 0, begun=1, opened=2)
@@ -135,8 +136,12 @@ def test_a_reader_that_begins_too_late_or_too_early() -> None:
     facts = facts_of(b"a", b"b", b"c")
     begun = ReaderPosition("reader", DLSN(1, 1, 0))
     assert invariants.no_record_is_skipped(facts, begun, seen(b"b", 1)) is None
-    assert "not given 1:1:0" in (invariants.no_record_is_skipped(facts, begun, seen(b"c", 2)) or "")
-    assert "was given 1:0:0" in (invariants.no_record_is_skipped(facts, begun, seen(b"a", 0)) or "")
+    assert "did not receive 1:1:0" in (
+        invariants.no_record_is_skipped(facts, begun, seen(b"c", 2)) or ""
+    )
+    assert "but received 1:0:0" in (
+        invariants.no_record_is_skipped(facts, begun, seen(b"a", 0)) or ""
+    )
     facts.asked = DLSN(1, 2, 0)
     assert invariants.no_record_is_skipped(facts, begun, seen(b"c", 2)) is None
 

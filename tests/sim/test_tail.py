@@ -1,6 +1,6 @@
-"""Readers that follow a ledger, and writers whose entries are durable later, while bookies crash.
+"""Readers that follow a ledger, and writers with deferred sync, while bookies crash.
 
-The real client and bookies, on a seed.
+The client and bookies are the real ones, on a seed.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def test_a_tail_replays() -> None:
 
 
 async def deferred_scenario(world: World, chance: random.Random) -> None:
-    """What a force has covered survives the loss of power everywhere, whatever happened between."""
+    """What a force has covered survives a power loss everywhere, whatever happened in between."""
     for name in BOOKIES:
         await world.start(name)
     client = client_of(world, "writer", max_unforced_bytes=chance.choice([500, 10_000, 1 << 20]))

@@ -30,7 +30,9 @@ WITH_DRIVERS = ("test_demo", "test_elsewhere", "test_exactly_once", "test_notebo
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs Spark is a part of `make test` of its own: each takes both cores at times."""
+    """Mark the tests that run Spark. They are a separate part of `make test`, because each uses
+    both cores.
+    """
     for item in items:
         if item.path.parent.name == "spark" and (
             "spark" in getattr(item, "fixturenames", ()) or item.path.stem in WITH_DRIVERS
@@ -40,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def python_of_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Of this session, and of the drivers that tests start."""
+    """Set the Python of this session's workers, and of the drivers that tests start."""
     with pytest.MonkeyPatch.context() as patch:
         if not os.environ.get("QUIRE_FRESH_COMMANDS"):
             patch.setenv("PYSPARK_PYTHON", write_python(tmp_path_factory.mktemp("workers")))

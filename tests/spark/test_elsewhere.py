@@ -1,5 +1,7 @@
-"""Spark in processes of its own: Spark Connect, executors without the package, spark-submit.
-Secrets show nowhere."""
+"""Spark in separate processes: Spark Connect, executors without the package, spark-submit.
+
+Secrets are not shown anywhere.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 WHERE = Path(__file__).parents[1] / "support" / "spark" / "where.py"
 SECRET = "hunter2-of-the-ledgers"
 LIMIT_S = 300
-"""Of a process with a Spark of its own."""
+"""The time limit of a process with its own Spark."""
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """With streams that have a password: not the one of the other tests, which have none."""
+    """Run a cluster whose streams have a password, unlike that of the other tests."""
     with LocalCluster(bookies=3, zookeeper=False) as own:
         yield own
 
@@ -38,7 +40,7 @@ def cluster() -> Iterator[LocalCluster]:
 def in_its_own_process(
     mode: str, cluster: LocalCluster, scratch: Path, environment: dict[str, str]
 ) -> tuple[dict[str, Any], str]:
-    """What `where.py` found, and all else that it said."""
+    """Run `where.py`, and return its result and all other output."""
     arguments = {
         "mode": mode, "metadata": cluster.uri, "password": SECRET, "scratch": str(scratch)
     }  # fmt: skip
@@ -102,7 +104,7 @@ def test_executors_that_are_sent_the_package(
 
 
 def forget(client: blocking.Client, stream: str) -> None:
-    """Of a former test of this cluster, which both leave streams of the same names."""
+    """Delete the stream of a former test that used the same name on this cluster."""
     with client.namespace("/streams", password=SECRET.encode(), create=True) as streams:
         if streams.exists(stream):
             streams.delete_stream(stream)

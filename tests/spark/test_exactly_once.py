@@ -1,10 +1,10 @@
-"""Exactly once, tried hard: tasks fail and are tried twice, executors, bookies and the driver are
-killed at every step, and at the end each number is there once, in order.
+"""Exactly once under hard conditions.
 
-`make test` has each kind of fault of a query once, on drivers that are their own executors.
-`make pipelines` tries harder, and lets them begin on a standalone cluster, whose executors die too.
-There QUIRE_SPARK_BATCHES says how many micro-batches there are: with 36 and more the driver is
-killed between every pair of steps, the oftener the more.
+Tasks fail and are repeated, and executors, bookies and the driver are killed at every step. At the
+end each number exists once, in order. `make test` has each kind of fault of a query once, on
+drivers that are their own executors. `make pipelines` does more, and begins on a standalone
+cluster, whose executors die too. QUIRE_SPARK_BATCHES is the number of micro-batches there. With 36
+or more, the driver is killed between every pair of steps, more often with more batches.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ LIFE_S = 400.0
 """The longest that a driver may take until it ends or is killed."""
 LOCAL = "local[2,4]"
 HOSTS = ("127.0.0.1", "127.0.0.2")
-"""Of the executors: Spark tries a slow task again on another host only."""
+"""The hosts of executors. Spark repeats a slow task only on another host."""
 DRIVER = Path(__file__).parents[1] / "support" / "spark" / "driver.py"
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For one that does little and soon dies."""
+"""For a JVM that does little and soon ends."""
 
 KILLED_AT = (
     "before-claim", "after-claim", "before-commit", "before-merge", "after-merge",
     "before-transaction", "after-transaction", "after-publication", "after-sweep", "after-commit",
 )  # fmt: skip
-"""Every step of the driver's, one after the other."""
+"""Every step of the driver, one after the other."""
 ABORTED = (
     ("before-transaction", "after-abort"), ("after-transaction", "before-abort"),
     ("before-transaction", "before-abort"), ("after-transaction", "after-abort"),
 )  # fmt: skip
-"""Where the commit fails, and where the driver is killed then."""
+"""The place where the commit fails, and the place where the driver is killed afterwards."""
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def executors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ]
 )
 def master(request: pytest.FixtureRequest) -> str:
-    """Where the first driver runs its tasks."""
+    """Return the master on which the first driver runs its tasks."""
     return str(request.param or request.getfixturevalue("executors"))
 
 
@@ -254,7 +254,7 @@ def lives(bookies: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest)
 
 
 def check(lives: Lives, total: int) -> None:
-    """Each number once and in order, and nothing left behind."""
+    """Check that each number exists once and in order, and that nothing is left over."""
     stream = lives.arguments["writing"]["stream"]
     lives.close()
     assert sum(lives.injected.values()) == lives.planned, lives.injected

@@ -1,8 +1,8 @@
-"""A query that follows a writer for long: across segments that roll, a truncation and a restart
-nothing is missing and nothing is twice, the lag is told and stays small; with the trigger
-availableNow it stops where it should, though the writer goes on.
+"""A query follows a writer for long, across rolled segments, a truncation and a restart.
 
-QUIRE_FOLLOW_S says for how many seconds `make pipelines` does so (300 for the long run).
+Nothing is missing or duplicated, and the lag is reported and stays small. With the trigger
+availableNow the query stops where it should, although the writer continues. QUIRE_FOLLOW_S is the
+number of seconds in `make pipelines` (300 for the long run).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ APPENDS_PER_S = 50
 RECORD_BYTES = 100
 SEGMENT_S = 2
 TRIGGER_S = 15
-"""What a trigger takes at most: behind a restart there is a lag to be told."""
+"""The longest time of a trigger. After a restart there must be a lag to report."""
 NAMESPACE = "/tests/follow"
 SUBSCRIPTION = "follow"
 LIMIT_S = 90.0
-"""For what has to come."""
+"""The longest wait for an expected event."""
 
 
 class Writer:
@@ -74,7 +74,7 @@ class Writer:
 
 
 class Lags:
-    """What the listener told, and how far the sink was behind the writer at every look."""
+    """The lags that the listener reported, and the sink's real distance from the writer."""
 
     def __init__(self, listener: LagListener) -> None:
         self._listener = listener
@@ -151,7 +151,7 @@ def start(
 
 
 def found(spark: SparkSession, tmp_path: Path) -> tuple[int, int, int | None]:
-    """How many rows, how many different ones, and the highest."""
+    """Return the number of rows, of different rows, and the highest one."""
     rows = spark.read.parquet(str(tmp_path / "found"))
     row = rows.selectExpr("count(*) n", "count(DISTINCT number) d", "max(number) m").collect()[0]
     return row.n, row.d, row.m
@@ -166,7 +166,7 @@ def watch(query: StreamingQuery, writer: Writer, lags: Lags, seconds: float) -> 
 
 
 def catch_up(query: StreamingQuery, writer: Writer, lags: Lags) -> None:
-    """A query that falls behind for good never does."""
+    """Wait until the query has caught up. A query that falls behind for good never does."""
     deadline = time.monotonic() + LIMIT_S
     while True:
         lags.look(query, writer)
@@ -177,7 +177,7 @@ def catch_up(query: StreamingQuery, writer: Writer, lags: Lags) -> None:
 
 
 def truncate_what_is_done(streams: Namespace, name: str, query: StreamingQuery) -> int:
-    """Once the query has done with a segment; how many segments went."""
+    """Truncate segments that the query has finished, and return their number."""
     deadline = time.monotonic() + LIMIT_S
     while True:
         position = streams.subscription(name, SUBSCRIPTION).position()

@@ -1,4 +1,4 @@
-"""Jobs of Spark go on where an earlier version of Quire stopped.
+"""Spark jobs continue where an earlier version of Quire stopped.
 
 `tests/golden/make_golden.py` made the data. A streaming query had copied the first 60 records of
 `events` to `copies`, `archived` was offloaded and `mirrored` was copied when more was appended.
@@ -30,7 +30,7 @@ def running(
     tmp_path_factory: pytest.TempPathFactory,
     close_clients: Callable[[], None],
 ) -> Iterator[GoldenCluster]:
-    """For tests that each change another stream."""
+    """Run a cluster for tests that each change another stream."""
     with GoldenCluster(request.param, tmp_path_factory.mktemp("golden")) as cluster:
         yield cluster
         close_clients()
@@ -82,7 +82,7 @@ def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, running: Golde
 
 
 def test_a_driver_that_died_after_its_commit(spark: SparkSession, fresh: GoldenCluster) -> None:
-    """The checkpoint does not say that batch 2 was published; the stream does."""
+    """The checkpoint does not say that batch 2 was published, but the stream does."""
     commits = fresh.directory / "checkpoint" / "commits"
     (commits / "2").unlink()
     (commits / ".2.crc").unlink()
@@ -122,7 +122,7 @@ def test_a_dataset(spark: SparkSession, running: GoldenCluster) -> None:
 def test_an_archive(
     spark: SparkSession, running: GoldenCluster, pipeline: Pipeline, tmp_path: Path
 ) -> None:
-    """Offloaded records and those that are still in the stream are one history."""
+    """Offloaded records and records still in the stream are one history."""
     place = ("archived", "-n", NAMESPACE, "--directory", str(running.directory / "archive"))
     for number in range(2):
         output = str(tmp_path / f"output-{number}")
@@ -137,7 +137,7 @@ def test_an_archive(
 
 
 def test_a_mirror(running: GoldenCluster, pipeline: Pipeline) -> None:
-    """The copies go on at the same positions."""
+    """The copies continue at the same positions."""
 
     def positions(namespace: str) -> list[tuple[str, str]]:
         found = running.lines("stream", "read", "mirrored", "-n", namespace)

@@ -1,4 +1,4 @@
-"""An audit of a cluster whose damage is known: exactly that is named, and a repair mends it."""
+"""An audit reports exactly the known damage of a cluster, and a repair fixes it."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_the_ledgers_of_streams_and_what_cannot_be_asked_for(
         audit(spark, options, streams="x*", namespace="/team")
     with pytest.raises(UsageError, match="exclude each other"):
         audit(spark, options, ledgers=[1], streams="*")
-    with pytest.raises(UsageError, match="for ever"):
+    with pytest.raises(UsageError, match="forever"):
         audit(spark, options, bytes_per_second_per_bookie=0)
 
 

@@ -181,13 +181,13 @@ def test_what_does_not_belong_together(
     append(streams, "mine", changes(("a", 1)))
     append(streams, "other", changes(("a", 1)))
     compact(spark, options, "mine", ID, to=str(tmp_path), namespace=NAMESPACE)
-    with pytest.raises(UsageError, match="was compacted with stream mine, this is other"):
+    with pytest.raises(UsageError, match="was compacted with stream mine, but this run has other"):
         compact(spark, options, "other", ID, to=str(tmp_path), namespace=NAMESPACE)
     with pytest.raises(UsageError, match="was compacted with key"):
         compact(spark, options, "mine", RecordKey("v"), to=str(tmp_path), namespace=NAMESPACE)
     streams.delete_stream("mine")
     append(streams, "mine", changes(("b", 1), ("c", 1)))
-    with pytest.raises(StreamGapError, match="deleted and made again"):
+    with pytest.raises(StreamGapError, match="deleted and created again"):
         compact(spark, options, "mine", ID, to=str(tmp_path), namespace=NAMESPACE)
 
 
@@ -278,7 +278,7 @@ def test_the_command(
     assert json.loads(out)["changed"] is False
     assert table(spark, tmp_path / "t") == {"a": 3, "b": 2}
     for wrong, code, told in (
-        (["--key-prefix", ":"], 2, "one of them"),
+        (["--key-prefix", ":"], 2, "only one of"),
         (["--to-stream", "x"], 2, "give either --to"),
         (["--tombstone", "gone"], 2, "was compacted with key"),
     ):

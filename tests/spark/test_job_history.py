@@ -1,5 +1,8 @@
-"""Offloaded history and live tail as one DataFrame: nothing missing, nothing twice, whatever is
-offloaded and truncated meanwhile. And the commands."""
+"""Offloaded history and live tail as one DataFrame.
+
+Nothing is missing or duplicated, whatever is offloaded and truncated meanwhile. The commands are
+covered too.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def target(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def move(spark: SparkSession, cluster: LocalCluster, name: str, target: Path) -> Callable[..., Any]:
-    """Offload what is closed, and truncate."""
+    """Offload closed segments and truncate them."""
 
     def moved(**options: Any) -> Any:
         given = {"truncate": True, "wait_s": 0.0, **options}
@@ -78,8 +81,7 @@ def test_bounds(
     streams: Namespace, client: blocking.Client, cluster: LocalCluster, name: str, target: Path,
     move: Callable[..., Any], frame: Read, txids: str,
 ) -> None:  # fmt: skip
-    """As a reader of the stream would have understood them, had nothing been offloaded; in the
-    files, in the tail, and across."""
+    """Bounds have the same meaning in files, in the tail, and across both."""
     streams.create_stream(name, settings={"txids": txids, "entry_bytes": 1024})
     chance = random.Random(5)
 
@@ -119,7 +121,7 @@ def planned(
     client: blocking.Client, cluster: LocalCluster, name: str, target: Path, start: str,
     end: str | None,
 ) -> list[Fact]:  # fmt: skip
-    """What `history` reads, without Spark."""
+    """Return what `history` reads, without Spark."""
     options, found = ClusterOptions(cluster.uri), OffloadHistory(str(target), name)
     places = parse_start(start), None if end is None else parse_start(end)
     plan = call(_planned(client.aio, options, NAMESPACE, found, *places, True))
@@ -165,8 +167,7 @@ def test_columns_and_union(
 def test_offloaded_between_plan_and_read(
     streams: Namespace, client: blocking.Client, name: str, move: Callable[..., Any], frame: Read
 ) -> None:
-    """All that was live then is in files when it is read, the end of the open segment too; what
-    came later is not seen."""
+    """Everything that was live when planned is in files when read. Later records are not seen."""
     append(streams, name, numbered(0, 100))
     move()
     append(streams, name, numbered(100, 300), segments=2)
@@ -195,7 +196,7 @@ def test_truncated_in_the_middle_of_a_task(
     streams: Namespace, client: blocking.Client, cluster: LocalCluster, name: str, target: Path,
     move: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, error: type[Exception],
 ) -> None:  # fmt: skip
-    """It goes on in the file, behind the entries that it has."""
+    """The task continues in the file after the entries that it has."""
     streams.create_stream(name, settings={"entry_bytes": 1024})
     append(streams, name, numbered(0, 1_000), segments=1, create=False)
     append(streams, name, numbered(1_000, 1_010))

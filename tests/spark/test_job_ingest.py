@@ -105,9 +105,13 @@ WRONG = {
     "no source": (["--stream", "s"], 2, "give either PATH"),
     "no such stream": (["a.csv", "--stream", "filles"], 1, "stream filles does not exist"),
     "no such column": (["a.csv", "--stream", "s", "--value-column", "nam"], 2, "mean 'name'"),
-    "no format": (["a.dat", "--stream", "s"], 2, "do not tell one format"),
+    "no format": (["a.dat", "--stream", "s"], 2, "cannot be determined from their names"),
     "a checkpoint for nothing": (["a.csv", "--stream", "s", "--checkpoint", "c"], 2, "--follow"),
-    "two masters": (["a.csv", "--stream", "s", "--master", "local[1]"], 2, "another master"),
+    "two masters": (
+        ["a.csv", "--stream", "s", "--master", "local[1]"],
+        2,
+        "its master cannot be changed",
+    ),
 }
 
 
@@ -128,7 +132,7 @@ def test_what_cannot_be_is_one_line(
 
 
 def test_a_cluster_that_dies_is_one_line(pipeline: Command, tmp_path: Path) -> None:
-    """And an end: nobody waits for ever for bookies that are gone."""
+    """The command fails with one line, and does not wait forever for bookies that are gone."""
     write_csv(tmp_path / "a.csv", 0, 3)
     given = ["ingest", str(tmp_path / "a.csv"), "--stream", "s", "--create", "--again"]
     with LocalCluster(bookies=3, zookeeper=False, directory=tmp_path / "cluster") as dying:
@@ -174,7 +178,7 @@ def test_a_column_says_which_stream(
     with pytest.raises(UsageError, match="null in some rows"):
         ingest(spark, options, frame.selectExpr("text", "nullif(shop, 'shop-2') AS shop"), given)
     many = spark.range(200).selectExpr("string(id) AS text", "concat('many-', id) AS shop")
-    with pytest.raises(UsageError, match="more than 100 values"):
+    with pytest.raises(UsageError, match="more than the 100 streams"):
         ingest(spark, options, many, given)
 
 
@@ -219,7 +223,7 @@ def test_the_identity_of_files(spark: SparkSession, tmp_path: Path) -> None:
 def test_formats_by_suffix(name: str, expected: str) -> None:
     listing = Listing(((f"file:/d.ir/{name}", 1, "now"),))
     assert format_of(Files(["/d.ir"]), listing) == expected
-    with pytest.raises(UsageError, match="one format"):
+    with pytest.raises(UsageError, match="cannot be determined"):
         format_of(Files(["/d.ir"]), Listing((*listing.files, ("file:/d.ir/none", 1, "now"))))
 
 

@@ -1,5 +1,4 @@
-"""Closed segments to Parquet: what is copied, when the bookies are freed, and what is left of jobs
-that end before they are done."""
+"""Closed segments to Parquet: what is copied, when space is freed, and what failed jobs leave."""
 
 from __future__ import annotations
 
@@ -127,7 +126,7 @@ def test_later_runs_add_what_was_closed_since(
 
 
 def test_an_interrupted_beginning(streams: Namespace, name: str, target: Path, run: Run) -> None:
-    """What was truncated before, in the middle of a segment, is not missed."""
+    """Records truncated before, in the middle of a segment, are not missed."""
     append(streams, name, numbered(0, 300), segments=3)
     everything = facts(streams, name)
     streams.truncate(name, everything[130][0])
@@ -162,7 +161,7 @@ def test_by_age_and_size(client: blocking.Client, streams: Namespace, name: str,
 def test_several_streams(
     client: blocking.Client, streams: Namespace, name: str, target: Path, run: Run
 ) -> None:
-    """One that cannot be offloaded does not keep the others."""
+    """A stream that cannot be offloaded does not stop the others."""
     for at, one in enumerate(("a", "nested/b", "c")):
         append(streams, f"{name}/{one}", numbered(0, 100 * (at + 1)), segments=2)
     client.delete_ledger(streams.segments(f"{name}/c")[0].ledger_id)
@@ -183,7 +182,7 @@ def test_several_streams(
 def test_a_directory_that_fails(
     streams: Namespace, name: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not each of a thousand streams has to find out."""
+    """A failing directory is detected once, not by each of many streams."""
     for one in "abcdef":
         append(streams, f"{name}/{one}", numbered(0, 10))
     asked = []
@@ -223,7 +222,7 @@ def test_truncation_frees_the_bookies(
 def test_a_dry_run_says_what_a_run_does(
     cluster: LocalCluster, streams: Namespace, name: str, target: Path, run: Run
 ) -> None:
-    """And changes nothing: neither the stream, nor the directory, which need not be there."""
+    """A dry run changes neither the stream nor the directory, which need not exist."""
 
     def planned(**options: Any) -> StreamPreview:
         (found,) = preview_offload(
@@ -338,7 +337,7 @@ def test_a_file_that_is_not_what_was_written_does_not_count(
     cluster: LocalCluster, client: blocking.Client, streams: Namespace, name: str, target: Path,
     monkeypatch: pytest.MonkeyPatch, at: int,
 ) -> None:  # fmt: skip
-    """The disk changes a byte between writing and reading back; be it one that no column shows."""
+    """The disk changes a byte between writing and reading back, even one that no column shows."""
     append(streams, name, numbered(0, 300, 50))
     claim = OffloadHistory(str(target), name).claim()
     settle = ArchiveDirectory.settle
@@ -375,7 +374,7 @@ def test_check_finds_damage(
 def test_digests_tell_every_difference(
     streams: Namespace, name: str, target: Path, run: Run
 ) -> None:
-    """Of any value in any column; however the records are cut into batches."""
+    """Digests notice any change of any value, however records are divided into batches."""
     append(streams, name, numbered(0, 200), segments=2)
     run()
     found = OffloadHistory(str(target), name)
@@ -400,7 +399,7 @@ def test_digests_tell_every_difference(
     ):
         for size in (1, 1_000):
             batches = pa.Table.from_pylist(wrong, table.schema).to_batches(max_chunksize=size)
-            with pytest.raises(StreamDamagedError, match="do not follow"):
+            with pytest.raises(StreamDamagedError, match="not consecutive"):
                 digested(name, batches)
 
 
@@ -425,7 +424,7 @@ STEPS = {
     "committed": (OffloadClaim, "commit", True),
     "truncated": (OffloadClaim, "sweep", False),
 }
-"""What is not done any more, or the last thing that is."""
+"""The steps that are no longer executed, or the last one that is."""
 
 
 class Killed(BaseException):
@@ -437,7 +436,7 @@ def test_a_job_that_ends_anywhere(
     streams: Namespace, client: blocking.Client, name: str, target: Path, run: Run,
     monkeypatch: pytest.MonkeyPatch, step: str,
 ) -> None:  # fmt: skip
-    """In its second life, with a manifest of the first: the third makes it whole."""
+    """The second job ends early, with a manifest of the first. The third job finishes."""
     append(streams, name, numbered(0, 200), segments=2)
     everything = facts(streams, name)
     run(truncate=True)
@@ -502,8 +501,10 @@ def test_a_job_that_was_taken_for_dead(
     streams: Namespace, client: blocking.Client, name: str, target: Path, run: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """It has lost the lock without knowing, another job has done everything: it truncates nothing
-    by what only it knows, and removes nothing of the other's."""
+    """It lost the lock without noticing, and another job did everything.
+
+    It neither truncates by its own knowledge nor removes anything of the other job.
+    """
     append(streams, name, numbered(0, 300), segments=3)
     commit = OffloadClaim.commit
     others: list[OffloadResult] = []
@@ -525,7 +526,7 @@ def test_a_job_that_was_taken_for_dead(
 
 
 def lock_free(streams: Namespace, name: str) -> None:
-    """As if the session of whoever holds the lock had ended."""
+    """Release the lock as if the session of its holder had ended."""
     from urllib.parse import quote
 
     from quire.blocking.background import call
@@ -535,7 +536,7 @@ def lock_free(streams: Namespace, name: str) -> None:
 
 
 def test_claims(tmp_path: Path, name: str) -> None:
-    """By hand, as two jobs could do it in turns."""
+    """Two jobs take turns with claims, step by step."""
     found = OffloadHistory(str(tmp_path), name)
     empty = Manifest("c", "/n", name, "life", DLSN(1, 0, 0), DLSN(1, 0, 0))
 
@@ -594,7 +595,7 @@ def test_damaged_manifests(tmp_path: Path, name: str, damage: bytes) -> None:
 def test_another_file_system(
     cluster: LocalCluster, client: blocking.Client, streams: Namespace, name: str,
 ) -> None:  # fmt: skip
-    """One without renames and directories of its own: in memory, by pyarrow."""
+    """A file system in memory (pyarrow), without renames and real directories."""
     from pyarrow import fs
 
     append(streams, name, numbered(0, 100))
@@ -627,7 +628,7 @@ def test_another_stream_of_that_name(streams: Namespace, name: str, run: Run) ->
     run()
     streams.delete_stream(name)
     append(streams, name, numbered(500, 900), segments=3)
-    with pytest.raises(UsageError, match="was deleted: another one has its name"):
+    with pytest.raises(UsageError, match=r"was deleted\. Another stream has its name now"):
         run(truncate=True)
     assert len(facts(streams, name)) == 400
 
@@ -635,7 +636,7 @@ def test_another_stream_of_that_name(streams: Namespace, name: str, run: Run) ->
 def test_made_anew_while_it_is_offloaded(
     streams: Namespace, name: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the last moment: the new one is not truncated by what is known of the old one."""
+    """The recreated stream must not be truncated by the old one's state."""
     append(streams, name, numbered(0, 300), segments=3)
     commit, calls = OffloadClaim.commit, []
 
@@ -664,7 +665,7 @@ def test_other_records_than_the_metadata_says(
         return [dataclasses.replace(segment, record_count=rows) for segment in await found(self)]
 
     monkeypatch.setattr(StreamMetadata, "segments", lying)
-    with pytest.raises(StreamDamagedError, match=f"has 100 records, its metadata says {rows}"):
+    with pytest.raises(StreamDamagedError, match=f"has 100 records, but its metadata says {rows}"):
         run(truncate=True)
     monkeypatch.undo()
     assert manifest_of(target, name).files == ()
@@ -674,11 +675,11 @@ def test_other_records_than_the_metadata_says(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "orc"}, "no format 'orc', only parquet"),
-        ({"compression": "rar"}, "no compression 'rar'"),
+        ({"format": "orc"}, "format must be one of parquet, delta, iceberg, not 'orc'"),
+        ({"compression": "rar"}, "not 'rar'"),
         ({"format": "iceberg"}, "needs a table"),
         ({"older_than_s": -1.0}, "negative"),
-        ({"file_bytes": 0}, "negative, or nothing"),
+        ({"file_bytes": 0}, "at least 1"),
     ],
 )
 def test_options_that_cannot_be(run: Run, options: dict[str, Any], message: str) -> None:
@@ -687,7 +688,7 @@ def test_options_that_cannot_be(run: Run, options: dict[str, Any], message: str)
 
 
 def test_directories_that_cannot_be(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no directory that can be reached"):
+    with pytest.raises(UsageError, match="cannot be reached"):
         ArchiveDirectory("what://is/this")
     file = tmp_path / "file"
     file.write_text("")

@@ -1,6 +1,6 @@
 """Offloading a stream that is being written, by drivers that are killed.
 
-QUIRE_OFFLOAD_RECORDS says how many records there are (50,000).
+QUIRE_OFFLOAD_RECORDS is the number of records (50,000).
 """
 
 from __future__ import annotations

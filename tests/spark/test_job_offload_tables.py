@@ -1,5 +1,4 @@
-"""Offloaded files as Delta and Iceberg tables. Where their libraries are not installed, that is
-what is told."""
+"""Offloaded files as Delta and Iceberg tables, or the error if the libraries are missing."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ def test_tables(
     spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, kind: str,
 ) -> None:  # fmt: skip
-    """What is offloaded is in the table once, also after jobs that ended before the table had it,
-    or before they knew that it has."""
+    """Offloaded data is in the table once, also after jobs that ended before or after adding it."""
     target = tmp_path / "history"
     catalog = {
         "type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db",

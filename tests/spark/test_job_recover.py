@@ -1,4 +1,4 @@
-"""A lost bookie's ledgers replicated again by Spark's tasks."""
+"""Spark's tasks replicate a lost bookie's ledgers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`replicate`: two clusters, and at the end the streams of both are the same, byte for byte.
+"""`replicate` makes the streams of two clusters equal, byte for byte.
 
-QUIRE_REPLICATE_S says for how many seconds the source is written while things are killed.
+QUIRE_REPLICATE_S is the time for which the source is written while processes are killed.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ BOOKIES = 4
 DRIVERS_PER_BOOKIE = 3
 """Killed: a bookie that is started again waits for its old registration to run out."""
 LIMIT_S = 60.0
-"""For what has to come."""
+"""The longest wait for an expected event."""
 DRIVER = Path(__file__).parents[1] / "support" / "spark" / "replicate_driver.py"
 STEPS = (
     "after-name", "before-delete", "before-publish", "after-publish", "before-complete",
     "after-change", "after-claim", "after-make", "after-allocate", "before-name", "after-name",
     "after-delete", "before-copy", "after-copy", "before-change", "before-allocate",
 )  # fmt: skip
-"""At which drivers are killed, one after the other, as long as the time lasts."""
+"""The steps at which drivers are killed, one after the other while time lasts."""
 
 
 class Side:
@@ -152,7 +152,7 @@ def check_same(here: Side, there: Side, path: str) -> int:
 
 
 def check_nothing_left(there: Side, path: str) -> None:
-    """No ledger of an attempt that no stream names."""
+    """Check that every ledger of an attempt is named by a stream."""
     with there.client.namespace(path) as copy:
         named = {s.ledger_id for name in copy.streams() for s in copy.segments(name)}
     left = [
@@ -381,14 +381,14 @@ def test_the_command(spark: SparkSession, here: Side, there: Side, path: str) ->
         failed = invoke(spark, here, path, *to, "--set", "write_quorum=2")
         assert failed.return_value == 1
         assert failed.stdout.startswith("1 stream: 2 segments completed")
-        assert failed.stderr.startswith("Error: stream s of the target has segment")
+        assert failed.stderr.startswith("error: stream s of the target has segment")
         assert len(failed.stderr.splitlines()) == 1
 
 
 def test_a_dry_run_says_what_a_run_does(
     here: Side, there: Side, path: str, run: Callable[..., ReplicateResult]
 ) -> None:
-    """And changes nothing: not even the namespace of the copies is made."""
+    """A dry run changes nothing: not even the namespace of the copies is created."""
 
     def planned(**how: Any) -> ReplicatePreview:
         return preview_replicate(here.options, there.options, path, **how)
@@ -441,7 +441,7 @@ def test_a_dry_run_as_a_command(spark: SparkSession, here: Side, there: Side, pa
             write(strange, "s", 0, 10)
         refused = invoke(spark, here, path, *to)
         assert refused.return_value == 1
-        assert refused.stderr.startswith("Error: stream s of the target already exists")
+        assert refused.stderr.startswith("error: stream s of the target already exists")
 
 
 def test_a_target_without_bookies(
@@ -487,7 +487,7 @@ def following(run: Callable[..., ReplicateResult]) -> Iterator[Followed]:
 
 
 class Source:
-    """Somebody who writes a stream, in segments, until told to stop."""
+    """Writes a stream in segments until told to stop."""
 
     PER_APPEND = 20
 
@@ -522,7 +522,7 @@ class Source:
 
 
 class Reader:
-    """Somebody who follows the copy, all the time."""
+    """Follows the copy all the time."""
 
     def __init__(self, side: Side, path: str, name: str) -> None:
         self.numbers: list[int] = []

@@ -1,5 +1,8 @@
-"""The maps of a Spark micro-batch in ARCHITECTURE.md are what is called: the source and the sink as
-Spark uses them, without a JVM. Bookies are processes of their own, so what they do is not seen."""
+"""The maps of a Spark micro-batch in ARCHITECTURE.md match the calls that are made.
+
+The source and the sink are used as by Spark, without a JVM. Bookies are separate processes, so
+their calls are not seen.
+"""
 
 from __future__ import annotations
 

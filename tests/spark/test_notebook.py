@@ -1,4 +1,4 @@
-"""The notebook in examples/, run from the first cell to the last, in a kernel of its own."""
+"""The notebook in examples/ runs from the first cell to the last in its own kernel."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_notebook(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_of_it_names_no_machine() -> None:
-    """The outputs that are shown in the repository come from somebody's machine."""
+    """The outputs in the repository come from a developer's machine, which they must not reveal."""
     kept = json.dumps([cell["outputs"] for cell in cells(NOTEBOOK)])
     assert kept.count('"output_type": "error"') == 0
     for name in ("/tmp", "/home", "/root", "/work", "site-packages"):

@@ -1,4 +1,4 @@
-"""What pages say about Spark is run, in the session of these tests."""
+"""The blocks about Spark in documentation pages, run in the session of these tests."""
 
 from __future__ import annotations
 

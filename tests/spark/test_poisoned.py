@@ -1,4 +1,4 @@
-"""One bad item stops no job: what is asked of the cluster before and beside Spark's tasks."""
+"""One bad item stops no job, in requests to the cluster before and beside Spark's tasks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_preview_of_offload(cluster: LocalCluster, poisoned: Namespace, tmp_
 
 
 def test_the_look_of_recover(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ledger that cannot be read may name the bookie: it is told as left."""
+    """An unreadable ledger may name the bookie, so it is reported as left."""
 
     async def move_of(
         client: Client, ledger: int, bookie: str, *, password: bytes

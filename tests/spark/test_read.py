@@ -238,7 +238,7 @@ def test_a_session_that_allows_no_pushdown(
     ],
 )
 def test_one_clear_message(cluster: LocalCluster, options: dict[str, Any], message: str) -> None:
-    """Without Spark: it asks for schema, reader and partitions, and shows what is said."""
+    """Without Spark, ask for schema, reader and partitions, and check the error."""
     made = data_source({"metadata": cluster.uri, **options})
     with pytest.raises(QuireError) as caught:
         made.reader(made.schema()).partitions()

@@ -1,4 +1,4 @@
-"""Spark on a stream one of whose ledgers was deleted behind its back."""
+"""Spark on a stream one of whose ledgers was deleted."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_counts_do_not_count_what_was_kept_free(
 
 
 def drain(reader: Any, offset: Any, count: int) -> tuple[Any, list[bytes]]:
-    """Triggers until so many records were read."""
+    """Run triggers until this number of records was read."""
     found: list[bytes] = []
     deadline = time.monotonic() + LIMIT_S
     while len(found) < count:
@@ -108,7 +108,7 @@ def test_queries(cluster: LocalCluster, lost: str, limit: dict[str, Any]) -> Non
 def test_a_query_within_the_segment(
     cluster: LocalCluster, streams: Namespace, client: blocking.Client, name: str
 ) -> None:
-    """It had read a part of the segment, its ledger is deleted, a new writer keeps the gap."""
+    """The ledger is deleted after a part of it was read, and a new writer keeps the gap."""
     with streams.open_writer(name, create=True) as writer:
         writer.append_many(numbered(0, 10))
     writer = streams.open_writer(name)
@@ -141,7 +141,7 @@ def test_before_the_next_writer_comes(
     name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The query waits for a while, and then says what is gone and what to do."""
+    """The query waits for a while, and then reports what is lost and what to do."""
     monkeypatch.setattr(stream_query, "PATIENCE_S", 0.2)
     write(streams, name, numbered(0, 10), leave_open=True)
     lose(client, streams, name, 1)

@@ -1,4 +1,4 @@
-"""Reading streams, as far as it is pure: options, offsets, filters, and what becomes a task."""
+"""Pure parts of reading streams: options, offsets, filters, and the division into tasks."""
 
 from __future__ import annotations
 
@@ -193,9 +193,9 @@ def test_offsets_as_version_1_writes_them() -> None:
 @pytest.mark.parametrize(
     ("stored", "message"),
     [
-        ({"topic": {"0": 7}}, "the checkpoint holds offsets of something else"),
-        ([], "the checkpoint holds offsets of something else"),
-        ({"v": 2}, "offsets of version 2, known here is 1. Use the version of quire"),
+        ({"topic": {"0": 7}}, "the checkpoint holds offsets of another source"),
+        ([], "the checkpoint holds offsets of another source"),
+        ({"v": 2}, "offsets of version 2, but this version of Quire reads only version 1"),
         ({"v": 1, "cluster": "c"}, "damaged offsets"),
         ({"v": 1, "cluster": "c", "namespace": "/n", "streams": {"a": "5"}}, "damaged offsets"),
         ({"v": 1, "cluster": "c", "namespace": "/n", "streams": ["a"]}, "damaged offsets"),
@@ -208,9 +208,11 @@ def test_offsets_of_others(stored: Any, message: str) -> None:
 
 def test_offsets_of_another_place() -> None:
     OFFSETS.check("cluster-1", "/streams")
-    with pytest.raises(UsageError, match="streams of namespace /streams, the query reads /other"):
+    with pytest.raises(
+        UsageError, match="streams of namespace /streams, but the query reads /other"
+    ):
         OFFSETS.check("cluster-1", "/other")
-    with pytest.raises(UsageError, match="cluster cluster-1, the query reads cluster-2"):
+    with pytest.raises(UsageError, match="cluster cluster-1, but the query reads cluster-2"):
         OFFSETS.check("cluster-2", "/streams")
 
 

@@ -121,7 +121,7 @@ def test_every_kind_of_stream(
 
 
 def test_bounds(streams: Namespace, uri: str, name: str) -> None:
-    """As the reader of streams understands them, also within an entry."""
+    """Bounds mean the same as for the reader of streams, also within an entry."""
     streams.create_stream(name, settings={"txids": "given", "entry_bytes": 1024})
     with streams.open_writer(name) as writer:
         for first in range(0, 900, 300):
@@ -381,7 +381,7 @@ def test_one_clear_error_from_spark(streams: Namespace, read: Read) -> None:
 
 
 def test_bookies_die_while_tasks_read(tmp_path: Path) -> None:
-    """With one of three it goes on, with none there is one clear error."""
+    """Without one of three bookies reads continue. Without all there is one clear error."""
     with LocalCluster(bookies=3, directory=tmp_path) as cluster:
         with (
             blocking.connect(cluster.uri) as client,

@@ -1,7 +1,7 @@
-"""A streaming query on a stream that is deleted and created again under its name.
+"""A streaming query on a stream that is deleted and recreated with the same name.
 
-The checkpoint of a query usually lies between two segments, where neither the segment nor its
-ledger tells two streams of one name apart.
+The checkpoint of a query is usually between two segments, where neither segment nor ledger
+distinguishes the two streams.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def test_it_delivers_the_present_stream_from_its_beginning(
 def test_as_many_records_in_as_many_segments(
     streams: Namespace, name: str, query: Start, segments: int, restarted: bool
 ) -> None:
-    """Only the life tells these two apart."""
+    """Only the creation of the stream distinguishes the two."""
     append(streams, name, numbered(0, 20), segments=segments)
     careful, careless = query(stream=name), query(stream=name, failOnDataLoss="false")
     for each in (careful, careless):

@@ -39,7 +39,7 @@ def numbers(spark: SparkSession) -> Callable[..., DataFrame]:
 
 @pytest.fixture
 def run(cluster: LocalCluster, stream: str, tmp_path: Path) -> Run:
-    """Everything that there is now, into `stream`; the checkpoint is `at`."""
+    """Write everything available into `stream`, with the checkpoint `at`."""
 
     def ran(
         frame: DataFrame, at: str = "checkpoint", format: str = "quire", mode: str = "append",
@@ -168,7 +168,7 @@ def test_what_names_the_writer(
     [
         ({"txnId": 1}, "option 'txnId' cannot be used for writing streams from a query"),
         ({"writerid_": 1}, "unknown option 'writerid_' for writing streams from a query. Did you"),
-        ({"stream": "nowhere"}, "With the option 'createStream' it is made"),
+        ({"stream": "nowhere"}, "The option 'createStream' creates it"),
         ({"namespace": "/nowhere"}, "there is no namespace /nowhere"),
         ({"valueColumn": "zzz"}, "no column 'zzz' to write"),
     ],
@@ -176,7 +176,7 @@ def test_what_names_the_writer(
 def test_one_clear_message(
     cluster: LocalCluster, stream: str, options: dict[str, object], message: str
 ) -> None:
-    """Without Spark: it asks for the writer, and shows what is said."""
+    """Without Spark, ask for the writer, and check the error."""
     given = {
         "metadata": cluster.uri, "namespace": NAMESPACE, "stream": stream,
         "checkpointLocation": "/anywhere", **options,

@@ -42,7 +42,7 @@ from tests.support.spark.streams import (
 pytestmark = pytest.mark.spark
 
 LIMIT_S = 60.0
-"""For what has to happen sometime."""
+"""The longest wait for an event."""
 
 Json = dict[str, Any]
 
@@ -53,7 +53,7 @@ def uri(cluster: LocalCluster) -> str:
 
 
 class Query:
-    """What Spark does with a source: triggers, checkpoints, restarts."""
+    """Simulates how Spark uses a source: triggers, checkpoints, restarts."""
 
     def __init__(self, uri: str, **options: Any) -> None:
         self._make = lambda: stream_reader(uri, columns="stream,value", **options)
@@ -82,7 +82,7 @@ class Query:
         return count
 
     def until(self, count: int) -> None:
-        """Triggers, until so many records were read in all."""
+        """Run triggers until this number of records was read in total."""
         deadline = time.monotonic() + LIMIT_S
         while sum(self.sizes) < count:
             self.trigger()
@@ -266,7 +266,7 @@ def test_bytes_in_a_trigger(
     content = unequal(streams, name)
     total = sum(map(len, content.values()))
     entries: dict[tuple[str, int], list[int]] = {}
-    """How large the entries of each segment are, up to its last record."""
+    """The sizes of the entries of each segment, up to its last record."""
     for stream in content:
         for segment in streams.segments(stream):
             with client.open_ledger(segment.ledger_id) as ledger:
@@ -360,8 +360,7 @@ def test_truncated_below_the_offset(streams: Namespace, name: str, query: Start)
 
 
 def test_what_was_read_may_be_truncated(streams: Namespace, name: str, query: Start) -> None:
-    """No false alarm, also where nothing is left of the segments that were read, and the query was
-    down meanwhile."""
+    """There is no false alarm, even if all read segments are gone and the query was down."""
     append(streams, name, numbered(0, 60), segments=2)
     with streams.open_writer(name) as writer:
         writer.append_many(numbered(60, 90))
@@ -397,10 +396,13 @@ def test_checkpoints_of_something_else(
     running.until(10)
     remedy = "or another checkpoint location"
     for options, message in (
-        ({"stream": f"{name}-2"}, f"belongs to a query on {name}: this one does not read {name}"),
+        (
+            {"stream": f"{name}-2"},
+            f"belongs to a query on {name}, but this query does not read {name}",
+        ),
         (
             {"stream": name, "namespace": "/spark/others"},
-            "belongs to streams of namespace /spark/tests, the query reads /spark/others",
+            "belongs to streams of namespace /spark/tests, but the query reads /spark/others",
         ),
     ):
         running.restart(uri, **options)
@@ -412,7 +414,7 @@ def test_checkpoints_of_something_else(
     running.restart()
     for offset, message in (
         ({"v": 7}, "offsets of version 7"),
-        ({"topic": 3}, "offsets of something else"),
+        ({"topic": 3}, "offsets of another source"),
         ({**running.offset, "cluster": "x"}, "belongs to cluster x"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -494,7 +496,7 @@ def test_a_subscription_tells_how_far_it_is(streams: Namespace, name: str, query
 
 
 def test_bookies_die_while_it_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One: it goes on. All: it waits for them, and fails with one error if they stay away."""
+    """Without one bookie it continues. Without all it waits, and finally fails with one error."""
     with LocalCluster(bookies=4, directory=tmp_path) as cluster:
         with (
             blocking.connect(cluster.uri) as client,
@@ -575,8 +577,9 @@ Frames = Callable[..., DataStreamReader]
 def test_a_query_follows_and_goes_on_after_a_restart(
     streams: Namespace, name: str, read_stream: Frames, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Over rolls, a truncation of what was read, and a restart: nothing is missing, nothing
-    twice, and the lag is told."""
+    """After rolls, a truncation and a restart nothing is missing or duplicated, and lag is
+    reported.
+    """
     sink, frame = Collected(), read_stream(columns="value", stream=name).load
     listener = lag_listener(spark)
     done = 0
@@ -640,7 +643,7 @@ def test_one_clear_error_from_spark(
         return message_of(caught.value)
 
     other = read_stream(stream=f"{name}-2").load()
-    assert f"belongs to a query on {name}: this one" in error_of(other, tmp_path)
+    assert f"belongs to a query on {name}, but this query" in error_of(other, tmp_path)
     given = read_stream(stream=name, strat="latest").schema("value binary").load()
     assert "Did you mean 'start'?" in error_of(given, tmp_path / "2")
     with pytest.raises(PySparkException, match="unknown option 'strat' for reading streams"):

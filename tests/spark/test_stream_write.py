@@ -48,7 +48,7 @@ def read(streams: Namespace, name: str) -> list[int]:
 
 
 def only_its_ledgers(client: blocking.Client, streams: Namespace, names: Sequence[str]) -> None:
-    """Nothing is left of attempts."""
+    """Check that attempts left no other ledgers."""
     paths = [f"{NAMESPACE}/{name}".encode() for name in names]
     left = {
         ledger_id
@@ -115,11 +115,11 @@ def test_given_txids(spark: SparkSession, streams: Namespace, stream: str, save:
     later = spark.range(3_000, 3_010, 1, 2).selectExpr("string(id) AS value", "id AS number")
     save(later, txidColumn="number")
     assert [r.txid for r in streams.open_reader(stream)][-10:] == list(range(3_000, 3_010))
-    with pytest.raises(PySparkException, match="txid 0 behind 3009"):
+    with pytest.raises(PySparkException, match="txid 0 after txid 3009"):
         save(frame)
-    with pytest.raises(PySparkException, match="the txids of a batch fall"):
+    with pytest.raises(PySparkException, match="the txids of a batch decrease"):
         save(spark.range(9_000, 8_000, -1, 1).selectExpr("string(id) AS value", "id AS txid"))
-    with pytest.raises(PySparkException, match="there is no column of them"):
+    with pytest.raises(PySparkException, match="but no column has them"):
         save(numbers(spark, 0, 10, 1))
     assert len(read(streams, stream)) == 3_010
 
@@ -136,7 +136,7 @@ def test_time_is_the_txid_otherwise(
     txids = [record.txid for record in streams.open_reader(stream)]
     assert txids == sorted(txids)
     frame = spark.range(5).selectExpr("string(id) AS value", "id AS txid")
-    with pytest.raises(PySparkException, match="takes the time as txid"):
+    with pytest.raises(PySparkException, match="assigns txids by time"):
         save(frame, txidColumn="txid")
 
 
@@ -190,8 +190,8 @@ def test_a_column_says_which_stream(
         ({"orderBy": "valeu"}, "there is no column 'valeu'. Did you mean 'value'?"),
         ({"txidColumn": "value"}, "column 'value' is string, not a whole number"),
         ({"streams": "a"}, "options 'streams' and 'streamColumn' must be set together"),
-        ({"streams": "zzz*", "streamColumn": "value"}, "stands for 0 streams"),
-        ({"stream": "test_one_clear_messag"}, "With the option 'createStream' it is made"),
+        ({"streams": "zzz*", "streamColumn": "value"}, "selects 0 streams"),
+        ({"stream": "test_one_clear_messag"}, "The option 'createStream' creates it"),
         ({"stream": "a//b"}, "'a//b' cannot be the name of a stream"),
         ({"namespace": "/nowhere"}, "there is no namespace /nowhere"),
         ({"metadata": "sqlite:////nowhere/at/all.db"}, "/nowhere/at/all.db"),
@@ -202,7 +202,7 @@ def test_a_column_says_which_stream(
 def test_one_clear_message(
     cluster: LocalCluster, stream: str, options: dict[str, object], message: str
 ) -> None:
-    """Without Spark: it asks for the writer, and shows what is said."""
+    """Without Spark, ask for the writer, and check the error."""
     given = {"metadata": cluster.uri, "namespace": NAMESPACE}
     if "streams" not in options:
         given["stream"] = stream

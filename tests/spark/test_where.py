@@ -1,5 +1,7 @@
-"""Spark as people have it: SQL, broken installs, configuration. `test_elsewhere` has Spark Connect,
-executors without the package, and spark-submit."""
+"""Spark in typical setups: SQL, broken installations, configuration.
+
+`test_elsewhere` has Spark Connect, executors without the package, and spark-submit.
+"""
 
 from __future__ import annotations
 

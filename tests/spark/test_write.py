@@ -30,7 +30,7 @@ Save = Callable[..., None]
 
 
 def frame_of(spark: SparkSession, rows: int, partitions: int, first: int = 0) -> DataFrame:
-    """With repetitions: what comes back must be the same multiset."""
+    """Return a frame with repetitions, because the result must be the same multiset."""
     return spark.range(first, first + rows, 1, partitions).selectExpr(
         "cast(concat('row ', id div 3, repeat('.', cast(id % 200 as int))) as binary) AS value"
     )
@@ -178,7 +178,7 @@ def test_a_query_that_an_overwrite_overtakes_says_so(
     planned = read(dataset=name).load()
     assert planned.rdd.getNumPartitions() == 1  # planned, and kept by this frame
     save(frame_of(spark, 300, 2), "overwrite")
-    with pytest.raises(PySparkException, match="the dataset was overwritten or dropped"):
+    with pytest.raises(PySparkException, match="was overwritten or dropped"):
         planned.collect()
     assert read(dataset=name).load().count() == 300
 
@@ -192,14 +192,14 @@ def test_a_query_that_an_overwrite_overtakes_says_so(
         ({"ackquorom": 2}, "unknown option 'ackquorom' for writing. Did you mean 'ackQuorum'?"),
         ({"ledger": 2}, "option 'ledger' cannot be used for writing"),
         ({"valueColumn": "zzz"}, "no column 'zzz' to write"),
-        ({"ensemble": 1}, "ensemble 1 >= writeQuorum 3"),
+        ({"ensemble": 1}, "ensemble is 1, writeQuorum is 3"),
         ({"metadata": "sqlite:////nowhere/at/all.db"}, "/nowhere/at/all.db"),
     ],
 )
 def test_one_clear_message(
     cluster: LocalCluster, name: str, options: dict[str, object], message: str
 ) -> None:
-    """Without Spark: it asks for the writer, and shows what is said."""
+    """Without Spark, ask for the writer, and check the error."""
     given = {"metadata": cluster.uri, "dataset": name, **options}
     with pytest.raises(QuireError) as caught:
         data_source(given).writer(StructType().add("value", "string"), overwrite=False)
@@ -225,7 +225,7 @@ def test_a_null_is_refused(
     spark: SparkSession, save: Save, client: blocking.Client, datasets: Datasets, name: str
 ) -> None:
     frame = spark.range(1000).selectExpr("if(id = 700, null, cast(id AS string)) AS value")
-    with pytest.raises(PySparkException, match="a value is null, and an entry cannot be"):
+    with pytest.raises(PySparkException, match="a value is null, but an entry must have a value"):
         save(frame)
     assert_nothing_is_published(datasets, name)
     sweep(client, name, set())
@@ -241,8 +241,11 @@ def test_an_entry_that_is_too_large_is_refused(
 
 
 def sweep(client: blocking.Client, name: str, left: set[int]) -> None:
-    """Tasks that Spark has cancelled leave their ledgers, and go on for a while after the job has
-    failed: what they begin after one sweep the next one finds."""
+    """Sweep until nothing is found.
+
+    Cancelled tasks leave their ledgers, and continue for a while after the job has failed. The next
+    sweep finds what they begin after one.
+    """
 
     def is_clean() -> bool:
         sweep_orphans(client, 0, dataset=name)

@@ -1,4 +1,4 @@
-"""The writer as Spark uses it, without a JVM: drivers that die, sleep and come back."""
+"""The writer as Spark uses it, without a JVM: drivers that die, pause and come back."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def start(cluster: LocalCluster, client: blocking.Client, name: str) -> Start:
 
 @pytest.fixture
 def values(client: blocking.Client, datasets: Datasets, name: str) -> Callable[[], list[bytes]]:
-    """What a reader of the dataset sees."""
+    """Return what a reader of the dataset sees."""
 
     def read() -> list[bytes]:
         found = []

@@ -1,4 +1,4 @@
-"""Datasets where ZooKeeper keeps the metadata."""
+"""Datasets with metadata in ZooKeeper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record of which functions of Quire are called, in the order of their first calls."""
+"""Record which functions of Quire are called, in the order of their first calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import quire
 
 SOURCE = Path(quire.__file__).parent
 Function = tuple[str, str]
-"""(file below the package, qualified name)."""
+"""The file below the package, and the qualified name."""
 
 
 class CallTrace:

@@ -1,9 +1,9 @@
-"""The maps of ARCHITECTURE.md as values, and what can be compared with them.
+"""The maps of ARCHITECTURE.md as values, and what they can be compared with.
 
 A map is a table below a heading. A row with a number is a step: a file below `src/quire`, a
 function, what it does, and the calls that lead on. A row with a number and a letter is a branch,
-which a plain request does not take. A second table names the files that are crossed as well, with
-the reason why nobody has to read them first.
+which a plain request does not take. A second table names other files on the path, with the reason
+why nobody needs to read them first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Map:
 
     @property
     def main(self) -> list[Step]:
-        """The steps that every plain request takes."""
+        """Return the steps that every plain request takes."""
         return [step for step in self.steps if not step.branch]
 
     @property
@@ -53,7 +53,7 @@ class Map:
 
 
 def rows_below(heading: str) -> Iterator[list[str]]:
-    """The cells of each row of the tables below `## heading`."""
+    """Yield the cells of each row of the tables below `## heading`."""
     text = PAGE.read_text(encoding="utf-8")
     _, found, rest = text.partition(f"\n## {heading}\n")
     assert found, f"ARCHITECTURE.md has no section '{heading}'"
@@ -79,7 +79,7 @@ def read_map(heading: str) -> Map:
 
 @cache
 def definitions(file: str) -> dict[str, ast.AST]:
-    """What a file defines, by qualified name: classes, functions, and names that are assigned."""
+    """Return what a file defines by qualified name: classes, functions, and assigned names."""
     found: dict[str, ast.AST] = {}
 
     def note(body: Iterable[ast.stmt], prefix: str) -> None:
@@ -99,13 +99,13 @@ def definitions(file: str) -> dict[str, ast.AST]:
 
 
 def names_used(node: ast.AST) -> set[str]:
-    """The names and the attributes that a function mentions."""
+    """Return the names and attributes that a function mentions."""
     names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
     return names | {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
 
 
 def untrue(steps: Sequence[Step]) -> list[str]:
-    """What the source does not have: files, functions, and calls that lead from one to the next."""
+    """Return what the source does not contain: files, functions, and calls between steps."""
     wrong: list[str] = []
     for step in steps:
         if not (SOURCE / step.file).is_file():
@@ -124,7 +124,7 @@ def untrue(steps: Sequence[Step]) -> list[str]:
 
 
 def out_of_order(steps: Sequence[Step], calls: Sequence[Function]) -> list[str]:
-    """Steps that were not called, or were called before the step before them."""
+    """Return steps that were not called, or that were called before the previous step."""
     position = {function: at for at, function in enumerate(calls)}
     wrong: list[str] = []
     latest, before = -1, ""

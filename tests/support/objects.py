@@ -1,5 +1,7 @@
-"""Objects on three bookies in this process, with a metadata store whose hook models lost requests,
-lost answers, and others that come in between."""
+"""Objects on three bookies in this process.
+
+The metadata store has a hook that models lost requests, lost answers, and interleaved operations.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ BOOKIES = 3
 
 
 class LateClock:
-    """Everything that exists is old; until the test turns it."""
+    """A clock by which everything that exists is old, until the test changes it."""
 
     def __init__(self) -> None:
         self.ahead_ms = 3_600_000
@@ -32,7 +34,7 @@ class LateClock:
 
 
 class Bench:
-    """A cluster, and clients of it as they are asked for."""
+    """A cluster, with as many clients as a test needs."""
 
     def __init__(self, cluster: MemoryCluster, stack: AsyncExitStack) -> None:
         self.cluster = cluster
@@ -55,7 +57,7 @@ class Bench:
 
 @asynccontextmanager
 async def object_bench(path: Path) -> AsyncIterator[Bench]:
-    """Bookies with their data below `path`."""
+    """Run bookies with their data below `path`."""
     cluster = MemoryCluster("test", clock=SystemClock(), rng=random.Random(3))
     cluster.initialise()
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""One replacement of members in one fragment, for tests that need no job around it."""
+"""Replace members in one fragment, for tests that need no job around it."""
 
 from __future__ import annotations
 

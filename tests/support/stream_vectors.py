@@ -1,4 +1,4 @@
-"""The golden vectors of DistributedLog's format, by name, and which of them have a test."""
+"""The golden vectors of DistributedLog's format by name, and which of them have a test."""
 
 from __future__ import annotations
 

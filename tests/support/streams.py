@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `test_streams` that other test modules need as well."""
+"""Helpers of `test_streams` that other test modules also use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Bench:
         return [record async for record in reader]
 
     async def numbers(self, name: str) -> list[int]:
-        """Of the segments; negative while in progress."""
+        """Return the numbers of the segments, negative while in progress."""
         segments = await self.streams.segments(name)
         return [-s.lssn if s.in_progress else s.lssn for s in segments]
 

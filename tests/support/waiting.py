@@ -1,4 +1,4 @@
-"""Wait for what a test is about to see: for a condition, with a bound, and never for a time."""
+"""Wait for a condition with a time limit, never for a fixed time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, TypeVar, cast
 T = TypeVar("T")
 
 LIMIT_S = 60.0
-"""Reached only by a test that fails."""
+"""Reached only in a failing test."""
 ASYNC_POLL_S = 0.001
 POLL_S = 0.05
-"""Where each look may be a command, or a request."""
+"""An interval that suits checks that run a command or a request."""
 
 
 async def until(
@@ -25,9 +25,12 @@ async def until(
     limit_s: float = LIMIT_S,
     poll_s: float = ASYNC_POLL_S,
 ) -> T:
-    """What `look` (a function, or one of a coroutine) gives once that is `right`. Seconds are those
-    of the loop, which may be simulated. `what` tells what was waited for, if the code of `look`
-    does not."""
+    """Return what `look` gives once that is `right`. `look` may be a function or a coroutine
+    function.
+
+    Seconds are those of the loop, which may be simulated. `what` describes the condition, if the
+    code of `look` does not.
+    """
     found: Any = None
     bound = asyncio.timeout(limit_s)
     try:
@@ -52,7 +55,7 @@ def wait_for(
     limit_s: float = LIMIT_S,
     poll_s: float = POLL_S,
 ) -> T:
-    """The same without an event loop."""
+    """Do the same without an event loop."""
     deadline = time.monotonic() + limit_s
     while not right(found := look()):
         if time.monotonic() > deadline:
@@ -64,6 +67,6 @@ def wait_for(
 def _not_seen(look: Callable[[], object], what: str, limit_s: float, found: object) -> Exception:
     try:
         source = " ".join(inspect.getsource(look).split())
-    except (OSError, TypeError):  # a method of C, a partial
+    except (OSError, TypeError):  # A function in C, or a partial.
         source = repr(look)
     return AssertionError(f"not within {limit_s:g} s: {what or source}; last was {found!r}")

@@ -50,8 +50,7 @@ class Claims:
         self._fences: dict[int, dict[str, bool]] = {}
         self._lost: dict[int, dict[str, set[int]]] = {}
         self.lost_fences: dict[str, set[int]] = {}
-        """Ledgers that the bookie had fenced when it lost them and that still name it.
-        """
+        """Ledgers that the bookie had fenced when it lost them and that still name it."""
         self.lost_at_s: dict[str, float] = {}
         """The time when each bookie last lost a directory."""
 

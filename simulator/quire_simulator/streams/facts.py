@@ -33,8 +33,7 @@ class WriterAttempt:
     sent: list[Sent] = field(default_factory=list)
     """Plain records, in the order in which they were submitted."""
     tainted: bool = False
-    """Whether the stream was being deleted meanwhile: the writer may belong to either life.
-    """
+    """Whether the stream was being deleted meanwhile: the writer may belong to either life."""
 
     def follows(self, other: WriterAttempt) -> bool:
         """Return whether this writer was opened after the other one, which is therefore fenced."""

@@ -1,4 +1,4 @@
-"""What the cluster is told of a bookie: that it is there, and whether it takes writers' entries."""
+"""The registration of a bookie, which shows whether it accepts entries of writers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from quire.errors import KeyExistsError, QuireError
 from quire.metadata.interface import BookieAddress, MetadataStore, Registration
 
 ANNOUNCE_BACKOFF = Backoff(1.0, 1.0)
-"""The pauses before a bookie tells its state again."""
+"""The pauses before a failed update of the registration is tried again."""
 
 
 class Announcement:
-    """The registration of a bookie, kept as what `writable` says. It is told by `soon` when that
-    may have changed."""
+    """The registration of one bookie, which follows its `writable` function.
+
+    Call `soon` when the result of that function may have changed.
+    """
 
     def __init__(
         self, writable: Callable[[], bool], log: EventLog, tasks: TaskSet, rng: random.Random
@@ -33,12 +35,16 @@ class Announcement:
     async def register(
         self, metadata: MetadataStore, address: BookieAddress, *, writable: bool
     ) -> asyncio.Future[KeyExistsError]:
-        """The future is set when another process has the id: then it is registered no more."""
+        """Register the bookie.
+
+        The returned future is set if another process takes the id. Then this bookie is no longer
+        registered.
+        """
         self._registration = await metadata.register_bookie(address, readonly=not writable)
         return self._registration.lost
 
     async def withdraw(self) -> None:
-        """An error is logged: then it lapses by itself."""
+        """End the registration. An error is logged, and the registration then expires by itself."""
         if self._registration is not None:
             registration, self._registration = self._registration, None
             try:
@@ -47,14 +53,17 @@ class Announcement:
                 self._log("withdraw_failed", error=str(error))
 
     def soon(self) -> None:
-        """Nothing before it is registered, which says it anyway."""
+        """Update the registration in the background. Before `register` this does nothing."""
         if self._registration is not None and not self._announcing:
             self._announcing = True
             self._tasks.start(self._announce(self._registration))
 
     async def _announce(self, registration: Registration) -> None:
-        """Register as what the bookie is now: one call at a time, so that the last word counts, and
-        again where its outcome is unknown."""
+        """Update the registration until it matches the bookie's state.
+
+        One call runs at a time, so that the last one decides. A call whose outcome is unknown is
+        repeated.
+        """
         announced: bool | None = None
         retry = Retry(ANNOUNCE_BACKOFF, self._rng)
         try:

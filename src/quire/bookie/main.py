@@ -1,4 +1,4 @@
-"""The bookie process: what `quire bookie` runs."""
+"""The bookie process, which `quire bookie` runs."""
 
 from __future__ import annotations
 
@@ -38,41 +38,46 @@ from quire.storage.disk import RealDisk
 from quire.storage.worker import ThreadReader, ThreadWorker
 
 EXIT_DISK_FAILED = 74
-"""EX_IOERR of sysexits.h: whoever supervises the process must not simply start it again."""
+"""The exit status EX_IOERR of sysexits.h. A supervisor must not restart the process blindly."""
 BESIDE_BACKOFF = Backoff(5.0, 5.0)
 TRIM_INTERVAL_S = 5.0
-"""Seconds between two looks whether a storm of requests has left free memory behind."""
+"""Seconds between two checks whether a burst of requests has left free memory behind."""
 SWITCH_INTERVAL_S = 0.0005
-"""The log thread gets the interpreter lock back soon after its sync returned."""
+"""The interpreter's switch interval in seconds. It is short so that the log thread gets the
+interpreter lock soon after its sync returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookieOptions:
+    """The options of a bookie process."""
+
     metadata_uri: str
     directories: Sequence[str]
-    """One at least. With several, one that fails does not end the bookie."""
+    """The data directories, at least one. With several, the failure of one does not end the
+    bookie."""
     port: int = 0
-    """0: any free one."""
+    """The port to listen on. 0 means any free port."""
     advertise: str = "127.0.0.1"
-    """Host name or address under which others reach this bookie."""
+    """The host name or address under which others reach this bookie."""
     bookie_id: str = ""
-    """'': what the directory's bookie was first started with, else ADVERTISE:PORT."""
+    """The id of the bookie. Empty means the id that the directory's bookie was first started with,
+    or ADVERTISE:PORT for a new directory."""
     bind: str = ""
-    """Address to listen on; '' : the advertised one."""
+    """The address to listen on. Empty means the advertised one."""
     config: BookieConfig = field(default_factory=BookieConfig)
     on_serving: Callable[[str], None] | None = None
-    """Called with the bookie id once it serves."""
+    """A function that is called with the bookie id once the bookie serves."""
     loading_bar: LoadingBar | None = None
-    """Shown while a log is loaded that takes a while; None: lines in the log."""
+    """The progress bar of a long start. With None, the progress is logged."""
     around: Callable[[Bookie], AbstractAsyncContextManager[Any]] | None = None
-    """Entered with the bookie before it starts, and left behind its end."""
+    """A context manager that is entered before the bookie starts, and left after its end."""
     beside: Callable[[str], Coroutine[Any, Any, None]] | None = None
-    """Runs in the same process from then on, given the bookie id; it is cancelled at the stop. If
-    it ends by an error that is logged, and the bookie serves on."""
+    """A coroutine function that runs in the same process while the bookie serves. It gets the
+    bookie id, and is cancelled at the stop. Its errors are logged, and do not end the bookie."""
 
 
 def log_event(event: str, **fields: object) -> None:
-    """One line of JSON on standard error."""
+    """Write an event as one line of JSON to standard error."""
     now = time.time()
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
     line = json.dumps({"time": stamp, "event": event, **fields}, default=str)
@@ -81,9 +86,12 @@ def log_event(event: str, **fields: object) -> None:
 
 
 def run_bookie(options: BookieOptions) -> int:
-    """Serve until SIGTERM or SIGINT (0), until it is decommissioned (0), until the disk fails
-    (`EXIT_DISK_FAILED`), or until another process has the bookie's id (1). Raises QuireError when
-    it cannot start."""
+    """Run a bookie until it ends, and return the exit status of the process.
+
+    The status is 0 after SIGTERM or SIGINT and after a decommission. It is `EXIT_DISK_FAILED` if
+    the disk failed, and 1 if another process took the bookie's id. Raises QuireError if the bookie
+    cannot start.
+    """
     check_bookie(
         options.directories,
         port=options.port,
@@ -145,7 +153,7 @@ async def _serve(options: BookieOptions) -> int:
             await around.enter_async_context(options.around(bookie))
         if not await _started(bookie, stopping):
             return 0
-        # What is loaded now lives as long as the process: no need to look at it again.
+        # Everything that is loaded now lives as long as the process: exclude it from collections.
         gc.collect()
         gc.freeze()
         tasks.start(_collect_now_and_then())
@@ -170,7 +178,7 @@ def _directories(
 ) -> list[DataDirectory]:
     return [
         DataDirectory(
-            # Of several, one that does not exist may be one that is not mounted.
+            # A missing directory among several may be a disk that is not mounted: do not create it.
             RealDisk(path, make=len(options.directories) == 1),
             ThreadWorker(loop, "quire-log"),
             ThreadWorker(loop, "quire-maintenance"),
@@ -181,7 +189,11 @@ def _directories(
 
 
 async def _started(bookie: Bookie, stopping: asyncio.Event) -> bool:
-    """False: it was to stop before it had started, and is stopped. Errors as `Bookie.start`."""
+    """Start the bookie, and return whether it has started.
+
+    False means that the process was asked to stop before that, and the bookie is stopped. Raises as
+    `Bookie.start` does.
+    """
     starting = asyncio.ensure_future(bookie.start())
     asked = asyncio.ensure_future(stopping.wait())
     try:
@@ -205,7 +217,7 @@ async def _collect_now_and_then() -> None:
 
 
 async def _trim_after_storms(bookie: Bookie) -> None:
-    """Return free memory to the system after a storm of requests, once most of it is free."""
+    """Return free memory to the system after a burst of requests, once most of it is free."""
     while True:
         await asyncio.sleep(TRIM_INTERVAL_S)
         peak_bytes = bookie.service.take_peak_bytes()
@@ -214,7 +226,7 @@ async def _trim_after_storms(bookie: Bookie) -> None:
 
 
 async def _beside(work: Callable[[str], Coroutine[Any, Any, None]], bookie_id: str) -> None:
-    """Whatever becomes of it, the bookie serves."""
+    """Run the work, and start it again after an error. The bookie serves in any case."""
     retry = Retry(BESIDE_BACKOFF, random.Random())
     while True:
         try:
@@ -230,7 +242,7 @@ async def _until_stopped(bookie: Bookie, stopping: asyncio.Event, timeout_s: flo
     await stopping.wait()
     why = bookie.failed.result() if bookie.failed.done() else None
     failure = EXIT_DISK_FAILED if isinstance(why, StorageError) else 1
-    # Decommissioned (CookieError) is what an operator wanted: nobody is to start it again.
+    # An operator wanted the decommission (CookieError), so no supervisor should restart the bookie.
     clean = why is None or isinstance(why, CookieError)
     try:
         async with asyncio.timeout(timeout_s):

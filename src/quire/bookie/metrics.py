@@ -1,8 +1,8 @@
 """The metrics of a bookie.
 
-Metrics with Apache's names serve dashboards for Apache BookKeeper; metrics that begin with `quire_`
-cover everything. They are collected on request. The bookie itself counts plain integers, and
-updates its histograms once for each batch.
+Metrics with Apache's names are for dashboards that were made for Apache BookKeeper. Metrics that
+begin with `quire_` cover everything. They are collected on request. The bookie itself counts plain
+integers, and updates its histograms once for each batch.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ COUNTED = {
     "add_batches": "The number of batches in which the accepted entries arrived",
     "copies": "The number of accepted entries that were replicated from other bookies; the "
     "histograms do not include them",
-    "adds_refused": "The number of runs of adds that were refused because the ledger is fenced, "
-    "the bookie is read-only, or the key is wrong",
+    "adds_refused": "The number of sequences of adds that were refused because the ledger is "
+    "fenced, the bookie is read-only, or the key is wrong",
     "reads": "The number of read requests",
     "read_bytes": "The bytes of entries that were read",
     "reads_from_disk": "The number of read requests that waited for the disk",
@@ -36,8 +36,8 @@ COUNTED = {
     "fences": "The number of requests to fence a ledger",
     "long_polls": "The number of tailing reads that had to wait",
     "forces": "The number of requests to make deferred adds durable",
-    "holds": "The number of times a connection was paused because too many bytes were queued for "
-    "the disk",
+    "holds": "The number of times a connection was paused because too many bytes waited for the "
+    "disk",
     "tls_connections": "The number of connections that were secured with TLS",
     "tls_failures": "The number of TLS handshakes that failed or took too long",
     "tls_refusals": "The number of TLS connections that were refused because the client has no "
@@ -45,13 +45,13 @@ COUNTED = {
     "requests_refused": "The number of requests that were refused because they were not encrypted "
     "or the client was not authorised",
 }
-"""The help of each field of `bookie.service.Counters`, which becomes quire_bookie_NAME_total."""
+"""The help of each field of `service.Counters`, whose metric is quire_bookie_NAME_total."""
 
 SINCE_START = {
     "groups": "The number of groups that the log has written, each with one sync",
     "batches": "The number of batches in the groups that the log has written",
     "bytes_written": "The bytes of entries in the groups that the log has written",
-    "log_given_back_bytes": "The bytes of the log that were released from the system's page cache",
+    "log_given_back_bytes": "The bytes of the log that were dropped from the system's page cache",
     "segments_removed": "The number of segments that were removed",
     "compactions": "The number of compactions that were completed",
     "compactions_major": "The number of completed compactions that used the major ratio",
@@ -65,7 +65,7 @@ SINCE_START = {
     "catch_up_waited_seconds": "Seconds that large reads waited so that adds could go first",
     "index_caches_written": "The number of index caches that were written",
 }
-"""The help of each counter in `StorageStats`, which becomes quire_storage_NAME_total."""
+"""The help of each counter in `StorageStats`, whose metric is quire_storage_NAME_total."""
 
 NOW = {
     "ledgers": "The number of ledgers on this bookie",
@@ -87,15 +87,15 @@ NOW = {
     "damaged_segments": "The number of segments with known damage",
     "damaged_ledgers": "The number of ledgers that lack entries because of known damage",
 }
-"""The help of each other number in `StorageStats`, which becomes quire_storage_NAME."""
+"""The help of each other number in `StorageStats`, whose metric is quire_storage_NAME."""
 
 
 def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
-    """Yield all metrics of a bookie. It asks the system for the free space of the disks.
+    """Yield all metrics of a bookie. This asks the system for the free space of the disks.
 
     Args:
         bookie: The bookie.
-        now_s: The present time of the bookie's monotonic clock.
+        now_s: The current time of the bookie's monotonic clock.
     """
     yield from _as_apache(bookie, now_s)
     yield from _stages(bookie)
@@ -127,7 +127,7 @@ def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
                    [("minor", float(held is not None and held.minor)),
                     ("major", float(held is not None and held.major))])  # fmt: skip
     yield gauge("quire_storage_compaction_suspended_since_seconds",
-                "The Unix time in seconds since when compaction is suspended; 0 if it is not.",
+                "The Unix time in seconds when compaction was suspended; 0 if it is not.",
                 held.since_ms / 1000 if held is not None else 0)  # fmt: skip
     space = bookie.spaces()
     for name, text, which in (("free", "The free bytes", 2), ("total", "The total bytes", 1)):
@@ -162,7 +162,7 @@ def _limits(bookie: Bookie) -> Iterator[Metric]:
         ("connections_refused", "The number of connections that were refused because of "
          "max_connections", limits.counters.refused),
         ("connections_displaced", "The number of connections that were closed because of "
-         "max_connections, to admit another", limits.counters.displaced),
+         "max_connections, to admit another one", limits.counters.displaced),
         ("connections_silent", "The number of connections that were closed because no request "
          "arrived", limits.counters.silent),
         ("connections_unfinished", "The number of connections that were closed because a request "
@@ -190,8 +190,8 @@ def _damage(bookie: Bookie) -> Iterator[Metric]:
                   "The number of times everything that the log had lost was restored.",
                   reports.losses_repaired)  # fmt: skip
     yield gauge("quire_bookie_ledgers_not_whole",
-                "While entries are lost: the number of ledgers that lacked entries in the last "
-                "check of the cluster, or for which this is unknown.",
+                "The number of ledgers that lacked entries in the last check after a loss, or for "
+                "which this is unknown; 0 if nothing is lost.",
                 reports.wanting or 0)  # fmt: skip
 
 
@@ -217,7 +217,7 @@ def _collection(bookie: Bookie, now_s: float) -> Iterator[Metric]:
         ("metadata_went_back", float(guard.went_back)),
     ]
     yield labelled("quire_bookie_garbage_collection_off", "gauge",
-                   "1 if this bookie deletes nothing for this reason, at the last check; "
+                   "1 if this bookie deleted nothing for this reason at its last check; "
                    "otherwise 0.", "reason", reasons)  # fmt: skip
     yield gauge("quire_bookie_metadata_mark_age_seconds",
                 "Seconds since the metadata store accepted this bookie's newest mark; NaN before "
@@ -244,7 +244,7 @@ def _as_apache(bookie: Bookie, now_s: float) -> Iterator[Metric]:
          "from the receipt of the oldest add of a group until the group is durable",
          log.added, None),
         ("bookie_journal_JOURNAL_QUEUE_LATENCY",
-         "from the receipt of the oldest add of a group until the group is begun",
+         "from the receipt of the oldest add of a group until the group is started",
          log.queued, None),
         ("bookie_journal_JOURNAL_SYNC", "for the sync of a group of the log", log.synced, None),
     ):  # fmt: skip
@@ -286,9 +286,9 @@ def _storage_as_apache(bookie: Bookie) -> Iterator[Metric]:
 
 
 def _directory_usage(spaces: Sequence[tuple[str, int, int]]) -> Iterator[Metric]:
-    """Return Apache's metric of each (path, total bytes, free bytes).
+    """Yield Apache's metric of each (path, total bytes, free bytes).
 
-    Apache makes the metric's name from the path, and several paths can give the same name: the
+    Apache builds the metric's name from the path. Several paths can give the same name, so the
     label distinguishes them.
     """
     families: dict[str, list[Sample]] = {}
@@ -297,7 +297,7 @@ def _directory_usage(spaces: Sequence[tuple[str, int, int]]) -> Iterator[Metric]
         usage = 100 * (1 - free / total) if total else math.nan
         families.setdefault(name, []).append(Sample(usage, {"directory": path}))
     text = (
-        "The used share of the file system of a data directory, in percent. Apache makes the name "
+        "The used share of the file system of a data directory, in percent. Apache builds the name "
         "from the path; the label distinguishes directories whose paths give the same name."
     )
     for name, samples in families.items():
@@ -313,7 +313,7 @@ def _stages(bookie: Bookie) -> Iterator[Metric]:
         ("bookie_fence", "from the receipt of a fence until it is durable", times.fences),
         ("log_add", "from the receipt of the oldest add of a group until the group is durable",
          log.added),
-        ("log_queue", "from the receipt of the oldest add of a group until the group is begun",
+        ("log_queue", "from the receipt of the oldest add of a group until the group is started",
          log.queued),
         ("log_write", "for composing a group and passing it to the operating system", log.written),
         ("log_sync", "for the sync of a group", log.synced),

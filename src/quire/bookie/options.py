@@ -1,7 +1,6 @@
 """Checks of a bookie's options that need no I/O.
 
-Call `check_bookie` before starting a bookie: it touches no disk, no network and no metadata store.
-
+Call `check_bookie` before starting a bookie. It uses no disk, no network and no metadata store.
 """
 
 from __future__ import annotations
@@ -57,14 +56,14 @@ def check_directories(directories: Sequence[str]) -> None:
             raise UsageError("the path of a data directory is empty")
         if any(character in path for character in SEPARATORS):
             raise UsageError(
-                f"{path!r} cannot be a data directory: a tab, the end of a line or a NUL cannot be "
-                "stored in a cookie. Use another path"
+                f"{path!r} cannot be a data directory: a cookie cannot contain a tab, a line break "
+                "or a NUL. Use another path"
             )
         real = os.path.normpath(os.path.abspath(path))
         if real in seen:
             raise UsageError(
                 f"the data directory {path} is named twice",
-                remedy="Name each directory once; a bookie keeps a log of its own in each",
+                remedy="Give each directory once. The bookie keeps a separate log in each of them",
             )
         seen[real] = path
 
@@ -74,12 +73,12 @@ def check_host(host: str) -> None:
     if not host or not host.isprintable() or any(character in host for character in " /[]@,;"):
         raise UsageError(
             f"{host!r} is neither a host name nor an address",
-            remedy="Give a name or an address alone: no port, no brackets, no spaces",
+            remedy="Give only a name or an address, without a port, brackets or spaces",
         )
     if host.count(":") == 1:
         raise UsageError(
             f"{host!r} is neither a host name nor an address",
-            remedy="Leave the port out, and give it with --port",
+            remedy="Give the port with --port",
         )
 
 
@@ -108,8 +107,8 @@ def check_config(config: BookieConfig) -> None:
     if 0 < config.writable_free_bytes < config.min_free_bytes:
         raise UsageError(
             f"writable_free_bytes ({config.writable_free_bytes:,}) is less than min_free_bytes "
-            f"({config.min_free_bytes:,}): the bookie would become writable below the mark at "
-            "which it becomes read-only"
+            f"({config.min_free_bytes:,}): the bookie would become writable with less free space "
+            "than that at which it becomes read-only"
         )
     minor, major = config.compact_minor_ratio, config.compact_major_ratio
     if major and minor > major:

@@ -1,4 +1,7 @@
-"""A bookie: storage, registration and connections, wired together. Everything is handed in."""
+"""The bookie: it connects storage, registration, connections and background work.
+
+Disks, threads, network, clock and metadata store are passed in.
+"""
 
 from __future__ import annotations
 
@@ -56,36 +59,41 @@ from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.stats import DirectoryState
 
 LOADING_TOLD_S = 5.0
-"""How often the log says how far the start is with the index."""
+"""Seconds between two log lines about the progress of a start."""
 LOADING_SHOWN_S = 0.25
-"""How often a bar does."""
+"""Seconds between two updates of the progress bar."""
 SERVE_EARLY_AFTER_S = 1.0
-"""A start that takes longer serves reads meanwhile. Most do not, and are not worth telling the
-whole cluster that there is one bookie more to read from, and then that it takes adds, too."""
+"""Seconds after which a bookie that still loads its log begins to serve reads. Most starts are
+faster, and need only one change of the registration."""
 
 UNNAMED_TOLD = 100
 """The number of ledgers that one log line names if a pass may not drop them."""
 
 LoadingBar = Callable[[], AbstractContextManager[Callable[[int], None]]]
-"""Shown while the log is loaded: it is told the per cent."""
+"""A progress bar, as a context manager. Its function receives the loaded share of the log in
+percent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a bookie listens and how others reach it."""
+    """The address that a bookie listens on, and the one under which others reach it."""
 
     bind: str
     port: int
-    """0: any free one."""
+    """The port to listen on. 0 means any free port."""
     advertise: str
     bookie_id: str = ""
-    """'': what the directory's bookie was first started with, else ADVERTISE:PORT. Ledgers name a
-    bookie by its id for good, wherever it moves to: clients find it where it registered."""
+    """The id of the bookie. Empty means the id that the directory's bookie was first started with,
+    or ADVERTISE:PORT for a new directory. Ledgers name a bookie by its id for good, even if it
+    moves. Clients find it at the address that it registered."""
 
 
 class Bookie:
-    """One bookie in the running event loop. `start`, then `stop`; `failed` tells when it cannot go
-    on (its disk failed, or another process has its id)."""
+    """A bookie in the running event loop. Call `start`, and later `stop`.
+
+    The future `failed` is set when the bookie cannot continue, because its disk failed, another
+    process took its id, or it was decommissioned.
+    """
 
     def __init__(
         self,
@@ -104,9 +112,12 @@ class Bookie:
         more_directories: Sequence[DataDirectory] = (),
         loading_bar: LoadingBar | None = None,
     ) -> None:
-        """`disk`, workers and `reader` are those of the first data directory. `loading_bar` is
-        shown in place of lines in the log. `TlsConfigError` if certificates are configured that
-        cannot be used."""
+        """Create a bookie.
+
+        `disk`, the workers and `reader` are those of the first data directory. `loading_bar` is
+        shown instead of log lines. Raises TlsConfigError if the configured certificates cannot be
+        used.
+        """
         check_config(config)
         check_security(config)
         self.config = config
@@ -133,7 +144,7 @@ class Bookie:
         self._serving = False
         self.held_readonly = False
         self.others: tuple[Endpoint, ...] = ()
-        """What its process serves besides, told when it registers."""
+        """Further endpoints of its process, such as HTTP. The registration names them."""
         self._clearing = False
         self._mass_deletion = MassDeletionCheck(config.gc_interval_s, clock.monotonic)
         self._collecting = asyncio.Lock()
@@ -142,33 +153,33 @@ class Bookie:
         self._orders: Orders | None = None
         self._over_replicated: OverReplicated | None = None
         self.collection: CollectionGuard | None = None
-        """The guard of garbage collection; None before the directories were checked."""
+        """The guard of garbage collection. None before the directories were checked."""
         self.damage_reports: DamageReports | None = None
         self.rollbacks: Rollbacks | None = None
         self._tasks = TaskSet()
-        # For the pauses between retries.
+        # The source of randomness for the pauses between retries.
         rng = random.Random(int.from_bytes(random_bytes(8), "big"))
         self._announcement = Announcement(lambda: self.writable, log, self._tasks, rng)
 
     @property
     def writable(self) -> bool:
-        """Whether it takes entries of writers: it has read its log, has room, and is not being
-        drained."""
+        """Whether it accepts entries of writers. It does if it has read its log, has space, and is
+        not being drained."""
         return self._recovered and self.store.writable and not self._held_back
 
     @property
     def _held_back(self) -> bool:
-        """Whether it takes nothing of writers, room or not."""
+        """Whether an operator keeps it read-only, regardless of its space."""
         return self.held_readonly or (self._orders is not None and self._orders.draining)
 
     @property
     def recovered(self) -> bool:
-        """Whether its log was read: before that the store knows nothing."""
+        """Whether its log was read. Before that the store knows nothing."""
         return self._recovered
 
     @property
     def loading_percent(self) -> int:
-        """How far it is with its log."""
+        """The share of its log that is loaded, in percent."""
         return 100 if self._recovered else self.store.loading_percent
 
     @property
@@ -178,33 +189,41 @@ class Bookie:
 
     @property
     def status(self) -> int:
-        """As Apache counts it: 1: writable, 0: read-only, -1: not registered."""
+        """Apache's number for the state: 1 writable, 0 read-only, -1 not registered."""
         return int(self.writable) if self._serving and not self.failed.done() else -1
 
     def hold_readonly(self, held: bool) -> None:
-        """Take no entries of writers from now on, or take them again where nothing else stands
-        against it. Forgotten at the next start; for good it is `quire bookie decommission`."""
+        """Keep the bookie read-only, or stop doing so.
+
+        If it is no longer held, it accepts entries of writers again unless something else prevents
+        that. The next start forgets this. To remove a bookie for good, use
+        `quire bookie decommission`.
+        """
         if held != self.held_readonly:
             self.held_readonly = held
             if self._recovered:
                 self._on_writable_changed(self.store.writable)
 
     def spaces(self) -> list[tuple[str, int, int]]:
-        """Path, total and free bytes of each data directory whose file system can be asked."""
+        """Return the path, total bytes and free bytes of each data directory.
+
+        A directory whose file system does not answer is left out.
+        """
         found = []
         for disk in self._disks:
             try:
                 found.append((disk.path, disk.total_bytes(), disk.free_bytes()))
             except OSError:
-                continue  # it failed, which the state of the directory says
+                continue  # it failed; the state of the directory shows that
         return found
 
     async def start(self) -> None:
-        """Check the directory, recover its log, register, then listen. A long recovery is not
-        waited for: meanwhile it is registered as read-only, and serves what it has loaded.
+        """Check the directories, recover the log, register, and listen.
 
-        On return the bookie is registered and serves. Raises StartError, CookieError, StorageError,
-        metadata errors; then nothing is left running and nothing stored was changed.
+        If the recovery takes long, the bookie registers as read-only meanwhile, and serves what it
+        has loaded. On return the bookie is registered and serves. Raises StartError, CookieError,
+        StorageError and metadata errors. Then nothing is left running, and no stored entry was
+        changed.
         """
         try:
             await self._start()
@@ -245,7 +264,7 @@ class Bookie:
         return [disk for disk in self._disks if disk.path not in checked.put_aside]
 
     async def _prepare_background(self, usable: Sequence[Disk]) -> None:
-        """Make what needs the identity of this bookie, and follow the orders of operators."""
+        """Create the parts that need the identity of this bookie, and follow operators' orders."""
         self._orders = await Orders.follow(
             self.metadata, self.bookie_id, self._on_orders, self._on_retired, self._log, self._tasks
         )
@@ -279,14 +298,14 @@ class Bookie:
         self.store.start()
 
     async def _serve(self, port: Port) -> None:
-        """Register and listen, unless the bookie does so since it began to load its log."""
+        """Register and listen, unless the bookie already did so while it loaded its log."""
         writable = self._tell_service()
         if self.service.loading_store is not None:
             self._end_loading(self.service.loading_store)
             self._announcement.soon()
             return
         await self._register(port, writable=writable)
-        if self.writable != writable:  # it changed while nobody could be told
+        if self.writable != writable:  # it changed during the registration
             self._announcement.soon()
         await self._listen(port)
 
@@ -315,7 +334,7 @@ class Bookie:
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
-            await asyncio.wait([work])  # the directories are not given back before its end
+            await asyncio.wait([work])  # keep the directories until the work has ended
             raise
 
     async def _register(self, port: Port, *, writable: bool) -> None:
@@ -333,8 +352,11 @@ class Bookie:
         lost.add_done_callback(self._on_registration_lost)
 
     async def _recover(self) -> RecoveryReport:
-        """On a thread, where there is one: a large index takes its time, and whoever asks is told
-        how far it is."""
+        """Recover the log, on a thread if there is one.
+
+        A large index takes a while to load. Meanwhile the bookie reports its progress, and serves
+        what it has loaded.
+        """
         if self._reader is None:
             return self.store.recover()
         telling = self._tasks.start(self._tell_loading())
@@ -345,14 +367,14 @@ class Bookie:
                 await self._serve_while_loading()
             return await asyncio.shield(work)
         except BaseException:
-            # It may be writing: the directories are not given back before its end.
+            # The thread may be writing: keep the directories until it has ended.
             self.store.stop_loading()
             if not work.done():
                 self._log("loading_stopped", bookie=self.bookie_id, percent=self.loading_percent)
             while not work.done():
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([work])
-            # Then it has opened files, which the stop closes.
+            # If the recovery succeeded, it has opened files, which `stop` closes.
             self._recovered = not work.cancelled() and work.exception() is None
             raise
         finally:
@@ -370,11 +392,13 @@ class Bookie:
                 await asyncio.sleep(LOADING_SHOWN_S)
 
     async def _serve_while_loading(self) -> None:
-        """Serve the entries that are loaded already. The bookie takes no adds before it knows which
-        ledgers are fenced."""
+        """Serve the entries that are loaded already.
+
+        The bookie accepts no adds before it knows which ledgers are fenced.
+        """
         assert self._port is not None
         partial = LoadingStore(self.store)
-        # It has of a store what the service asks for while it is `loading`.
+        # It has everything that the service uses of a store while `loading` is set.
         self.service.store, self.service.loading = cast(Store, partial), True
         self.service.loading_store = partial
         await self._listen(self._port)
@@ -402,7 +426,7 @@ class Bookie:
             self._repeat(config.damage_report_interval_s, self.report_damage)
 
     async def stop(self) -> None:
-        """Withdraw, answer what is queued, seal the log. Safe to call twice."""
+        """End the registration, answer queued requests, and close the log. Safe to call twice."""
         self._serving = False
         if self._port is not None:
             self._port.close()
@@ -412,7 +436,7 @@ class Bookie:
         self.store.end_early()
         await self._announcement.withdraw()
         if self._recovered:
-            if not self.service.loading:  # else nothing was taken, nor has the store been started
+            if not self.service.loading:  # otherwise there are no adds, and the store never started
                 await self.service.drain()
             await self.store.close()
             if self._begun and self.rollbacks is not None:
@@ -424,8 +448,10 @@ class Bookie:
             self._log("stopped", bookie=self.bookie_id)
 
     async def collect_garbage(self) -> str:
-        """Make one pass now. Return '', or the reason why nothing was deleted, which is also
-        logged."""
+        """Make one pass now.
+
+        Return '', or the reason why nothing was deleted, which is also logged.
+        """
         assert self.collection is not None
         try:
             async with self._collecting:
@@ -439,7 +465,7 @@ class Bookie:
                 )
             self._release_long_polls()
         except CollectionOffError as error:
-            if not self._collection_off:  # a full disk asks often
+            if not self._collection_off:  # log it once, because a full disk causes many passes
                 self._log("garbage_collection_off", error=str(error))
             self._collection_off = True
             return str(error)
@@ -458,7 +484,7 @@ class Bookie:
         return 0 if self._over_replicated is None else len(self._over_replicated.unread)
 
     async def _tell_unnamed(self) -> None:
-        """Log the ledgers that an operator has to examine before accepting the store."""
+        """Log the ledgers that an operator must examine before accepting the store."""
         try:
             found = await unnamed_ledgers(self.store, self.metadata, self._instance_id)
         except QuireError as error:
@@ -468,8 +494,11 @@ class Bookie:
             self._log("garbage_unnamed", count=len(found), last=last, ledgers=found[:UNNAMED_TOLD])
 
     async def collect_over_replicated(self) -> None:
-        """One pass now, for copies that no metadata names; an error is logged. It drops what the
-        pass before found already, so passes must be far apart (`over_replicated`)."""
+        """Make one pass now for copies that no metadata names. Errors are logged.
+
+        The pass drops copies that the previous pass also found, so passes must be far apart
+        (`over_replicated`).
+        """
         assert self._over_replicated is not None
         try:
             await self._over_replicated.collect(self._log)
@@ -479,26 +508,31 @@ class Bookie:
             self._log("over_replicated_skipped", error=str(error))
 
     async def report_damage(self) -> None:
-        """One pass now: ledgers with entries that are damaged or lost here are marked as lacking
-        replicas. An error is logged, and the next pass tries again."""
+        """Make one pass now that marks ledgers with damaged or lost entries as under-replicated.
+
+        Errors are logged, and the next pass tries again.
+        """
         assert self.damage_reports is not None
         try:
             await self.damage_reports.report(self._log)
         except (QuireError, CookieError) as error:
             self._log("damage_report_failed", error=str(error))
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internal methods ---------------------------------------------------------------------
 
     def _choose_id(self, address: str, found: Sequence[FoundDirectory]) -> str:
-        """What is asked for; else what the directory's bookie was first started with, wherever it
-        listens now; else this address."""
+        """Return the id of this bookie.
+
+        It is the configured id, or the id that the directory's bookie was first started with, or
+        this address.
+        """
         if self.address.bookie_id:
             return self.address.bookie_id
         kept = next((one.cookie.bookie_id for one in found if one.cookie is not None), "")
         if not kept and len(found) == 1 and found[0].error is not None:
-            kept = remembered_id(found[0].disk, self.metadata.uri)  # says why it cannot be read
+            kept = remembered_id(found[0].disk, self.metadata.uri)  # raises if it cannot be read
         if kept and kept != address:
-            self._log("id_kept", bookie=kept, address=address, why="the directory was begun as it")
+            self._log("id_kept", bookie=kept, address=address, why="the directory has this id")
         chosen = kept or address
         check_bookie_id(chosen)
         return chosen
@@ -520,7 +554,8 @@ class Bookie:
         where = host_port(self.address.bind, self.address.port)
         if error.errno == errno.EADDRINUSE:
             return StartError(
-                f"port {where} is in use", remedy="Choose another with --port, or stop its user"
+                f"port {where} is in use",
+                remedy="Choose another port with --port, or stop the process that uses it",
             )
         return StartError(f"cannot listen on {where}: {error.strerror}")
 
@@ -534,16 +569,16 @@ class Bookie:
 
     async def _check_space(self) -> None:
         self.store.check_space()
-        self._clear_if_full()  # Nothing tells of it where the bookie was read-only before.
+        self._clear_if_full()  # there is no event if the bookie was read-only before
 
     def _on_directory_changed(self, one: DirectoryState) -> None:
-        """One of several."""
+        """Log the new state of one of several directories."""
         self._log(f"directory_{one.state.replace('-', '_')}", directory=one.path, why=one.reason)
         if one.state == "failed":
             self._release_long_polls()
 
     def _release_long_polls(self) -> None:
-        """Of ledgers that are not here any more."""
+        """End the long polls of ledgers that are no longer here."""
         for ledger_id in self.service.long_polls.ledger_ids():
             if ledger_id not in self.store.ledgers:
                 self.service.long_polls.release(ledger_id)
@@ -570,7 +605,7 @@ class Bookie:
         self._clear_if_full()
 
     def _tell_service(self) -> bool:
-        """Whether the bookie takes new ledgers."""
+        """Update the service, and return whether the bookie is writable."""
         held_back = self._held_back
         self.service.writable = self.store.all_writable and not held_back
         self.service.partly_writable = not self.service.writable and not held_back
@@ -578,7 +613,7 @@ class Bookie:
 
     def _why_read_only(self) -> str:
         found = [f"{one.path}: {one.reason}" for one in self.store.directories() if one.reason]
-        return "; ".join(["an operator has said so"] * self._held_back + found)
+        return "; ".join(["an operator has made it read-only"] * self._held_back + found)
 
     def _clear_if_full(self) -> None:
         if self.store.disk_full and not self._clearing:
@@ -586,7 +621,7 @@ class Bookie:
             self._tasks.start(self._clear())
 
     async def _clear(self) -> None:
-        """Without room, deletions are looked for more often: they are what makes room."""
+        """Collect garbage more often while the disk is full, because that frees space."""
         try:
             while self.store.disk_full:
                 await asyncio.sleep(min(self.config.gc_full_interval_s, self.config.gc_interval_s))
@@ -599,7 +634,7 @@ class Bookie:
         self._log(name, **asdict(one))
 
     def _on_damage(self, path: str, damage: SegmentDamage, healed: bool) -> None:
-        """One line for each segment."""
+        """Log one line for each damaged segment."""
         if healed:
             self._log("damage_healed", directory=path, segment=damage.number)
         else:
@@ -608,7 +643,7 @@ class Bookie:
 
     def _on_orders(self) -> None:
         if not self._recovered:
-            return  # The start asks for them when it registers.
+            return  # the registration at the end of the start considers the orders
         self._log("draining" if not self.writable else "not_draining", bookie=self.bookie_id)
         self._on_writable_changed(self.store.writable)
 

@@ -1,1 +1,4 @@
-"""Bytes <-> frozen values. Pure: imports nothing of ours but `errors`, does no I/O."""
+"""Conversion between bytes and frozen values.
+
+This package does no I/O. Of Quire's other modules it imports only `errors`.
+"""

@@ -1,5 +1,8 @@
-"""Many rows of one layout, packed or taken apart by one call for `ROWS_MAX` of them. Where entries
-of thousands of ledgers come in turn, a call for each row would be a good part of what they cost."""
+"""Packing of many rows of one layout with one call of `struct` for `ROWS_MAX` rows.
+
+If the entries of thousands of ledgers arrive in turn, a call for each row would be a large part of
+their cost.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from typing import Any
 from quire.codec.entry.digest import Buffer
 
 ROWS_MAX = 128
-"""In one call: what `struct` keeps of so many rows of four fields takes 16 KB."""
+"""The number of rows in one call. What `struct` keeps for as many rows of four fields takes 16
+KB."""
 LAYOUTS_MAX = 256
-"""Layouts that are kept, each of one number of rows."""
+"""The number of layouts that are kept. Each is for one number of rows."""
 
 
 @lru_cache(maxsize=LAYOUTS_MAX)
@@ -24,8 +28,15 @@ def _layout(order: str, row: str, count: int) -> struct.Struct:
 def pack_rows(
     order: str, row: str, first: Sequence[Any], columns: Mapping[int, Sequence[int]], count: int
 ) -> bytes:
-    """`count` rows like `first`, but for the fields of which there are columns. `order` and `row`:
-    as `struct` has them."""
+    """Return `count` packed rows that differ from `first` only in the fields that have a column.
+
+    Args:
+        order: The byte order, as `struct` writes it.
+        row: The format of one row, as `struct` writes it.
+        first: The fields of a row.
+        columns: The values of a field in all rows, by the index of the field.
+        count: The number of rows.
+    """
     width = len(first)
     packed = []
     for at in range(0, count, ROWS_MAX):
@@ -40,7 +51,7 @@ def pack_rows(
 def unpack_rows(
     order: str, row: str, width: int, data: Buffer, row_bytes: int
 ) -> list[tuple[Any, ...]]:
-    """The `width` columns of whole rows."""
+    """Return the `width` columns of packed rows. Bytes after the last whole row are ignored."""
     count = len(data) // row_bytes
     fields: tuple[Any, ...] = ()
     for at in range(0, count, ROWS_MAX):

@@ -1,6 +1,7 @@
-"""Protobuf's varints: 7 bits per byte, low bits first; negative numbers as 64-bit two's complement.
+"""Protobuf's varints: 7 bits in each byte, the lowest bits first.
 
-Only code that handles many requests as columns reads and writes them by hand (`wire/v3_adds`).
+Negative numbers are 64-bit two's complement. Only code that handles many requests as columns reads
+and writes varints by hand (`wire/v3_adds`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ _SMALL = [bytes((value,)) for value in range(0x80)]
 
 
 def encode_varint(value: int) -> bytes:
-    if 0 <= value <= 0x7F:  # most are: field numbers, sizes, quorums
+    """Return a number as a varint."""
+    if 0 <= value <= 0x7F:  # the usual case: field numbers, sizes, quorums
         return _SMALL[value]
     value &= _MASK64
     out = bytearray()
@@ -29,7 +31,11 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes, offset: int) -> tuple[int, int]:
-    """The unsigned value at `offset` and the offset behind it."""
+    """Return the unsigned number at `offset`, and the offset after it.
+
+    Raises:
+        WireError: The bytes end inside the number, or it is too long.
+    """
     if offset < len(data) and data[offset] < 0x80:
         return data[offset], offset + 1
     value = 0
@@ -44,5 +50,5 @@ def decode_varint(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def int64(value: int) -> int:
-    """The signed meaning of a varint."""
+    """Return the signed value of an unsigned 64-bit number."""
     return value - (1 << 64) if value >> 63 else value

@@ -1,4 +1,4 @@
-"""What the drivers of the metadata store share.
+"""The checks, errors and encodings that the drivers of the metadata store share.
 
 The first half has checks of arguments, errors and the encoding of registrations. The second half is
 about the tree and about lost sessions.
@@ -87,8 +87,7 @@ def check_size(data: bytes, what: str) -> bytes:
 
 
 def check_key(key: Sequence[str]) -> tuple[str, ...]:
-    """Return `key` as a tuple, or raise UsageError unless every part can be a name in every
-    store."""
+    """Return `key` as a tuple, or raise UsageError if a part cannot be a name in every store."""
     parts = tuple(key)
     if isinstance(key, str) or not parts:
         raise UsageError(
@@ -120,7 +119,7 @@ def no_such_ledger(ledger_id: int) -> NoSuchLedgerError:
 
 def ledger_exists(ledger_id: int) -> LedgerExistsError:
     return LedgerExistsError(
-        f"ledger {ledger_id} exists already",
+        f"ledger {ledger_id} already exists",
         remedy="Choose another id, or let the store generate one",
     )
 
@@ -176,8 +175,10 @@ def new_instance_id(rng: random.Random) -> str:
 
 
 def stamped(metadata: LedgerMetadata, clock: Clock) -> LedgerMetadata:
-    """Return the metadata with the present time as its creation time, if it stores one and has none
-    yet."""
+    """Return the metadata with the present time as its creation time, if it must store one.
+
+    A creation time that it has already is kept.
+    """
     if metadata.ctime_stored and metadata.ctime_ms < 0:
         return replace(metadata, ctime_ms=clock.now_ms())
     return metadata
@@ -360,7 +361,7 @@ def missing(operation: Operation) -> NoSuchKeyError:
 
 
 def exists_already(operation: Operation) -> KeyExistsError:
-    return KeyExistsError(f"{_named(operation)}: the node exists already")
+    return KeyExistsError(f"{_named(operation)}: the node already exists")
 
 
 def version_conflict(operation: Operation, found: int | None = None) -> VersionConflictError:
@@ -419,8 +420,10 @@ class _SessionWatch(WatchHandle):
         self._context = copy_context()
 
     def notify(self) -> None:
-        """Schedule the callback on the event loop. An error in it then does not reach the
-        driver."""
+        """Schedule the callback on the event loop.
+
+        An error in it then does not reach the driver.
+        """
         self._loop.call_soon(self._deliver, context=self._context)
 
     def _deliver(self) -> None:

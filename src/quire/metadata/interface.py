@@ -110,8 +110,10 @@ class MetadataStore(Protocol):
 
     @property
     def tree(self) -> Tree:
-        """The tree of nodes at paths that the caller chooses, changed in transactions. Streams use
-        it."""
+        """The tree of nodes at paths that the caller chooses, changed in transactions.
+
+        Streams use it.
+        """
         ...
 
     async def close(self) -> None:
@@ -201,13 +203,14 @@ class MetadataStore(Protocol):
         ...
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Delete the metadata of a ledger, whatever its version. Succeeds if the ledger does not
-        exist."""
+        """Delete the metadata of a ledger, whatever its version.
+
+        Succeeds if the ledger does not exist.
+        """
         ...
 
     def list_ledgers(self, first: int = 0, *, complete: bool = False) -> AsyncIterator[LedgerRange]:
-        """Yield all ledgers from `first` on, in ascending ranges that cover [first, 2**63-1]
-        without a gap.
+        """Yield all ledgers from `first` on, in ascending ranges without a gap up to 2**63-1.
 
         Every failure raises an error: a missing root, a missing LAYOUT, a lost connection. A
         failure never yields a shorter list (metadata spec, 3.2).

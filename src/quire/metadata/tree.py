@@ -105,8 +105,10 @@ class Tree(Protocol):
 
     @property
     def session_id(self) -> int:
-        """The id of the session that holds the ephemeral nodes. It changes when the session is
-        lost."""
+        """The id of the session that holds the ephemeral nodes.
+
+        It changes when the session is lost.
+        """
         ...
 
     async def read(self, path: str) -> Versioned[bytes]:

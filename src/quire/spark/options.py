@@ -1,7 +1,7 @@
-"""The options of the data source, typed. Pure, without Spark.
+"""The typed options of the data source. This module needs no Spark and does no I/O.
 
-Options are case-insensitive (Spark hands them over in lower case); one that is unknown or cannot be
-is a `UsageError` that names it. The password never shows in a `repr`.
+Option names are case-insensitive, because Spark passes them in lower case. An unknown or invalid
+option is a `UsageError` that names it. Passwords do not appear in a `repr`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ENV_PLACEMENT = "QUIRE_PLACEMENT"
 ENV_TLS = ("QUIRE_TLS_CA", "QUIRE_TLS_CERT", "QUIRE_TLS_KEY")
 DEFAULT_NAMESPACE = "/streams"
 PARTITION_BYTES = 64 * 1024 * 1024
-"""Of one task: enough that its fixed cost (some 10 ms) does not count."""
+"""The default size of a task in bytes, at which its fixed cost of about 10 ms does not matter."""
 MIN_PARTITIONS_MAX = 10_000
 
 SHARED = ("metadata", "dataset", "password", "tlsCa", "tlsCert", "tlsKey")
@@ -61,26 +61,36 @@ QUERY_ONLY = ("writerId", "takeover")
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """`ledger` or `ledgers` or `dataset` says what is read."""
+    """The options for reading ledgers or a dataset.
+
+    The option `ledger`, `ledgers` or `dataset` selects what is read.
+    """
 
     metadata: str
-    """The cluster's metadata URI. The default is QUIRE_METADATA of the driver's environment."""
+    """The metadata URI of the cluster, by default from QUIRE_METADATA of the driver."""
     ledgers: tuple[int, ...] = ()
+    """The ids of the ledgers to read, from the option `ledger` or `ledgers`."""
     dataset: str | None = None
+    """The dataset to read, as it is when the query is planned."""
     password: bytes = field(default=b"", repr=False)
+    """The password of the ledgers. The default is QUIRE_PASSWORD of the driver's environment."""
     recover: bool = False
-    """Whether open ledgers are fenced and closed first. Otherwise the entries that are acknowledged
-    now are read."""
+    """Whether to fence and close open ledgers, instead of reading what is acknowledged now."""
     columns: tuple[str, ...] = COLUMNS
+    """The columns to read."""
     pushdown: bool = False
+    """Whether comparisons of `ledger_id` and `entry_id` with constants reduce what is read."""
     partition_entries: int | None = None
-    """The largest number of entries that one task reads."""
+    """The largest number of entries of one task, or None for no limit."""
     partition_bytes: int = PARTITION_BYTES
-    """The approximate number of bytes that one task reads. All entries of a ledger count as equally
-    large."""
+    """The approximate largest size of one task in bytes.
+
+    All entries of a ledger count as equally large.
+    """
     min_partitions: int = 1
+    """The smallest number of tasks."""
     tls: TlsClientConfig | None = None
-    """The TLS settings. The files must exist on every machine that runs tasks."""
+    """The TLS settings of connections to bookies. Every machine that runs tasks needs the files."""
 
     @classmethod
     def parse(
@@ -90,7 +100,10 @@ class ReadOptions:
         pushdown: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> ReadOptions:
-        """`pushdown` is the default of that option."""
+        """Parse the options that a user gave. Raises UsageError.
+
+        `pushdown` is the default of the option with this name.
+        """
         given = GivenOptions(options, READING, "reading", (*WRITING, *STREAM_READING))
         ledgers: tuple[int, ...] | None = given.take("ledgers", _ledger_ids, None)
         if (ledger := given.take("ledger", _ledger_id, None)) is not None:
@@ -100,7 +113,7 @@ class ReadOptions:
         dataset = given.take("dataset", parse_dataset, None)
         if (dataset is None) == (ledgers is None):
             raise UsageError(
-                "nothing says what to read"
+                "no option selects what to read"
                 if dataset is None
                 else "options 'dataset' and 'ledgers' exclude each other",
                 remedy="Set one of the options 'stream', 'streams', 'streamPattern', 'dataset', "
@@ -123,30 +136,44 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
+    """The options for writing a dataset."""
+
     metadata: str
+    """The metadata URI of the cluster, by default from QUIRE_METADATA of the driver."""
     dataset: str
+    """The dataset that the ledgers are published to."""
     password: bytes = field(default=b"", repr=False)
+    """The password of the ledgers. The default is QUIRE_PASSWORD of the driver's environment."""
     ensemble: int = 3
+    """The number of bookies over which the entries of a ledger are spread."""
     write_quorum: int = 3
+    """The number of bookies that store each entry."""
     ack_quorum: int = 2
+    """The number of bookies that must have fsynced an entry."""
     digest: DigestType = DigestType.CRC32C
+    """The digest of the entries."""
     value_column: str | None = None
+    """The column that becomes the entries. By default it is `value`, or the only column."""
     txn_id: str | None = None
-    """The id of the job. A job that was published under this id is not published again."""
+    """An id that makes the write idempotent: what was published under it is not published again."""
     placement: str = ""
-    """The placement of new ledgers, in the form of `parse_placement`. Files that it names must
-    exist on every machine that runs tasks. Empty: any bookies."""
+    """The bookies to use, in the form of `parse_placement`, or "" for any bookies.
+
+    Every machine that runs tasks needs the files that it names.
+    """
     tls: TlsClientConfig | None = None
+    """The TLS settings of connections to bookies. Every machine that runs tasks needs the files."""
 
     @classmethod
     def parse(
         cls, options: Mapping[str, str], *, environ: Mapping[str, str] = os.environ
     ) -> WriteOptions:
+        """Parse the options that a user gave. Raises UsageError."""
         given = GivenOptions(options, WRITING, "writing", (*READING, *STREAM_WRITING, *QUERY_ONLY))
         dataset = given.take("dataset", parse_dataset, None)
         if dataset is None:
             raise UsageError(
-                "nothing says where to write",
+                "no option selects where to write",
                 remedy="Set one of the options 'stream', 'streams' and 'dataset'",
             )
         parsed = cls(
@@ -164,14 +191,15 @@ class WriteOptions:
         )
         if not parsed.ensemble >= parsed.write_quorum >= parsed.ack_quorum:
             raise UsageError(
-                f"ensemble {parsed.ensemble} >= writeQuorum {parsed.write_quorum} >= ackQuorum "
-                f"{parsed.ack_quorum} does not hold"
+                "options must satisfy ensemble >= writeQuorum >= ackQuorum, but ensemble is "
+                f"{parsed.ensemble}, writeQuorum is {parsed.write_quorum} and ackQuorum is "
+                f"{parsed.ack_quorum}"
             )
         return parsed
 
 
 def reading_kind(options: Mapping[str, str]) -> str:
-    """ "table", "streams" or "ledgers" (datasets too): what the options ask for."""
+    """Return what the options select: "table", "streams", or "ledgers" (also for datasets)."""
     given = {name.lower() for name in options}
     if "table" in given:
         return "table"
@@ -179,7 +207,7 @@ def reading_kind(options: Mapping[str, str]) -> str:
 
 
 def writes_streams(options: Mapping[str, str]) -> bool:
-    """Whether streams are asked for; otherwise a dataset."""
+    """Return whether the options select streams, and not a dataset."""
     given = {name.lower() for name in options}
     return bool(given & {"stream", "streams", "streamcolumn", "namespace"})
 
@@ -188,7 +216,7 @@ def writes_streams(options: Mapping[str, str]) -> bool:
 
 
 class GivenOptions:
-    """What the user set, by lower-case name."""
+    """The options that the user set, by lower-case name."""
 
     def __init__(
         self,
@@ -199,10 +227,10 @@ class GivenOptions:
     ) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
         if "provider" in self._values:
-            # CREATE TABLE gets what the table will have as properties, the options among them under
-            # `option.`; whoever reads or writes it then gets nothing.
+            # CREATE TABLE passes the table's properties, with the options under `option.`. Reading
+            # or writing the table later passes none of them.
             raise UsageError(
-                "Spark does not hand the options of a table to Python data sources",
+                "Spark does not pass the options of a table to Python data sources",
                 remedy="Use CREATE TEMPORARY VIEW instead of CREATE TABLE",
             )
         names = {name.lower(): name for name in known}
@@ -211,7 +239,7 @@ class GivenOptions:
             if name in names:
                 continue
             if name in others:
-                raise UsageError(f"option '{others[name]}' is of no use for {doing}")
+                raise UsageError(f"option '{others[name]}' cannot be used for {doing}")
             if name == "path":
                 raise UsageError(
                     "the quire data source has no paths", remedy="Use .option('dataset', NAME)"
@@ -221,10 +249,11 @@ class GivenOptions:
                 f"unknown option '{name}' for {doing}",
                 remedy=f"Did you mean '{(others | names)[near]}'?"
                 if near
-                else f"Known are: {', '.join(known)}",
+                else f"The options are: {', '.join(known)}",
             )
 
     def take(self, name: str, parse: Callable[[str], T], default: D) -> T | D:
+        """Return the parsed value of an option, or the default. Raises UsageError."""
         text = self._values.get(name.lower())
         if text is None:
             return default
@@ -236,10 +265,11 @@ class GivenOptions:
             raise UsageError(f"option '{name}': {error}") from None
 
     def metadata(self, environ: Mapping[str, str]) -> str:
+        """Return the metadata URI from the options or the environment. Raises UsageError."""
         uri = self.take("metadata", str, None) or environ.get(ENV_METADATA)
         if not uri:
             raise UsageError(
-                "nothing says which cluster is meant",
+                "no option selects the cluster",
                 remedy=f"Set the option 'metadata', or {ENV_METADATA} before Spark starts, to the "
                 "metadata URI",
             )
@@ -251,12 +281,14 @@ class GivenOptions:
         return self.take("namespace", namespace_path, None) or namespace_path(default)
 
     def placement(self, environ: Mapping[str, str]) -> str:
+        """Return the placement from the options or the environment."""
         text = self.take("placement", parse_name, None) or environ.get(ENV_PLACEMENT, "")
         if text:
             parse_placement(text)
         return text
 
     def tls(self, environ: Mapping[str, str]) -> TlsClientConfig | None:
+        """Return the TLS settings from the options or the environment, or None."""
         names = ("tlsCa", "tlsCert", "tlsKey")
         authorities, certificate, key = (
             self.take(name, parse_name, None) or environ.get(variable) or None
@@ -273,10 +305,14 @@ class GivenOptions:
         )
 
     def password(self, environ: Mapping[str, str]) -> bytes:
-        """Of the driver's environment, where it stands in no statement of SQL and in no script."""
+        """Return the password from the options or the driver's environment.
+
+        In the environment it appears in no SQL statement and in no script.
+        """
         return self._values.get("password", environ.get(ENV_PASSWORD, "")).encode()
 
     def columns(self, every: tuple[str, ...] = COLUMNS) -> tuple[str, ...]:
+        """Return the columns that the options `columns` and `value` select."""
         value = self.take("value", parse_boolean, None)
         columns = self.take("columns", lambda text: _columns(text, every), None)
         if columns is None:
@@ -287,13 +323,15 @@ class GivenOptions:
 
 
 def parse_integer(text: str) -> int:
+    """Return the whole number that a text stands for. Raises ValueError."""
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no whole number") from None
+        raise ValueError(f"{text!r} is not a whole number") from None
 
 
 def parse_positive(text: str) -> int:
+    """Return a whole number of at least 1. Raises ValueError."""
     number = parse_integer(text)
     if number < 1:
         raise ValueError(f"{number} is less than 1")
@@ -301,6 +339,7 @@ def parse_positive(text: str) -> int:
 
 
 def parse_partitions(text: str) -> int:
+    """Return a number of tasks. Raises ValueError."""
     number = parse_positive(text)
     if number > MIN_PARTITIONS_MAX:
         raise ValueError(f"{number} is more than {MIN_PARTITIONS_MAX}")
@@ -308,24 +347,29 @@ def parse_partitions(text: str) -> int:
 
 
 def parse_boolean(text: str) -> bool:
+    """Return the boolean that a text stands for. Raises ValueError."""
     if text.lower() not in ("true", "false"):
         raise ValueError(f"{text!r} is neither true nor false")
     return text.lower() == "true"
 
 
 def parse_name(text: str) -> str:
+    """Return a text that is not empty. Raises ValueError."""
     if not text:
-        raise ValueError("it is empty")
+        raise ValueError("the value is empty")
     return text
 
 
 def parse_dataset(text: str) -> str:
+    """Return the name of a dataset. Raises ValueError or UsageError."""
     return check_dataset_name(parse_name(text))
 
 
 def parse_stream(text: str) -> str:
-    """Return the name as it was given, because a checkpoint refers to the stream by it. Raises
-    UsageError."""
+    """Return the name of a stream, exactly as it was given. Raises UsageError.
+
+    A checkpoint refers to the stream by this name.
+    """
     return check_stream_name(text)
 
 
@@ -347,7 +391,7 @@ def _columns(text: str, every: tuple[str, ...]) -> tuple[str, ...]:
     columns = tuple(part.strip().lower() for part in text.split(","))
     for name in columns:
         if name not in every:
-            raise ValueError(f"there is no column {name!r}, only {', '.join(every)}")
+            raise ValueError(f"there is no column {name!r}. The columns are {', '.join(every)}")
     if len(set(columns)) != len(columns):
         raise ValueError(f"a column is given twice: {text}")
     return columns

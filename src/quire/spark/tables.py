@@ -1,18 +1,18 @@
-"""Metadata as tables: `spark.read.format("quire").option("table", "segments").load()`.
+"""Tables of metadata: `spark.read.format("quire").option("table", "segments").load()`.
 
-| table         | a row for                                                   |
-|---------------|-------------------------------------------------------------|
-| ledgers       | each ledger                                                 |
-| fragments     | each part of a ledger with an ensemble of its own           |
-| bookies       | each bookie that is registered, or that has ever been       |
-| streams       | each stream                                                 |
-| segments      | each segment of a stream                                    |
-| subscriptions | each position that a reader keeps with a stream             |
-| lag           | the same, with what lies between the position and the end   |
+| table         | one row for                                                     |
+|---------------|-----------------------------------------------------------------|
+| ledgers       | each ledger                                                     |
+| fragments     | each part of a ledger that has its own ensemble                 |
+| bookies       | each bookie that is registered, or that once was                |
+| streams       | each stream                                                     |
+| segments      | each segment of a stream                                        |
+| subscriptions | each position that a reader stores with a stream                |
+| lag           | each such position, with the records between it and the end     |
 
-The last four cover one namespace with the option `namespace`, or else all of them. Items that
-disappear while a table is read are left out. A ledger, stream or namespace that cannot be read has
-one row, with the reason in the column `error`; that column is null in all other rows.
+The last four cover one namespace if the option `namespace` is set, and all namespaces otherwise.
+Items that disappear while a table is read are left out. A ledger, stream or namespace that cannot
+be read has one row with the reason in the column `error`, which is null in all other rows.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ from quire.streams.read.statistics import SegmentStatistics, segment_statistics
 
 LEDGERS_PER_TASK = 20_000
 ROWS_AT_ONCE = 256
-"""Looked at together, and given to Spark as one batch."""
+"""The number of rows that are read together and passed to Spark as one batch."""
 
 UNAVAILABLE = (MetadataUnavailableError, ClientClosedError)
-"""Errors that are not about a single item."""
+"""Errors that do not concern a single item."""
 
 STRING, LONG, TIME = StringType(), LongType(), TimestampType()
 BOOLEAN = BooleanType()
@@ -106,25 +106,28 @@ SCHEMAS: dict[str, dict[str, DataType]] = {
         "records": LONG, "bytes": LONG, "seconds": DoubleType(), "error": STRING,
     },
 }  # fmt: skip
-"""Where a value is not known, or there is none, it is null."""
+"""The columns of each table. A value that is unknown or does not exist is null."""
 
 Row = dict[str, Any]
 Rows = AsyncGenerator[list[Row], None]
 
 
 def table_schema(table: str) -> StructType:
+    """Return the schema of a table."""
     return StructType([StructField(name, kind) for name, kind in SCHEMAS[table].items()])
 
 
 @dataclass(frozen=True, slots=True)
 class TablePartition(InputPartition):  # type: ignore[misc]
-    """Of tables of ledgers: ids first..last."""
+    """One task. For tables of ledgers it covers the ids from `first` to `last`."""
 
     first: int = 0
     last: int = 2**63 - 1
 
 
 class TableReader(DataSourceReader):  # type: ignore[misc]
+    """Reads one table."""
+
     def __init__(self, options: TableOptions, schema: StructType) -> None:
         self._options = options
         known = SCHEMAS[options.table]
@@ -132,13 +135,14 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
             if known.get(field.name) != field.dataType:
                 raise UsageError(
                     f"table {options.table!r} has no column {field.name!r} of type "
-                    f"{field.dataType.simpleString()}, only "
+                    f"{field.dataType.simpleString()}. The columns are "
                     + ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
                 )
         self._schema = to_arrow_schema(schema, timezone="UTC")
 
     @worker.plainly
     def partitions(self) -> list[TablePartition]:
+        """Return the tasks."""
         options = self._options
         if options.table not in ("ledgers", "fragments"):
             return [TablePartition()]
@@ -149,7 +153,8 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
         return [TablePartition(first, last) for first, last in zip(starts, ends)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, TablePartition):  # Spark's stand-in for "no partitions"
+        """Yield the rows of one task."""
+        if not isinstance(partition, TablePartition):  # Spark's placeholder for "no partitions"
             return
         worker.prepare()
         with worker.client(self._options.metadata, self._options.tls) as client:
@@ -268,7 +273,7 @@ async def _bookies(client: Client, options: TableOptions, part: TablePartition) 
                 info = await client.bookie_info(bookie_id)
                 total, free = info.total_bytes, info.free_bytes
             except BookieError:
-                pass  # it is registered, and does not answer
+                pass  # the bookie is registered but does not answer
         state = "writable" if bookie_id in writable else "read-only"
         return {
             "bookie": bookie_id,
@@ -354,7 +359,7 @@ async def _lag(streams: Namespace, view: StreamView) -> list[Row]:
 def _of_each(
     rows: Callable[[Namespace, StreamView], Awaitable[list[Row]]],
 ) -> Callable[[Client, TableOptions, TablePartition], Rows]:
-    """Of one stream after the other."""
+    """Return a function that yields the rows of one stream after another."""
 
     async def of_all(client: Client, options: TableOptions, part: TablePartition) -> Rows:
         paths = [options.namespace] if options.namespace else await namespaces(client)
@@ -378,7 +383,7 @@ def _of_each(
             await view.open()
             return await rows(streams, view)
         except NoSuchStreamError:
-            return []  # deleted since it was listed
+            return []  # the stream was deleted since it was listed
         except UNAVAILABLE:
             raise
         except QuireError as error:

@@ -1,4 +1,4 @@
-"""What the tasks of one Python worker process share.
+"""The state that the tasks of one Python worker process share.
 
 This is a client for each cluster, a garbage collector that has little to do, and short error
 messages. Spark reuses its Python workers, and module globals survive between tasks. Workers are

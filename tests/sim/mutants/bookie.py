@@ -79,7 +79,7 @@ def a_ledger_that_is_not_known_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
     rule="bk#4701, rule 35",
 )
 def an_add_slips_past_the_fence(patch: pytest.MonkeyPatch) -> None:
-    """Whether the ledger is fenced is looked at, and then the add waits its turn."""
+    """The fence is checked, and then the add waits before it is stored."""
     real = AddBatcher._hand_over
 
     def hand_over(self: Any, *add: Any) -> None:

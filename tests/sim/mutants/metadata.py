@@ -13,7 +13,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 
 def _blind(patch: pytest.MonkeyPatch, module: object) -> None:
-    """This module's updates win over whatever was stored meanwhile."""
+    """This module's updates overwrite whatever was stored in the meantime."""
     with pytest.MonkeyPatch.context() as inner:
         edit(
             inner,

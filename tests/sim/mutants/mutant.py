@@ -1,8 +1,8 @@
-"""What a mutant is, and how one is put into the code.
+"""What a mutant is, and how it is put into the code.
 
-Most are edits: a few words of a real function are exchanged and the function is compiled again, so
-that a mutant reads like a diff. An edit that does not fit any more, because the code has moved on,
-fails at once: a mutant cannot die out unnoticed.
+Most mutants are edits: a few words of a real function are replaced and the function is compiled
+again, so that a mutant reads like a diff. An edit that no longer fits the code fails at once, so no
+mutant disappears unnoticed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ SUBJECTS = ("quire.", "quire_simulator.metadata")
 """The modules that see the mutated code. The rest of the simulator sees the code as it was: an
 invariant that is mutated with it would see nothing."""
 CRASHES = ("the_run_comes_to_its_end", "only_our_errors")
-"""Broken also by a mutant that does not even work: only one that says so may be found by these."""
+"""Invariants that a mutant also breaks if it does not work at all. Only mutants that name them may
+be found by them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +41,17 @@ class Mutant:
     room: str
     apply: Apply
     lost: str
-    """What a user would lose, or see."""
+    """What a user would lose or see."""
     invariants: tuple[str, ...]
-    """Those that should notice."""
+    """The invariants that should notice."""
     workload: str
     seeds: int
-    """Within so many seeds of that workload, from 0 on, it is found; with room, because the meaning
-    of a seed changes with every workload."""
+    """The number of seeds of the workload, from 0 on, within which it is found.
+
+    It has a margin, because every change of a workload changes the meaning of its seeds.
+    """
     rule: str
-    """Where it happened to others, or which rule it breaks."""
+    """A known case in other software, or the rule that it breaks."""
 
 
 MUTANTS: list[Mutant] = []
@@ -101,7 +105,7 @@ def kill(one: Mutant, seed: int, workload: str = "") -> RunResult | None:
 def edit(
     patch: pytest.MonkeyPatch, owner: type | ModuleType, name: str, *changes: tuple[str, str]
 ) -> None:
-    """Exchange pieces of the source of a function or method; each stands there exactly once."""
+    """Replace parts of the source of a function or method. Each must occur exactly once."""
     found = vars(owner)[name]
     function: Any = found
     if isinstance(found, property):
@@ -121,7 +125,7 @@ def edit(
 
 
 def _compiled(source: str, name: str, owner: type | ModuleType, function: FunctionType) -> Any:
-    """Within a function that has `__class__`, so that `super()` works."""
+    """Compile within a function that has `__class__`, so that `super()` works."""
     whole = f"def make(__class__):\n{textwrap.indent(source, '    ')}\n    return {name}\n"
     flags = __future__.annotations.compiler_flag
     code = compile(whole, f"<mutant of {owner.__name__}.{name}>", "exec", flags, True)
@@ -131,7 +135,7 @@ def _compiled(source: str, name: str, owner: type | ModuleType, function: Functi
 
 
 def exchange(patch: pytest.MonkeyPatch, old: object, new: object) -> None:
-    """Put `new` in the place of a function of a module, wherever it was imported."""
+    """Replace a function of a module by `new`, wherever it was imported."""
     for module_name, module in list(sys.modules.items()):
         if not module_name.startswith(SUBJECTS):
             continue

@@ -1,4 +1,4 @@
-"""A bookie in the event loop of a test: on a real directory, with metadata in memory."""
+"""A bookie in the event loop of a test, with real directories and metadata in memory."""
 
 from __future__ import annotations
 
@@ -57,8 +57,11 @@ async def running_bookie(
     more: Sequence[RealDisk] = (),
     log: EventLog = lambda event, **fields: None,
 ) -> AsyncIterator[Bookie]:
-    """`metadata`: to be handed in where the bookie is to be started again. `more`: data directories
-    besides the first."""
+    """Run a bookie.
+
+    Pass `metadata` if the bookie is to be started again. `more` are data directories besides the
+    first.
+    """
     loop = asyncio.get_running_loop()
     metadata = metadata or memory_metadata()
     if not await metadata.is_initialised():
@@ -102,7 +105,7 @@ class Peer:
         self.writer.write(data)
 
     async def receive(self) -> bytes:
-        """One frame; b"" when the connection was closed."""
+        """Return one frame, or b"" if the connection was closed."""
         async with asyncio.timeout(ANSWER_S):
             try:
                 head = await self.reader.readexactly(4)
@@ -131,7 +134,7 @@ async def peer_of(bookie: Bookie) -> AsyncIterator[Peer]:
 
 
 async def polls_wait(bookie: Bookie, count: int) -> None:
-    """Return once so many readers wait on this bookie for what is new."""
+    """Wait until this number of readers waits on this bookie for new entries."""
     async with asyncio.timeout(ANSWER_S):
         while bookie.service.long_polls.count != count:
             await asyncio.sleep(0.001)

@@ -1,11 +1,11 @@
-"""A bookie that lies: a proxy in front of an honest one that changes what it says, or what it is
-told, frame by frame, in both protocols.
+"""A Byzantine bookie: a proxy that changes the answers of an honest bookie, or its requests.
 
     with ByzantineProxy(("127.0.0.2", port), ("127.0.0.1", port), digest, password) as liar:
         liar.lie = Lie.WRONG_BYTES
 
-The bookie listens at the one address and registers the other (`--bind`, `--advertise`), so that
-every client comes here. What it was asked to store is remembered: from that the lies are made.
+The proxy works frame by frame, in both protocols. The bookie listens at the one address and
+registers the other (`--bind`, `--advertise`), so that every client connects to the proxy. Lies are
+made from the entries that the bookie was asked to store.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ TOO_HIGH_BY = 1_000
 
 
 class Lie(enum.StrEnum):
-    """Named as the rows of docs/explanation/byzantine-bookies.md."""
+    """The kinds of lies, named like the rows of docs/explanation/byzantine-bookies.md."""
 
     WRONG_BYTES = "wrong bytes"
-    """A bit of the payload is another one; the digest is left."""
+    """One bit of the payload is flipped, and the digest is unchanged."""
     FORGED = "wrong bytes, recomputed digest"
-    """As anybody can who has no password: of an HMAC the key is not known."""
+    """The digest is recomputed without the password, so an HMAC does not match."""
     WRONG_ENTRY = "another entry"
-    """A neighbour in the place of the entry that was asked for."""
+    """A neighbouring entry is returned instead of the requested one."""
     DROPPED = "acknowledged, not stored"
     STALE_LAC = "stale LAC"
-    """Where the last entry is asked for it gives its first one."""
+    """The first entry is returned if the last one is requested."""
     HIGH_LAC = "LAC too high"
-    """In answers to long polls, where no digest covers it."""
+    """The LAC in answers to long polls, which no digest covers, is too high."""
     DENIED = "no such entry"
-    """Also of the ledger, and in the list of its entries."""
+    """The entry, the ledger and the list of its entries are denied."""
 
 
 @dataclass(slots=True)
@@ -66,12 +66,12 @@ class _Conversation:
     rest: dict[str, bytearray] = field(
         default_factory=lambda: {"request": bytearray(), "answer": bytearray()}
     )
-    """The beginning of a frame, by direction."""
+    """The received part of an incomplete frame, by direction."""
     asked: dict[int, int] = field(default_factory=dict)
-    """Protocol v3: the entry that a transaction asked for."""
+    """The entry that each transaction of protocol v3 asked for."""
 
     def frames(self, way: str, chunk: bytes) -> list[bytes]:
-        """The whole frames that there are now."""
+        """Return the frames that are complete now."""
         rest = self.rest[way]
         rest += chunk
         bounds = frame_bounds(rest)
@@ -89,16 +89,18 @@ class ByzantineProxy(ProxyThread):
         digest: DigestType = DigestType.CRC32C,
         password: bytes = b"",
     ) -> None:
-        """`password`: what the liar takes for the ledgers' own."""
+        """Create a proxy that tells no lies yet. `password` is what the proxy uses as the ledgers'
+        password.
+        """
         super().__init__(listen, server)
         self.lie: Lie | None = None
-        """Changed at any time; None: it is honest."""
+        """The current lie, or None to be honest. It may change at any time."""
         self.digest = digest
         self.password = password
         self.told = 0
-        """Lies so far."""
+        """The number of lies so far."""
         self._held: dict[int, dict[int, bytes]] = {}
-        """By ledger and entry: what it was asked to store."""
+        """The entries that it was asked to store, by ledger and entry."""
 
     def _pass_on(
         self,
@@ -127,10 +129,10 @@ class ByzantineProxy(ProxyThread):
 
         return requests(), answers()
 
-    # -- what it is told ----------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------
 
     def _request(self, conversation: _Conversation, frame: bytes) -> bytes | None:
-        """An answer in the bookie's place, or None: the bookie gets it."""
+        """Return an answer in place of the bookie's, or None to pass the request on."""
         if frame[LENGTH.size] == v3.FIRST_BYTE:
             return self._request_v3(conversation, frame)
         version, opcode, _ = split_word(*LENGTH.unpack_from(frame, LENGTH.size))
@@ -163,7 +165,7 @@ class ByzantineProxy(ProxyThread):
         self._held.setdefault(ledger, {})[entry] = body
         return ledger, entry
 
-    # -- what it says -------------------------------------------------------------------------
+    # -- answers ----------------------------------------------------------------------------
 
     def _answer(self, conversation: _Conversation, frame: bytes) -> bytes:
         if self.lie is None:
@@ -250,8 +252,10 @@ class ByzantineProxy(ProxyThread):
     # -- entries ------------------------------------------------------------------------------
 
     def _twisted(self, ledger: int, asked: int, body: bytes) -> bytes | None:
-        """The lie in the place of an entry; None: there is none. `asked`: its id, or that the last
-        one was asked for."""
+        """Return the lie in place of an entry, or None if there is none.
+
+        `asked` is the requested id, or the value that requests the last entry.
+        """
         lies: dict[Lie, Callable[[], bytes | None]] = {
             Lie.WRONG_BYTES: lambda: _flipped(body),
             Lie.FORGED: lambda: self._forged(ledger, body),
@@ -271,7 +275,7 @@ class ByzantineProxy(ProxyThread):
         return codec.pack(entry, lac, length, payload)
 
     def _neighbour(self, ledger: int, body: bytes) -> bytes:
-        """The entry before it that it holds; of the first one, the one behind it."""
+        """Return the previous entry, or the next one for the first entry."""
         _, entry, _, _ = META.unpack_from(body)
         held = sorted(self._held.get(ledger, {entry: body}))
         at = held.index(entry)
@@ -284,11 +288,11 @@ class ByzantineProxy(ProxyThread):
 
 
 def _flipped(body: bytes) -> bytes:
-    """The last byte is another: it is the payload's, for there is one."""
+    """Flip a bit of the last byte, which belongs to the payload, because there is one."""
     assert len(body) > META_BYTES
     return body[:-1] + bytes((body[-1] ^ 1,))
 
 
 def flipped_payload(payload: bytes) -> bytes:
-    """What `WRONG_BYTES` and `FORGED` make of a payload."""
+    """Return a payload as `WRONG_BYTES` and `FORGED` change it."""
     return payload[:-1] + bytes((payload[-1] ^ 1,))

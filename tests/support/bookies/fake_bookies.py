@@ -1,10 +1,12 @@
-"""Bookies in memory, on links without a network: what each one holds, answers and holds back is the
-test's. Time is that of the loop; with `SimulatedLoop` nothing is waited for in earnest.
+"""Bookies in memory, connected without a network.
+
+The test decides what each bookie stores, answers and holds back. Time is that of the loop, so with
+`SimulatedLoop` nothing really waits.
 
     cluster = await FakeCluster.made(4)
     client = cluster.client()
     await cluster.ledger((3, 3, 2), range(10))  # on bookies b0, b1, b2
-    cluster["b1"].says = lambda ask: ...       # a liar
+    cluster["b1"].says = lambda ask: ...       # a Byzantine bookie
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 LEDGER = 7
 PASSWORD = b"secret"
 PATIENCE_S = 600
-"""Simulated."""
+"""Simulated seconds."""
 CONFIG = ClientConfig(add_timeout_s=5.0, read_timeout_s=5.0, speculative_read_s=1.0)
 T = TypeVar("T")
 
@@ -65,7 +67,7 @@ def payload(entry_id: int) -> bytes:
 
 
 async def created(client: Client, shape: tuple[int, int, int] = (3, 3, 2)) -> LedgerWriter:
-    """The writer of the one ledger."""
+    """Create the only ledger and return its writer."""
     size, write_quorum, ack_quorum = shape
     writer = await client.create_ledger(
         ensemble_size=size, write_quorum=write_quorum, ack_quorum=ack_quorum,
@@ -77,36 +79,36 @@ async def created(client: Client, shape: tuple[int, int, int] = (3, 3, 2)) -> Le
 
 @dataclass(frozen=True)
 class Ask:
-    """A read of one entry; a batch read is a read of each of its entries."""
+    """A read of one entry. A batch read counts as a read of each of its entries."""
 
     entry: int
     flags: int
 
 
 Answer = bytes | QuireError | None
-"""None: silence. An error: what the code of the answer means to the client."""
+"""The answer to a read: None for silence, or an error for the client."""
 
 
 @dataclass
 class FakeBookie:
-    """Stores what it is sent and answers honestly, as far as the test does not want otherwise."""
+    """Stores what it receives and answers honestly, unless the test decides otherwise."""
 
     name: str
     entries: dict[int, bytes] = field(default_factory=dict)
     asked: list[Ask] = field(default_factory=list)
     added: list[tuple[int, int, bytes]] = field(default_factory=list)
-    """(entry, flags, entry bytes) of each add, in order."""
+    """The entry id, flags and entry bytes of each add, in order."""
     fenced: bool = False
     down: bool = False
     connects_in_s: float = 0
-    """How long a connection to it takes."""
+    """Seconds that a connection to it takes."""
     answers_in_s: float = 0
-    """How long a read takes; those of one write are answered together."""
+    """Seconds that a read takes. Reads that are written together are answered together."""
     says: Callable[[Ask], Answer | type[Ellipsis]] | None = None
-    """What it answers to a read; Ellipsis: the truth."""
+    """Returns the answer to a read, or Ellipsis for the honest answer."""
     add_error: int = Code.OK
     holds_acks: bool = False
-    """Adds are taken and answered when the test says `release`."""
+    """Whether adds are stored but not answered until the test calls `release`."""
     links: list[FakeLink] = field(default_factory=list)
 
     def answer(self, ask: Ask) -> Answer:
@@ -124,14 +126,14 @@ class FakeBookie:
         return self.entries.get(entry) or no_entry(self.name, ask.entry)
 
     def no(self, ask: Ask) -> Answer:
-        """To be `says`: it denies everything."""
+        """Deny everything. For use as `says`."""
         return no_entry(self.name, ask.entry)
 
     def silent(self, ask: Ask) -> Answer:
         return None
 
     def release(self) -> None:
-        """Answer what was held back, and hold back nothing more."""
+        """Answer the adds that were held back, and hold back no more."""
         self.holds_acks = False
         for link in self.links:
             link.answer_adds()
@@ -248,14 +250,14 @@ class _NoControl(ControlChannel):
         return True
 
     async def read_lac(self, ledger_id: int) -> Any:
-        raise ProtocolError("it speaks v2 only")
+        raise ProtocolError("The fake bookie supports only v2.")
 
     async def probe(self) -> None:
         self.received_bytes += 1
 
 
 class FakePool(BookiePool):
-    """Connects to bookies of the test instead of hosts."""
+    """Connects to fake bookies instead of hosts."""
 
     def __init__(self, bookies: dict[str, FakeBookie], *how: Any) -> None:
         self.fakes = bookies
@@ -282,7 +284,9 @@ class FakeCluster:
 
     @classmethod
     async def made(cls, count: int, config: ClientConfig = CONFIG) -> FakeCluster:
-        """Its bookies stay registered for as long as the test runs, also those that are down."""
+        """Create a cluster. Its bookies stay registered during the whole test, even while they are
+        down.
+        """
         cluster = cls(count, config)
         for name in cluster.bookies:
             address = BookieAddress(name, name, 1)
@@ -313,8 +317,10 @@ class FakeCluster:
         segments: tuple[Segment, ...] | None = None,
         on: Callable[[int], Collection[str]] | None = None,
     ) -> LedgerMetadata:
-        """A ledger with these entries on the bookies of their write sets, or on those that `on`
-        says. CLOSED: behind the last of them."""
+        """Create a ledger with these entries on their write sets, or on the bookies in `on`.
+
+        If its state is CLOSED, it ends after the last of them.
+        """
         size, quorum, ack = quorums
         self.codec = EntryCodec(LEDGER, digest, PASSWORD)
         metadata = LedgerMetadata(
@@ -346,8 +352,10 @@ class FakeCluster:
         return sum(len(payload(entry)) for entry in range(entry_id + 1))
 
     def entry(self, entry_id: int, content: bytes | None = None, lac: int | None = None) -> bytes:
-        """As the writer makes it, with the LAC one behind; or with another content, and a digest
-        that is right for it."""
+        """Return an entry as its writer makes it, with the LAC one less than its id.
+
+        With other `content`, the digest is valid for that content.
+        """
         body = payload(entry_id) if content is None else content
         before = entry_id - 1 if lac is None else lac
         return self.codec.pack(entry_id, before, self.length(entry_id), body)

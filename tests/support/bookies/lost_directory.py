@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `test_lost_directory` that other test modules need as well."""
+"""Helpers of `test_lost_directory` that other test modules also use."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Place:
         return self.in_store(run)
 
     def codes(self, *names: str) -> dict[int, int]:
-        """How it answers reads of ledgers 1 and 2, and of one that nobody ever wrote."""
+        """Return the codes of reads of ledgers 1 and 2, and of a ledger that was never written."""
 
         async def ask(bookie: Bookie) -> dict[int, int]:
             async with peer_of(bookie) as peer:
@@ -87,7 +87,7 @@ class Place:
         return done.stderr
 
     def state(self) -> dict[str, bytes]:
-        """The cookies, and what each directory says of itself."""
+        """Return the cookies in the cluster and in each directory."""
         files = [*self.root.glob("*/current/*")]
         found = {str(one.relative_to(self.root)): one.read_bytes() for one in files}
         with suppress(CookieError):

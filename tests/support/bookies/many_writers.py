@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `test_many_writers` that other test modules need as well."""
+"""Helpers of `test_many_writers` that other test modules also use."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from quire_simulator.metadata.store import MemoryStore
 
 
 class FarEnd:
-    """The transport of a connection whose bookie stores what it gets and answers when the test
-    says so."""
+    """The transport of a connection to a bookie that stores what it receives.
+
+    It answers when the test calls `answer`.
+    """
 
     def __init__(self, link: BookieChannel) -> None:
         self.link = link
         self.writes: list[bytes] = []
         self.stored: dict[int, list[int]] = {}
-        """Ledger -> entries, in the order of their arrival."""
+        """The entries of each ledger, in the order of their arrival."""
         self._unanswered: list[tuple[int, int]] = []
 
     def write(self, data: bytes) -> None:
@@ -38,7 +40,7 @@ class FarEnd:
             self._unanswered.append((ledger, entry))
 
     def answer(self) -> None:
-        """All that is stored, in one chunk."""
+        """Answer everything that is stored, in one chunk."""
         unanswered, self._unanswered = self._unanswered, []
         chunk = b"".join(add_response(Code.OK, *ids) for ids in unanswered)
         if chunk:
@@ -61,7 +63,7 @@ class FarEnd:
 
 
 class FarEnds(AsyncioNetwork):
-    """By the number of the port; `refuses`: those that cannot be connected to."""
+    """A network of far ends by port number. Connections to ports in `refuses` fail."""
 
     def __init__(self) -> None:
         self.ends: dict[int, FarEnd] = {}
@@ -86,7 +88,7 @@ class FarEnds(AsyncioNetwork):
 
 @asynccontextmanager
 async def many_writers(count: int, bookies: int = 3) -> AsyncIterator[tuple[FarEnds, Any, Any]]:
-    """(network, client, writers that have an acknowledged entry each)."""
+    """Yield the network, the client, and writers that have one acknowledged entry each."""
     network = FarEnds()
     cluster = MemoryCluster("test", clock=SystemClock(), rng=random.Random(1))
     cluster.initialise()
@@ -109,7 +111,7 @@ async def many_writers(count: int, bookies: int = 3) -> AsyncIterator[tuple[FarE
 
 
 async def drained(network: FarEnds, writers: list[LedgerWriter], last: int) -> None:
-    """Until all of them have this entry acknowledged, by all that are connected."""
+    """Wait until all connected bookies have acknowledged this entry of all writers."""
     async with asyncio.timeout(10):
         while not all(w.last_add_confirmed >= last and w._session.pipeline.idle for w in writers):
             await asyncio.sleep(0)

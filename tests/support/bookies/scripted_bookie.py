@@ -1,4 +1,4 @@
-"""A bookie that says what a test wants it to say, on loopback: protocol v3, and reads of v2."""
+"""A bookie on loopback that gives the answers of a test: protocol v3, and reads of v2."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from quire.codec.wire.messages_pb2 import Request, Response
 from quire.codec.wire.v2 import Code, Opcode
 
 Answer = bytes | None
-"""None: silence."""
+"""The frame of an answer, or None for silence."""
 
 
 class ScriptedBookie:
-    """`script` gives the answer to each v3 request. Requests of v2 are answered from `entries` (of
-    whatever ledger). Use as `async with`."""
+    """A bookie whose `script` returns the answer to each v3 request.
+
+    Requests of v2 are answered from `entries`, for any ledger. Use it as `async with`.
+    """
 
     def __init__(self, script: Callable[[Request], Answer] | None = None) -> None:
         self.script = script or (lambda request: None)
         self.entries: dict[int, bytes] = {}
         self.requests: list[Request] = []
         self.reads: list[int] = []
-        """First entries that were read with v2."""
+        """The first entries of v2 reads."""
         self.batch_bytes: list[int] = []
-        """The most that batch reads asked for."""
+        """The size limits of batch reads."""
         self.kept_back: list[tuple[_Connection, bytes]] | None = None
-        """Answers to v2 that wait here, if that is a list, to be sent by the test."""
+        """If this is a list, v2 answers are collected here for the test to send."""
         self.speaks_v3 = True
         self.connections: set[_Connection] = set()
         self.port = 0
@@ -46,7 +48,7 @@ class ScriptedBookie:
         self.drop()
 
     def drop(self) -> None:
-        """Lose all connections."""
+        """Close all connections."""
         for connection in list(self.connections):
             connection.transport.abort()
 
@@ -118,7 +120,7 @@ class _Connection(asyncio.Protocol):
 
 
 def answer_to(request: Request, code: int = Code.OK) -> Response:
-    """The frame of an answer; the part of the operation is the test's."""
+    """Return an answer frame, to which the test adds the part of the operation."""
     return v3.response(request.header.operation, request.header.txnId, code)
 
 

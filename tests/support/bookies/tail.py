@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `test_tail` that other test modules need as well."""
+"""Helpers of `test_tail` that other test modules also use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PIGGYBACK = v3.ReadFlag.PIGGYBACK
 soon = partial(until, limit_s=10.0)
 
 
-"""Long before a long poll ends by itself."""
+"""Long before a long poll times out."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class World:
 
 @asynccontextmanager
 async def world(*bookies: ScriptedBookie, config: ClientConfig = CONFIG) -> AsyncIterator[World]:
-    """An open ledger on these bookies; every one is to have every entry."""
+    """Yield an open ledger on these bookies, whose write sets contain all of them."""
     cluster = MemoryCluster("test", clock=SystemClock(), rng=random.Random(1))
     cluster.initialise()
     store = MemoryStore(cluster)
@@ -83,7 +83,7 @@ async def world(*bookies: ScriptedBookie, config: ClientConfig = CONFIG) -> Asyn
 
 
 class Honest(ScriptedBookie):
-    """Answers of its `lac` and its entries, as a bookie does; a poll without news stays open."""
+    """Answers from its `lac` and its entries like a real bookie. A poll without news stays open."""
 
     def __init__(self) -> None:
         super().__init__(self.honest)
@@ -105,7 +105,7 @@ class Honest(ScriptedBookie):
         return poll_answer(request, max_lac=known, entry=self.entries.get(previous + 1, b""))
 
     def has(self, world: World, *entries: tuple[int, int]) -> None:
-        """(entry, LAC that it carries)."""
+        """Store entries, each given as its id and the LAC that it carries."""
         for entry_id, lac in entries:
             self.entries[entry_id] = world.entry(entry_id, lac)
             self.lac = max(self.lac, lac)
@@ -117,8 +117,10 @@ class Honest(ScriptedBookie):
 
 
 class GivesTheLast(Honest):
-    """As bookies do: a poll that wants no entry in particular gets the last one. With `proves`, as
-    those of Quire: and the explicit LAC."""
+    """Answers a poll for no particular entry with the last one, as bookies do.
+
+    With `proves`, the answer also has the explicit LAC, as from Quire's bookies.
+    """
 
     proves = False
 

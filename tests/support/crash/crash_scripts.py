@@ -1,4 +1,4 @@
-"""What stores do while their disks lose power: short, so that every moment of it can be tried."""
+"""Scripts of stores whose disks lose power. They are short, so that every moment can be tried."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMPACTING = replace(
 
 
 def look(store: PromisingStore) -> None:
-    """What a bookie does every few seconds: an index cache is written where one is due."""
+    """Do what a bookie does every few seconds, such as write an index cache that is due."""
     store.store.check_space()
 
 
@@ -36,7 +36,7 @@ Entries = list[tuple[int, int, bytes]]
 
 
 class Writer:
-    """Adds with ascending ids."""
+    """Adds entries with ascending ids."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
@@ -59,7 +59,7 @@ class Writer:
 
 
 def first_start() -> Iterator[Step]:
-    """The cookie, the identity, the first groups, a clean stop and a start behind it."""
+    """Write the cookie, the identity and the first groups, then stop cleanly and start again."""
     writer = Writer(1)
     yield writer.add(1, 300, 1, 2)
     yield PromisingStore.pump
@@ -75,7 +75,7 @@ def first_start() -> Iterator[Step]:
 
 
 def rolls() -> Iterator[Step]:
-    """Many ledgers over several segments, which are sealed meanwhile; fences and explicit LACs."""
+    """Write many ledgers over several segments that are sealed meanwhile, with fences and LACs."""
     writer = Writer(2)
     for turn in range(5):
         yield together(
@@ -93,7 +93,7 @@ def rolls() -> Iterator[Step]:
 
 
 def deletes() -> Iterator[Step]:
-    """Ledgers go, some of them fenced, and with them whole segments; a fenced one comes back."""
+    """Delete ledgers, some of them fenced, and whole segments. A fenced ledger comes back."""
     writer = Writer(3)
     for _ in range(2):
         yield together(writer.add(4, 1200, 1, 2), writer.add(4, 1200, 3, 4), writer.add(2, 2000, 2))
@@ -114,7 +114,7 @@ def deletes() -> Iterator[Step]:
 
 
 def compacts() -> Iterator[Step]:
-    """Two segments become one, and one is rewritten by itself; adds go on, a ledger dies."""
+    """Merge two segments and rewrite one, while adds continue and a ledger is deleted."""
     writer = Writer(4)
     yield together(writer.add(3, 6000, 1, 2, 3, 4), lambda store: store.write_lac(1, 1))
     yield lambda store: store.fence(2)
@@ -135,12 +135,12 @@ def compacts() -> Iterator[Step]:
 
 
 def no_more_room(store: PromisingStore) -> None:
-    """From here on not a byte is free."""
+    """Use up all free space."""
     store.sim.capacity_bytes -= store.sim.free_bytes()
 
 
 def until_full(writer: Writer) -> Step:
-    """Adds until they are refused."""
+    """Add entries until they are refused."""
 
     def step(store: PromisingStore) -> None:
         while store.store.writable:
@@ -154,7 +154,7 @@ def until_full(writer: Writer) -> Step:
 
 
 def recovery_add(writer: Writer, *ledger_ids: int) -> Step:
-    """It has the reserve."""
+    """Append an entry of a recovery, which may use the reserve."""
     add = writer.made(1, 900, *ledger_ids)
     return lambda store: store.append(add, reserve=True)
 
@@ -170,8 +170,11 @@ def expect(*, writable: bool) -> Step:
 
 
 def fills() -> Iterator[Step]:
-    """The disk is full: fences and the adds of recoveries use the reserve, a ledger is dropped, a
-    compaction uses the room that is kept for it, and from what it gives back adds go on."""
+    """Fill the disk.
+
+    Fences and adds of recoveries use the reserve. A ledger is dropped, and a compaction uses the
+    space reserved for it. Adds continue in the freed space.
+    """
     writer = Writer(6)
     yield together(writer.add(3, 2000, 1, 2, 4), writer.add(8, 6000, 3), writer.add(8, 6000, 3))
     yield together(writer.add(9, 6000, 3), writer.add(2, 3000, 1, 5))
@@ -202,7 +205,7 @@ def fills() -> Iterator[Step]:
 
 
 def wide() -> Iterator[Step]:
-    """What a segment says of its ledgers fills several blocks of the disk."""
+    """Fill several disk blocks with what a segment records about its ledgers."""
     writer = Writer(5)
     for _ in range(3):
         yield writer.add(1, 900, *range(1, 61))
@@ -214,6 +217,6 @@ ROLLS = Script(rolls, TINY)
 DELETES = Script(deletes, TINY)
 COMPACTS = Script(compacts, COMPACTING)
 WIDE = Script(wide, replace(TINY, segment_bytes=64 * 1024, index_cache_segments=100))
-"""For defects alone: the others have more of everything else."""
+"""Only for defects, because the other scripts have more of everything else."""
 FILLS = Script(fills, COMPACTING)
 SCRIPTS = (FIRST_START, ROLLS, DELETES, COMPACTS, FILLS)

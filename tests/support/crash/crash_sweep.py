@@ -1,14 +1,14 @@
-"""A script is played, and at every operation on its disk the power is lost, in every way there is.
+"""Play a script, and lose power at every operation on its disk, in every possible way.
 
-Each state that the disk may then be in is opened by a store of its own and held against what had
-been promised (`promises`). Besides, for a share of them:
+Each state that the disk may then have is opened by a new store and compared with the promises
+(`promises`). In addition, for a share of the states:
 
-- the start itself loses power, at each of its operations;
-- the process only dies: it starts again on the page cache that is left, and then power is lost,
-  at each operation of that start and behind it, when it has served what it found;
-- the store goes on: new adds, a clean stop, another start;
-- the index at rest is gone, or is from another time than the segments; the index cache is missing,
-  older, damaged, or newer than they are.
+- The start itself loses power at each of its operations.
+- Only the process dies. It starts again on the remaining page cache, and then power is lost at
+  each operation of that start, and after it has served what it found.
+- The store continues with new adds, a clean stop and another start.
+- The files beside the segments are missing or of another time. The index cache is missing,
+  older, damaged, or newer than the segments.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from tests.support.storage.storage import sim_disk
 
 Step = Callable[[PromisingStore], object]
 LOOP_TURN = 0.3
-"""How often the event loop gets its turn while a worker is at an operation."""
+"""The probability that the event loop runs while a worker is at an operation."""
 
 LATE = 0.3
-"""How often a worker that was woken begins later than the other."""
+"""The probability that a worker that was woken begins later than the other."""
 
 CACHES_MAX = 3
-"""Older index caches that are tried with a state."""
+"""The number of older index caches that are tried with a state."""
 
 ROOM_BYTES = 1 << 20
-"""That is made on a disk that was full."""
+"""The space that is freed on a disk that was full."""
 
 EARLIER_MAX = 4
-"""States that are tried again with an index cache that was written later."""
+"""The number of states that are tried again with an index cache that was written later."""
 
 
 class BrokenPromiseError(BaseException):
-    """Thrown through the code that was at work on the disk: it is not there for it to handle."""
+    """Raised in the code that was using the disk, which must not handle it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a store does until it is stopped."""
+    """The steps of a store until it is stopped."""
 
     steps: Callable[[], Iterator[Step]]
     config: StorageConfig
@@ -64,25 +64,25 @@ class Script:
 
 @dataclass(slots=True)
 class Counts:
-    """What was tried."""
+    """The numbers of what was tried."""
 
     operations: int = 0
     states: int = 0
     """Distinct contents of the disk, each opened at least once."""
     exhaustive: int = 0
-    """Operations at which every state was tried that there is."""
+    """Operations at which every possible state was tried."""
     starts: int = 0
     second: int = 0
-    """Losses of power during or behind a start."""
+    """Power losses during or after a start."""
     index: int = 0
-    """States whose index at rest was changed."""
+    """States whose files beside the segments were changed."""
     caches: int = 0
-    """States with another index cache, or none, and how often a start used one in any state."""
+    """States with another index cache or none, and starts that used an index cache."""
     cached: int = 0
     full: int = 0
-    """Starts on a disk that has no room for adds."""
+    """Starts on a disk without space for adds."""
     early: int = 0
-    """Entries that were read while a start went on."""
+    """Entries that were read during a start."""
 
     def __str__(self) -> str:
         return (
@@ -95,8 +95,10 @@ class Counts:
 
 
 class SideBySide(PromisingStore):
-    """The log, the maintenance and the loop run side by side: while one of them is at work on the
-    disk the others may do anything."""
+    """A store whose log, maintenance and event loop run side by side.
+
+    While one of them is at a disk operation, the others may do anything.
+    """
 
     def __init__(self, disk: SimDisk, config: StorageConfig, rng: random.Random) -> None:
         super().__init__(disk, config)
@@ -105,13 +107,13 @@ class SideBySide(PromisingStore):
         self._rng = rng
 
     def pause(self) -> None:
-        """Before an operation of a worker."""
+        """Let the others run before an operation of a worker."""
         self._threads.pause()
         if self._threads.running and self._rng.random() < LOOP_TURN:
             self._turn()
 
     def _turn(self) -> bool:
-        """Of the event loop: what was posted, and the next of what comes from outside."""
+        """Run one iteration of the event loop: posted callbacks, and the next outside step."""
         busy = [one.deliver() for one in (self.log, self.maintenance)]
         if self.feed:
             self.feed.popleft()(self)
@@ -129,7 +131,7 @@ class SideBySide(PromisingStore):
 
 
 def together(*steps: Step) -> Step:
-    """These come one by one, while the workers are at work."""
+    """Let these steps arrive one by one while the workers are at work."""
 
     def feed(store: PromisingStore) -> None:
         assert isinstance(store, SideBySide)
@@ -148,7 +150,9 @@ class Sweep:
         seed: int = 1,
         every: int = 10,
     ) -> None:
-        """`states_max` for each operation; of so many states `every` one is tried in depth."""
+        """Create a sweep with up to `states_max` states per operation, of which every n-th is tried
+        in depth.
+        """
         self._script = script
         self._states_max = states_max
         self._every = every
@@ -157,16 +161,16 @@ class Sweep:
         self._seen: set[tuple[bytes, tuple[int, int]]] = set()
         self._digests: set[bytes] = set()
         self._older: dict[str, InodeContent] = {}
-        """Files beside the segments, as they were first."""
+        """The first versions of the files beside the segments."""
         self._caches: list[InodeContent] = []
-        """Every index cache so far, oldest first."""
+        """All index caches so far, oldest first."""
         self._earlier: list[tuple[SimDisk, Promises, str]] = []
         """A few states from before the last of these."""
         self._subject: SideBySide
         self.counts = Counts()
 
     def run(self) -> Counts:
-        """`BrokenPromiseError` says where, and what."""
+        """Run the sweep. `BrokenPromiseError` describes the place and the broken promise."""
         disk = sim_disk(1, cold_read_probability=0.0)
         self._subject = subject = SideBySide(disk, self._config, self._rng)
         disk.before_operation = self._at_operation
@@ -214,14 +218,14 @@ class Sweep:
     def _start(
         self, disk: SimDisk, promises: Promises, where: str, *, then: str = ""
     ) -> PromisingStore:
-        """Start and check; `then`: lose power at each operation of it as well."""
+        """Start and check. With `then`, also lose power at each operation of the start."""
         subject = PromisingStore(disk, self._config, promises.copy())
         operations = 0
 
         def lose_power() -> None:
             nonlocal operations
             operations += 1
-            # The cookie may come with this start.
+            # This start may have stored the cookie.
             now = promises.copy()
             now.cookies = dict(subject.promises.cookies)
             self._again(disk, now, f"{where}; {then} at operation {operations}")
@@ -246,14 +250,16 @@ class Sweep:
                 self._start(found, promises, where)
 
     def _kill(self, disk: SimDisk, promises: Promises, where: str) -> None:
-        """The page cache stays: what the next start serves from it must not go with the power."""
+        """Kill the process. What the next start serves from the page cache must survive a power
+        loss.
+        """
         left = disk.copy()
         left.kill()
         subject = self._start(left, promises, where, then="then power is lost")
         served = subject.promises.copy()
         served.acknowledged.update(subject.readable())
         served.fenced |= {one.ledger_id for one in subject.store.ledgers.values() if one.fenced}
-        served.version = -self.counts.operations  # Promises of its own.
+        served.version = -self.counts.operations  # It has its own promises.
         self._again(left, served, f"{where}; then power is lost behind the start")
         self._held(where, lambda: go_on(subject))
 
@@ -266,8 +272,11 @@ class Sweep:
     # -- the index at rest ------------------------------------------------------------------------
 
     def _index(self, disk: SimDisk, promises: Promises, where: str) -> None:
-        """The same segments with less beside them: all that is not a segment nor says whose the
-        directory is must be dispensable, and so must be the footers of segments."""
+        """Start with the same segments but fewer files beside them.
+
+        Everything must be dispensable that is neither a segment nor the identity of the directory,
+        and so must be the footers of segments.
+        """
         contents = contents_of(disk)
         beside = {name: one for name, one in contents.items() if one is not None and aside(name)}
         for name, content in contents_of(self._subject.sim).items():
@@ -284,8 +293,7 @@ class Sweep:
                 self._start(disk.holding(changed), promises, f"{where}, {what}")
 
     def _index_cache(self, disk: SimDisk, promises: Promises, where: str) -> None:
-        """The same disk with another index cache: it may be loaded where it is of these segments,
-        and must be left alone where it is not."""
+        """Start with another index cache. It may be used only if it belongs to these segments."""
         contents = contents_of(disk)
         there = contents.get(CACHE_NAME)
         now = contents_of(self._subject.sim).get(CACHE_NAME)
@@ -320,8 +328,11 @@ class Sweep:
 
 
 def aside(name: str) -> bool:
-    """Of a file in the log's directory: the mark of a clean stop, what is preallocated, and any
-    cache; one that is newer than the segments is among the states of the disk itself."""
+    """Return whether a file in the log's directory is not a segment.
+
+    Such files are the mark of a clean stop, preallocated files, and index caches. An index cache
+    that is newer than the segments is among the states of the disk itself.
+    """
     return name.startswith(f"{LOG_DIRECTORY}/") and not name.endswith(".seg")
 
 
@@ -342,15 +353,17 @@ def without_trailer(content: InodeContent | None) -> InodeContent | None:
 
 
 def go_on(subject: PromisingStore) -> None:
-    """New adds and a fence, a clean stop, another start; nothing is left over on the disk. Where it
-    is full somebody makes room first, and it is found."""
+    """Continue with new adds, a fence, a clean stop and another start.
+
+    No files may be left over. On a full disk, space is freed first, which the store must notice.
+    """
     rng = random.Random(7)
     if not subject.store.writable:
         subject.sim.capacity_bytes += ROOM_BYTES
         for _ in range(3):
             subject.store.check_space()
             subject.idle()
-        assert subject.store.writable, "there is room, and it takes no adds"
+        assert subject.store.writable, "there is free space, but the store accepts no adds"
         subject.errors.clear()
     for ledger_id in (1, 71):
         info = subject.store.ledgers.get(ledger_id)

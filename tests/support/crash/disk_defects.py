@@ -1,4 +1,4 @@
-"""Defects that a sweep must find: syncs that are missing, too late, or of something else."""
+"""Defects that a sweep must find: syncs that are missing, too late, or of the wrong file."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Apply = Callable[[pytest.MonkeyPatch], None]
 class Defect:
     apply: Apply
     script: Script
-    """The one that shows it."""
+    """The script that reveals the defect."""
     every: int
-    """One state of so many is tried in depth, and one operation for a kill."""
+    """One in this many states is tried in depth, and one in this many operations with a kill."""
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ def a_group_is_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 @defect(ROLLS)
 def another_file_is_synced(patch: pytest.MonkeyPatch) -> None:
-    """The one of the segment that was begun first, as with a handle that was kept too long."""
+    """Sync the file of the first segment, as with a handle that was kept too long."""
     edit(
         patch,
         LogWriter,

@@ -1,7 +1,6 @@
-"""What the README tells a new user to do, done: from a copy of the source to a cluster with its
-dashboard open, by the README's own text.
+"""Follow the README as a new user, from a copy of the source to an open dashboard.
 
-    make bench-new-user     a clone, an environment of its own, and the seconds of each step
+make bench-new-user     a clone, a new environment, and the seconds of each step
 """
 
 from __future__ import annotations
@@ -28,31 +27,31 @@ from tests.support.docs.pages import ROOT, Block, Typed, blocks, typed
 
 SECTION = "## Quickstart"
 LIMIT_S = 60.0
-"""For one step, but for the installation."""
+"""The time limit of one step, except for the installation."""
 INSTALL_LIMIT_S = 1200.0
 OPEN_LIMIT_S = 90.0
-"""From the end of the installation to an open dashboard."""
+"""The time limit from the end of the installation to an open dashboard."""
 POLL_S = 0.05
 DASHBOARD = re.compile(r"^Dashboard: (http://\S+)$", re.MULTILINE)
 LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv", "env", "data", "build", "dist", "out", ".*_cache", ".hypothesis"
 )
-"""What is compiled stays, as it is there after an installation."""
+"""Compiled files stay, because an installation makes them."""
 
 
 class NewUserError(AssertionError):
-    """The README led nowhere."""
+    """A step of the README failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     name: str
     ended_s: float
-    """Since the first step began."""
+    """Seconds since the first step began."""
 
 
 def quickstart(source: Path) -> list[Block]:
-    """The console blocks of the README's section, in its order."""
+    """Return the console blocks of the README's section in order."""
     readme = source / "README.md"
     lines = readme.read_text(encoding="utf-8").splitlines()
     first = lines.index(SECTION) + 1
@@ -69,7 +68,7 @@ def kind_of(block: Block) -> str:
 
 
 def install(source: Path) -> dict[str, str]:
-    """Types the README's installation in `source`. The environment of the shell afterwards."""
+    """Type the README's installation in `source`, and return the shell's environment afterwards."""
     [block] = [one for one in quickstart(source) if kind_of(one) == "install"]
     script = "\n".join(one.command for one in typed(block))
     kept = {name: text for name, text in os.environ.items() if not name.startswith("QUIRE_")}
@@ -89,8 +88,10 @@ def install(source: Path) -> dict[str, str]:
 
 
 def not_installed(source: Path, directory: Path) -> dict[str, str]:
-    """The environment of a shell in which `quire` and `python` are those of `source`, with the
-    packages of this interpreter."""
+    """Return the environment of a shell whose `quire` and `python` are those of `source`.
+
+    The packages are those of this interpreter.
+    """
     bin_directory = directory / "bin"
     bin_directory.mkdir()
     for name, arguments in (("quire", "-m quire "), ("python", "")):
@@ -103,12 +104,12 @@ def not_installed(source: Path, directory: Path) -> dict[str, str]:
 
 
 def copy_source(target: Path) -> None:
-    """As a clone would be, with what is not committed yet."""
+    """Copy the source like a clone, but with uncommitted changes."""
     shutil.copytree(ROOT, target, ignore=LEFT_OUT)
 
 
 def follow(source: Path, environment: dict[str, str]) -> list[Step]:
-    """Does what stands below the installation. NewUserError says which step led nowhere."""
+    """Follow the README after the installation. NewUserError names a failing step."""
     begun_s = time.monotonic()
     steps: list[Step] = []
 
@@ -117,7 +118,7 @@ def follow(source: Path, environment: dict[str, str]) -> list[Step]:
 
     where = run("python -c 'import quire; print(quire.__file__)'", source, environment).strip()
     if not Path(where).resolve().is_relative_to(source.resolve()):
-        raise NewUserError(f"{where} is not of {source}")
+        raise NewUserError(f"{where} is not in {source}")
     wanted = [block for block in quickstart(source) if kind_of(block) not in ("install", "make")]
     if [kind_of(block) for block in wanted] != ["start", "use"]:
         raise NewUserError("the README no longer starts a cluster and then uses it")
@@ -133,7 +134,9 @@ def follow(source: Path, environment: dict[str, str]) -> list[Step]:
                 continue
             said = run("; ".join([*exports, one.command]), source, environment)
             if not matches(one.shown, said):
-                raise NewUserError(f"{one.command}: the README shows\n{one.shown}it said\n{said}")
+                raise NewUserError(
+                    f"{one.command}: the README shows\n{one.shown}but it printed\n{said}"
+                )
             done(one.command)
     done("stopped")
     return steps
@@ -156,7 +159,7 @@ def run(command: str, source: Path, environment: dict[str, str]) -> str:
 
 @contextmanager
 def server(start: Typed, source: Path, environment: dict[str, str]) -> Iterator[str]:
-    """The cluster in the other terminal, until Ctrl-C; where it says that its dashboard is."""
+    """Run the cluster in another terminal until Ctrl-C, and yield the address of its dashboard."""
     with tempfile.TemporaryDirectory() as scratch:
         out, err = Path(scratch) / "out", Path(scratch) / "err"
         with out.open("wb") as to_out, err.open("wb") as to_err:
@@ -183,12 +186,12 @@ def server(start: Typed, source: Path, environment: dict[str, str]) -> Iterator[
                 raise NewUserError(f"{start.command}: status {status} after Ctrl-C")
         finally:
             if process.poll() is None:
-                process.terminate()  # so that it ends its bookies
+                process.terminate()  # So that it ends its bookies.
                 process.wait(LIMIT_S)
 
 
 class _Files(html.parser.HTMLParser):
-    """What a page loads."""
+    """Collects the paths that a page loads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -201,11 +204,11 @@ class _Files(html.parser.HTMLParser):
 
 
 def look_at(dashboard: str) -> None:
-    """The page, what it loads, and what it asks first."""
+    """Load the page, what it refers to, and what it requests first."""
     page = _Files()
     page.feed(get(dashboard).decode())
     if not page.paths:
-        raise NewUserError(f"{dashboard} is no page that loads anything")
+        raise NewUserError(f"{dashboard} is not a page that loads anything")
     for path in page.paths:
         get(urllib.parse.urljoin(dashboard + "/", path))
     overview = json.loads(get(f"{dashboard}/api/v1/quire/overview"))

@@ -1,4 +1,4 @@
-"""Runs the blocks of a page as a reader would: one shell, one Python and one directory a page."""
+"""Run the blocks of a page as a reader would: one shell, one Python and one directory per page."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from quire.testing._process import free_ports, is_free
 from tests.support.docs.pages import ROOT, Block, Here, Typed, needs, pieces, typed
 
 LIMIT_S = 60.0
-"""For one command or one block of Python."""
+"""The time limit of one command or one block of Python."""
 SPARK_LIMIT_S = 300.0
-"""The same, where Spark does the work."""
+"""The time limit if Spark does the work."""
 POLL_S = 0.02
 PORTS = {
     "3181": 0,
@@ -51,8 +51,9 @@ PORTS = {
     "8082": 7,
     "2181": 8,
 }
-"""What pages call the ports of bookies, HTTP servers and ZooKeeper; here they are free ones, one
-behind the other."""
+"""The ports of bookies, HTTP servers and ZooKeeper on the pages, with the number of consecutive
+ports. In tests, free ports replace them.
+"""
 SERVER = re.compile(
     r"^\s*(\w+=\S+\s+)*(quire (local|ui|http|zookeeper|autorecovery start"
     r"|bookie( start)? (?=-)|pipeline (?!.*--for ).*--continuous)|uvicorn )"
@@ -60,15 +61,15 @@ SERVER = re.compile(
 FOLLOWS = re.compile(r"^\s*quire (stream|ledger) .*(\s-f|\s--follow)\b")
 COMMENT = re.compile(r"\s+# .*$")
 PAYLOAD = re.compile(r"quire (ledger (read|write)|stream (read|write|tail)|object|simulate)\b")
-"""They read or write descriptors of their own process, or start others."""
+"""Commands that use descriptors of their own process, or start other processes."""
 SHELL = re.compile(r"[|&;<>$`(*?]")
 QUOTED = re.compile(r"'[^']*'")
 LOOP = re.compile(r"\b(while|until)\b")
-"""It asks again, and looks at the last command of a pipe only."""
+"""A loop may fail several times, and only the last command of its pipe counts."""
 NOT_HERE = ("pip", "apt", "docker", "kubectl", "python3", "scripts/lock", "sudo", "useradd")
-"""Commands that change the machine, or take long: never run by a test."""
+"""Commands that change the machine or take long, and are never run by a test."""
 READ_ONLY = ("", "text", "mermaid")
-"""Pictures, messages and formats: nothing to run."""
+"""Languages of pictures, messages and formats, which are not run."""
 
 
 class PageError(AssertionError):
@@ -85,8 +86,11 @@ class PageRunner:
         names: dict[str, Any] | None = None,
         spark: bool = False,
     ) -> None:
-        """`spark`: there is a session. Then what needs one is run; of a page that is not about
-        Spark, nothing else."""
+        """Prepare to run a page.
+
+        With `spark` there is a session, and blocks that need one are run. On a page that is not
+        about Spark, only these are run.
+        """
         self.page = page
         self._spark = spark
         self._limit_s = SPARK_LIMIT_S if spark else LIMIT_S
@@ -120,16 +124,16 @@ class PageRunner:
         finally:
             self._loop.close()
             self._names.clear()
-            gc.collect()  # handles that a page leaves open warn now, and not in a later test
+            gc.collect()  # Handles that a page leaves open cause warnings now, not in a later test.
 
     def read(self) -> None:
-        """Looks at every block, and runs none."""
+        """Check every block without running it."""
         for piece in pieces(self.page):
             if isinstance(piece, Block):
                 self._look_at(piece)
 
     def run(self) -> None:
-        """Every block of the page, in order."""
+        """Run every block of the page in order."""
         for piece in pieces(self.page):
             if isinstance(piece, Here):
                 self._here[piece.said] = replaced(piece.meant, self._here)
@@ -194,10 +198,10 @@ class PageRunner:
             if code:
                 raise PageError(f"{self._at(block.line)}: this is code, not text: {code[0]}")
         else:
-            raise PageError(f"{self._at(block.line)}: nobody knows how to run {block.language!r}")
+            raise PageError(f"{self._at(block.line)}: cannot run the language {block.language!r}")
 
     def _check_unit(self, text: str) -> None:
-        """What `systemctl edit` adds to our unit: systemd reads it, where there is one."""
+        """Check what `systemctl edit` adds to our unit, with systemd if it is installed."""
         unit = configparser.ConfigParser(strict=False, interpolation=None)
         unit.read_string(text)
         ours = (ROOT / "deploy" / "systemd" / "quire-bookie.service").read_text(encoding="utf-8")
@@ -214,8 +218,9 @@ class PageRunner:
             assert not said, said
 
     def _look_at(self, block: Block) -> None:
-        """Of a block that is not run: whether its commands exist, with these options; whether its
-        Python is Python."""
+        """Check a block that is not run: that its commands and options exist, and its Python
+        compiles.
+        """
         if block.hidden:
             return
         if block.language == "python":
@@ -292,14 +297,14 @@ class PageRunner:
                 what = f"status {got}, not {status}"
                 raise PageError(f"{self._at(one.line)}: {command}: {what}\n{output}{said}")
             shown = self._meant(one.shown)
-            # A terminal shows both; a page may leave out what is said beside the answer.
+            # A terminal shows both outputs. A page may omit standard error.
             if shown and not any(
                 matches(shown, text, one.numbers) for text in (output, output + said)
             ):
                 self._differs(one, output + said)
 
     def _execute(self, command: str) -> tuple[int, str, str]:
-        """Its status, standard output and standard error."""
+        """Return the status, standard output and standard error."""
         if command.split(maxsplit=1)[0] in NOT_HERE:
             raise PageError(f"{self.page.name}: {command}: changes this machine; mark the block")
         plain = COMMENT.sub("", command.replace("\\\n", " "))
@@ -309,7 +314,7 @@ class PageRunner:
             return self._within(shlex.split(plain)[1:])
         after = self._directory / ".after"
         script = f"{command}\n_status=$?; pwd > {after}.pwd; env -0 > {after}.env; exit $_status"
-        # Else `quire no-such-command | tail -1` would pass.
+        # Otherwise `quire no-such-command | tail -1` would pass.
         pipes = [] if LOOP.search(command) else ["-o", "pipefail"]
         with subprocess.Popen(
             ["bash", *pipes, "-c", script],
@@ -333,8 +338,7 @@ class PageRunner:
         return process.returncode, output.decode(), said.decode()
 
     def _within(self, words: list[str]) -> tuple[int, str, str]:
-        """A command of ours that needs no shell runs in this process: a new one would take longer
-        to start than the command takes."""
+        """Run one of our commands that needs no shell in this process, which is faster."""
         with (
             self._as_environment(),
             contextlib.chdir(self._where),
@@ -344,7 +348,7 @@ class PageRunner:
         return done.exit_code, done.stdout, done.stderr
 
     def _start(self, command: str) -> tuple[subprocess.Popen[bytes], Path]:
-        # In the group of the tests: who ends these at their limit ends the servers, too.
+        # Servers are in the tests' process group, so whoever ends the tests ends them, too.
         log = self._directory / f".server-{len(self._servers)}.log"
         with log.open("wb") as out, log.with_suffix(".err").open("wb") as err:
             process = subprocess.Popen(
@@ -354,7 +358,7 @@ class PageRunner:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                # A shell that starts the tests in the background has it ignored.
+                # A shell that starts the tests in the background makes them ignore it.
                 preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
             )
         return process, log
@@ -371,7 +375,10 @@ class PageRunner:
         return said
 
     def _serve(self, one: Typed, command: str) -> None:
-        """A server says one line when it serves: then the reader goes on in another terminal."""
+        """Start a server and wait for the line that it prints when it serves.
+
+        The reader continues in another terminal.
+        """
         process, log = self._start(COMMENT.sub("", command))
         self._servers.append((command, process))
         said = self._wait(process, log, lambda text: "\n" in text, command)
@@ -381,17 +388,17 @@ class PageRunner:
             self._differs(one, said)
 
     def _follow(self, one: Typed, command: str) -> None:
-        """Ended by Ctrl-C once it has shown what the page shows."""
+        """Run a command, and end it with Ctrl-C when it has shown what the page shows."""
         process, log = self._start(command)
         self._servers.append((command, process))
         shown = self._meant(one.shown)
-        assert shown, f"{self._at(one.line)}: what does it show before it is ended?"
+        assert shown, f"{self._at(one.line)}: the page must show output before Ctrl-C"
         self._wait(process, log, lambda text: matches(shown, text), command)
         process.send_signal(signal.SIGINT)
         assert process.wait(self._limit_s) in (0, 130), command
 
     def _end_servers(self, *, check: bool) -> None:
-        """The last one first, each by its own process id."""
+        """End the last server first, each by its own process id."""
         bad: list[str] = []
         for command, process in reversed(self._servers):
             if process.poll() is None:
@@ -428,10 +435,10 @@ class PageRunner:
 
 @contextlib.contextmanager
 def interrupted_after(limit_s: float) -> Iterator[None]:
-    """Code that blocks for longer gets a TimeoutError."""
+    """Raise a TimeoutError in code that blocks for longer."""
 
     def late(number: int, frame: object) -> None:
-        raise TimeoutError(f"not done in {limit_s} s")
+        raise TimeoutError(f"not finished in {limit_s} s")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, limit_s)
@@ -443,9 +450,11 @@ def interrupted_after(limit_s: float) -> Iterator[None]:
 
 
 def matches(shown: str, output: str, numbers: bool = False) -> bool:
-    """Whether the output is what is shown. `...` stands for anything, at the end of a line also
-    for further lines; spaces at the ends of lines do not count. `numbers`: any will do, with one
-    thing counted or several."""
+    """Return whether the output matches what is shown.
+
+    `...` matches anything, and at the end of a line also further lines. Spaces at the ends of lines
+    do not count. With `numbers`, any numbers match, including singular and plural.
+    """
     wanted, got = (
         "\n".join(line.rstrip() for line in text.rstrip().splitlines()) for text in (shown, output)
     )
@@ -459,14 +468,16 @@ def matches(shown: str, output: str, numbers: bool = False) -> bool:
 
 
 def replaced(text: str, meant: dict[str, str]) -> str:
-    """Each key by its value, the longest first, and never within what stands for another: the
-    port that stands for 3184 may read 18080, and 8080 is a port of pages too."""
+    """Replace each key by its value, the longest first, and never within a replaced value.
+
+    The port that replaces 3184 may be 18080, although 8080 is a port on pages too.
+    """
     keys = "|".join(re.escape(said) for said in sorted(meant, key=len, reverse=True))
     return re.sub(keys, lambda match: meant[match[0]], text)
 
 
 def ports_in_a_row(count: int) -> int:
-    """The first of so many free ones."""
+    """Return the first of this number of consecutive free ports."""
     while True:
         first = free_ports(1)[0]
         if all(is_free(port) for port in range(first, first + count)):
@@ -474,7 +485,7 @@ def ports_in_a_row(count: int) -> int:
 
 
 def parse_quire(words: list[str]) -> None:
-    """The arguments of `quire`, read as the command would, and not run."""
+    """Parse the arguments of `quire` as the command would, without running it."""
     context = click.Context(cli, info_name="quire")
     command: click.Command = cli
     while isinstance(command, click.Group):
@@ -486,5 +497,5 @@ def parse_quire(words: list[str]) -> None:
     try:
         command.make_context(command.name, list(words))
     except click.BadParameter as error:
-        if "does not exist" not in str(error):  # the page's file or directory is not here
+        if "does not exist" not in str(error):  # The page's file or directory does not exist here.
             raise

@@ -1,4 +1,4 @@
-"""The fenced blocks of a page of documentation, and what its comments say of them.
+"""The fenced blocks of a page of documentation, and the comments about them.
 
     <!-- not run: needs root -->     the next block is only read: commands are parsed, files checked
     <!-- status: 1 -->               the last command of the next block ends with this status
@@ -9,9 +9,9 @@
     $ ...
     -->
     <!-- with: spark -->             the next block needs Spark: `tests/spark` runs it
-    <!-- here: 10.0.0.7:3181 = $BOOKIE -->   from here on: what the page says, and what it is here
+    <!-- here: 10.0.0.7:3181 = $BOOKIE -->   from here on: a text of the page, and its value here
 
-A block with a `title` is a file: it is written, and what it is for comes in a later block.
+A block with a `title` is a file. It is written, and a later block uses it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ TITLE = re.compile(r"title=\"([^\"]+)\"")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What is to be run, or to be read, in the order of the page."""
+    """Something to be run or read, in the order of the page."""
 
     line: int
     language: str
     text: str
     title: str = ""
     not_run: str = ""
-    """Why; empty: it is run."""
+    """Why the block is not run, or empty if it is."""
     status: int = 0
     hidden: bool = False
     spark: bool = False
@@ -53,14 +53,14 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """`said` stands in the page for what is `meant` here; variables are expanded."""
+    """`said` on the page means `meant` here. Variables are expanded."""
 
     said: str
     meant: str
 
 
 def all_pages() -> list[Path]:
-    """Every page that the site has, README first."""
+    """Return every page of the site, README first."""
     top = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
     return [*top, *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -79,17 +79,17 @@ def pieces(page: Path) -> Iterator[Block | Here]:
         words = match["words"]
         if match["what"] == "not run":
             not_run = words.strip()
-            assert not_run, f"{page.name}:{line}: why is it not run?"
+            assert not_run, f"{page.name}:{line}: `not run` needs a reason"
         elif match["what"] == "with":
-            assert words.strip() == "spark", f"{page.name}:{line}: with what?"
+            assert words.strip() == "spark", f"{page.name}:{line}: unknown `with: {words}`"
             spark = True
         elif match["what"] == "status":
             status = int(words)
         elif match["what"] == "numbers":
-            assert words.strip() == "vary", f"{page.name}:{line}: numbers {words}?"
+            assert words.strip() == "vary", f"{page.name}:{line}: unknown `numbers: {words}`"
             numbers = True
         elif match["what"] == "ended":
-            assert words.strip() == "by Ctrl-C", f"{page.name}:{line}: ended {words}?"
+            assert words.strip() == "by Ctrl-C", f"{page.name}:{line}: unknown `ended: {words}`"
             interrupted = True
         elif match["what"] == "here":
             for pair in words.strip().splitlines():
@@ -113,13 +113,13 @@ def pieces(page: Path) -> Iterator[Block | Here]:
 
 
 def blocks(page: Path) -> list[Block]:
-    """Those that a reader sees."""
+    """Return the blocks that a reader sees."""
     return [piece for piece in pieces(page) if isinstance(piece, Block) and not piece.hidden]
 
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A command, and what the page shows below it."""
+    """A command, and the output that the page shows below it."""
 
     line: int
     command: str
@@ -128,8 +128,11 @@ class Typed:
 
 
 def typed(block: Block) -> list[Typed]:
-    """The commands of a console block. A line that ends with a backslash goes on in the next one;
-    so does one that begins a document (`<<'END'`), to the line that ends it."""
+    """Return the commands of a console block.
+
+    A line that ends with a backslash continues in the next one. A line that begins a document
+    (`<<'END'`) continues to the line that ends it.
+    """
     found: list[Typed] = []
     lines = block.text.splitlines()
     number = 0
@@ -137,7 +140,7 @@ def typed(block: Block) -> list[Typed]:
         at, line = number, lines[number]
         number += 1
         if not line.startswith(("$ ", "# ") if block.not_run else "$ "):
-            assert found, f"line {block.line + at}: what is shown has no command"
+            assert found, f"line {block.line + at}: there is output without a command"
             last = found[-1]
             found[-1] = Typed(last.line, last.command, f"{last.shown}{line}\n", block.numbers)
             continue

@@ -1,7 +1,7 @@
 """A cluster of real processes with any mix of Apache's bookies and ours.
 
-Everything listens on loopback, keeps its state and its log below one directory, and is ended by
-its own process id.
+Everything listens on loopback, keeps its state and its log below one directory, and is ended by its
+own process id.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ STOP_LIMIT_S = 15.0
 BOOKIE_HEAP_MB = 192
 TOOL_HEAP_MB = 96
 SESSION_TIMEOUT_MS = 6_000
-"""What a killed bookie stays registered for."""
+"""Milliseconds for which a killed bookie stays registered."""
 
 SORTED = "org.apache.bookkeeper.bookie.SortedLedgerStorage"
 ROCKS = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"
 STORAGES = {"sorted": SORTED, "db": ROCKS}
 
 SMALL = {
-    # Of one file each, and of what is kept in memory: the defaults are meant for a machine.
+    # The sizes of files and buffers. The defaults are meant for a dedicated machine.
     "journalMaxSizeMB": 64,
     "journalPreAllocSizeMB": 4,
     "skipListSizeLimit": 16 << 20,
@@ -58,7 +58,7 @@ SMALL = {
 
 
 class JavaProcess:
-    """A server of Apache's in a process of its own."""
+    """A server of Apache's in its own process."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class JavaProcess:
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
-        assert not self.alive, f"{self.name} runs already"
+        assert not self.alive, f"{self.name} is running already"
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -93,20 +93,20 @@ class JavaProcess:
             )
 
     def check(self) -> None:
-        """That it runs."""
-        assert self.alive, f"{self.name} ended; it said:\n{self.last_words()}"
+        """Check that it runs."""
+        assert self.alive, f"{self.name} ended; its log:\n{self.last_words()}"
 
     def last_words(self, lines: int = 30) -> str:
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def stop(self) -> None:
-        """SIGTERM; SIGKILL when that takes too long."""
+        """Send SIGTERM, and SIGKILL if that takes too long."""
         if self._process is None:
             return
         self._process.terminate()
@@ -115,7 +115,7 @@ class JavaProcess:
         self.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: alive, and silent. `kill` works."""
+        """Send SIGSTOP: the process is alive but silent. `kill` still works."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -153,8 +153,7 @@ Bookie = ApacheBookie | BookieProcess
 
 
 class Cluster:
-    """ZooKeeper, an empty cluster that Apache's own code initialised, and the bookies that are
-    added."""
+    """ZooKeeper, a cluster initialised by Apache's own code, and the bookies that are added."""
 
     running: ClassVar[list[Cluster]] = []
 
@@ -195,7 +194,8 @@ class Cluster:
             self._kazoo.stop()
             self._kazoo.close()
         self._zookeeper.stop()
-        # Logs are what a failure is read from; the data of dozens of bookies is only large.
+        # Keep the logs, from which failures are diagnosed. Delete the large data of dozens of
+        # bookies.
         for path in self.directory.iterdir():
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -205,7 +205,7 @@ class Cluster:
     def add_apache(
         self, count: int = 1, storage: str = "sorted", **settings: object
     ) -> list[ApacheBookie]:
-        """More of Apache's bookies, launched; `wait_ready` waits for all."""
+        """Launch more of Apache's bookies. `wait_ready` waits for all."""
         added = []
         for port in free_ports(count):
             number = len(self.bookies) + 1
@@ -225,8 +225,10 @@ class Cluster:
     def add_quire(
         self, count: int = 1, arguments: Sequence[str] = (), **settings: object
     ) -> list[BookieProcess]:
-        """More of our bookies, launched. `settings` are those of `quire.BookieConfig`; `arguments`
-        are further ones of the command."""
+        """Launch more of our bookies.
+
+        `settings` are those of `quire.BookieConfig`, and `arguments` are passed to the command.
+        """
         settings = {"session_timeout_s": SESSION_TIMEOUT_MS / 1000, **settings}
         words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         words += arguments
@@ -239,7 +241,7 @@ class Cluster:
         return added
 
     def read_only(self, bookie: Bookie) -> Bookie:
-        """Stop it, and start it again as one that takes no adds; the bookie that there is now."""
+        """Restart the bookie in read-only mode, and return the new bookie."""
         bookie.stop()
         self.wait_gone(bookie)
         number = self.bookies.index(bookie) + 1
@@ -261,7 +263,7 @@ class Cluster:
         bookie.launch()
 
     def wait_ready(self) -> None:
-        """Until every bookie that was added since the last call serves and is registered."""
+        """Wait until every bookie added since the last call serves and is registered."""
         for bookie in self._added:
             if isinstance(bookie, ApacheBookie):
                 bookie.wait_ready()
@@ -275,7 +277,9 @@ class Cluster:
         wait_for(lambda: wanted <= set(self.children("available")), f"{wanted} register")
 
     def wait_gone(self, *bookies: Bookie) -> None:
-        """Until nobody takes them for available: their sessions have run out."""
+        """Wait until the sessions of these bookies have expired, so that nobody considers them
+        available.
+        """
         lost = {bookie.id for bookie in bookies}
         wait_for(
             lambda: not lost & {*self.children("available"), *self.children("available/readonly")},
@@ -285,11 +289,11 @@ class Cluster:
     # -- tools --------------------------------------------------------------------------------
 
     def shell(self, *words: str) -> str:
-        """What Apache's BookieShell says."""
+        """Return the output of Apache's BookieShell."""
         return self._shell(self._configure("shell"), words)
 
     def shell_of(self, bookie: Bookie, *words: str) -> str:
-        """The same, with the configuration that this bookie would have as one of Apache's."""
+        """Return its output with the configuration that this bookie would have in Apache's code."""
         configuration = self._configure(
             f"shell-{bookie.port}", bookiePort=bookie.port, advertisedAddress=LOOPBACK
         )
@@ -313,7 +317,7 @@ class Cluster:
         return done.stdout
 
     def autorecovery(self, **settings: object) -> JavaProcess:
-        """Apache's auditor and replication worker, in a process of their own; elected on return."""
+        """Start Apache's auditor and replication worker in one process, and await the election."""
         name = f"autorecovery-{len(self._others) + 1}"
         settings = {
             "openLedgerRereplicationGracePeriod": 1_000,
@@ -369,7 +373,7 @@ class Cluster:
         return self._kazoo
 
     def children(self, path: str) -> list[str]:
-        """Below the cluster's root; none where there is no such node."""
+        """Return the children of a path below the cluster's root, or none if it does not exist."""
         try:
             found: list[str] = self.kazoo.get_children(f"/ledgers/{path}")
         except NoNodeError:
@@ -377,7 +381,7 @@ class Cluster:
         return [name for name in found if name != "readonly"]
 
     def underreplicated(self) -> list[int]:
-        """Ledgers that the auditor has marked, and no worker has finished yet."""
+        """Return the ledgers that the auditor has marked and no worker has finished yet."""
         found = []
         waiting = ["underreplication/ledgers"]
         while waiting:

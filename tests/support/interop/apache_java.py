@@ -1,7 +1,7 @@
-"""Apache BookKeeper's Java client, from Python (JPype): the client that the tests compare with.
+"""Apache BookKeeper's Java client, from Python (JPype): the client to compare with.
 
-The virtual machine lives in this process, once, and is started by the first client. Its threads
-never call into Python.
+The virtual machine lives in this process, and the first client starts it. Its threads never call
+into Python.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EXPLICIT_LAC_INTERVAL_MS = 50
 LENGTH_BYTES = 4
 MASTER_KEY_BYTES = 20
 ENTRY_BYTES = 32
-"""Of an entry without digest and payload."""
+"""The size of an entry without digest and payload."""
 THREE_BYTES_FROM = 1 << 15
 BATCH_BYTES = 1 << 20
 
@@ -57,7 +57,7 @@ JVM_OPTIONS = (
 
 @functools.cache
 def class_path() -> str:
-    """Of Apache's jars, fetched from Maven Central when they are not in the cache yet."""
+    """Return the class path of Apache's jars, which are downloaded if they are not cached."""
     done = subprocess.run(
         [str(PEER), "jars"], capture_output=True, text=True, timeout=JARS_LIMIT_S, check=False
     )
@@ -67,7 +67,7 @@ def class_path() -> str:
 
 @functools.cache
 def start_jvm() -> None:
-    """QUIRE_INTEROP_LOG=warn shows what the client says, which is much where bookies die."""
+    """Start the JVM. QUIRE_INTEROP_LOG=warn shows the client's log (long if bookies die)."""
     jpype.startJVM(
         f"-Xmx{HEAP_MB}m",
         f"-XX:MaxDirectMemorySize={DIRECT_MB}m",
@@ -85,7 +85,7 @@ def java(name: str) -> Any:
 
 
 def attempt(call: Callable[..., T], *arguments: object) -> T:
-    """The call, with Java's exception as a ClientError."""
+    """Make the call, and raise Java's exception as a ClientError."""
     try:
         return call(*arguments)
     except java("java.util.concurrent.ExecutionException") as error:
@@ -117,7 +117,7 @@ FEATURES = {
     "v2": frozenset({Feature.BATCH_READ, Feature.EXPLICIT_LAC, Feature.UNCONFIRMED_READ}),
     "v3": frozenset(Feature) - {Feature.BATCH_READ},
 }
-"""Of Apache's client, by protocol."""
+"""The features of Apache's client, by protocol."""
 
 
 class ApacheClient:
@@ -133,7 +133,7 @@ class ApacheClient:
         explicit_lac: bool = False,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        """`settings` are further keys of a client's configuration."""
+        """Connect. `settings` are further keys of a client's configuration."""
         self.name = f"apache-{protocol}"
         self.features = FEATURES[protocol]
         self.v2 = protocol == "v2"
@@ -215,14 +215,14 @@ class ApacheClient:
         return described(found)
 
     def entries_of(self, bookie_id: str, ledger_id: int, count: int) -> list[int]:
-        """Which of the first entries a bookie says that it has."""
+        """Return which of the first entries a bookie reports to have."""
         admin = java("org.apache.bookkeeper.client.BookKeeperAdmin")(self.java, self._configuration)
         bookie = java("org.apache.bookkeeper.net.BookieId").parse(bookie_id)
         found = result(admin.asyncGetListOfEntriesOfLedger(bookie, ledger_id))
         return [number for number in range(count) if found.isEntryAvailable(number)]
 
     def disk_space(self) -> dict[str, tuple[int, int]]:
-        """Free and total bytes, by bookie."""
+        """Return the free and total bytes by bookie."""
         return {
             str(entry.getKey().toString()): (
                 int(entry.getValue().getFreeDiskSpace()),
@@ -232,7 +232,7 @@ class ApacheClient:
         }
 
     def close(self) -> None:
-        """Begun, and not waited for: it takes the Java client two seconds."""
+        """Begin to close without waiting, because the Java client takes two seconds."""
         threading.Thread(target=self.java.close, daemon=True).start()
 
 
@@ -249,7 +249,7 @@ class _Handle:
         attempt(self.java.close)
 
     def abandon(self) -> None:
-        """A handle that is not closed leaves its ledger open."""
+        """Leave the ledger open, as a handle that is not closed does."""
 
 
 class ApacheWriter(_Handle):
@@ -292,7 +292,7 @@ class ApacheReader(_Handle):
         return _taken(result(self.java.readUnconfirmedAsync(first, last)), first)
 
     def read_batch(self, first: int, count: int, size: int = BATCH_BYTES) -> list[bytes]:
-        """As many as one batch read gives."""
+        """Return as many entries as one batch read gives."""
         return _taken(result(self.java.batchReadAsync(first, count, size)), first)
 
     def refresh(self) -> int:
@@ -315,7 +315,7 @@ class ApacheReader(_Handle):
         return bool(self.java.isClosed())
 
     def describe(self) -> Described:
-        """As this handle knows it."""
+        """Return the metadata as this handle knows it."""
         return described(self.java.getLedgerMetadata())
 
 
@@ -352,8 +352,11 @@ def described(metadata: Any) -> Described:
 
 
 def v3_add_overhead_bytes(ledger_id: int) -> int:
-    """What the frame of entry 0 has besides digest and payload. The number of the request is in
-    it, with as many bytes as it needs: from here on three, for two million requests."""
+    """Return the size of an add of entry 0 besides digest and payload.
+
+    The frame contains the number of the request as a varint. From here on it has three bytes, for
+    two million requests.
+    """
     channel = java("org.apache.bookkeeper.proto.PerChannelBookieClient")
     field = channel.class_.getDeclaredField("txnIdGenerator")
     field.setAccessible(True)
@@ -381,10 +384,10 @@ def v3_add_overhead_bytes(ledger_id: int) -> int:
 
 
 def initialise_cluster(uri: str) -> None:
-    """As `bookkeeper shell initnewcluster` does."""
+    """Initialise the cluster as `bookkeeper shell initnewcluster` does."""
     configuration = java("org.apache.bookkeeper.conf.ServerConfiguration")()
     configuration.setMetadataServiceUri(uri)
     made = attempt(
         java("org.apache.bookkeeper.client.BookKeeperAdmin").initNewCluster, configuration
     )
-    assert made, f"a cluster exists at {uri}"
+    assert made, f"a cluster exists already at {uri}"

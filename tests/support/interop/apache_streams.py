@@ -1,4 +1,4 @@
-"""Apache's DistributedLog 4.17.2, from Python (JPype): what our streams are compared with."""
+"""Apache's DistributedLog 4.17.2, from Python (JPype), to compare our streams with."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ T = TypeVar("T")
 
 DL = "org.apache.distributedlog"
 BULK = 500
-"""Records asked for at once."""
+"""The number of records requested at once."""
 SETTINGS: Mapping[str, object] = {
     "enableImmediateFlush": True,
     "writerOutputBufferSize": 0,
     "logSegmentRollingMinutes": 0,
     "maxLogSegmentBytes": 1 << 30,
-    # One roll per minute otherwise, and only those of one stream at a time.
+    # Otherwise there is one roll per minute, and only of one stream at a time.
     "logSegmentRollingConcurrency": 1_000,
     "logSegmentRetentionHours": 0,
-    # It is kept for ten minutes otherwise: a truncation by anybody else is seen so much later.
+    # Otherwise entries are cached for ten minutes, so truncations by others are noticed that late.
     "logSegmentCacheEnabled": False,
     "lockTimeoutSeconds": 5,
     "zkSessionTimeoutSeconds": 6,
     "bkcZKSessionTimeoutSeconds": 6,
 }
-"""Each record is an entry, and visible at once; the rest as a test wants it."""
+"""Each record is an entry and is visible at once. Tests set everything else."""
 
 
 def attempt(call: Callable[..., T], *arguments: object) -> T:
-    """The call, with Java's exception as a StreamError."""
+    """Make the call, and raise Java's exception as a StreamError."""
     try:
         return call(*arguments)
     except java("java.util.concurrent.ExecutionException") as error:
@@ -71,7 +71,7 @@ def configuration(**settings: object) -> Any:
 
 
 def bind(uri: str, zookeeper: str, ledgers_path: str = "/ledgers", federated: bool = False) -> None:
-    """As `dlog admin bind` does."""
+    """Bind a namespace as `dlog admin bind` does."""
     config = java(f"{DL}.impl.metadata.BKDLConfig")(zookeeper, ledgers_path)
     config.setFederatedNamespace(federated)
     where = java("java.net.URI").create(uri)
@@ -79,13 +79,15 @@ def bind(uri: str, zookeeper: str, ledgers_path: str = "/ledgers", federated: bo
 
 
 class ApacheStreams:
-    """One `org.apache.distributedlog.api.namespace.Namespace`. `settings` have the names of
-    `DistributedLogConfiguration`."""
+    """One `org.apache.distributedlog.api.namespace.Namespace`.
+
+    `settings` have the names of `DistributedLogConfiguration`.
+    """
 
     name = "apache"
 
     def __init__(self, uri: str, client_id: str = "java", **settings: object) -> None:
-        """`uri`: distributedlog://HOST:PORT/PATH."""
+        """Open the namespace at `uri`, which is distributedlog://HOST:PORT/PATH."""
         java(f"{DL}.impl.metadata.BKDLConfig").clearCachedDLConfigs()
         self.configuration = configuration(**settings)
         builder = (
@@ -125,7 +127,7 @@ class ApacheStreams:
     # -- streams ------------------------------------------------------------------------------
 
     def writer(self, stream: str) -> ApacheStreamWriter:
-        # A manager has one write handler: a second writer needs a manager of its own.
+        # A manager has one write handler, so a second writer needs its own manager.
         manager = attempt(self.java.openLog, stream)
         try:
             return ApacheStreamWriter(manager, result(manager.openAsyncLogWriter()))
@@ -148,13 +150,15 @@ class ApacheStreams:
             reader.close()
 
     def subscribed(self, stream: str, subscriber: str) -> ApacheStreamReader:
-        """Begins where the subscriber is, and excludes others of its name."""
+        """Return a reader that begins at the subscriber's position, and excludes others of its
+        name.
+        """
         manager = attempt(self.java.openLog, stream)
         reader = result(manager.getAsyncLogReaderWithLock(subscriber))
         return ApacheStreamReader(manager, reader)
 
     def read_blocking(self, stream: str, count: int, start: DLSN | int) -> list[Got]:
-        """With the other reader of Apache's, which has a pipeline of its own."""
+        """Read with Apache's other reader, which has its own pipeline."""
         manager = attempt(self.java.openLog, stream)
         begin = to_dlsn(start) if isinstance(start, DLSN) else start
         reader = attempt(manager.openLogReader, begin)
@@ -170,7 +174,7 @@ class ApacheStreams:
         return got
 
     def segments(self, stream: str) -> list[StreamSegment]:
-        """What Java makes of the nodes."""
+        """Return the segments as Java parses their nodes."""
         found = attempt(self.manager(stream).getLogSegments)
         return [StreamSegment.from_bytes(str(s.getFinalisedData()).encode()) for s in found]
 
@@ -190,7 +194,7 @@ class ApacheStreams:
         attempt(self.manager(stream).purgeLogsOlderThan, txid)
 
     def truncate(self, stream: str, before: DLSN) -> None:
-        """Java truncates through a writer."""
+        """Truncate the stream. Java truncates through a writer."""
         writer = self.writer(stream)
         writer.truncate(before)
         writer.close()
@@ -204,7 +208,7 @@ class ApacheStreams:
         result(store.advanceCommitPosition(subscriber, to_dlsn(position)))
 
     def close(self) -> None:
-        """Begun, and not waited for: it may take seconds."""
+        """Begin to close without waiting, because it may take seconds."""
         threading.Thread(target=self.java.close, daemon=True).start()
 
 
@@ -226,12 +230,12 @@ class ApacheStreamWriter:
         return [from_dlsn(result(future)) for future in begun]
 
     def write_each(self, records: Sequence[Sent]) -> list[DLSN]:
-        """Outstanding at once, an entry for each."""
+        """Write records as single entries, all outstanding at once."""
         begun = [self.java.write(self._record(txid, payload)) for txid, payload in records]
         return [from_dlsn(result(future)) for future in begun]
 
     def write_set(self, txid: int, payloads: Sequence[bytes], compression: str = "NONE") -> DLSN:
-        """All as members of one record; the position of the first."""
+        """Write all as members of one record, and return the position of the first."""
         codec = java(f"{DL}.io.CompressionCodec$Type").valueOf(compression)
         packed = java(f"{DL}.LogRecordSet").newWriter(1 << 16, codec)
         future = java("java.util.concurrent.CompletableFuture")

@@ -1,4 +1,4 @@
-"""What the tests of this directory compare, and what they wait for."""
+"""The comparisons and waits of the interoperability tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.interop.sides import Client, ClientError, Code, Described, Re
 from tests.support.waiting import wait_for
 
 POLL_MS = 500
-"""Of one long poll. Nobody ends it when the writer closes."""
+"""The time limit of one long poll, which does not end when the writer closes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Pair:
 
     @property
     def turns(self) -> tuple[tuple[Client, Client], ...]:
-        """Who writes, and who comes after; `one` is in both."""
+        """Pairs of a first and a second client. `one` is in each pair."""
         return (self.one, self.other), (self.other, self.one), (self.one, self.one)
 
 
@@ -39,10 +39,10 @@ def check_closed(
     shape: Shape,
     closed_by: Client | None = None,
 ) -> Described:
-    """That all of them find exactly this in a closed ledger.
+    """Check that all clients find exactly this in a closed ledger.
 
-    `closed_by` recovered it from a writer that was busy, or had just replaced a bookie: then the
-    length that Apache's client writes may be wrong.
+    `closed_by` recovered it from a writer that was busy or had just replaced a bookie. In that case
+    the length that Apache's client writes may be wrong.
     """
     length_counts = closed_by is None or closed_by.name == "quire"
     descriptions = [client.describe(ledger_id) for client in clients]
@@ -64,10 +64,11 @@ def check_closed(
 
 
 def check_read(reader: Reader, sent: Sequence[bytes]) -> None:
-    """By a reader that has read nothing yet."""
+    """Check a reader that has read nothing yet."""
     last = len(sent) - 1
-    # First of all: when Apache's client recovers a ledger that its busy writer then closes lower,
-    # bookies keep a LAC beyond the end, and Apache's readers believe the one that they read.
+    # This must come first. If Apache's client recovers a ledger that its busy writer then closes
+    # lower, bookies keep a LAC beyond the end, and Apache's readers trust a LAC that they have
+    # read.
     refused(partial(reader.read, last + 1, last + 1), Code.READ, Code.NO_SUCH_ENTRY)
     assert reader.read(0, last) == list(sent)
     for entry_id in {0, last // 2, last}:
@@ -93,12 +94,12 @@ def tailed(reader: Reader, entry_id: int) -> bytes:
 
 
 class Stream:
-    """Appends until it is refused, in a thread of its own."""
+    """Appends in its own thread until an append is refused."""
 
     BATCH = 20
 
     def __init__(self, writer: Writer, pause_s: float = 0.0) -> None:
-        """`pause_s`: between two batches."""
+        """Start with pauses of `pause_s` between two batches."""
         self.writer = writer
         self.acknowledged = 0
         self.error: ClientError | None = None
@@ -130,16 +131,16 @@ class Stream:
         wait_for(there, f"{count} entries are acknowledged")
 
     def goes_on(self, count: int = 200) -> None:
-        """That so many more are acknowledged."""
+        """Wait until this number of further entries is acknowledged."""
         self.reaches(self.acknowledged + count)
 
     @classmethod
     def sent(cls, count: int) -> list[bytes]:
-        """What the first entries are."""
+        """Return the first payloads."""
         return [cls.payload(number) for number in range(count)]
 
     def stop(self) -> int:
-        """How many entries were acknowledged."""
+        """Stop, and return the number of acknowledged entries."""
         self._stop.set()
         self._thread.join()
         if self.error is not None:
@@ -147,7 +148,7 @@ class Stream:
         return self.acknowledged
 
     def ends(self) -> ClientError:
-        """With this error."""
+        """Wait for the end, and return its error."""
         self._thread.join()
         assert self.error is not None
         return self.error

@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `conftest` that other test modules need as well."""
+"""Helpers of `conftest` that other test modules also use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The list that every client has to pass on every kind of bookie, written once.
+"""The list of operations that every client must pass on every kind of bookie.
 
-Each operation gets two clients of the same cluster: `one`, which is tried, and `other`, of the
-other make, which must see the same. Every payload is compared byte for byte.
+Each operation gets two clients of the same cluster: `one`, which is tested, and `other`, of the
+other project, which must see the same. Every payload is compared byte for byte.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.interop.sides import (
 
 Operation = Callable[[Pair], None]
 NEEDS: dict[Operation, Feature] = {}
-"""What not every client can do."""
+"""The features that some operations need, because not every client has them."""
 
 
 def needs(feature: Feature) -> Callable[[Operation], Operation]:
@@ -66,7 +66,7 @@ def write_and_read(pair: Pair, shape: Shape = PLAIN) -> None:
 
 
 SIZES = (0, 1, 0, 1023, 1024, 1025, 16_383, 16_384, 16_385, 65_535, 65_536, 1 << 20, 3 << 20, 0)
-"""Apache's client sends a payload from 16,384 bytes on in a buffer of its own."""
+"""Payload sizes. Apache's client puts a payload of 16,384 bytes or more in a separate buffer."""
 
 
 def entries_of_many_sizes(pair: Pair) -> None:
@@ -125,7 +125,7 @@ def many_ledgers_at_once(pair: Pair) -> None:
 
 
 def read_while_open(pair: Pair) -> None:
-    """Readers see what is known to be acknowledged, and fence nobody."""
+    """Readers see what is known to be acknowledged, and do not fence."""
     sent = payloads(40)
     for first, second in pair.turns:
         writer = first.create()
@@ -133,7 +133,7 @@ def read_while_open(pair: Pair) -> None:
             writer.append(payload)
         reader = second.open(writer.ledger_id)
         assert not reader.closed
-        # The last entry's acknowledgement travels with the entry behind it.
+        # The acknowledgement of the last entry travels with the next entry.
         assert reader.last_add_confirmed in {18, 19}
         assert reader.read(0, 18) == sent[:19]
         for payload in sent[20:]:
@@ -164,7 +164,7 @@ def read_unconfirmed(pair: Pair) -> None:
 
 @needs(Feature.LONG_POLL)
 def tail(pair: Pair) -> None:
-    """Each entry arrives, and the last one when the writer closes."""
+    """Each entry arrives, and the last one arrives when the writer closes."""
     sent = payloads(60)
     for writing in pair.both:
         writer = writing.create()
@@ -183,7 +183,7 @@ def tail(pair: Pair) -> None:
 
 @needs(Feature.LONG_POLL)
 def tail_nothing(pair: Pair) -> None:
-    """A poll that finds nothing new ends at its time-out, without an error."""
+    """A poll that finds nothing new ends at its timeout without an error."""
     writer = pair.other.create()
     writer.append(b"first")
     reader = pair.one.open(writer.ledger_id)
@@ -197,7 +197,7 @@ def tail_nothing(pair: Pair) -> None:
 
 @needs(Feature.EXPLICIT_LAC)
 def explicit_lac(pair: Pair) -> None:
-    """A writer that pauses tells of its last entry without another one."""
+    """A writer that pauses reports its last entry without appending another one."""
     sent = payloads(5)
     writing = pair.one_with_explicit_lac()
     writer = writing.create()
@@ -235,7 +235,7 @@ def fence(pair: Pair) -> None:
 
 
 def fence_under_load(pair: Pair, shape: Shape = PLAIN) -> None:
-    """Everything acknowledged is in the ledger, wherever the recovery met the writer."""
+    """Every acknowledged entry is in the ledger, wherever the recovery met the writer."""
     for first, second in pair.turns:
         stream = Stream(first.create(shape))
         stream.reaches(100)
@@ -259,7 +259,7 @@ def recover(pair: Pair, shape: Shape = PLAIN) -> None:
         writer.append_all(sent)
         writer.abandon()
         assert pair.one.describe(writer.ledger_id).state == "OPEN"
-        for _ in range(2):  # the second time it is closed already
+        for _ in range(2):  # The second time it is closed already.
             reader = second.open(
                 writer.ledger_id, recover=True, password=shape.password, digest=shape.digest
             )
@@ -269,7 +269,7 @@ def recover(pair: Pair, shape: Shape = PLAIN) -> None:
 
 
 def wrong_password(pair: Pair) -> None:
-    """It opens nothing, and fences nobody."""
+    """A wrong password opens nothing and fences nothing."""
     sent = payloads(3)
     for first, second in pair.turns:
         writer = first.create()
@@ -293,7 +293,7 @@ def delete(pair: Pair) -> None:
             for recover in (False, True):
                 look = partial(client.open, gone.ledger_id, recover=recover)
                 refused(look, Code.NO_SUCH_LEDGER)
-        second.delete(gone.ledger_id)  # what is gone already is no error
+        second.delete(gone.ledger_id)  # Deleting it again is not an error.
         check_closed(pair.both, kept.ledger_id, [b"payload"], PLAIN)
 
 
@@ -301,10 +301,9 @@ def delete(pair: Pair) -> None:
 
 
 def largest_entry(pair: Pair) -> None:
-    """The largest payload passes in both directions; one byte more is refused, to that writer
-    only."""
+    """The largest payload works in both directions. One byte more is refused to that writer."""
     for digest in DIGESTS:
-        # On all bookies there are: with one to spare Apache's writer goes on replacing for ever.
+        # Use all bookies: with a spare one, Apache's writer would replace bookies forever.
         shape = Shape(4, 4, 3, digest)
         stream = Stream(pair.other.create())
         writer = pair.one.create(shape)
@@ -329,7 +328,7 @@ def largest_entry(pair: Pair) -> None:
 
 
 def adv_writer(pair: Pair, shape: Shape = PLAIN) -> None:
-    """Ids in any order; acknowledged in the order of the ids."""
+    """Ids may come in any order, and are acknowledged in the order of the ids."""
     sent = payloads(50)
     order = [number ^ 3 for number in range(48)] + [49, 48]
     writer = pair.one.create_adv(shape)
@@ -340,7 +339,7 @@ def adv_writer(pair: Pair, shape: Shape = PLAIN) -> None:
 
 
 def adv_writer_refuses(pair: Pair) -> None:
-    """An id for the second time; and what lies above a gap when the ledger is closed."""
+    """An id is refused the second time, and entries above a gap when the ledger is closed."""
     writer = pair.one.create_adv()
     held = writer.begin(2, b"two")
     taken = Code.DUPLICATE_ENTRY, Code.INCORRECT_PARAMETER
@@ -359,7 +358,7 @@ def adv_writer_refuses(pair: Pair) -> None:
 
 
 LEDGER_IDS = itertools.count(7_000_000_001)
-"""Of the caller's choice, above 32 bits; other ids are given out from 0 on."""
+"""Ledger ids chosen by the caller, above 32 bits. Other ids are assigned from 0 on."""
 
 
 def adv_ledger_id(pair: Pair) -> None:
@@ -381,7 +380,7 @@ def adv_recover(pair: Pair) -> None:
     pair.other.open(writer.ledger_id, recover=True).close()
     writer.abandon()
     for client in pair.both:
-        # The length is that of entry 1, which was the first to be given one.
+        # The length is that of entry 1, which was written first.
         assert client.describe(writer.ledger_id).last_entry_id == 1
         reader = client.open(writer.ledger_id)
         assert reader.closed
@@ -391,10 +390,12 @@ def adv_recover(pair: Pair) -> None:
 
 @needs(Feature.DEFERRED_SYNC)
 def deferred_sync(pair: Pair) -> None:
-    """Only a force confirms. What was not forced Apache's close cuts off, and ours forces."""
+    """Only a force confirms. Closing cuts off unforced entries in Apache's client, and forces in
+    ours.
+    """
     sent = payloads(30)
     writer = pair.one.create(deferred_sync=True)
-    writer.force()  # nothing to force
+    writer.force()  # There is nothing to force.
     assert writer.append_all(sent[:10]) == list(range(10))
     assert writer.last_add_confirmed == NO_ENTRY
     writer.force()
@@ -417,7 +418,7 @@ def deferred_sync(pair: Pair) -> None:
 
 @needs(Feature.DEFERRED_SYNC)
 def deferred_sync_recovered(pair: Pair) -> None:
-    """Recovery keeps what survived; bookies that did not fall have it all."""
+    """Recovery keeps what survived. Bookies that did not crash have everything."""
     sent = payloads(30)
     writer = pair.one.create(deferred_sync=True)
     writer.append_all(sent[:20])

@@ -1,4 +1,4 @@
-"""Our client, in the words of `sides`."""
+"""Our client, with the interface of `sides`."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class QuireClient:
         password: bytes = PASSWORD,
         digest: str = "CRC32C",
     ) -> QuireReader:
-        """The digest is that of the metadata."""
+        """Open the ledger with the digest of the metadata."""
         return QuireReader(run(self.aio.open_ledger(ledger_id, password=password, recover=recover)))
 
     def delete(self, ledger_id: int) -> None:
@@ -139,12 +139,12 @@ class QuireClient:
         )
 
     def entries_of(self, bookie_id: str, ledger_id: int) -> list[int]:
-        """Which entries a bookie says that it has."""
+        """Return the entries that a bookie reports to have."""
         found = run(self.aio.list_entries(bookie_id, ledger_id))
         return [number for first, last in found for number in range(first, last + 1)]
 
     def disk_space(self, bookie_id: str) -> tuple[int, int]:
-        """Free and total bytes."""
+        """Return the free and total bytes."""
         found = run(self.aio.bookie_info(bookie_id))
         return found.free_bytes, found.total_bytes
 
@@ -218,7 +218,7 @@ class QuireAdvWriter(_WriteHandle):
     def begin(self, entry_id: int, payload: bytes) -> Callable[[], int]:
         async def begin() -> asyncio.Task[int]:
             task = asyncio.create_task(self.aio.append_at(entry_id, payload))
-            await asyncio.sleep(0)  # it has handed the entry over
+            await asyncio.sleep(0)  # It has submitted the entry.
             return task
 
         begun = run(begin())
@@ -235,7 +235,7 @@ class QuireReader:
         self.ledger_id = aio.ledger_id
         self._entries: AsyncGenerator[quire.Entry, None] | None = None
         self._upcoming = -1
-        """The next entry that `_entries` gives."""
+        """The next entry that `_entries` yields."""
         self._arriving: asyncio.Task[quire.Entry | None] | None = None
 
     def read(self, first: int, last: int) -> list[bytes]:
@@ -254,7 +254,9 @@ class QuireReader:
         return run(self.aio.refresh())
 
     def tail(self, entry_id: int, timeout_ms: int) -> bytes | None:
-        """The walk goes on from call to call, as long as the entries follow each other."""
+        """Wait for an entry. The iteration continues across calls while the entries are
+        consecutive.
+        """
         return run(self._tail(entry_id, timeout_ms))
 
     async def _tail(self, entry_id: int, timeout_ms: int) -> bytes | None:
@@ -269,7 +271,7 @@ class QuireReader:
             return None
         found = self._arriving.result()
         self._arriving = None
-        if found is None:  # the ledger is closed, and ends before this entry
+        if found is None:  # The ledger is closed, and ends before this entry.
             await self._end_tail()
             return None
         assert found.entry_id == entry_id

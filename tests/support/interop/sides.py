@@ -1,7 +1,7 @@
-"""What both clients can do, in one set of words: Apache's and ours have to pass the same list.
+"""A common interface of both clients: Apache's and ours must pass the same list.
 
-All calls block. `ApacheClient` (in `apache_java`) and `QuireClient` (in `quire_side`) implement
-them; what a client cannot do is missing from its `features`.
+All calls block. `ApacheClient` (in `apache_java`) and `QuireClient` (in `quire_side`) implement it.
+The `features` of a client lack what it cannot do.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from enum import Enum, auto
 from typing import Protocol
 
 CALL_LIMIT_S = 60
-"""Of a single call of either client; reached only by a failing test."""
+"""The time limit of a single call, reached only in a failing test."""
 
 PASSWORD = b"one secret"
 DIGESTS = ("CRC32", "CRC32C", "MAC", "DUMMY")
-"""In the words of Apache's API."""
+"""The digests, with the names of Apache's API."""
 DIGEST_BYTES = {"CRC32": 8, "CRC32C": 4, "MAC": 20, "DUMMY": 0}
 FRAME_BYTES = 5 << 20
-"""Largest frame of both sides, with its length."""
+"""The largest frame of both sides, including its length."""
 V2_ADD_OVERHEAD_BYTES = 60
-"""Of an add, and of the answer that reads it, besides digest and payload."""
+"""The size of an add, and of the answer to a read, besides digest and payload."""
 NO_ENTRY = -1
 
 
 class Code:
-    """Result codes of Apache's client, which ours uses too."""
+    """The result codes of Apache's client, which ours uses too."""
 
     READ = -1
     DIGEST_MATCH = -5
@@ -62,7 +62,7 @@ class Feature(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of a ledger."""
+    """The shape of a ledger."""
 
     ensemble: int = 3
     write_quorum: int = 3
@@ -80,7 +80,7 @@ STRIPED = Shape(3, 2, 2)
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The metadata of a ledger, as a client tells it."""
+    """The metadata of a ledger as a client reports it."""
 
     state: str
     last_entry_id: int
@@ -104,8 +104,10 @@ class Writer(Protocol):
     def append(self, payload: bytes) -> int: ...
 
     def append_all(self, payloads: Sequence[bytes]) -> list[int]:
-        """All outstanding at once; their entry ids. An error tells how many of the first of them
-        were acknowledged (`done`)."""
+        """Append all at once, and return their entry ids.
+
+        An error has the number of leading entries that were acknowledged (`done`).
+        """
         ...
 
     def force(self) -> None: ...
@@ -121,18 +123,18 @@ class Writer(Protocol):
 
 
 class AdvWriter(Protocol):
-    """The ids are the caller's."""
+    """A writer whose caller chooses the ids."""
 
     ledger_id: int
 
     def write(self, entry_id: int, payload: bytes) -> int: ...
 
     def write_all(self, entries: Sequence[tuple[int, bytes]]) -> list[int]:
-        """All outstanding at once, begun in this order."""
+        """Begin all writes in this order, all outstanding at once."""
         ...
 
     def begin(self, entry_id: int, payload: bytes) -> Callable[[], int]:
-        """Without waiting; what it returns waits."""
+        """Begin a write, and return a function that waits for it."""
         ...
 
     @property
@@ -152,16 +154,18 @@ class Reader(Protocol):
 
     @property
     def last_add_confirmed(self) -> int:
-        """As far as it is known here, without asking anybody."""
+        """The LAC as far as it is known without a request."""
         ...
 
     def refresh(self) -> int:
-        """Ask for it."""
+        """Request the LAC."""
         ...
 
     def tail(self, entry_id: int, timeout_ms: int) -> bytes | None:
-        """Wait for this entry to be confirmed, by long poll where the protocol has it; None when
-        it is not by then."""
+        """Wait until this entry is confirmed, by long poll if the protocol has it.
+
+        Return None at the timeout.
+        """
         ...
 
     @property
@@ -176,7 +180,9 @@ class Client(Protocol):
     name: str
     features: frozenset[Feature]
     close_cuts: bool
-    """Whether closing a ledger of deferred sync leaves out what was not forced; else it forces."""
+    """Whether closing a ledger with deferred sync cuts off unforced entries. If not, it forces
+    them.
+    """
 
     def create(
         self,
@@ -200,7 +206,7 @@ class Client(Protocol):
     def delete(self, ledger_id: int) -> None: ...
 
     def largest_payload(self, ledger_id: int, shape: Shape) -> int:
-        """Of entry 0: what one frame has room for, sent as this client sends it."""
+        """Return the largest payload of entry 0 that fits in one frame of this client."""
         ...
 
     def describe(self, ledger_id: int) -> Described: ...
@@ -209,7 +215,7 @@ class Client(Protocol):
 
 
 def payloads(count: int, size: int = 100) -> list[bytes]:
-    """All different, of sizes around `size`."""
+    """Return different payloads, with sizes around `size`."""
     return [
         (b"%d:" % number + bytes((number * 7 + at) % 251 for at in range(number % (2 * size))))
         for number in range(count)

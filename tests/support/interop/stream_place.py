@@ -1,4 +1,4 @@
-"""Where streams are tested: a cluster, two namespaces, and both sides as often as a test wants."""
+"""The cluster and the namespaces of stream tests, with as many clients as a test needs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.support.interop.stream_sides import Streams
 
 BY_JAVA = "/messaging/java"
 BY_QUIRE = "/messaging/quire"
-"""Namespaces, by who made them."""
+"""The namespaces by the side that created them."""
 SIDES = ("apache", "quire")
 
 
 @dataclass
 class Place:
-    """A cluster, and both sides as often as a test wants them."""
+    """A cluster, with as many clients of both sides as a test needs."""
 
     cluster: Cluster
     opened: list[Streams] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Place:
         return made
 
     def pair(self, writing: str) -> tuple[Streams, Streams]:
-        """Who writes and who reads, in a namespace that the latter made."""
+        """Return the writing and the reading side, in a namespace that the reading side created."""
         if writing == "apache":
             return self.apache(BY_QUIRE), self.quire(BY_QUIRE)
         return self.quire(BY_JAVA), self.apache(BY_JAVA)

@@ -1,7 +1,7 @@
-"""What both sides can do with streams, in one set of words: Apache's DistributedLog and ours.
+"""A common interface of Apache's DistributedLog and our streams.
 
 All calls block. `ApacheStreams` (in `apache_streams`) and `QuireStreams` (in `quire_streams`)
-implement them.
+implement it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Sent = tuple[int, bytes]
 
 
 class Got(NamedTuple):
-    """A record, as a reader delivers it."""
+    """A record as a reader delivers it."""
 
     position: DLSN
     txid: int
@@ -26,7 +26,7 @@ class Got(NamedTuple):
 
 
 class StreamError(Exception):
-    """A call of either side failed; `kind` is the name of the class that it raised."""
+    """A call of either side failed. `kind` is the name of the exception's class."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(f"{kind}: {text}")
@@ -35,11 +35,11 @@ class StreamError(Exception):
 
 class StreamWriter(Protocol):
     def write(self, txid: int, payload: bytes) -> DLSN:
-        """One record, acknowledged."""
+        """Write one record, and wait for the acknowledgement."""
         ...
 
     def write_all(self, records: Sequence[Sent]) -> list[DLSN]:
-        """All outstanding at once."""
+        """Write all records, outstanding at once."""
         ...
 
     def end_stream(self) -> None: ...
@@ -52,15 +52,15 @@ class StreamWriter(Protocol):
 
 
 class StreamReader(Protocol):
-    """Follows the stream."""
+    """A reader that follows the stream."""
 
     @property
     def ended(self) -> bool:
-        """The end of the stream was reached."""
+        """Whether the end of the stream was reached."""
         ...
 
     def take(self, count: int) -> list[Got]:
-        """So many records, or fewer where the stream ends. Waits for them."""
+        """Wait for this number of records, or fewer if the stream ends."""
         ...
 
     def close(self) -> None: ...
@@ -82,11 +82,11 @@ class Streams(Protocol):
     def writer(self, stream: str) -> StreamWriter: ...
 
     def reader(self, stream: str, start: DLSN | int | None = None) -> StreamReader:
-        """From a position, from a txid, or from the beginning."""
+        """Return a reader from a position, from a txid, or from the beginning."""
         ...
 
     def read(self, stream: str, count: int, start: DLSN | int | None = None) -> list[Got]:
-        """So many records, and then there are no more that are acknowledged."""
+        """Read this number of records, and check that no more are acknowledged."""
         ...
 
     def segments(self, stream: str) -> list[StreamSegment]: ...
@@ -103,7 +103,7 @@ class Streams(Protocol):
 
 
 def records(count: int, first_txid: int = 1, size: int = 100) -> list[Sent]:
-    """All different; every tenth is empty, every seventh has the txid of the one before."""
+    """Return different records. Every tenth is empty, every seventh repeats the previous txid."""
     made = []
     txid = first_txid
     for number in range(count):

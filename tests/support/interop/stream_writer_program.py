@@ -1,9 +1,9 @@
-"""Writes records to a stream until it is killed, run as a program of its own:
+"""A separate program that writes records to a stream until it is killed.
 
     apache NAMESPACE_URI STREAM FIRST
     quire METADATA_URI NAMESPACE STREAM FIRST
 
-Record N has txid N and N in decimal as its payload. What is printed is acknowledged.
+Record N has txid N and N in decimal as its payload. Printed numbers are acknowledged.
 """
 
 from __future__ import annotations

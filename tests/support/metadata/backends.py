@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `conftest` that other test modules need as well."""
+"""Helpers of `conftest` that other test modules also use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SESSION_TIMEOUT_MS = 4_000
 PATIENCE_S = 30.0
 
 
-"""Bounds every wait for a condition; reached only by a failing test."""
+"""The time limit of every wait for a condition, reached only in a failing test."""
 
 
 class Backend(Protocol):
@@ -32,7 +32,7 @@ class Backend(Protocol):
     uri: str
 
     async def store(self, session_timeout_ms: int = SESSION_TIMEOUT_MS) -> MetadataStore:
-        """A store of its own session; closed when the test ends."""
+        """Return a store with its own session, which is closed when the test ends."""
         ...
 
     async def initialise(self) -> None: ...
@@ -40,15 +40,17 @@ class Backend(Protocol):
     async def take_id(
         self, loser: MetadataStore, winner: MetadataStore, address: BookieAddress
     ) -> None:
-        """The session of `loser` ends, and `winner` has the id of its bookie before it is back."""
+        """End the session of `loser`, and give its bookie's id to `winner` meanwhile."""
         ...
 
     async def close(self) -> None: ...
 
 
 def end_session(store: ZooKeeperStore) -> None:
-    """As a second client of the same session, close it: the server drops what is ephemeral, and
-    the first client is told that its session has expired."""
+    """Close the session as a second client of the same session would.
+
+    The server drops everything ephemeral, and tells the first client that its session has expired.
+    """
     thief = KazooClient(hosts=store._zk.servers, client_id=store._zk._client.client_id)
     thief.start()
     thief.stop()
@@ -56,7 +58,7 @@ def end_session(store: ZooKeeperStore) -> None:
 
 
 async def connect(where: MetadataURI, **options: Any) -> ZooKeeperStore:
-    """A store that the test closes itself."""
+    """Return a store that the test closes itself."""
     return await ZooKeeperStore.connect(where, clock=SystemClock(), rng=random.Random(), **options)
 
 
@@ -65,7 +67,7 @@ async def ids_of(store: MetadataStore) -> list[int]:
 
 
 async def tree(raw: ZooKeeperConnection, path: str) -> dict[str, bytes]:
-    """Every node below `path`, by its path relative to it."""
+    """Return the values of all nodes below `path`, by their relative paths."""
     found: dict[str, bytes] = {}
     todo = [path]
     while todo:
@@ -79,7 +81,7 @@ _roots = itertools.count()
 
 
 def next_root() -> str:
-    """A ledgers root that no other test uses."""
+    """Return a ledgers root that no other test uses."""
     return f"/test-{os.getpid()}-{next(_roots)}/ledgers"
 
 
@@ -93,4 +95,4 @@ DRIVERS = [
 NOT_A_FILE = [driver for driver in DRIVERS if driver.id != "sqlite"]
 
 
-"""A file is a cluster as soon as it is there."""
+"""A file is a cluster as soon as it exists."""

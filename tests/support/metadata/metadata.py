@@ -1,4 +1,4 @@
-"""Metadata stores, for tests that are not coroutines."""
+"""Metadata stores for tests that are not coroutines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def in_store(uri: str, work: Callable[[MetadataStore], Awaitable[T]]) -> T:
-    """What `work` makes of the store there, which is closed behind it."""
+    """Return the result of `work` on a store, which is closed afterwards."""
 
     async def run() -> T:
         store = await open_metadata(uri, create=True)

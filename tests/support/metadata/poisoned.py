@@ -1,6 +1,6 @@
-"""A cluster with one bad item: a ledger whose metadata cannot be read, or a broken mark.
+"""A cluster with one bad item: a ledger with unreadable metadata, or a broken mark.
 
-`Scene` is a simulated cluster with bookies; `File` a metadata store in a file, for commands.
+`Scene` is a simulated cluster with bookies. `File` is a metadata store in a file, for commands.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from quire_simulator.world.world import World, bookie_id
 from tests.support.metadata.metadata import in_store
 
 POISON = b"BookieMetadataFormatVersion\t9\nof a time to come"
-"""Metadata of a format that no version knows."""
+"""Metadata in a format that no version knows."""
 WHY = "ledger metadata has format 9"
 QUORUMS = (3, 3, 2)
 
@@ -111,14 +111,14 @@ def scene(play: Callable[[Scene], Awaitable[None]], seed: int = 1) -> None:
 
 
 async def broken_mark(store: MetadataStore, ledger_id: int) -> None:
-    """A mark that no version understands."""
+    """Store a mark that no version can parse."""
     path = mark_path(replication_root(store.uri), ledger_id)
     await store.tree.make_path(path.rpartition("/")[0])
     await store.tree.commit(Create(path, b"no mark at all {"))
 
 
 async def stray_mark(store: MetadataStore, at: int, of: int) -> None:
-    """The mark of one ledger where that of another belongs."""
+    """Store the mark of one ledger at the path of another."""
     root = replication_root(store.uri)
     above = mark_path(root, at).rpartition("/")[0]
     await store.tree.make_path(above)

@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `test_metadata_sqlite` that other test modules need as well."""
+"""Helpers of `test_metadata_sqlite` that other test modules also use."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.support.metadata.backends import Backend
 LONG_MS = 3_600_000
 
 
-"""A session time-out that no test waits for: only the death of the process ends such a lease."""
+"""A session timeout that no test waits for: only the death of the process ends such a lease."""
 
 
 class FakeMachine:
-    """A machine whose clock and processes the test decides on."""
+    """A machine whose clock and processes the test controls."""
 
     def __init__(self) -> None:
         self.boot = "boot-1"
@@ -69,7 +69,7 @@ def path_of(backend: Backend) -> Path:
 
 @contextmanager
 def process(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Killed in the end, and waited for."""
+    """Run a program that is killed at the end."""
     running = subprocess.Popen(
         [sys.executable, "-c", program, *arguments],
         stdin=subprocess.PIPE,

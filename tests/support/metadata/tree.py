@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `test_tree` that other test modules need as well."""
+"""Helpers of `test_tree` that other test modules also use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.metadata.backends import Backend, end_session
 
 
 async def lose_session(backend: Backend, store: MetadataStore) -> None:
-    """The session of `store` ends, as the cluster sees it; the store is to find out."""
+    """End the session of `store` in the cluster. The store must find out itself."""
     if isinstance(store, MemoryStore):
         store.expire_session()
     elif isinstance(store, SqliteStore):

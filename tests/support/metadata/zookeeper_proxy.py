@@ -1,7 +1,7 @@
 """A proxy in front of ZooKeeper that loses connections at a chosen moment.
 
-It cuts the stream into ZooKeeper's frames, so that "the server has done it, the client does not
-know" can be had for any request:
+It splits the streams into ZooKeeper's frames. So for any request, the server can have executed it
+while the client does not know.
 
     client -> server   length, then the first frame: ConnectRequest; others: xid, type, body
     server -> client   length, then the first frame: ConnectResponse; others: xid, zxid, error, body
@@ -26,11 +26,11 @@ _CLOSE_XID = 2**31 - 1
 
 class Loss(enum.Enum):
     REQUEST = "request"
-    """The server never gets it."""
+    """The server never receives the request."""
     ANSWER = "answer"
-    """The server has done it."""
+    """The server has executed the request."""
     SESSION = "session"
-    """The server has done it, and then the session ends."""
+    """The server has executed the request, and then the session ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +38,22 @@ class Request:
     xid: int
     kind: int
     path: str
-    """'' where the request begins with none."""
+    """'' if the request does not begin with a path."""
 
 
 @dataclass(slots=True)
 class _Pair:
-    """One client's connection and ours to the server."""
+    """One client's connection, and ours to the server."""
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
     doomed: int | None = None
-    """The xid whose answer ends it."""
+    """The xid whose answer ends the connection."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
 
 class Proxy:
-    """`async with Proxy(host, port) as proxy`, and connect to `proxy.port`."""
+    """The proxy: `async with Proxy(host, port) as proxy`, and connect to `proxy.port`."""
 
     def __init__(self, host: str, port: int) -> None:
         self._upstream = host, port
@@ -62,10 +62,10 @@ class Proxy:
         self._wanted: Callable[[Request], bool] | None = None
         self._loss = Loss.ANSWER
         self.open = asyncio.Event()
-        """Cleared: new connections wait, and on old ones nothing is passed on."""
+        """If this is cleared, new connections wait, and old ones pass nothing on."""
         self.open.set()
         self.lost: list[Request] = []
-        """What was lost so far."""
+        """The requests that were lost so far."""
         self.seen: list[Request] = []
         """Every request but pings."""
         self.sessions: set[int] = set()
@@ -84,8 +84,10 @@ class Proxy:
             await self._end(pair)
 
     def lose(self, wanted: Callable[[Request], bool], loss: Loss, *, reopen: bool = True) -> None:
-        """Lose the connection at the next request that is `wanted`. Without `reopen` new ones wait
-        until `open` is set."""
+        """Lose the connection at the next request that is `wanted`.
+
+        Without `reopen`, new connections wait until `open` is set.
+        """
         self._wanted, self._loss, self._reopen = wanted, loss, reopen
 
     @property
@@ -143,7 +145,7 @@ class Proxy:
                 pair.server.write(frame)
         except OSError:
             pass
-        # Only the client's side: what the server has been sent, it is to do.
+        # Close only the client's side: the server must execute what it has received.
         if pair.doomed is None:
             await self._end(pair)
 
@@ -185,7 +187,7 @@ class Proxy:
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes:
-    """With its length; b'' at the end."""
+    """Return a frame with its length, or b'' at the end."""
     try:
         head = await reader.readexactly(_LENGTH.size)
         return head + await reader.readexactly(_LENGTH.unpack(head)[0])

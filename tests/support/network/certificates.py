@@ -1,4 +1,4 @@
-"""Certificates for tests, made anew each time by `trustme`: files in PEM."""
+"""Certificates for tests as PEM files, which `trustme` creates each time."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ PAST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 class Files:
     certificate: str
     private_key: str
-    """In PKCS#8: Java reads nothing else."""
+    """The key in PKCS#8, the only format that Java reads."""
 
 
 class Authority:
-    """One that signs. `ca` is its file."""
+    """A certificate authority. `ca` is its file."""
 
     def __init__(self, directory: Path, name: str = "ca") -> None:
         self.directory = directory
@@ -38,7 +38,7 @@ class Authority:
     def issue(
         self, name: str, *names: str, unit: str | None = None, expired: bool = False
     ) -> Files:
-        """`name` names the files; a file that exists is replaced, as an administrator would."""
+        """Issue a certificate into files named after `name`, and replace them if they exist."""
         signed = self._ca.issue_cert(
             *(names or (LOOPBACK, "localhost")),
             common_name=name,

@@ -1,11 +1,11 @@
-"""Proxies for TCP, on a thread of their own: they pass bytes on late, in fits, or not at all.
+"""TCP proxies in their own thread that pass bytes on late, in bursts, or not at all.
 
     with FaultProxy((host, port), (server_host, server_port)) as proxy:
         proxy.fault = Fault(delay_s=(0.0, 0.2), stall_share=0.05)
 
-A kernel without netem has no loss of packets. What a program sees of one is what TCP makes of it:
-nothing comes for a retransmission time-out, then all of it; and where that happens again and again,
-the connection ends. That is what `stall_share` and `reset_share` do to chunks.
+A kernel without netem cannot lose packets. A program sees a lost packet only as TCP presents it:
+nothing arrives for a retransmission timeout, then everything does. If this happens repeatedly, the
+connection ends. `stall_share` and `reset_share` do this to chunks.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any, Self
 
 CHUNK_BYTES = 64 * 1024
 STALL_S = 0.2
-"""Linux's least retransmission time-out."""
+"""The smallest retransmission timeout of Linux."""
 END_LIMIT_S = 10.0
 WAITING_CHUNKS_MAX = 1_024
-"""Of one direction of one connection."""
+"""The most waiting chunks in one direction of a connection."""
 
 Address = tuple[str, int]
 Way = Coroutine[Any, Any, None]
@@ -33,28 +33,30 @@ Way = Coroutine[Any, Any, None]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to every chunk, in both directions. Chunks never overtake each other."""
+    """The faults of every chunk in both directions. Chunks never overtake each other."""
 
     delay_s: tuple[float, float] = (0.0, 0.0)
-    """At least, at most; evenly spread."""
+    """The smallest and largest delay, evenly distributed."""
     stall_share: float = 0.0
-    """So many of them come `STALL_S` later, and with them all that follow."""
+    """The share of chunks that come `STALL_S` later, with all chunks after them."""
     reset_share: float = 0.0
-    """So many of them end their connection, without an answer."""
+    """The share of chunks that end their connection without an answer."""
 
 
 NONE = Fault()
 
 
 class ProxyThread:
-    """Accepts connections at one address and opens one to the server for each of them. Those who
-    derive from it say what happens to them (`_pass_on`)."""
+    """Accepts connections at one address, and opens one to the server for each of them.
+
+    Subclasses decide what happens to the data (`_pass_on`).
+    """
 
     def __init__(self, listen: Address, server: Address) -> None:
         self.listen = listen
         self.server = server
         self.connections = 0
-        """Accepted so far."""
+        """The number of connections accepted so far."""
         self._thread = threading.Thread(target=self._run, name="proxy")
         self._started: Future[asyncio.AbstractEventLoop] = Future()
         self._ending = asyncio.Event()
@@ -71,7 +73,7 @@ class ProxyThread:
         assert not self._thread.is_alive(), "the proxy does not end"
 
     def drop_all(self) -> None:
-        """End all connections that there are."""
+        """End all existing connections."""
 
         async def drop() -> None:
             for task in list(self._pairs):
@@ -120,7 +122,7 @@ class ProxyThread:
         client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
-        """Until one side ends: then both are ended."""
+        """Pass data on until one side ends, and then end both."""
         ways = [asyncio.ensure_future(way) for way in self._pass_on(*client, *server)]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -136,7 +138,9 @@ class ProxyThread:
         from_server: asyncio.StreamReader,
         to_server: asyncio.StreamWriter,
     ) -> tuple[Way, Way]:
-        """From the client to the server, and back; each until its reader ends."""
+        """Return two coroutines, from the client to the server and back, which run until their
+        reader ends.
+        """
         raise NotImplementedError
 
 
@@ -144,7 +148,7 @@ class FaultProxy(ProxyThread):
     def __init__(self, listen: Address, server: Address, *, seed: int = 0) -> None:
         super().__init__(listen, server)
         self.fault = NONE
-        """Changed at any time; it holds for what comes from then on."""
+        """The current fault. A change affects what comes from then on."""
         self.stalled = self.resets = 0
         self._chance = random.Random(seed)
 
@@ -158,8 +162,10 @@ class FaultProxy(ProxyThread):
         return self._late(from_client, to_server), self._late(from_server, to_client)
 
     async def _late(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Chunks are read as they come, and wait for their time: a delay is no bound on the rate.
-        Ends behind the last of them."""
+        """Read chunks as they come, and delay each: the delay does not limit the rate.
+
+        Ends after the last of them.
+        """
         waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(WAITING_CHUNKS_MAX)
         both = [
             asyncio.ensure_future(self._receive(reader, waiting)),
@@ -177,7 +183,7 @@ class FaultProxy(ProxyThread):
     async def _receive(
         self, reader: asyncio.StreamReader, waiting: asyncio.Queue[tuple[float, bytes]]
     ) -> bool:
-        """Whether it ended as connections do."""
+        """Receive chunks, and return whether the connection ended normally."""
         now = self._loop.time
         latest = 0.0
         while chunk := await reader.read(CHUNK_BYTES):

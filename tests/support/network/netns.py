@@ -1,14 +1,13 @@
-"""Machines in miniature: network namespaces of the kernel, joined by a hub that can be told to lose
-what one of them sends to another.
+"""Miniature machines: network namespaces joined by a hub that can drop what one sends to another.
 
     with Net(["zookeeper", "bookie", "client"]) as net:
         subprocess.Popen([*net["bookie"].prefix, "quire", "bookie", ...])
         net["client"].run(work)         # a coroutine, on a thread that lives in that namespace
         net.cut("bookie", "client")
 
-Each machine has one cable to the hub, which forwards. A cut is a rule of the hub's routing, silent
-as a cable that is pulled: nobody is told, and what is sent again finds its way once it is healed.
-Namespaces are held by open files of this process: whatever becomes of it, nothing is left.
+Each machine has one cable to the hub, which forwards. A cut is a routing rule of the hub that is as
+silent as a pulled cable: nobody is notified, and retransmissions arrive once it is healed. Open
+files of this process hold the namespaces, so nothing remains when the process ends.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ THIS_THREAD = "/proc/thread-self/ns/net"
 COMMAND_LIMIT_S = 20.0
 MACHINES_MAX = 200
 ESTABLISHED = "01"
-"""How the kernel's table of TCP connections names that state."""
+"""The code of this state in the kernel's table of TCP connections."""
 
 
 class NamespacesRefused(Exception):
-    """The kernel, or what this machine has installed, does not let us."""
+    """The kernel or the installed software does not permit namespaces."""
 
 
 def refused() -> str:
-    """'' where namespaces can be made here; else why not."""
+    """Return '' if namespaces can be created here, or why not."""
     try:
         with Net(["a", "b"]) as net:
             net.cut("a", "b")
@@ -58,7 +57,7 @@ class Machine:
         self.address = f"10.99.{number}.2"
         self.gateway = f"10.99.{number}.1"
         self.cable = f"cable{number}"
-        """The hub's end of it."""
+        """The hub's end of the cable."""
         self._file = _new_namespace()
 
     @property
@@ -67,12 +66,12 @@ class Machine:
 
     @property
     def prefix(self) -> list[str]:
-        """What to put before a command that is to run on it."""
+        """Return the words to put before a command that must run on this machine."""
         return ["nsenter", f"--net={self.path}", "--"]
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """This thread, and threads and processes that it starts, are on it meanwhile."""
+        """Put this thread, and the threads and processes that it starts, on this machine."""
         before = os.open(THIS_THREAD, os.O_RDONLY | os.O_CLOEXEC)
         try:
             _call("setns", self._file, CLONE_NEWNET)
@@ -82,7 +81,7 @@ class Machine:
             os.close(before)
 
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Run it to its end on a thread of its own that is on this machine."""
+        """Run the work to its end on a separate thread of this machine."""
         done: Future[T] = Future()
 
         def run() -> None:
@@ -99,7 +98,7 @@ class Machine:
         return self.start(work).result()
 
     def flows(self) -> list[tuple[str, int, str, int]]:
-        """Its established TCP connections: own address and port, those of the peer."""
+        """Return the established TCP connections: own address and port, and those of the peer."""
         with self.entered(), open("/proc/thread-self/net/tcp", encoding="ascii") as table:
             rows = [line.split() for line in table.readlines()[1:]]
         return [(*_endpoint(row[1]), *_endpoint(row[2])) for row in rows if row[3] == ESTABLISHED]
@@ -146,16 +145,18 @@ class Net:
     # -- cables -------------------------------------------------------------------------------
 
     def cut(self, one: str, other: str) -> None:
-        """Between the two nothing arrives."""
+        """Let nothing arrive between the two."""
         self._rules("add", [(one, other), (other, one)])
 
     def cut_way(self, sender: str, receiver: str) -> None:
-        """What the one sends does not arrive at the other; the way back is open."""
+        """Drop what the sender sends to the receiver. The other direction stays open."""
         self._rules("add", [(sender, receiver)])
 
     def silence(self, machine: str, *others: str) -> int:
-        """Drop what the connections carry that exist between `machine` and the others now. Nobody
-        is told, and new connections pass. Returns the number of connections."""
+        """Drop the data of the existing connections between `machine` and the others.
+
+        Nobody is notified, and new connections work. Returns the number of connections.
+        """
         addresses = {self[name].address for name in others}
         rules = []
         flows = [flow for flow in self[machine].flows() if flow[2] in addresses]
@@ -213,7 +214,7 @@ class Net:
 
 
 def _endpoint(text: str) -> tuple[str, int]:
-    """Address and port, from the kernel's table."""
+    """Parse an address and a port from the kernel's table."""
     address, _, port = text.partition(":")
     return socket.inet_ntoa(int(address, 16).to_bytes(4, sys.byteorder)), int(port, 16)
 
@@ -236,7 +237,7 @@ def _ip(machine: Machine, lines: list[str]) -> None:
 
 
 def _new_namespace() -> int:
-    """An open file that keeps a new one; the thread that made it is gone."""
+    """Return an open file that holds a new namespace. The thread that made it has ended."""
     made: Future[int] = Future()
 
     def make() -> None:
@@ -253,9 +254,9 @@ def _new_namespace() -> int:
 
 
 def _call(name: str, *arguments: int) -> None:
-    """Of the C library: Python has these since 3.12 only."""
+    """Call a function of the C library that Python has only since 3.12."""
     if sys.platform != "linux":
-        raise NamespacesRefused("network namespaces are Linux's")
+        raise NamespacesRefused("network namespaces exist only on Linux")
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, name)(*arguments):
         number = ctypes.get_errno()

@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `test_byzantine` that other test modules need as well."""
+"""Helpers of `test_byzantine` that other test modules also use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.network.fault_proxy import Address
 LOOPBACK, LIAR = "127.0.0.1", "127.0.0.2"
 
 
-"""A host of its own: every ensemble has a bookie of each host, so that the liar is in all."""
+"""A separate host: every ensemble has a bookie of each host, so the liar is in all ensembles."""
 
 
 CRC32, CRC32C, HMAC, DUMMY = (
@@ -32,16 +32,16 @@ CRC32, CRC32C, HMAC, DUMMY = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Of the table."""
+    """One row of the table."""
 
     lie: Lie
     digests: tuple[DigestType, ...]
     sees_lies: bool
-    """Whether a client may be given a wrong byte: by a read, a tail, or after a recovery."""
+    """Whether a client may receive a wrong byte from a read, a tail, or after a recovery."""
     finding: Kind | None
-    """What an audit says of the liar; nothing of anybody else."""
+    """The audit's finding about the liar. There are none about other bookies."""
     suspected: Misbehaviour | None
-    """What a client that reads the ledger says of it."""
+    """The suspicion of a client that reads the ledger."""
 
 
 ROWS = (
@@ -66,7 +66,7 @@ class Place:
     bookie: str
     """The liar's id."""
     detours: Mapping[Address, Address] = field(default_factory=dict)
-    """What clients are to connect to, in the place of what bookies have registered."""
+    """Addresses that clients use instead of those that bookies have registered."""
 
 
 PATIENCE_S = 60
@@ -79,14 +79,14 @@ PASSWORD = b"secret"
 
 
 CONFIG = quire.ClientConfig(
-    # Whoever is asked first is waited for: on a busy machine too the liar is heard.
+    # Wait for the first bookie that is asked, so that the liar is heard on a busy machine too.
     speculative_read_s=PATIENCE_S,
     read_timeout_s=PATIENCE_S,
     add_timeout_s=PATIENCE_S,
-    absence_recheck_s=0.0,  # the first denial counts: nobody lags here
+    absence_recheck_s=0.0,  # The first denial counts, because nobody lags.
     long_poll_s=0.5,
     explicit_lac_interval_s=0.02,
-    # Or it would be asked once, and then no more while others answer.
+    # Otherwise it would be asked only once while others answer.
     quarantine_liars=False,
 )
 
@@ -116,7 +116,7 @@ async def connected(place: Place) -> AsyncIterator[quire.Client]:
 
 
 async def everywhere(writer: LedgerWriter) -> None:
-    """Until all members have acknowledged what was appended."""
+    """Wait until all members have acknowledged everything appended."""
     while writer._session.pipeline.unacked_bytes_max():
         await asyncio.sleep(0.001)
 
@@ -129,8 +129,10 @@ async def write(
     close: bool = True,
     followed: bool = False,
 ) -> tuple[int, list[bytes]]:
-    """A ledger of `ENTRIES`, which all honest members have, and perhaps what a reader saw that
-    followed it. Without `close` its writer is gone."""
+    """Write a ledger of `ENTRIES` that all honest members have.
+
+    Return it, and perhaps what a following reader saw. Without `close`, its writer is gone.
+    """
     seen: list[bytes] = []
     async with connected(place) as client, connected(place) as other:
         writer = await client.create_ledger(
@@ -153,13 +155,14 @@ async def write(
                 for entry in RIGHT:
                     await writer.append(entry)
             else:
-                await writer.append_many(RIGHT)  # in one turn: none of them carries a LAC
+                # In one event-loop iteration, so that none carries a LAC.
+                await writer.append_many(RIGHT)
             await everywhere(writer)
             if close:
                 await writer.close()
             else:
                 writer.abandon()
-        assert len(writer.metadata.segments) == 1  # no bookie was exchanged
+        assert len(writer.metadata.segments) == 1  # No bookie was replaced.
         return writer.ledger_id, seen
 
 
@@ -197,7 +200,7 @@ async def audited(place: Place, ledger_id: int) -> list[Finding]:
 
 
 def wrong_ones(found: list[bytes]) -> list[int]:
-    """Which entries are lies. Nothing else is wrong: every entry is there."""
+    """Return which entries are lies, and check that everything else is right and complete."""
     assert len(found) == ENTRIES
     wrong = [entry for entry in range(ENTRIES) if found[entry] != RIGHT[entry]]
     assert [found[entry] for entry in wrong] == [flipped_payload(RIGHT[e]) for e in wrong]
@@ -209,7 +212,7 @@ async def check_readers_audit_and_repair(place: Place, row: Row, digest: DigestT
     liar.lie, liar.digest = row.lie, digest
     told = liar.told
     async with asyncio.timeout(PATIENCE_S):
-        while liar.told == told:  # a tail may have had no reason to ask it for a LAC
+        while liar.told == told:  # A tail may have had no reason to ask it for a LAC.
             ledger_id, followed = await write(place, digest, followed=True)
             assert bool(wrong_ones(followed)) is row.sees_lies
             assert bool(wrong_ones(await read_all(place, ledger_id))) is row.sees_lies
@@ -225,7 +228,7 @@ async def check_readers_audit_and_repair(place: Place, row: Row, digest: DigestT
         done = await repair_ledger(client, locks, ledger_id, found, password=PASSWORD)
         metadata = await client.ledger_metadata(ledger_id)
     assert done.left == []
-    # It lies on: what is written back does not come back, so another takes its place.
+    # It continues to lie: its copies fail the check after a repair, so another bookie replaces it.
     assert done.moved == (1 if found else 0)
     assert (place.bookie in metadata.last_segment.ensemble) is (not found)
     assert await audited(place, ledger_id) == []
@@ -233,8 +236,10 @@ async def check_readers_audit_and_repair(place: Place, row: Row, digest: DigestT
 
 
 async def check_second_opener(place: Place, row: Row, digest: DigestType) -> None:
-    """Every entry that was acknowledged is there. Where digests are forged recovery may take the
-    liar's bytes for the entry's, and write them to the others: that depends on who answers first.
+    """Check that every acknowledged entry is there.
+
+    If digests can be forged, a recovery may accept the liar's bytes and write them to the others,
+    depending on who answers first.
     """
     liar = place.liar
     liar.digest = digest
@@ -244,7 +249,7 @@ async def check_second_opener(place: Place, row: Row, digest: DigestType) -> Non
     told = liar.told
     async with connected(place) as client:
         await client.open_ledger(ledger_id, password=PASSWORD, recover=True)
-        # It was asked, and perhaps not waited for.
+        # It was asked, but perhaps nobody waited for its answer.
         while liar.told == told and row.lie not in (Lie.DROPPED, Lie.HIGH_LAC):
             await asyncio.sleep(0.001)
     wrong = wrong_ones(await read_all(place, ledger_id))

@@ -1,4 +1,4 @@
-"""The command `quire` as scripts run it: a process, its outputs, its exit status."""
+"""The command `quire` as scripts run it: a process, its outputs and its exit status."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ COMMAND = [sys.executable, "-m", "quire"]
 COMMAND_SERVER = Path(__file__).with_name("command_server.py")
 CAN_FORK = hasattr(os, "pidfd_open")
 FRESH = bool(os.environ.get("QUIRE_FRESH_COMMANDS")) or not CAN_FORK
-"""Each command in an interpreter of its own, as users have it; else those that only run to their
-end are forked from one that has imported Quire (`command_server`)."""
+"""Whether each command gets its own interpreter, as for users.
+
+If not, commands that run to their end are forked from a process that has imported Quire
+(`command_server`).
+"""
 TIMEOUT_S = 60.0
 
 
@@ -37,7 +40,7 @@ class Done:
         return self.out
 
     def fails(self, status: int, *named: str) -> str:
-        """The one line on standard error, which names these things."""
+        """Return the only line on standard error, which must contain these names."""
         assert self.status == status, (self.status, self.err)
         (line,) = self.err.splitlines()
         assert line.startswith("error: "), line
@@ -47,7 +50,7 @@ class Done:
 
 
 class Quire:
-    """Runs commands against one cluster, named by the environment."""
+    """Runs commands against one cluster, which the environment names."""
 
     def __init__(self, uri: str = "", directory: Path | None = None) -> None:
         self.uri = uri
@@ -68,12 +71,12 @@ class Quire:
         return Done(done.returncode, done.stdout, done.stderr.decode())
 
     def initialised(self) -> Quire:
-        """Make the cluster first: a bookie starts on one that is there."""
+        """Initialise the cluster, which a bookie needs to start."""
         self("cluster", "init").ok()
         return self
 
     def write(self, data: bytes, *arguments: str) -> str:
-        """A new ledger of these lines; its id, as it was printed."""
+        """Write a new ledger of these lines, and return its id as printed."""
         out = self("ledger", "write", *arguments, stdin=data).ok()
         ledger_id = out.decode().removesuffix("\n")
         assert ledger_id.isdecimal(), out
@@ -86,7 +89,7 @@ class Quire:
 
 @cache
 def forked_command() -> list[str]:
-    """What to put before the arguments of `quire` for a command that runs to its end."""
+    """Return the words to put before the arguments of a `quire` command that runs to its end."""
     directory = tempfile.mkdtemp(prefix="quire-commands-")
     path = str(Path(directory) / "socket")
     server = subprocess.Popen(
@@ -99,7 +102,7 @@ def forked_command() -> list[str]:
     assert server.stdout.readline() == b"ready\n"
 
     def end() -> None:
-        server.communicate(timeout=TIMEOUT_S)  # the end of its input
+        server.communicate(timeout=TIMEOUT_S)  # The end of its input.
         shutil.rmtree(directory)
 
     atexit.register(end)
@@ -107,7 +110,7 @@ def forked_command() -> list[str]:
 
 
 class Running:
-    """A command that runs: `with quire.start("local") as local: ...`. Killed at the end."""
+    """A running command: `with quire.start("local") as local: ...`. It is killed at the end."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         self.process = subprocess.Popen(
@@ -124,7 +127,7 @@ class Running:
         return self.process.pid
 
     def line(self) -> str:
-        """The next line on standard output; '' at its end."""
+        """Return the next line on standard output, or '' at its end."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().decode().rstrip("\n")
 
@@ -138,11 +141,15 @@ class Running:
             self.process.stdin.write(data)
             self.process.stdin.flush()
         except BrokenPipeError:
-            raise AssertionError(f"it ended before it had read all: {self.why_ended()}") from None
+            raise AssertionError(
+                f"the command ended before it read everything: {self.why_ended()}"
+            ) from None
 
     def why_ended(self) -> str:
-        """For messages: what it said, where it has ended; killed where it has not, for `line` has
-        found something else than what it should say."""
+        """Return the command's standard error, for messages.
+
+        A command that still runs is killed, because its output was not as expected.
+        """
         if self.process.poll() is None:
             self.process.kill()
         assert self.process.stderr is not None
@@ -150,10 +157,10 @@ class Running:
         return f"status {self.process.wait()}: {said}"
 
     def end(self, number: signal.Signals | None = None) -> Done:
-        """Send it a signal (or the end of its input), and what came of it."""
+        """Send a signal or end its input, and return the result."""
         if number is not None:
             self.process.send_signal(number)
-            # Its input stays open: the signal alone must end it.
+            # Its input stays open, so the signal alone must end it.
             self.process.wait(TIMEOUT_S)
         out, err = self.process.communicate(timeout=TIMEOUT_S)
         return Done(self.process.returncode, out, err.decode())
@@ -176,7 +183,7 @@ class Running:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below `pid`."""
+    """Return all processes below `pid`."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -192,7 +199,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Not for a zombie: it has ended, though its new parent has not looked yet."""
+    """Return whether the process runs. A zombie has ended, even if its parent has not noticed."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,12 +1,12 @@
-"""Commands that do not wait for imports: each `quire ...` is a fork of a process that has imported
-what every command needs. That takes a few milliseconds instead of half a second of CPU.
+"""Run commands without waiting for imports: each `quire ...` is forked from a process with Quire.
 
     command_server.py serve PATH                       listens there until its input ends
     python -I -S command_server.py PATH ARGUMENT...    runs one command there
 
-The second stands for the command: it hands its standard streams, environment and working directory
-over, waits, and ends as the command did. If it is killed, so is the command. The command itself is
-a process of its own, with its own exit: output is flushed, threads are joined, as always.
+A fork takes a few milliseconds instead of half a second of CPU time. The second program represents
+the command: it passes on its standard streams, environment and working directory, waits, and exits
+as the command did. If it is killed, so is the command. The command itself is a separate process
+with a normal exit: output is flushed and threads are joined.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LENGTH_BYTES = 8
 STREAMS = 3
 BACKLOG = 64
 EXIT_GONE = 125
-"""No command of ours ends with it."""
+"""No command of ours exits with this status."""
 
 
 # -- the server, which imports Quire ----------------------------------------------------------
 
 
 def serve(path: str) -> None:
-    """Returns in the processes that are to become commands, once for each."""
+    """Serve requests. Returns once in each process that becomes a command."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen(BACKLOG)
@@ -55,7 +55,7 @@ def serve(path: str) -> None:
 
 
 def mind(connection: socket.socket) -> bool:
-    """Fork the command and tell how it ended. False in the command."""
+    """Fork the command and report how it ended. Return False in the command."""
     try:
         request, streams = receive(connection)
     except EOFError:
@@ -67,7 +67,7 @@ def mind(connection: socket.socket) -> bool:
         return False
     ended = os.pidfd_open(pid)
     if ended not in select.select([connection.fileno(), ended], [], [])[0]:
-        os.kill(pid, signal.SIGKILL)  # whom it was run for is gone
+        os.kill(pid, signal.SIGKILL)  # The process that it ran for is gone.
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     try:
         connection.sendall(b"%d" % status)
@@ -77,7 +77,7 @@ def mind(connection: socket.socket) -> bool:
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, object], list[int]]:
-    """EOFError: whoever asked was killed while it did."""
+    """Return the request and its streams. EOFError means that the requester was killed."""
     size = STREAMS * array.array("i").itemsize
     data, ancillary, _, _ = connection.recvmsg(LENGTH_BYTES, socket.CMSG_SPACE(size))
     streams = array.array("i")
@@ -146,6 +146,6 @@ if __name__ == "__main__":
     import quire.streams.namespace.namespace  # noqa: F401
     from quire.cli.main import main
 
-    gc.freeze()  # else each command copies what its collector touches
+    gc.freeze()  # Otherwise each command copies what its collector touches.
     serve(sys.argv[2])
     main()

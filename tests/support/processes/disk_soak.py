@@ -1,10 +1,11 @@
-"""Create, write, read and delete ledgers on small disks for minutes, and kill a bookie every while.
+"""Create, write, read and delete ledgers on small disks for minutes, and kill bookies regularly.
 
     python -m tests.support.processes.disk_soak MINUTES
 
-Three bookies, each on a file system of its own (ext4 for root, else in memory); every ledger is on
-all of them. Behind it: what lives is there to the byte, the disks hold little more than that, and
-memory did not grow. The figures are printed; exit status 1 where one is beyond its bound.
+There are three bookies, each on its own file system (ext4 for root, otherwise in memory), and every
+ledger is on all of them. Afterwards the live ledgers must be complete to the byte, the disks may
+hold little more than that, and memory must not have grown. The figures are printed. The exit status
+is 1 if one exceeds its limit.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tests.support.storage.small_disk import MIB, SmallDisk
 BOOKIES = 3
 DISK_MB = 512
 LIVE_BYTES_MAX = 160 * MIB
-"""Of payloads; behind it ledgers are deleted as others come."""
+"""The most payload bytes. Above this, ledgers are deleted as others are created."""
 SEGMENT_BYTES = 16 * MIB
 WORKERS = 12
 KILL_EVERY_S = 20.0
@@ -42,9 +43,9 @@ READS_PER_LEDGER = 1
 ENTRY_BYTES_MAX = 4_096
 SPACE_RATIO_MAX = 1.3
 GROWTH_MAX = 1.25
-"""Of resident memory: the last third of the time against the second."""
+"""The largest growth of resident memory from the second third of the run to the last."""
 ENTRY_OVERHEAD_BYTES = 60
-"""Of a frame, about: what the disk holds beside the payload."""
+"""The approximate size of a frame on the disk besides its payload."""
 SETTINGS = {
     "segment_bytes": SEGMENT_BYTES,
     "min_free_bytes": 2 * SEGMENT_BYTES,
@@ -69,10 +70,10 @@ def payload(ledger_id: int, entry_id: int) -> bytes:
 
 @dataclass
 class Kept:
-    """A ledger that lives."""
+    """A live ledger."""
 
     last: int
-    """Acknowledged."""
+    """The last acknowledged entry."""
     size_bytes: int
     closed: bool
 
@@ -99,7 +100,7 @@ class Load:
                 while self.live_bytes > LIVE_BYTES_MAX:
                     await self._delete(self.rng.choice(list(self.ledgers)))
             except QuireError as error:
-                # Two bookies may be away for a moment; what was acknowledged still counts.
+                # Two bookies may be down for a moment. What was acknowledged still counts.
                 name = type(error).__name__
                 self.failed[name] = self.failed.get(name, 0) + 1
 
@@ -131,7 +132,7 @@ class Load:
         async with reader:
             found = [entry.payload async for entry in reader.read()]
         if ledger not in self.ledgers:
-            return  # deleted meanwhile
+            return  # It was deleted meanwhile.
         kept.closed = True
         if len(found) <= kept.last:
             raise SystemExit(
@@ -149,12 +150,12 @@ class Load:
         try:
             await self.client.delete_ledger(ledger)
         except quire.errors.NoSuchLedgerError:
-            pass  # its answer was lost before
+            pass  # Its answer was lost before.
         self.deleted += 1
 
 
 class Server:
-    """A bookie on its disk, started again whenever it was killed."""
+    """A bookie on its disk, which is restarted whenever it was killed."""
 
     def __init__(self, name: str, uri: str, disk: SmallDisk) -> None:
         self.name = name
@@ -204,7 +205,7 @@ class Server:
         self.memory.append((at, _resident_bytes(self.process.pid)))
 
     def log_bytes(self) -> int:
-        """What its directory takes, preallocated parts and all."""
+        """Return the space of its directory, including preallocated parts."""
         found = (self.disk.seen / self.name).rglob("*")
         return sum(os.lstat(path).st_blocks * 512 for path in found)
 
@@ -215,7 +216,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 async def disturb(servers: list[Server], begin: float, until: float) -> int:
-    """Kill one after the other, and note how much memory they take."""
+    """Kill one bookie after the other, and record their memory."""
     kills, due = 0, begin + KILL_EVERY_S
     while (now := time.monotonic()) < until:
         if now >= due:
@@ -231,7 +232,7 @@ async def disturb(servers: list[Server], begin: float, until: float) -> int:
 
 
 async def settle(servers: list[Server], live_bytes: int) -> bool:
-    """Until every disk is small enough."""
+    """Wait until every disk is small enough, and return whether that happened."""
     bound = SPACE_RATIO_MAX * live_bytes + 2 * SEGMENT_BYTES
     try:
         async with asyncio.timeout(SETTLE_S):
@@ -243,7 +244,7 @@ async def settle(servers: list[Server], live_bytes: int) -> bool:
 
 
 def growth(server: Server, span_s: float) -> float:
-    """The greatest of the last third of the time, against that of the second."""
+    """Return the largest memory of the last third of the run, divided by that of the second."""
     second = [size for at, size in server.memory if span_s / 3 <= at < span_s * 2 / 3]
     third = [size for at, size in server.memory if at >= span_s * 2 / 3]
     return max(third) / max(second)

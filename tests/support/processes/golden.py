@@ -4,7 +4,7 @@
         cluster.quire("ledger", "list")
 
 `tests/golden/make_golden.py` made the data. Only the command line and the public Python API are
-used here, so that the data stays readable whatever the modules are called.
+used here, so that the data stays readable when modules are renamed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FILLER = "golden-filler"
 
 
 def payload(text: str, times: int = 1) -> bytes:
-    """Return the bytes of an entry as the golden data notes it."""
+    """Return the bytes of an entry from the text in the golden data."""
     return text.encode("latin-1") * times
 
 
@@ -45,8 +45,9 @@ def entries(ledger: Json) -> list[bytes]:
 class GoldenCluster:
     """The bookies of one set of golden data, started on a copy in `directory`.
 
-    `uri` names the metadata store; None: the SQLite file of the copy. `arguments` go to each
-    bookie. The processes are killed at the end."""
+    `uri` names the metadata store, or is None for the SQLite file of the copy. `arguments` go to
+    each bookie. The processes are killed at the end.
+    """
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class GoldenCluster:
         return [str(self.directory / one) for one in self.bookies[name]["directories"]]
 
     def ledger(self, what: str) -> Json:
-        """The ledger that was noted under this name."""
+        """Return the ledger with this description."""
         (found,) = [one for one in self.expected["ledgers"] if one["what"] == what]
         return dict(found)
 
@@ -87,13 +88,13 @@ class GoldenCluster:
         return self.run(*arguments, stdin=stdin).ok()
 
     def lines(self, *arguments: str) -> list[Any]:
-        """The objects that a command prints as JSON, one a line."""
+        """Return the objects that a command prints as JSON, one per line."""
         return [json.loads(line) for line in self.quire(*arguments, "--json").splitlines()]
 
     # -- processes ----------------------------------------------------------------------------
 
     def move(self) -> None:
-        """Write the cookies anew: they name the directories in which the data was made."""
+        """Rewrite the cookies, which name the directories in which the data was made."""
         for name in self.bookies:
             named = [word for one in self.directories(name) for word in ("--dir", one)]
             self.quire("bookie", "cookie", "update", self.bookies[name]["id"], *named)
@@ -127,13 +128,13 @@ class GoldenCluster:
         return self.directory / f"{name}.log"
 
     def events(self, name: str, event: str) -> list[Json]:
-        """What the bookie has logged under this name."""
+        """Return what the bookie has logged under this name."""
         lines = self.log(name).read_text().splitlines(keepends=True)
         found = [json.loads(line) for line in lines if line.endswith("\n")]
         return [one for one in found if one["event"] == event]
 
     def port(self, name: str) -> int:
-        """Where the bookie listens now."""
+        """Return the port on which the bookie listens now."""
         ports = {one["id"]: one["port"] for one in self.lines("cluster", "bookies")}
         return int(ports[self.bookies[name]["id"]])
 
@@ -171,7 +172,7 @@ OK, UNAUTHORIZED, FENCED = 0, 102, 104
 
 
 def add(port: int, ledger_id: int, entry_id: int, master_key: bytes) -> int:
-    """Add an entry to a ledger in protocol v2, whoever may write it; return the bookie's code."""
+    """Add an entry to any ledger in protocol v2, and return the bookie's code."""
     ids = b"".join(one.to_bytes(8, "big") for one in (ledger_id, entry_id, 0, 1))
     frame = ADD_HEADER + master_key + ids + bytes(8) + b"x"
     with socket.create_connection(("127.0.0.1", port), LIMIT_S) as connection:
@@ -190,7 +191,7 @@ def add(port: int, ledger_id: int, entry_id: int, master_key: bytes) -> int:
 
 @contextmanager
 def zookeeper(golden: Path, directory: Path) -> Iterator[str]:
-    """Run a new ZooKeeper with the nodes of the golden data; gives the metadata URI."""
+    """Run a new ZooKeeper with the nodes of the golden data, and yield the metadata URI."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -212,8 +213,10 @@ def zookeeper(golden: Path, directory: Path) -> Iterator[str]:
 
 
 def load_nodes(address: str, nodes: Json) -> None:
-    """Make the nodes, each with its version and with the number that its next sequential child
-    gets. The binding of a namespace names the address of ZooKeeper, which is another one now."""
+    """Create the nodes, each with its version and its counter of sequential children.
+
+    The binding of a namespace names the address of ZooKeeper, which is another one now.
+    """
     client = KazooClient(hosts=address)
     client.start()
     try:
@@ -235,7 +238,7 @@ def load_nodes(address: str, nodes: Json) -> None:
 
 
 def _created(client: KazooClient, path: str) -> int:
-    """How many children the node has had."""
+    """Return how many children the node has had."""
     stat = client.get(path)[1]
     return int(stat.cversion + stat.numChildren) // 2
 

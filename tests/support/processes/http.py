@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `test_http` that other test modules need as well."""
+"""Helpers of `test_http` that other test modules also use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAIT_S = 60.0
 
 
 class Http:
-    """A client of one server."""
+    """An HTTP client of one server."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -46,7 +46,7 @@ class Http:
         found, text = {}, self.get("/metrics")
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                # The parser appends what Apache's counters do not have.
+                # The parser appends a suffix that Apache's counters do not have.
                 name = sample.name if sample.name in text else sample.name.removesuffix("_total")
                 if not sample.labels.keys() - {"directory"} or sample.labels == {"success": "true"}:
                     found[name] = sample.value

@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `test_protocol` that other test modules need as well."""
+"""Helpers of `test_protocol` that other test modules also use."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Peer:
         try:
             self.socket.sendall(data)
         except ConnectionError:
-            pass  # closed on us while we were sending: `receive` tells
+            pass  # The bookie closed the connection while we were sending. `receive` reports it.
 
     def receive(self) -> bytes:
-        """One frame; b"" when the connection was closed."""
+        """Return one frame, or b"" if the connection was closed."""
         head = self._exactly(4)
         if not head:
             return b""

@@ -1,10 +1,10 @@
-"""A stream's writer in a process of its own, to be killed by tests.
+"""A stream's writer in a separate process, to be killed by tests.
 
     python stream_program.py URI NAMESPACE STREAM PIECE LAST
 
-Sends the records 0, 1, 2 ... as one producer, from where the stream says that it is. Prints
-`begin NEXT`, then `acked N` after each acknowledged piece, until record LAST: then `done`. Ends
-with `failed ERRORNAME` when appends fail for good.
+Sends the records 0, 1, 2 ... as one producer, starting after the last record in the stream. Prints
+`begin NEXT`, then `acked N` after each acknowledged piece up to record LAST, then `done`. Ends with
+`failed ERRORNAME` if appends fail for good.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def main(uri: str, path: str, stream: str, piece: int, last: int) -> None:
             upcoming = producer.last_sequence + 1
             say("begin", upcoming)
             while upcoming <= last:
-                # One piece is sent twice in a row now and then: as after an answer that was lost.
+                # Sometimes a piece is sent twice in a row, as after a lost answer.
                 first = max(0, upcoming - (piece if upcoming % 3 == 0 else 0))
                 end = min(last + 1, upcoming + piece)
                 await producer.append_many([payload(n) for n in range(first, end)], first)

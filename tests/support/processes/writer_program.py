@@ -1,10 +1,10 @@
-"""A writer in a process of its own, to be stopped and killed by tests.
+"""A writer in a separate process, to be stopped and killed by tests.
 
     python writer_program.py URI ENSEMBLE WRITE_QUORUM ACK_QUORUM PIECE PAUSE_MS
 
 Prints `ledger ID`, then `acked LAST` after each acknowledged piece. Ends with `closed LAST` when
-its standard input ends, or with `failed ERRORNAME` when appends fail for good. It rests for
-PAUSE_MS behind each burst of pieces: while a bookie starts nobody needs all that it could write.
+its standard input ends, or with `failed ERRORNAME` if appends fail for good. It pauses for PAUSE_MS
+after each burst of pieces, because nobody needs more while a bookie starts.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import quire
 from quire.errors import QuireError
 
 BURST = 20
-"""Pieces: what is done to bookies is done in the middle of one."""
+"""The number of pieces in a burst. Bookies are disturbed in the middle of one."""
 
 
 def payload(ledger_id: int, entry_id: int) -> bytes:
-    """What a test expects to find: different for every entry, of different sizes."""
+    """Return the payload that a test expects: different for every entry, with different sizes."""
     text = b"%d:%d;" % (ledger_id, entry_id)
     return text * (1 + entry_id % 61)
 

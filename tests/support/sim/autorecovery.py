@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `test_autorecovery` that other test modules need as well."""
+"""Helpers of `test_autorecovery` that other test modules also use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENCE_S = 600.0
 
 
 class Scene:
-    """A cluster of five bookies, a client, and processes of autorecovery on nodes of their own."""
+    """A cluster of five bookies, a client, and autorecovery processes on separate nodes."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -63,8 +63,10 @@ class Scene:
         return (await self.client.ledger_metadata(ledger_id)).segments[0].ensemble
 
     async def whole(self, ledger_id: int, lost: str) -> None:
-        """Until the ledger lacks nothing: it does not name the lost bookie, and each member says
-        that it has its part."""
+        """Wait until the ledger is complete.
+
+        It must not name the lost bookie, and each member must report that it has its part.
+        """
         await until(
             lambda: self.client.ledger_metadata(ledger_id),
             right=lambda now: not any(lost in one.ensemble for one in now.segments),
@@ -84,7 +86,7 @@ class Scene:
 
 
 async def has_all(client: Client, ledger_id: int) -> None:
-    """Each member of each segment says that it has its part."""
+    """Check that each member of each segment reports to have its part."""
     metadata = await client.ledger_metadata(ledger_id)
     for segment in metadata.segments:
         end = metadata.segment_end(segment, metadata.last_entry_id)

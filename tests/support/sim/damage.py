@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `test_damage` that other test modules need as well."""
+"""Helpers of `test_damage` that other test modules also use."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Scene:
         self.victim = ""
 
     async def write(self, count: int = LEDGERS, *, entries: int = ENTRIES) -> None:
-        """Ledgers that lie mixed in the segments of three bookies."""
+        """Write ledgers whose entries are interleaved in the segments of three bookies."""
         writers = [await self.client.create_ledger(password=b"pw") for _ in range(count)]
         for start in range(0, entries, 50):
             for writer in writers:
@@ -66,7 +66,7 @@ class Scene:
         return self.world.bookies[self.victim].store
 
     def rot(self, chance: random.Random, pages: int = 3) -> tuple[int, list[int]]:
-        """Some pages of a sealed segment, and the last one: its number, and theirs."""
+        """Damage some pages of a sealed segment and its last one, and return their numbers."""
         sealed = [one.number for one in self.store.usage() if one.state == "sealed"]
         number = chance.choice(sealed)
         segment = self.store._catalogue.segments[number]
@@ -78,7 +78,7 @@ class Scene:
         return number, chosen
 
     def refuses(self, lacking: dict[int, list[tuple[int, int]]]) -> None:
-        """What is damaged is told as damage, never as absence."""
+        """Check that damage is reported as damage and never as absence."""
         for ledger_id, ranges in lacking.items():
             for first, last in ranges:
                 for entry_id in (first, last):
@@ -95,7 +95,7 @@ class Scene:
                     await asyncio.sleep(0.5)
 
     def check(self) -> None:
-        """The bookie that was damaged has every entry, and says so itself."""
+        """Check that the damaged bookie has every entry and reports so itself."""
         for ledger_id in self.ledgers:
             at = 0
             while at < ENTRIES:

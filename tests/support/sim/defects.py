@@ -1,4 +1,4 @@
-"""Two defects for tests of what is made of a failure; `mutants` has those that must be found."""
+"""Two defects for tests of failure reports. `mutants` has the defects that must be found."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def one_ack_less_is_enough(patch: pytest.MonkeyPatch) -> None:
 
 
 def failing_plan(workload: str) -> RunPlan:
-    """The first one that fails, with the defect that is there now."""
+    """Return the first plan that fails with the current defect."""
     for seed in range(SEEDS):
         plan = RunPlan.make(seed, workload)
         if run_plan(plan).failure is not None:

@@ -1,4 +1,4 @@
-"""A bookie whose ledgers lie in several directories, for what operators do to these."""
+"""A bookie with ledgers in several directories, for tests of disk commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEDGERS = 6
 
 
 async def write_ledgers(world: World) -> None:
-    """The bookie starts, and has ledgers 0..LEDGERS-1 with an entry each, closed."""
+    """Start the bookie and write ledgers 0..LEDGERS-1 with one entry each, closed."""
     await world.start(BOOKIE)
     client = world.client("client")
     for n in range(LEDGERS):
@@ -25,7 +25,7 @@ async def write_ledgers(world: World) -> None:
 
 
 def ledgers_on(disk: SimDisk) -> list[int]:
-    """Some of these, of a bookie that is down."""
+    """Return which of these ledgers a stopped bookie has on this disk. There must be some."""
     there = content_of(disk).ledgers
     assert there is not None
     found = [n for n in range(LEDGERS) if n in there]
@@ -34,5 +34,5 @@ def ledgers_on(disk: SimDisk) -> list[int]:
 
 
 def first_that_is_not_cut_off(cut_off: Callable[[int], bool]) -> int:
-    """The operation, from 1 on, in which no command is cut off any more: it has fewer."""
+    """Return the first operation number at which no command is interrupted any more."""
     return next(operation for operation in count(1) if not cut_off(operation))

@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `test_loss` that other test modules need as well."""
+"""Helpers of `test_loss` that other test modules also use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quire_simulator.world.world import World
 
 
 def heal(world: World, client: Client) -> asyncio.Task[None]:
-    """It looks at what the bookie marks, and at nothing else."""
+    """Start an autorecovery process that handles only what the bookie marks."""
     healer = Autorecovery(
         client,
         "healer",

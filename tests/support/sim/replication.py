@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `test_replication` that other test modules need as well."""
+"""Helpers of `test_replication` that other test modules also use."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def write(
 
 
 async def settled(writer: Any) -> None:
-    """Until every member has everything: the last entries may be on the ack quorum only."""
+    """Wait until every member has everything, not only the ack quorum."""
     pipeline = writer._session.pipeline
     while pipeline.unacked_bytes_max():
         await asyncio.sleep(0.001)
@@ -75,7 +75,7 @@ async def read_all(client: Client, ledger_id: int) -> list[bytes]:
 
 
 async def has(client: Client, ledger_id: int, bookie: str) -> list[int]:
-    """The entries that the bookie says it has."""
+    """Return the entries that the bookie reports to have."""
     ranges = await client.list_entries(bookie, ledger_id)
     return [entry for first, last in ranges for entry in range(first, last + 1)]
 

@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `test_rollback` that other test modules need as well."""
+"""Helpers of `test_rollback` that other test modules also use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def payload(number: int) -> bytes:
 
 
 async def recovered_end(world: World, ledger_id: int, name: str) -> int | None:
-    """Recover the ledger: its last entry; None where that fails, as it must without a quorum."""
+    """Recover the ledger and return its last entry, or None if that fails, as without a quorum."""
     client = world.client(name)
     try:
         async with asyncio.timeout(60.0):
@@ -35,7 +35,7 @@ async def recovered_end(world: World, ledger_id: int, name: str) -> int | None:
 
 
 async def answer_of(world: World, name: str, ledger_id: int, entry_id: int) -> int:
-    """How the bookie answers a read of this entry: the code."""
+    """Return the code with which the bookie answers a read of this entry."""
     service = world.bookies[name].service
     try:
         await service.store.read_blocking(ledger_id, entry_id, 1, 1 << 20)

@@ -1,4 +1,4 @@
-"""Runs that several tests look at, made once."""
+"""Results of runs that several tests use."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from functools import lru_cache
 from quire_simulator import RunResult, simulate
 
 KEPT_MAX = 256
-"""Results without a trace: a few hundred bytes and the plan's faults each."""
+"""Results without a trace have only a few hundred bytes and the plan's faults each."""
 
 
 @lru_cache(maxsize=KEPT_MAX)
 def plain_run(seed: int, workload: str) -> RunResult:
-    """`simulate`, to which nobody listens. Not for tests of code that they have changed."""
+    """Run `simulate` without tracing. Not for tests that have patched code."""
     return simulate(seed, workload)

@@ -1,5 +1,8 @@
-"""A small world that uses everything, for tests of determinism: a store with a worker and a disk on
-two nodes, clients that time out, and faults. Prints nothing; returns what must be the same."""
+"""A small world that uses everything, for tests of determinism.
+
+It has a store with a worker and a disk on two nodes, clients with timeouts, and faults. It prints
+nothing, and returns what must be the same.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ PORT = 3181
 
 
 class Store(asyncio.Protocol):
-    """Writes what it receives to a file and answers with as many bytes once that is synced."""
+    """Writes what it receives to a file, and answers with as many bytes once that is synced."""
 
     def __init__(self, file, worker) -> None:
         self.file, self.worker = file, worker
@@ -74,7 +77,7 @@ async def serve(host, loop, disk) -> None:
 
 
 async def talk(host, servers, trace, number) -> None:
-    """Send to all servers, cancel those that are slow, in the order a TaskGroup chooses."""
+    """Send to all servers, and cancel the slow ones in the order that a TaskGroup chooses."""
 
     async def one(server: str) -> None:
         try:

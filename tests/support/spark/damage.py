@@ -1,4 +1,4 @@
-"""Damage to replicas that a test knows exactly."""
+"""Damage replicas in a known way."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write(
     digest: str = "crc32c",
     close: bool = True,
 ) -> blocking.LedgerWriter:
-    """All members have all of it when this returns."""
+    """Write a ledger, and return when all members have everything."""
     writer = client.create_ledger(
         ensemble_size=quorums[0], write_quorum=quorums[1], ack_quorum=quorums[2],
         digest=digest, password=PASSWORD,
@@ -79,8 +79,10 @@ def ensemble(client: blocking.Client, ledger_id: int) -> tuple[str, ...]:
 def swap_for_empty(
     client: blocking.Client, ledger_id: int, index: int, new: str, but: Sequence[int]
 ) -> None:
-    """The ledger names `new` from now on, which has nothing of it but these entries: as if it had
-    lost the others and said that they never were."""
+    """Replace a member by `new`, which has only these entries of the ledger.
+
+    It looks as if `new` had lost the others and denied them.
+    """
     call(_swap(client.aio, ledger_id, index, new, but))
 
 
@@ -108,7 +110,7 @@ async def _swap(client: Client, ledger_id: int, index: int, new: str, but: Seque
 
 
 def flip(bookie: BookieProcess, content: bytes) -> None:
-    """Change one bit in the middle of `content`, wherever the bookie (it is stopped) keeps it."""
+    """Change one bit in the middle of `content`, wherever the stopped bookie stores it."""
     found = 0
     for path in sorted(Path(bookie.directory).rglob("*")):
         if not path.is_file():

@@ -1,6 +1,6 @@
-"""One life of a Spark driver, to be killed: `python driver.py '{"mode": "query", ...}'`.
+"""One run of a Spark driver, to be killed: `python driver.py '{"mode": "query", ...}'`.
 
-Ends with 0 when everything is written, with 3 when the query or the job failed.
+Exits with 0 when everything is written, and with 3 when the query or the job failed.
 """
 
 from __future__ import annotations

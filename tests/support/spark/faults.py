@@ -1,4 +1,4 @@
-"""A data source that fails where it is told to."""
+"""A data source that fails where the test decides."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FaultyWriter(QuireWriter):
         return super().write(self._with_trouble(iterator))
 
     def _with_trouble(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        """In the first attempt of every second partition, after some rows were written."""
+        """Fail in the first attempt of every second partition, after some rows were written."""
         partition, attempt = task()
         hit = partition % 2 == 1 and attempt == 0
         for batch in iterator:
@@ -56,7 +56,7 @@ class FaultyWriter(QuireWriter):
 
 
 class FaultyDataSource(QuireDataSource):
-    """As `quire`; the option `fault` names the trouble."""
+    """A data source like `quire`. The option `fault` names the fault."""
 
     @classmethod
     def name(cls) -> str:
@@ -75,12 +75,15 @@ class FaultyDataSource(QuireDataSource):
 
 WAIT_S = 120.0
 PAUSE_S = 1_200.0
-"""Of a process that outlives its driver; the test ends it in any case."""
+"""The pause of a process that outlives its driver. The test ends it in any case."""
 
 
 class Faults:
-    """Faults that happen once each: a file in a directory that is named after the fault, the step
-    and the batch, and that whoever comes there renames before it fails."""
+    """Faults that happen once each.
+
+    A fault is a file in a directory, named after the fault, the step and the batch. The process
+    that reaches the step renames the file before it fails.
+    """
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -93,11 +96,11 @@ class Faults:
         return True
 
     def wait(self, name: str, at_most_s: float = WAIT_S) -> None:
-        """Until whoever runs the test has made this file."""
+        """Wait until the test has created this file."""
         deadline = time.monotonic() + at_most_s
         while not os.path.exists(f"{self.directory}/{name}"):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"nobody made {name}")
+                raise TimeoutError(f"the test did not create {name}")
             time.sleep(0.02)
 
     def make(self, name: str) -> None:
@@ -105,7 +108,7 @@ class Faults:
             pass
 
     def step(self, step: str, batch: int | str = "any") -> None:
-        """A step of the driver: it may be killed here, by who finds the file `taken`."""
+        """A step of the driver, at which the test may kill it when it finds the file `taken`."""
         for number in (batch, "any"):
             if self.take(f"kill.{step}.{number}"):
                 self.wait("never")
@@ -115,7 +118,7 @@ class Faults:
                 raise RuntimeError(f"injected: {step}")
 
     def rows(self, batch: int | str, rows: Iterator[Any]) -> Iterator[Any]:
-        """The rows of a task, and what can happen to it after the first of them."""
+        """Yield the rows of a task, with the faults that happen after the first of them."""
         partition, attempt = task()
         place = f"{batch}.{partition}"
         if attempt:
@@ -123,7 +126,7 @@ class Faults:
         for some in rows:
             yield some
             if self.take(f"task-slow.{place}"):
-                self.wait(f"tried-again.{place}")  # by speculation, on another executor
+                self.wait(f"tried-again.{place}")  # By speculation, on another executor.
             if self.take(f"task-raises.{place}"):
                 raise RuntimeError("injected: the task raises")
             if self.take(f"worker-dies.{place}"):
@@ -135,7 +138,7 @@ class Faults:
 
 
 def java_above(pid: int) -> int:
-    """The JVM that a Python worker belongs to."""
+    """Return the JVM to which a Python worker belongs."""
     while True:
         with open(f"/proc/{pid}/stat") as stat:
             name, rest = stat.read().split("(", 1)[1].rsplit(")", 1)
@@ -223,7 +226,7 @@ class FaultyQueryWriter(StreamQueryWriter):
 
 
 class FaultyStreams(QuireDataSource):
-    """As `quire` for streams; the option `faults` is a directory (`Faults`)."""
+    """A data source like `quire` for streams. The option `faults` is a directory (`Faults`)."""
 
     @classmethod
     def name(cls) -> str:
@@ -242,8 +245,10 @@ class FaultyStreams(QuireDataSource):
 
 
 class Numbers(DataSource):
-    """0, 1, 2, ... in `value`, up to the option `total`: `perBatch` in each micro-batch, in
-    `partitions` parts that follow each other."""
+    """A source of 0, 1, 2, ... in `value`, up to the option `total`.
+
+    Each micro-batch has `perBatch` rows, in `partitions` consecutive parts.
+    """
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""A driver that offloads a stream and kills itself on the way: `python offload_driver.py JSON`."""
+"""A driver that offloads a stream and kills itself meanwhile: `python offload_driver.py JSON`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def main(given: dict[str, Any]) -> None:
 
     def killed(self: OffloadClaim, manifest: Any) -> None:
         calls.append(1)
-        last = len(calls) == 2  # the first repeats what there was
+        last = len(calls) == 2  # The first call repeats what exists.
         if not last or given["step"] == "committed":
             commit(self, manifest)
         if last:

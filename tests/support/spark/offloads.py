@@ -1,4 +1,4 @@
-"""What the tests of offload and history share."""
+"""Helpers of the tests of offload and history."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Fact = tuple[DLSN, int, int, bytes]
 
 
 def facts(streams: Namespace, name: str, **how: Any) -> list[Fact]:
-    """As the reader of streams gives them."""
+    """Return the records as the reader of streams gives them."""
     return [(r.position, r.txid, r.sequence, r.payload) for r in streams.open_reader(name, **how)]
 
 
@@ -32,7 +32,7 @@ def facts_of_rows(rows: Any) -> list[Fact]:
 
 
 def offloaded(directory: Path, name: str) -> list[Fact]:
-    """All that counts in the files, in their order."""
+    """Return the valid records in the files, in order."""
     history = OffloadHistory(str(directory), name)
     manifest = history.newest()
     files = manifest.files if manifest else ()
@@ -57,7 +57,7 @@ def cluster_options(uri: str) -> ClusterOptions:
 def growing(
     streams: Namespace, name: str, total: int, per_segment: int, **settings: Any
 ) -> Iterator[int]:
-    """Writes as it is asked for more: a segment each time, the last one left in progress."""
+    """Write one more segment at each step, and leave the last one in progress."""
     streams.create_stream(name, settings=settings)
     with streams.open_writer(name) as writer:
         for at in range(0, total, per_segment):

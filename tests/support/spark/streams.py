@@ -1,4 +1,4 @@
-"""What the tests of streams in Spark share: the data source without Spark around it."""
+"""Helpers of the tests of streams in Spark: the data source without Spark around it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 def data_source(options: dict[str, Any]) -> QuireDataSource:
-    """As Spark makes it from what a reader or a writer is given."""
+    """Return the data source that Spark would create for a reader or writer."""
     return QuireDataSource({name.lower(): str(value) for name, value in options.items()})
 
 
@@ -45,7 +45,7 @@ def batches(reader: Any, partitions: Any) -> Iterator[pa.RecordBatch]:
 
 
 def rows(uri: str, **options: Any) -> list[Row]:
-    """What a batch read gives, task after task."""
+    """Return the rows of a batch read, task after task."""
     reader = batch_reader(uri, **options)
     return [row for b in batches(reader, reader.partitions()) for row in b.to_pylist()]
 
@@ -57,7 +57,7 @@ def values(uri: str, **options: Any) -> list[bytes]:
 def append(
     streams: Namespace, name: str, payloads: list[bytes], *, segments: int = 1, create: bool = True
 ) -> None:
-    """Written and closed, in so many segments."""
+    """Write the payloads in this number of segments, and close."""
     with streams.open_writer(name, create=create) as writer:
         share = -(-len(payloads) // segments)
         for at in range(0, len(payloads), share):
@@ -71,5 +71,5 @@ def numbered(first: int, last: int, size: int = 0) -> list[bytes]:
 
 
 def message_of(error: PySparkException) -> str:
-    """What a user looks for in Spark's error: the last line of the traceback."""
+    """Return what a user looks for in Spark's error: the last line of the traceback."""
     return [line for line in str(error).splitlines() if "quire.errors." in line][-1]

@@ -1,5 +1,7 @@
-"""Spark as people have it, in a process of its own: `python where.py '{"mode": "connect", ...}'`.
-The last line on standard output tells in JSON what was found."""
+"""Spark in typical setups, in a separate process: `python where.py '{"mode": "connect", ...}'`.
+
+The last line on standard output is the result as JSON.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def connect(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def executors(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Executors are processes, and their Python does not have the package: it is shipped."""
+    """Run with executor processes whose Python does not have the package, so it is shipped."""
     events = Path(arguments["scratch"], "events")
     events.mkdir()
     spark = local_session(
@@ -45,7 +47,7 @@ def executors(arguments: dict[str, Any]) -> dict[str, Any]:
         settings={
             "spark.local.dir": arguments["scratch"],
             "spark.executor.memory": "512m",
-            "spark.executorEnv.PYTHONPATH": "",  # the driver has one
+            "spark.executorEnv.PYTHONPATH": "",  # The driver has one.
             "spark.sql.warehouse.dir": arguments["scratch"],
             "spark.eventLog.enabled": "true",
             "spark.eventLog.compress": "false",
@@ -62,7 +64,7 @@ def executors(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def pythons_with_quire(spark: Any) -> list[str]:
-    """Where the tasks' Python has the package; "" where it has not."""
+    """Return where the tasks' Python has the package, or "" if it does not."""
 
     def look(batches: Any) -> Any:
         import importlib.util
@@ -79,7 +81,7 @@ def pythons_with_quire(spark: Any) -> list[str]:
 
 
 def everything(spark: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Read, write, a streaming query, a table of metadata, jobs, and an error."""
+    """Read, write, and run a streaming query, a table of metadata, jobs, and an error."""
     cluster = ClusterOptions(arguments["metadata"], arguments["password"].encode())
     options = {**cluster.options(), "stream": "where"}
     frame = spark.range(0, RECORDS, 1, 3).selectExpr(f"id % {KEYS} AS key", "id AS number")

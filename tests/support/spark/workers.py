@@ -3,11 +3,11 @@
     python workers.py -m pyspark.daemon MODULE     the daemon, with the imports done
     python workers.py -m MODULE ARGUMENT...        another module of Spark's
 
-Spark's own daemon imports nothing, so that each worker does; and it does so from `pyspark.zip`,
-which Spark puts in front of the path and which holds sources only, to be compiled each time. That
-is more than a second of CPU for each process that plans, reads or writes, and a query has a few.
-Here they take PySpark as it is installed. What they run is the same. QUIRE_FRESH_COMMANDS=1 leaves
-everything to Spark.
+Spark's own daemon imports nothing, so each worker does. The workers import from `pyspark.zip`,
+which Spark puts first in the path and which has only sources that are compiled each time. That
+takes more than a second of CPU time for each process that plans, reads or writes, and a query has a
+few. Here workers use the installed PySpark and run the same code. With QUIRE_FRESH_COMMANDS=1,
+Spark uses its own daemon.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pathlib import Path
 
 DAEMON = "pyspark.daemon"
 PACKED = ("pyspark.zip", "py4j-")
-"""How Spark's own entries of the path begin."""
+"""How Spark's own path entries begin."""
 
 
 def write_python(directory: Path) -> str:
-    """An executable for PYSPARK_PYTHON; its path."""
+    """Write an executable for PYSPARK_PYTHON, and return its path."""
     path = directory / "python"
-    # Spark asks it for its version, too, with -c.
+    # Spark also asks it for its version with -c.
     path.write_text(
         "#!/bin/sh\n"
         f'[ "$1" = -m ] && exec "{sys.executable}" "{__file__}" "$@"\n'
@@ -38,7 +38,7 @@ def write_python(directory: Path) -> str:
 
 def main() -> None:
     module = sys.argv[2]
-    # As with -m: the workers cannot import the modules of the tests.
+    # As with -m, the workers cannot import the modules of the tests.
     sys.path[0] = os.getcwd()
     sys.path[:] = [one for one in sys.path if not os.path.basename(one).startswith(PACKED)]
     if module == DAEMON:
@@ -49,7 +49,7 @@ def main() -> None:
         import quire.metadata.sqlite.store
         import quire.spark.source  # noqa: F401
 
-        gc.freeze()  # else each worker copies what its collector touches
+        gc.freeze()  # Otherwise each worker copies what its collector touches.
     del sys.argv[:2]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

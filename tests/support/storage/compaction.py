@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `test_storage_compaction` that other test modules need as well."""
+"""Helpers of `test_storage_compaction` that other test modules also use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several data directories on simulated disks, moved by hand."""
+"""Several data directories on simulated disks, whose workers the test runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DirectoriesOnDisks:
         self.report: RecoveryReport
 
     def open(self, broken: Collection[int] = ()) -> RecoveryReport:
-        """A new process. The directories of these numbers cannot be used."""
+        """Start a new process. The directories with these numbers cannot be used."""
         self.timers = HandTimers()
         self.workers: list[HandWorker] = []
         self.stores = []
@@ -47,7 +47,7 @@ class DirectoriesOnDisks:
         return self.report
 
     def pump(self, only: Sequence[int] | None = None) -> None:
-        """Until nothing is left to do but what waits for time; of some directories, by number."""
+        """Run until nothing is left to do except timers, for some directories by number."""
         workers = self.workers
         if only is not None:
             workers = [w for number in only for w in self.workers[2 * number : 2 * number + 2]]

@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `test_index_cache` that other test modules need as well."""
+"""Helpers of `test_index_cache` that other test modules also use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def opened(config: object = EAGER) -> StoreOnDisk:
 
 
 def fill(box: StoreOnDisk, segments: int, *ledger_ids: int) -> None:
-    """Until so many more segments are sealed."""
+    """Add entries until this number of further segments is sealed."""
     wanted = box.store.stats().sealed_segments + segments
     upcoming = dict.fromkeys(ledger_ids, 0)
     for one in ledger_ids:
@@ -36,7 +36,7 @@ def fill(box: StoreOnDisk, segments: int, *ledger_ids: int) -> None:
 
 
 def look(box: StoreOnDisk) -> None:
-    """What a bookie does every few seconds, and all that follows from it."""
+    """Do what a bookie does every few seconds, with all consequences."""
     box.store.check_space()
     for _ in range(5):
         box.idle()

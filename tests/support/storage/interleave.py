@@ -1,6 +1,6 @@
-"""Workers that stand still before each operation on the disk, so that others come between.
+"""Workers that pause before each disk operation, so that others can run in between.
 
-Only one of the threads runs at a time, and a seed says which: what it finds, it finds again.
+Only one thread runs at a time, and a seed decides which. So whatever it finds can be repeated.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import threading
 from collections.abc import Callable, Sequence
 
 SWITCH = 0.4
-"""How often another thread goes on, at an operation."""
+"""The probability that another thread continues at an operation."""
 
 
 class _StoppedError(BaseException):
-    """Thrown through what waits for its turn when another thread has failed."""
+    """Raised in waiting threads when another thread has failed."""
 
 
 class Interleaving:
-    """Runs calls side by side; `pause` is to be called by them before each operation."""
+    """Runs calls side by side. They must call `pause` before each operation."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -29,7 +29,7 @@ class Interleaving:
         self._error: BaseException | None = None
 
     def run(self, calls: Sequence[Callable[[], object]]) -> None:
-        """All of them, to their ends. What one throws ends the others, and is thrown on."""
+        """Run all calls to their ends. An exception in one ends the others, and is raised."""
         if not calls:
             return
         self._turns = [threading.Semaphore(0) for _ in calls]
@@ -54,7 +54,7 @@ class Interleaving:
         return self._current >= 0
 
     def pause(self) -> None:
-        """Maybe somebody else first."""
+        """Perhaps let another thread run first."""
         if not self.running or len(self._alive) < 2 or self._rng.random() >= SWITCH:
             return
         me = self._current

@@ -1,4 +1,4 @@
-"""A store that is stopped at any moment, what it had promised by then, and whether that holds."""
+"""A store that may be stopped at any moment, and checks of what it had promised."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.storage.storage import Entries, StoreOnDisk, key_of, run
 
 T = TypeVar("T")
 EARLY_LOOKS = 4
-"""Entries that are looked for at each step of a start."""
+"""The number of entries that are read at each step of a start."""
 BOOKIE_ID = "bookie-1:3181"
 INSTANCE_ID = "0f5f2f51-7a4a-4d0c-9d0b-2a9e4d5c6b7a"
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that waits for nothing but its turn."""
+    """Run a coroutine that waits for nothing except event-loop iterations."""
     while True:
         try:
             coroutine.send(None)
@@ -36,29 +36,29 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
 
 @dataclass(slots=True)
 class Promises:
-    """What was reported to be durable, and what may be there besides."""
+    """Everything that was reported to be durable, and what may exist besides."""
 
     acknowledged: Entries = field(default_factory=dict)
     fenced: set[int] = field(default_factory=set)
     lacs: dict[int, bytes] = field(default_factory=dict)
-    """Ledger -> the last packet of an explicit LAC."""
+    """The last packet of an explicit LAC, by ledger."""
     dropped: dict[int, bool] = field(default_factory=dict)
-    """Ledgers that were deleted -> whether they were fenced. They may be back after a crash."""
+    """The deleted ledgers, and whether they were fenced. They may be back after a crash."""
     deleted: dict[int, bool] = field(default_factory=dict)
-    """Those of which that is durable: they may not."""
+    """Ledgers whose deletion is durable. They must not be back."""
     refused: set[int] = field(default_factory=set)
-    """Fenced, and durably deleted: from then on refused, or there and fenced."""
+    """Ledgers that were fenced and durably deleted. They must be refused or fenced."""
     cookies: dict[str, StoredItem] = field(default_factory=dict)
-    """Of the metadata store, which does not crash."""
+    """The cookies of the metadata store, which does not crash."""
     seen: Entries = field(default_factory=dict)
-    """Written or promised at any time: nothing else may ever be read."""
+    """Everything that was ever written or promised. Nothing else may ever be read."""
     seen_lacs: dict[int, set[bytes]] = field(default_factory=dict)
     version: int = 0
-    """Goes up with each promise, and when one is taken back."""
+    """Increases with each promise, and when a promise is withdrawn."""
 
     @property
     def mark(self) -> tuple[int, int]:
-        """Another one, if other things are promised."""
+        """Return a value that changes whenever the promises change."""
         return self.version, len(self.cookies)
 
     def copy(self) -> Promises:
@@ -71,7 +71,7 @@ class Promises:
 
 
 class PromisingStore(StoreOnDisk):
-    """A store behind a bookie's cookie, that keeps a list of what it promises."""
+    """A store with a bookie's cookie that records what it promises."""
 
     def __init__(
         self, disk: SimDisk, config: StorageConfig, promises: Promises | None = None
@@ -87,9 +87,9 @@ class PromisingStore(StoreOnDisk):
         cluster.cookies = self.promises.cookies
         self.metadata = MemoryStore(cluster)
         self.serving = False
-        """Whether it was opened, and not closed since."""
+        """Whether it is open."""
         self.early_entries = 0
-        """Read while the log was loaded."""
+        """The number of entries that were read while the log was loaded."""
 
     def open(self) -> RecoveryReport:
         rng = random.Random(5)
@@ -99,7 +99,7 @@ class PromisingStore(StoreOnDisk):
         return report
 
     def before_recovery(self) -> None:
-        """Reads that do not wait for the whole log are right, or find nothing, at every step."""
+        """Check that reads during the loading are right or find nothing, at every step."""
         loading, [early] = self.store._loading, self.store.early
         advance, keys = loading.advance, sorted(self.promises.seen)
         keys = keys[:: len(keys) // EARLY_LOOKS + 1]
@@ -109,7 +109,9 @@ class PromisingStore(StoreOnDisk):
                 found = run(early.read(ledger_id, entry_id, 1, 0, 0))
                 if found is not None:
                     entry = self.promises.seen[ledger_id, entry_id]
-                    assert bytes(found[0]) == entry, f"{ledger_id, entry_id} is wrong, early"
+                    assert bytes(found[0]) == entry, (
+                        f"{ledger_id, entry_id} is wrong during a start"
+                    )
                     self.early_entries += 1
             advance(segments)
 
@@ -126,7 +128,7 @@ class PromisingStore(StoreOnDisk):
         reserve: bool = False,
         cuts: Sequence[int] = (),
     ) -> None:
-        """As `StoreOnDisk`; a ledger that is refused comes back, as a recovery add brings it."""
+        """Append as `StoreOnDisk` does. A refused ledger is created again, as by a recovery add."""
         for ledger_id in sorted({entry[0] for entry in entries} - self.store.ledgers.keys()):
             self.promises.deleted.pop(ledger_id, None)
             if self.store.is_refused(ledger_id):
@@ -147,7 +149,9 @@ class PromisingStore(StoreOnDisk):
         self.store.write_explicit_lac(ledger_id, packet, done)
 
     def drop(self, ledger_ids: Any) -> None:
-        """Durable once all is pumped: then they must stay away, and refused where fenced."""
+        """Drop ledgers. When this is durable, they must stay away, and be refused if they were
+        fenced.
+        """
         promises, gone = self.promises, sorted(set(ledger_ids))
         refused = {ledger_id for ledger_id in gone if self.store.ledgers[ledger_id].fenced}
         for ledger_id in gone:
@@ -161,7 +165,7 @@ class PromisingStore(StoreOnDisk):
         promises.version += 1
 
         def done(error: StorageError | None) -> None:
-            # Where there was no room for the record it is logged later: nothing is promised then.
+            # If there was no space for the record, it is logged later, and nothing is promised yet.
             if error is None and self.store.deletions_logged:
                 promises.version += 1
                 promises.deleted.update({one: one in refused for one in gone})
@@ -179,7 +183,7 @@ class PromisingStore(StoreOnDisk):
                 self.errors.append(error)
             elif ledger_id in self.store.ledgers:
                 self.fenced.add(ledger_id)
-            elif ledger_id in self.promises.dropped:  # Meanwhile.
+            elif ledger_id in self.promises.dropped:  # In the meantime.
                 self.promises.dropped[ledger_id] = True
 
         self.store.fence(ledger_id, done)
@@ -187,7 +191,9 @@ class PromisingStore(StoreOnDisk):
     # -- what holds -------------------------------------------------------------------------------
 
     def check(self) -> Entries:
-        """Everything promised is there, everything else whole or not at all; what can be read."""
+        """Check that everything promised exists, and all else is complete or missing; return all
+        entries.
+        """
         store, promises = self.store, self.promises
         assert self.report.problems == (), self.report.problems
         assert not self.report.negatives_unknown
@@ -196,7 +202,7 @@ class PromisingStore(StoreOnDisk):
         for key, entry in found.items():
             assert promises.seen.get(key) == entry, f"{key} is not what was written"
         for key in promises.acknowledged:
-            assert key in found, f"{key} was acknowledged and is gone"
+            assert key in found, f"{key} was acknowledged but is missing"
         for ledger_id in promises.fenced:
             assert ledger_id in store.ledgers, f"ledger {ledger_id} is gone with its fence"
             assert store.ledgers[ledger_id].fenced, f"the fence of ledger {ledger_id} is gone"
@@ -220,21 +226,21 @@ class PromisingStore(StoreOnDisk):
             assert info.explicit_lac is None or info.explicit_lac in packets
             told = [struct.unpack(">qq", packet)[1] for packet in packets]
             told += [key[1] for key in self.promises.seen if key[0] == ledger_id]
-            assert info.last_add_confirmed <= max(told, default=-1), f"{what}: a LAC nobody told"
+            assert info.last_add_confirmed <= max(told, default=-1), f"{what}: an unknown LAC"
 
     def _check_deleted(self) -> None:
         store, promises = self.store, self.promises
         for ledger_id in promises.deleted:
-            assert ledger_id not in store.ledgers, f"ledger {ledger_id} was deleted and is back"
+            assert ledger_id not in store.ledgers, f"ledger {ledger_id} is back after its deletion"
         for ledger_id, fenced in promises.dropped.items():
             info = store.ledgers.get(ledger_id)
             if fenced and info is not None:
                 assert info.fenced, f"ledger {ledger_id} came back without its fence"
         for ledger_id in promises.refused - store.ledgers.keys():
-            assert store.is_refused(ledger_id), f"ledger {ledger_id} is not refused any more"
+            assert store.is_refused(ledger_id), f"ledger {ledger_id} is no longer refused"
 
     def readable(self) -> Entries:
-        """All that the index names, read; `DamagedError` where something of it is not there."""
+        """Read everything that the index names. `DamagedError` means that something is missing."""
         found: Entries = {}
         for ledger_id in self.store.ledgers:
             for first, last in drive(self.store.entry_ranges(ledger_id)):

@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `test_storage_reads` that other test modules need as well."""
+"""Helpers of `test_storage_reads` that other test modules also use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGE = replace(
 
 
 class Recorder:
-    """`blocking.BlockingReader` that says what it was asked for."""
+    """A `blocking.BlockingReader` that records its requests."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -59,7 +59,7 @@ def opened(config: Any = SMALL, cold: float = 0.0) -> tuple[StoreOnDisk, Recorde
 
 
 def sealed(cold: float, entries: int, size: int, ledgers: int = 1) -> tuple[StoreOnDisk, Recorder]:
-    """Entries of ledgers in turn, in one sealed segment."""
+    """Write entries of ledgers in turn into one sealed segment."""
     box, recorder = opened(LARGE, cold)
     for at in range(0, entries, 20):
         places = range(at, min(entries, at + 20))

@@ -1,7 +1,7 @@
-"""One bit of a disk is wrong: what a store may answer then.
+"""Check the answers of a store when one bit of its disk is wrong.
 
-The right bytes, or that they are damaged; that something is not there only where it says that it
-cannot know. What it does know of fences, keys, explicit LACs and deletions is right.
+It may return the right bytes or report damage. It may deny an entry only if it reports that absence
+is unknown. What it knows of fences, keys, explicit LACs and deletions must be right.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from tests.support.storage.storage import key_of
 def bits_of(
     disk: SimDisk, name: str, rng: random.Random, per_page: int
 ) -> Iterator[tuple[int, int]]:
-    """(offset, bit): so many of each page of a file, within what was written there, if anything.
-    Of pages that were only preallocated one of the first and of the last."""
+    """Yield (offset, bit) pairs: this number for each page of a file, within its written part.
+
+    Of pages that were only preallocated, the first and the last get one each.
+    """
     file = disk.open(name)
     size = file.size()
     blank = []
@@ -38,12 +40,12 @@ def bits_of(
 
 
 def check_rotten(subject: PromisingStore) -> Counter[str]:
-    """Throws where the store does not keep to the rules; what it answered, counted."""
+    """Check that the store keeps to the rules, and return the counts of its answers."""
     answers: Counter[str] = Counter()
     store, promises = subject.store, subject.promises
     unknown = store.negatives_unknown
     answers["unknown"] += unknown
-    # Where fences may be lost, no adds are taken at all.
+    # If fences may be lost, no adds are accepted at all.
     assert not (unknown and store.writable)
     for key, entry in promises.acknowledged.items():
         try:
@@ -60,15 +62,15 @@ def check_rotten(subject: PromisingStore) -> Counter[str]:
         packets = promises.seen_lacs.get(ledger_id, set())
         assert info.explicit_lac is None or info.explicit_lac in packets
         last = max((key[1] for key in promises.seen if key[0] == ledger_id), default=-1)
-        assert info.last_entry_id <= last, f"ledger {ledger_id} ends behind its end"
-        assert info.last_add_confirmed <= last, f"ledger {ledger_id}: a LAC nobody told"
+        assert info.last_entry_id <= last, f"ledger {ledger_id} ends after its last entry"
+        assert info.last_add_confirmed <= last, f"ledger {ledger_id}: an unknown LAC"
     if not unknown:
         _check_state(subject)
     return answers
 
 
 def _check_state(subject: PromisingStore) -> None:
-    """Nothing is lost, says the store."""
+    """Check the state of a store that reports no loss."""
     store, promises = subject.store, subject.promises
     for ledger_id in promises.fenced:
         assert store.ledgers[ledger_id].fenced, f"the fence of ledger {ledger_id} is gone"
@@ -78,18 +80,21 @@ def _check_state(subject: PromisingStore) -> None:
         assert known >= packet, f"the explicit LAC of ledger {ledger_id} is an older one"
     for ledger_id in {key[0] for key in promises.acknowledged}:
         last = max(key[1] for key in promises.acknowledged if key[0] == ledger_id)
-        assert store.last_entry_id(ledger_id) >= last, f"ledger {ledger_id} ends before its end"
+        assert store.last_entry_id(ledger_id) >= last, f"ledger {ledger_id} ends too early"
     for ledger_id in promises.deleted:
-        assert ledger_id not in store.ledgers, f"ledger {ledger_id} was deleted and is back"
+        assert ledger_id not in store.ledgers, f"ledger {ledger_id} is back after its deletion"
     for ledger_id in promises.refused - store.ledgers.keys():
-        assert store.is_refused(ledger_id), f"ledger {ledger_id} is not refused any more"
+        assert store.is_refused(ledger_id), f"ledger {ledger_id} is no longer refused"
 
 
 def sweep_rot(
     subject: PromisingStore, names: Sequence[str], rng: random.Random, per_page: int
 ) -> Counter[str]:
-    """So many bits of each page of these files, one at a time: what a store that is open answers,
-    and one that starts on them, and one that starts behind that."""
+    """Flip this number of bits in each page of these files, one at a time.
+
+    Check the answers of an open store, of one that starts on the file, and of one that starts
+    after that.
+    """
     answers: Counter[str] = Counter()
     for name in names:
         for at, bit in list(bits_of(subject.sim, name, rng, per_page)):

@@ -1,4 +1,4 @@
-"""A store whose damage is looked for, on a simulated disk, moved by hand."""
+"""A store that is scrubbed, on a simulated disk, whose workers the test runs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ EAGER = replace(
     scrub_interval_s=5.0,
     scrub_bytes_per_s=0,
 )
-"""Scrubs whenever it is asked to look."""
+"""Scrubs at every check."""
 ON_SUSPICION = replace(EAGER, scrub_interval_s=0.0)
 
 
 class Box(StoreOnDisk):
-    """A store whose damage is noted."""
+    """A store whose damage is recorded."""
 
     def __init__(self, disk: SimDisk, config: StorageConfig) -> None:
         super().__init__(disk, config)
@@ -46,7 +46,7 @@ class Box(StoreOnDisk):
         return report
 
     def later(self, times: int = 4) -> None:
-        """Time passes: whatever is due is done."""
+        """Let time pass, and do whatever is due."""
         for _ in range(times):
             self.clock.ms += 61_000
             self.store.check_space()
@@ -56,7 +56,7 @@ class Box(StoreOnDisk):
                     break
                 self.pump()
             else:
-                raise AssertionError("it comes to no end")
+                raise AssertionError("the store does not finish")
 
     def segment(self, number: int) -> LogSegment:
         return self.store._catalogue.segments[number]
@@ -65,7 +65,7 @@ class Box(StoreOnDisk):
         self.disk.flip_bit(segment_name(number), block * BLOCK_BYTES + at)
 
     def unreadable(self) -> dict[int, list[tuple[int, int]]]:
-        """By asking for every entry: damaged, never absent, never wrong."""
+        """Read every entry, and return the damaged ones. None may be absent or wrong."""
         found: dict[int, list[tuple[int, int]]] = {}
         for (ledger_id, entry_id), entry in self.acknowledged.items():
             try:
@@ -75,7 +75,7 @@ class Box(StoreOnDisk):
         return {ledger_id: merged(ranges) for ledger_id, ranges in sorted(found.items())}
 
     def heal(self, lacking: dict[int, list[tuple[int, int]]]) -> None:
-        """As a worker does it."""
+        """Repair the entries as a worker does."""
         for ledger_id, ranges in lacking.items():
             for first, last in ranges:
                 entries = range(first, last + 1)

@@ -1,12 +1,12 @@
-"""A file system of its own, of a given size, for a bookie that fills it.
+"""A separate file system of a given size, for a bookie that fills it.
 
     with SmallDisk(tmp_path / "disk", 64) as disk:
         subprocess.Popen([*disk.prefix, "quire", "bookie", "--dir", str(disk.path), ...])
         disk.leave(0)          # a file takes what is free
 
-It is mounted in a mount namespace that one process holds, which ends when this one does: whatever
-becomes of a test, nothing stays mounted. Nothing needs to be root where the kernel gives namespaces
-to everybody; an image of ext4 (`SmallDisk(..., image=True)`) does.
+It is mounted in a mount namespace that one process holds, which ends with this process. So nothing
+stays mounted, whatever happens to a test. Where the kernel gives namespaces to everybody, root is
+not needed, except for an ext4 image (`SmallDisk(..., image=True)`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Self
 
 MIB = 1 << 20
 _HOLD = "mount {what} && echo mounted && exec cat"
-"""`cat` ends with its input, which ends with whoever started it."""
+"""`cat` ends with its input, which ends with the process that started it."""
 
 
 class MountRefused(Exception):
-    """The kernel, or what this machine has installed, does not let us."""
+    """The kernel or the installed software does not permit the mount."""
 
 
 class SmallDisk:
-    """Mounted at `path`, for those that are started with `prefix`."""
+    """A file system mounted at `path`, for processes that are started with `prefix`."""
 
     def __init__(self, path: Path, size_mb: int, *, image: bool = False) -> None:
         self.path = path
@@ -80,7 +80,7 @@ class SmallDisk:
 
     @property
     def seen(self) -> Path:
-        """The same directory for processes outside, as this one."""
+        """The directory as seen by processes outside the namespace, such as this one."""
         assert self._holder is not None
         return Path(f"/proc/{self._holder.pid}/root{self.path}")
 
@@ -93,14 +93,14 @@ class SmallDisk:
         return (found.f_blocks - found.f_bfree) * found.f_frsize
 
     def leave(self, size_bytes: int) -> None:
-        """Fill it up to so many free bytes, with a file beside what is there."""
+        """Fill the disk up to this number of free bytes, with a separate file."""
         with open(self.seen / "ballast", "ab") as file:
             while (more := self.free_bytes() - size_bytes) > 0:
                 os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, more)
 
 
 def refused(directory: Path) -> str:
-    """'' where such disks can be made here; else why not."""
+    """Return '' if such disks can be created here, or why not."""
     try:
         with SmallDisk(directory, 1):
             return ""

@@ -1,4 +1,4 @@
-"""A store on a simulated disk, moved by hand: nothing happens but what a test asks for."""
+"""A store on a simulated disk, whose workers and timers the test runs."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ SMALL = StorageConfig(
     footer_cache_bytes=4096,
     max_open_files=2,
 )
-"""Segments that a test can fill."""
+"""Segments that are small enough for a test to fill."""
 EAGER = replace(SMALL, compact_minor_interval_s=0.0, compact_major_interval_s=0.0)
-"""Compacts whenever it is asked to look."""
+"""Compacts at every check."""
 
 
 def key_of(ledger_id: int) -> bytes:
@@ -43,7 +43,7 @@ def key_of(ledger_id: int) -> bytes:
 
 
 def make_entry(ledger_id: int, entry_id: int, payload: bytes) -> bytes:
-    """Entry bytes as a client sends them; the digest is left out, for nobody here looks at it."""
+    """Return entry bytes as a client sends them, without a digest, which nobody checks here."""
     return struct.pack(">qqqq", ledger_id, entry_id, entry_id - 1, len(payload)) + payload
 
 
@@ -52,9 +52,12 @@ Entries = dict[tuple[int, int], bytes]
 
 
 def make_batch(entries: Iterable[tuple[int, int, bytes]], cuts: Sequence[int] = ()) -> LogBatch:
-    """A batch of (ledger id, entry id, payload) in this order. Neighbours of one ledger with
-    ascending ids become one run; where nothing does, and all frames have one size, it has
-    `ColumnarBatch`. `cuts`: where the bytes are cut into buffers."""
+    """Return a batch of (ledger id, entry id, payload) in this order.
+
+    Neighbours of one ledger with ascending ids become one run. If there are none and all frames
+    have one size, the batch has a `ColumnarBatch`. `cuts` are the positions at which the bytes are
+    cut into buffers.
+    """
     frames: list[bytes] = []
     runs: list[Run] = []
     offset = 0
@@ -88,7 +91,7 @@ def make_batch(entries: Iterable[tuple[int, int, bytes]], cuts: Sequence[int] = 
 
 
 class HandWorker:
-    """`seams.Worker` whose step runs when `run` is called."""
+    """An `interfaces.Worker` whose step runs when `run` is called."""
 
     def __init__(self) -> None:
         self._step: Callable[[], None] | None = None
@@ -109,7 +112,7 @@ class HandWorker:
         self._posted.append(callback)
 
     def step(self) -> bool:
-        """One step, if it was woken; what it posted waits for `deliver`."""
+        """Run one step if it was woken. What it posted waits for `deliver`."""
         if not self._awake or self._step is None:
             return False
         self._awake = False
@@ -132,7 +135,7 @@ class HandWorker:
 
 
 class HandTimers:
-    """`call_later` whose time comes when `fire` is called."""
+    """A `call_later` whose timers run when `fire` is called."""
 
     def __init__(self) -> None:
         self._waiting: list[_Timer] = []
@@ -178,7 +181,7 @@ class StoreOnDisk:
         self.config = config
         self.clock = HandClock()
         self.written: Entries = {}
-        """Appended at any time."""
+        """Everything that was ever appended."""
         self.acknowledged: Entries = {}
         self.fenced: set[int] = set()
         """Ledgers whose fence was reported durable."""
@@ -189,7 +192,7 @@ class StoreOnDisk:
         self.report: RecoveryReport
 
     def open(self) -> RecoveryReport:
-        """A new process: recover and start. The disk may throw."""
+        """Recover and start as a new process. The disk may raise."""
         self.log, self.maintenance, self.timers = HandWorker(), HandWorker(), HandTimers()
         rng = random.Random(5)
         ensure_directory(self.disk, rng.randbytes)
@@ -202,15 +205,15 @@ class StoreOnDisk:
         return self.report
 
     def before_recovery(self) -> None:
-        """The store is there, and knows nothing yet."""
+        """Called when the store exists but has not recovered yet."""
 
     def pump(self) -> None:
-        """Until nothing is left to do but what waits for time."""
+        """Run until nothing is left to do except timers."""
         while self.log.run() | self.maintenance.run():
             pass
 
     def idle(self) -> None:
-        """Time passes, too."""
+        """Run until nothing is left to do, including timers."""
         self.pump()
         for _ in range(3):
             self.timers.fire()
@@ -224,7 +227,7 @@ class StoreOnDisk:
         patient: bool = False,
         cuts: Sequence[int] = (),
     ) -> None:
-        """Append without waiting; ledgers are created as needed."""
+        """Append without waiting, and create ledgers as needed."""
         for ledger_id in sorted({entry[0] for entry in entries}):
             if ledger_id not in self.store.ledgers:
                 self.store.create_ledger(ledger_id, key_of(ledger_id))
@@ -256,7 +259,7 @@ class StoreOnDisk:
         self.store.fence(ledger_id, done)
 
     def drop(self, ledger_ids: Iterable[int]) -> None:
-        """From here on nothing is promised about them."""
+        """Drop ledgers. Nothing is promised about them from here on."""
         gone = set(ledger_ids)
         self.store.drop_ledgers(sorted(gone))
         for entries in (self.written, self.acknowledged):
@@ -274,12 +277,12 @@ class StoreOnDisk:
 
 
 def lacks(store: LedgerStore | LedgerDirectories) -> dict[int, list[tuple[int, int]]]:
-    """Of all ledgers."""
+    """Return what the store lacks of all ledgers."""
     return store.lacking(sorted(store.lacking_ledgers()))
 
 
 def run(coroutine: object) -> list[memoryview]:
-    """Run a coroutine that never really waits: nothing here does, but for a turn of the loop."""
+    """Run a coroutine that waits for nothing except event-loop iterations."""
     try:
         while True:
             assert coroutine.send(None) is None, "it waits"  # type: ignore[attr-defined]
@@ -292,8 +295,7 @@ def sim_disk(seed: int = 1, **options: object) -> SimDisk:
 
 
 def opened(config: StorageConfig = SMALL, **options: Any) -> StoreOnDisk:
-    """A new store, whose reads find what they want in the cache unless `options` of the disk say
-    otherwise."""
+    """Open a new store. Its reads find everything cached, unless `options` of the disk differ."""
     options.setdefault("cold_read_probability", 0.0)
     box = StoreOnDisk(sim_disk(1, **options), config)
     box.open()
@@ -309,12 +311,12 @@ def disk_of(box: StoreOnDisk) -> SimDisk:
 def entries(
     ledger_id: int, first: int, count: int, size: int = 100
 ) -> list[tuple[int, int, bytes]]:
-    """For `StoreOnDisk.append`: payloads that are all different."""
+    """Return entries with different payloads for `StoreOnDisk.append`."""
     return [(ledger_id, first + i, b"%d" % (first + i) * size) for i in range(count)]
 
 
 def fill_segments(box: StoreOnDisk, ledger_id: int, count: int) -> None:
-    """Until `count` more segments are sealed."""
+    """Add entries until `count` more segments are sealed."""
     wanted = box.store.stats().sealed_segments + count
     while box.store.stats().sealed_segments < wanted:
         first = box.store.last_entry_id(ledger_id) + 1 if ledger_id in box.store.ledgers else 0
@@ -323,7 +325,7 @@ def fill_segments(box: StoreOnDisk, ledger_id: int, count: int) -> None:
 
 
 def mixed(box: StoreOnDisk, segments: int = 3, ledgers: int = 6, size: int = 300) -> None:
-    """Sealed segments that many ledgers share."""
+    """Fill sealed segments that many ledgers share."""
     rng = random.Random(4)
     upcoming = dict.fromkeys(range(1, ledgers + 1), 0)
     wanted = box.store.stats().sealed_segments + segments
@@ -341,7 +343,7 @@ def mixed(box: StoreOnDisk, segments: int = 3, ledgers: int = 6, size: int = 300
 
 
 def compact(box: StoreOnDisk) -> list[Compaction]:
-    """Until nothing is left to compact."""
+    """Compact until nothing is left to compact."""
     done: list[Compaction] = []
     box.store.on_compaction = done.append
     for _ in range(200):
@@ -353,16 +355,16 @@ def compact(box: StoreOnDisk) -> list[Compaction]:
         box.pump()
         if len(done) == before:
             return done
-    raise AssertionError("compaction comes to no end")
+    raise AssertionError("compaction does not finish")
 
 
 def sealed(box: StoreOnDisk) -> list[int]:
-    """Numbers of the segments that are."""
+    """Return the numbers of the sealed segments."""
     return [one.number for one in box.store.usage() if one.state == "sealed"]
 
 
 def check(box: StoreOnDisk) -> None:
-    """All that was acknowledged is there, and nothing else of these ledgers."""
+    """Check that all acknowledged entries exist, and no other entries of these ledgers."""
     for (ledger_id, entry_id), entry in box.acknowledged.items():
         assert box.read(ledger_id, entry_id) == [entry]
     for ledger_id in {key[0] for key in box.acknowledged}:

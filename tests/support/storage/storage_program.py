@@ -1,4 +1,4 @@
-"""A process that appends to a store as fast as it is acknowledged and says what was, until killed.
+"""Append to a store as fast as it acknowledges, and print what was acknowledged, until killed.
 
     python -m tests.support.storage.storage_program DIRECTORY
 

@@ -23,9 +23,9 @@ def executable() -> str | None:
 
 
 def missing() -> str:
-    """What stands in the way; '': nothing."""
+    """Return what is missing, or ''."""
     if find_spec("playwright") is None:
         return "Playwright is missing (it is in requirements/dev.lock: run make)"
     if executable() is None:
-        return "no Chromium (install the package chromium, or name one in QUIRE_CHROMIUM)"
+        return "no Chromium (install the package chromium, or set QUIRE_CHROMIUM to a browser)"
     return ""

@@ -1,4 +1,4 @@
-"""Shared by tests: helpers of `conftest` that other test modules need as well."""
+"""Helpers of `conftest` that other test modules also use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ READ = 12
 LARGE_ID = 2**62 + 1
 
 
-"""JavaScript's numbers do not hold it."""
+"""Too large for JavaScript's numbers."""
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Dashboard:
 
 @dataclass
 class Seen:
-    """What must not be seen."""
+    """Everything that must not be seen."""
 
     errors: list[str] = field(default_factory=list)
     elsewhere: list[str] = field(default_factory=list)
@@ -88,8 +88,8 @@ class Tab:
     seen: Seen
 
     def open(self, path: str) -> None:
-        """Until the page has its data."""
-        self.page.goto("about:blank")  # what was there before is not taken for the answer
+        """Open a page and wait for its data."""
+        self.page.goto("about:blank")  # So that the previous page is not taken for the answer.
         self.page.goto(f"{self.url}/#/{path}")
         self.page.wait_for_selector("main [aria-busy=false]", state="attached")
 

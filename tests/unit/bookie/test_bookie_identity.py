@@ -173,12 +173,12 @@ def test_the_two_cookies_differ(place: Place) -> None:
     other = Cookie.of(ID, ["/journal"], ["/a", "/b"], place.cluster().instance_id, ["/index"])
     place.in_store(lambda store: store.write_cookie(ID, encode(other), 0))
     error = place.refused(
-        "another cookie of bookie", "/journal in the cluster", "/a, /b in the cluster", "/index"
+        "differs from the one in", "/journal in the cluster", "/a, /b in the cluster", "/index"
     )
     place.repaired_by(error, "cookie", "update")
     place.start()
     place.in_store(lambda store: store.write_cookie(ID, b"5\n", 2))
-    place.repaired_by(place.refused("cannot be understood", "bookieHost"), "cookie", "update")
+    place.repaired_by(place.refused("cannot be decoded", "bookieHost"), "cookie", "update")
     place.start()
 
 

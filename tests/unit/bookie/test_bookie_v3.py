@@ -470,7 +470,7 @@ async def test_a_bookie_on_a_full_disk_never_says_that_it_is_writable(tmp_path: 
         [why] = [str(fields["why"]) for event, fields in events if event == "read_only"]
         assert re.fullmatch(rf"{tmp_path}/bookie: \d+ bytes are free, less than {2**60}", why)
         bookie.hold_readonly(True)
-        assert str(events[-1][1]["why"]) == f"an operator has said so; {why}"
+        assert str(events[-1][1]["why"]) == f"an operator has made it read-only; {why}"
         [told] = [str(fields["report"]) for event, fields in events if event == "recovered"]
         assert told == "1 segment, 0 ledgers; new, or not stopped cleanly: 0 groups scanned"
         assert not bookie.service.writable

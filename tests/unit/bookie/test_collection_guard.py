@@ -125,7 +125,7 @@ async def test_a_restored_store_is_refused_until_an_operator_accepts_it(scene: S
     for one in (guard, scene.start()):
         for _ in range(2):
             with pytest.raises(
-                MetadataWentBackError, match=r"raised mark 2 in it, .* holds mark 1"
+                MetadataWentBackError, match=r"stored mark 2 in it, .* holds mark 1"
             ):
                 await one.check()
             with pytest.raises(MetadataWentBackError):
@@ -133,7 +133,7 @@ async def test_a_restored_store_is_refused_until_an_operator_accepts_it(scene: S
         assert not one.may_collect
     assert [name for name, _ in scene.events] == ["metadata_went_back"] * 2  # once each
     assert list(await refusals(scene.metadata)) == [ME]
-    with pytest.raises(MetadataWentBackError, match=f"as detected by {ME}: .* Nothing was deleted"):
+    with pytest.raises(MetadataWentBackError, match=f"as detected by {ME}.* nothing was deleted"):
         await check_collectable(scene.metadata)
     assert not await may_collect(scene.metadata)
     assert await accept(scene.metadata, ME)
@@ -176,10 +176,10 @@ async def test_another_history_of_the_same_length_is_refused(scene: Scene) -> No
     assert found is not None
     other = BookieMark(CollectionMark(found.value.mark.count, "other"))
     await write_mark(scene.metadata, ME, other, found.version)
-    with pytest.raises(MetadataWentBackError, match="another history"):
+    with pytest.raises(MetadataWentBackError, match="a mark that the bookie did not write"):
         await guard.check()
     await scene.metadata.tree.commit(Delete(mark_path(scene.metadata.uri, ME)))
-    with pytest.raises(MetadataWentBackError, match="it holds none"):
+    with pytest.raises(MetadataWentBackError, match="it holds no mark"):
         await guard.check()
 
 
@@ -215,7 +215,7 @@ async def test_a_damaged_mark_is_not_taken_for_none(scene: Scene) -> None:
     guard = scene.start()
     await guard.raise_mark()
     guard = scene.start(damaged="current/METADATA: the checksum does not match")
-    with pytest.raises(MetadataWentBackError, match="cannot read which state"):
+    with pytest.raises(MetadataWentBackError, match="cannot read its own copy"):
         await guard.check()
     assert await accept(scene.metadata, ME)
     await guard.check()
@@ -231,7 +231,7 @@ async def test_the_switch_of_the_cluster_and_that_of_the_bookie(scene: Scene) ->
         CollectionOffError, match=r"off for the whole cluster by host.1 \(restore\)"
     ):
         await guard.check()
-    with pytest.raises(CollectionOffError, match="nothing was deleted"):
+    with pytest.raises(CollectionOffError, match="Nothing was deleted"):
         await check_collectable(scene.metadata)
     await check_not_back(scene.metadata)
     assert not guard.may_collect

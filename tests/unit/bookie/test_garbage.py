@@ -103,7 +103,7 @@ async def test_an_empty_bookie_asks_nothing() -> None:
 
 async def test_another_clusters_store_deletes_nothing() -> None:
     store = Store(1, 2)
-    with pytest.raises(CookieError, match="holds cluster B, this bookie belongs to A"):
+    with pytest.raises(CookieError, match="holds cluster B, but this bookie belongs to cluster A"):
         await collect(store, Metadata([LedgerRange(0, LAST, [])], instance="B"))
     assert store.dropped == []
 

@@ -93,7 +93,7 @@ def test_a_directory_that_cannot_be_read(place: Place) -> None:
     """Another takes its place; it is not written over."""
     (place.root / "two" / "current" / "DIRECTORY").write_text("rot")
     (place.root / "three").mkdir()
-    place.refused("replace", "b", "two", says="what cannot be read", status=1)
+    place.refused("replace", "b", "two", says="data that cannot be read", status=1)
     assert place.run("replace", "b", "two", "three").exit_code == 0
     assert place.listed() == ["one", "three"]
     assert (place.root / "two" / "current" / "DIRECTORY").read_text() == "rot"
@@ -103,9 +103,9 @@ def test_a_directory_that_cannot_be_read(place: Place) -> None:
 
 def test_mistakes(place: Place, tmp_path: Path) -> None:
     lose(place, "two")
-    place.refused("replace", "b", "three", says=f"no directory {place.path('three')}, but")
+    place.refused("replace", "b", "three", says=f"the directory {place.path('three')}; it has")
     place.refused("replace", "b", "two", says="does not exist: mount the new disk")
-    place.refused("replace", "b", "two", "one", says="already: name an empty directory")
+    place.refused("replace", "b", "two", "one", says="already: use an empty directory")
     assert place.run("replace", "c", "two").exit_code == 1
     other = tmp_path / "four"
     other.mkdir()
@@ -196,7 +196,7 @@ def test_a_directory_goes_when_nothing_needs_it(place: Place) -> None:
     assert place.state() == before
     done = json.loads(place.run("remove", "b", "two", "--json").stdout)
     assert done["directories"] == [place.path("one")]
-    place.refused("remove", "b", "two", says="has no directory")
+    place.refused("remove", "b", "two", says="does not have the directory")
     place.refused("remove", "b", "one", says="has no other directory")
     assert place.codes("one") == {here: Code.OK, gone: Code.NO_LEDGER, 77: Code.NO_LEDGER}
 

@@ -129,7 +129,7 @@ def test_the_old_disk_beside_the_new_one(place: Place) -> None:
     place.codes("one", "three")
     swap(place, "old", "two")
     for names in (("one", "two"), ("one", "three", "two"), ("two",)):
-        says = (old, f"directory {new} took", f"Start it with directory {new}, at ")
+        says = (old, f"directory {new} took", f"Start the bookie with directory {new}, at ")
         assert place.path("three") in refused(place, *names, says=says)
     # Not with the cookies written over those of the one in use either.
     before = place.state()
@@ -153,7 +153,7 @@ def test_one_that_was_taken_away(place: Place) -> None:
     old = id_of(place, "two")
     assert place.run("remove", "b", "two").exit_code == 0
     place.codes("one")
-    says = (f"directory {old} of bookie b", "taken away from that bookie")
+    says = (f"directory {old} of bookie b", "removed from that bookie")
     refused(place, "one", "two", says=(*says, "Start the bookie without it"))
     refused(place, "two", says=(*says, "Start the bookie without it"))
     (place.root / "one").rename(place.root / "kept")
@@ -310,7 +310,7 @@ def test_an_id_is_kept_for_the_newest_of_those_given_up(tmp_path: Path) -> None:
     ]
     assert BookieDirectories.decode(found.encode()) == found
     for bad in (b"[]", b"{}", b'{"directories": 1, "given_up": []}', b"x"):
-        with pytest.raises(ValueError, match="not a record|Expecting"):
+        with pytest.raises(ValueError, match=r"not a record|Expecting"):
             BookieDirectories.decode(bad)
     name = begin_lost(RealDisk(tmp_path / "new"), lambda size: b"\1" * size).name
     assert name == "01" * 16

@@ -158,7 +158,7 @@ async def test_rule_31_a_bookie_whose_data_is_gone_does_not_start() -> None:
     await check_identity(known, metadata, "b:1", rng)
     with pytest.raises(CookieError, match="is empty: its data is gone") as failed:
         await check_identity(disk(), metadata, "b:1", rng)
-    assert "re-replicate" in failed.value.remedy
+    assert "copy it from other bookies" in failed.value.remedy
     await metadata.delete_cookie("b:1")  # decommissioned, and its directory is still there
     await check_identity(disk(), metadata, "b:1", rng)
 

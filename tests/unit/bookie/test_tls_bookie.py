@@ -374,8 +374,8 @@ def test_it_registers_that_it_offers_tls(tmp_path: Path, own: Files) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tls": None, "tls_required": True}, "there is no certificate"),
-        ({"tls": None, "authorized_roles": ("a",)}, "there is no certificate"),
+        ({"tls": None, "tls_required": True}, "no certificate is configured"),
+        ({"tls": None, "authorized_roles": ("a",)}, "no certificate is configured"),
         ({"authorized_roles": ("a",)}, "clients are not asked for certificates"),
     ],
 )

@@ -126,6 +126,7 @@ def test_what_is_taken(text: str, key: str, value: object) -> None:
         ("tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory", "Java key stores"),
         ("tlsProviderFactoryClass=a.TLSContextFactory\ntlsKeyStoreType=PEM", "tlsCertificatePath"),
         ("readOnlyModeEnabled=perhaps", "'perhaps' is neither true nor false"),
+        ("ledgerMetadataVersion=4", "4 is not a format in which Quire can store new ledgers"),
         ("gcWaitTime=soon", "'soon' is not a number"),
         ("gcWaitTime=0", "0.0 is not 0.001 or more"),
         ("bookiePort=99999", "bookie.port: '99999' is not 0 to 65535"),

@@ -123,12 +123,12 @@ def test_txids_that_no_user_record_has(txid: int) -> None:
 
 @pytest.mark.parametrize("first", [0, -1, MAX_POSITION])
 def test_positions_that_no_record_has(first: int) -> None:
-    with pytest.raises(UsageError, match="no positions"):
+    with pytest.raises(UsageError, match="cannot have the positions"):
         encode_records([b"a", b"b"], [1, 1], first)
 
 
 def test_a_txid_for_each_record() -> None:
-    with pytest.raises(UsageError, match="2 records were given 1 txids"):
+    with pytest.raises(UsageError, match="2 records need as many txids"):
         encode_records([b"a", b"b"], [1], 1)
     assert encode_records([], [], 1) == ([], 0)
 
@@ -161,16 +161,16 @@ def envelope(flags: int, size: int, stored: int, body: bytes, version: int = 1) 
         (b"", "too few for an entry"),
         (bytes(12), "too few for an entry"),
         (envelope(0, 25, 25, ONE, version=0), "version 0"),
-        (envelope(0, 25, 25, ONE[:-1]), "25 bytes are announced, 24 are there"),
+        (envelope(0, 25, 25, ONE[:-1]), "header says 25 bytes, but only 24 follow"),
         (envelope(0, -1, -1, b""), "a length is negative"),
         (envelope(1, -5, 5, ONE[:5]), "a length is negative"),
         (envelope(0, 24, 24, ONE[:-1]), "impossible length, 5"),
-        (envelope(0, 30, 30, ONE + bytes(5)), "a record is cut short"),
+        (envelope(0, 30, 30, ONE + bytes(5)), "is cut off after 5 bytes"),
         (envelope(0, 50, 50, ONE + HEAD.pack(1, 1, -1) + b"hello"), "impossible length, -1"),
         (envelope(1, 25, 25, b"\xff" * 25), "the LZ4 block is damaged"),
-        (envelope(1, 26, 2, b"\x10a"), "holds 1 bytes, 26 were announced"),
+        (envelope(1, 26, 2, b"\x10a"), "contains 1 bytes, but its header says 26"),
         (envelope(1, 1, 0, b""), "the LZ4 block is damaged"),
-        (envelope(1, 2**31 - 1, 2, b"\x10a"), "more than the 5242880 allowed"),
+        (envelope(1, 2**31 - 1, 2, b"\x10a"), "at most 5242880 are allowed"),
         (envelope(3, 25, 25, ONE), "compression code 3"),
     ],
 )
@@ -203,7 +203,7 @@ TWO = struct.pack(">i1si2s", 1, b"a", 2, b"bc")
         (record_set(struct.pack(">i", -1), 1), "a member of -1 bytes"),
         (record_set(struct.pack(">i", 1), 1), "a member of 1 bytes"),
         (record_set(TWO, 2, size=12), "its lengths differ"),
-        (record_set(b"\x10a", 1, word=0x1001, size=7), "holds 1 bytes, 7 were announced"),
+        (record_set(b"\x10a", 1, word=0x1001, size=7), "contains 1 bytes, but its header says 7"),
     ],
 )
 def test_record_sets_that_are_damaged(payload: bytes, reason: str) -> None:
@@ -218,7 +218,7 @@ def test_compressed_sets_share_one_limit() -> None:
     packed = encode_record(1, 1, encode_record_set(members, Compression.LZ4), RecordFlag.RECORD_SET)
     fitting = MAX_EXPANDED_BYTES // 1_000_004
     assert len(decode_entry(packed * fitting, enveloped=False)) == fitting
-    with pytest.raises(StreamFormatError, match="an LZ4 block claims"):
+    with pytest.raises(StreamFormatError, match="the header of an LZ4 block says"):
         decode_entry(packed * (fitting + 1), enveloped=False)
 
 

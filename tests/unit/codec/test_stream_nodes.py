@@ -64,7 +64,7 @@ def test_truncation_only_goes_forward() -> None:
 
 @pytest.mark.parametrize("at", [DLSN(7, 88, 3), DLSN(6, 0, 0), DLSN(8, 0, 0)])
 def test_a_segment_is_truncated_within_itself(at: DLSN) -> None:
-    with pytest.raises(UsageError, match="no position in segment 7"):
+    with pytest.raises(UsageError, match="not a position in segment 7"):
         completed().partially_truncated(at)
 
 
@@ -97,7 +97,7 @@ def test_status_bits_that_are_not_known_are_kept() -> None:
 
 
 def test_a_segment_is_completed_once() -> None:
-    with pytest.raises(UsageError, match="completed already"):
+    with pytest.raises(UsageError, match="already completed"):
         completed().completed(
             last_txid=1, record_count=1, last_entry_id=0, last_slot_id=0,
             completion_time_ms=1, start_sequence_id=0,
@@ -212,7 +212,7 @@ def test_names_that_java_allows(name: str) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"x", b"1 ", b"9223372036854775808", b"\xff"])
 def test_data_that_is_no_number(data: bytes) -> None:
-    with pytest.raises(MetadataError, match="the node does not hold a number"):
+    with pytest.raises(MetadataError, match="the node does not contain a number"):
         decode_number(data, "the node")
 
 

@@ -123,12 +123,12 @@ RISK = AtRisk(ledgers=9, whole=True, lacking=4, last_copy=1, by_group={ALONE: 4}
 def test_what_is_at_risk() -> None:
     assert of_lost(None).risk == "Quire is still counting the ledgers with copies there"
     assert of_lost(RISK).risk == (
-        "4 of 9 ledgers lack the copies there, and 1 has entries with only one copy left"
+        "4 of 9 ledgers lack the copies stored there, and 1 has entries with only one copy left"
     )
     part = AtRisk(ledgers=9, lacking=4, by_group={ALONE: 4})
-    assert of_lost(part).risk == "at least 4 of 9 ledgers lack the copies there"
+    assert of_lost(part).risk == "at least 4 of 9 ledgers lack the copies stored there"
     one = AtRisk(ledgers=1, whole=True, lacking=1, by_group={ALONE: 1})
-    assert of_lost(one).risk == "1 of 1 ledger lacks the copies there"
+    assert of_lost(one).risk == "1 of 1 ledger lacks the copies stored there"
     none = of_lost(AtRisk(ledgers=9, whole=True, by_group={ALONE: 0}))
     assert none.risk == "No ledger has a copy there"
     assert none.doing == "Nothing needs to be copied"

@@ -126,7 +126,7 @@ def test_apache_lines_that_are_no_results(line: str) -> None:
     ],
 )
 def test_apache_result_in_another_format_is_refused(line: str) -> None:
-    with pytest.raises(module("model").BenchmarkError, match="not understood"):
+    with pytest.raises(module("model").BenchmarkError, match="cannot be parsed"):
         module("parse").parse_apache(line)
 
 

@@ -481,9 +481,9 @@ def test_the_column_to_write() -> None:
         (frame(id=long, body=binary), None, "not clear which column.*id bigint, body binary"),
         (frame(id=long, body=binary), None, r"'valueColumn', or .*to_json\(struct\(\*\)\)"),
         (frame(a=long, b=long), None, "not clear which column"),
-        (frame(a=long), None, "'a' is bigint: an entry is made of"),
+        (frame(a=long), None, "'a' is bigint, but an entry must be"),
         (frame(), None, "not clear which column to write: there are none"),
-        (frame(value=long, b=binary), None, "'value' is bigint: an entry is made of"),
+        (frame(value=long, b=binary), None, "'value' is bigint, but an entry must be"),
         (frame(a=string), "b", "no column 'b' to write: there are a string"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -273,7 +273,7 @@ async def test_a_directory_is_added(tmp_path: Path, metadata: MetadataStore) -> 
 async def test_a_directory_that_is_left_out(tmp_path: Path, metadata: MetadataStore) -> None:
     async with start(tmp_path, metadata, "one", "two"):
         pass
-    with pytest.raises(CookieError, match=r"has data in .*/two, which is not named") as caught:
+    with pytest.raises(CookieError, match=r"has data in .*/two, which was not given") as caught:
         async with start(tmp_path, metadata, "one"):
             pass
     assert f"quire bookie disk replace b {tmp_path / 'two'} " in caught.value.remedy

@@ -1,7 +1,7 @@
-"""Work that a bookie does for the cluster beside serving clients.
+"""Background work that a bookie does for the cluster while it serves clients.
 
-`garbage` drops ledgers that were deleted and `over_replicated` drops copies that nobody names, both
-only while `collection_guard` allows it. `damage` reports what was lost here, with the rule of
-`complete_ledger`. `orders` follows the orders of operators. Nothing here imports the other rooms of
-the bookie. Start with `collection_guard`.
+`garbage` drops deleted ledgers, and `over_replicated` drops copies that no metadata names. Both do
+so only while `collection_guard` allows it. `damage` reports lost entries, with the rules of
+`complete_ledger`. `orders` follows the orders of operators. Nothing here imports the other packages
+of the bookie. Start with `collection_guard`.
 """

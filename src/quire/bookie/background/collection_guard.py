@@ -1,6 +1,6 @@
-"""The guard that decides whether a bookie may delete what the metadata store does not name.
+"""The guard that decides whether a bookie may delete entries that no metadata names.
 
-Three things forbid it. Nothing overrides them, neither a full disk nor a pass that an operator
+Three conditions forbid it. Nothing overrides them, neither a full disk nor a pass that an operator
 requests:
 
 - The bookie's own configuration: `gc_enabled = false`.
@@ -65,8 +65,8 @@ async def check_cluster(
     found = await metadata.instance_id()
     if found != instance_id or (named and not instance_id):
         raise CookieError(
-            f"the metadata store holds cluster {found or '(none)'}, this bookie belongs to "
-            f"{instance_id or '(none)'}: {unchanged}",
+            f"the metadata store holds cluster {found or '(none)'}, but this bookie belongs to "
+            f"cluster {instance_id or '(none)'}: {unchanged}",
             remedy="Check the metadata URI",
         )
 
@@ -78,7 +78,7 @@ def encode_mark(mark: CollectionMark) -> bytes:
 
 
 def decode_mark(data: bytes) -> CollectionMark:
-    """Raise `ValueError` if `data` is not the content of `current/METADATA`."""
+    """Return the mark in the content of `current/METADATA`. Raises ValueError if it is invalid."""
     count, token, checksum, end = data.decode("ascii").split("\n")
     values = [line.partition(": ") for line in (count, token, checksum)]
     names = [name for name, _, _ in values]
@@ -129,7 +129,9 @@ def write_remembered(disks: Sequence[Disk], data: bytes) -> None:
         except OSError as error:
             failed = f"{disk.path}/{MARK_NAME} could not be written: {error}"
     if not written and failed:
-        raise StorageError(failed, remedy="Free space on the disk; the bookie tries again")
+        raise StorageError(
+            failed, remedy="Free space on the disk. The bookie tries again by itself"
+        )
 
 
 class CollectionGuard:
@@ -161,14 +163,14 @@ class CollectionGuard:
             self._remembered = CollectionMark(0, f"{_DAMAGED}-{random_bytes(_TOKEN_BYTES).hex()}")
         self.enabled = enabled
         self.switched_off = False
-        """The cluster's switch, as last read."""
+        """Whether collection was switched off for the cluster when the switch was last read."""
         self.went_back = False
         """Whether the store is behind this bookie's mark, and no operator has accepted that."""
         self.raised_s: float | None = None
         """The monotonic time of the newest mark that the store confirmed, or None before the first
         one."""
         self.not_raised = ""
-        """The reason why the newest mark could not be raised or remembered; '' if it was."""
+        """The reason why the last mark could not be raised or remembered. Empty if it was."""
 
     @property
     def may_collect(self) -> bool:
@@ -186,12 +188,12 @@ class CollectionGuard:
             raise CollectionOffError(
                 "garbage collection is switched off by this bookie's configuration (gc_enabled): "
                 "nothing was deleted",
-                remedy="Set gc_enabled = true and start the bookie again",
+                remedy="Set gc_enabled = true and restart the bookie",
             )
         await self.check_store()
 
     async def check_store(self) -> None:
-        """Do the same as `check`, but ignore this bookie's configuration."""
+        """Check as `check` does, but ignore this bookie's configuration."""
         switch = await read_switch(self._metadata)
         self.switched_off = switch is not None
         if switch is not None:
@@ -202,8 +204,9 @@ class CollectionGuard:
     async def raise_mark(self) -> None:
         """Raise the mark in the store by one, and remember it in the directories.
 
-        Raises as `check_store` does, but not for the switch, and StorageError if no directory takes
-        the mark. Cancel-safe.
+        Raises MetadataWentBackError if the store went back to an older state, MetadataError if it
+        does not answer, and StorageError if the mark could not be written to any directory. Safe to
+        cancel.
         """
         async with self._changing:
             found = await self._look()
@@ -218,13 +221,13 @@ class CollectionGuard:
             await self._keep(encode_mark(made))
 
     async def raise_in_turn(self) -> None:
-        """Raise the mark. Log an error when it is new; the next round tries again."""
+        """Raise the mark, and log the first of several errors. The next round tries again."""
         try:
             await self.raise_mark()
         except MetadataWentBackError as error:
             self.not_raised = str(error)  # `_refuse` has logged it
         except (VersionConflictError, KeyExistsError, NoSuchKeyError) as error:
-            self.not_raised = str(error)  # an operator accepts, or an earlier try was done
+            self.not_raised = str(error)  # an operator accepts, or an earlier attempt succeeded
         except QuireError as error:
             if not self.not_raised:
                 self._log("metadata_mark_not_raised", bookie=self._bookie_id, error=str(error))
@@ -232,11 +235,14 @@ class CollectionGuard:
         else:
             self.not_raised = ""
 
-    # -- inside: hold `_changing` -------------------------------------------------------------
+    # -- internal methods: the caller holds `_changing` ---------------------------------------
 
     async def _look(self) -> Versioned[BookieMark] | None:
-        """Return the mark node, if the store holds the remembered mark or an operator accepts the
-        store as it is. Raises MetadataWentBackError otherwise."""
+        """Return the mark node, or None if there is none yet.
+
+        Raises MetadataWentBackError if the store lacks the remembered mark, unless an operator has
+        accepted the store as it is.
+        """
         found = await read_mark(self._metadata, self._bookie_id)
         remembered = self._remembered
         if not self._damaged:
@@ -258,7 +264,7 @@ class CollectionGuard:
     async def _refuse(
         self, found: Versioned[BookieMark] | None, remembered: CollectionMark
     ) -> None:
-        """Record the refusal: once in the log, and for the cluster in the mark node."""
+        """Record the refusal once in the log, and for the cluster in the mark node."""
         if not self.went_back:
             self.went_back = True
             self._log("metadata_went_back", bookie=self._bookie_id, error=self._why(found))
@@ -279,21 +285,21 @@ class CollectionGuard:
     def _why(self, found: Versioned[BookieMark] | None) -> str:
         if self._damaged:
             return (
-                f"bookie {self._bookie_id} cannot read which state of the metadata store it has "
-                f"seen last ({self._damaged}), so it cannot tell whether the store went back: no "
-                "garbage is collected"
+                f"bookie {self._bookie_id} cannot read its own copy of its mark "
+                f"({self._damaged}), so it cannot tell whether the metadata store went back in "
+                "time. It collects no garbage"
             )
         assert self._remembered is not None
         refusal = None if found is None else found.value.refusal
         if refusal is not None and refusal.unreadable:
             return (
                 f"the mark of bookie {self._bookie_id} in the metadata store at "
-                f"{self._metadata.uri} cannot be read ({refusal.unreadable}), so it cannot tell "
-                "whether the store went back: no garbage is collected"
+                f"{self._metadata.uri} cannot be read ({refusal.unreadable}), so the bookie cannot "
+                "tell whether the store went back in time. It collects no garbage"
             )
-        holds = "none" if found is None else f"mark {found.value.mark.count}"
+        holds = "no mark" if found is None else f"mark {found.value.mark.count}"
         return (
             f"the metadata store at {self._metadata.uri} went back in time: bookie "
-            f"{self._bookie_id} has raised mark {self._remembered.count} in it, and it holds "
-            f"{holds}, or that of another history. No garbage is collected"
+            f"{self._bookie_id} stored mark {self._remembered.count} in it, but now it holds "
+            f"{holds}, or a mark that the bookie did not write. The bookie collects no garbage"
         )

@@ -1,18 +1,20 @@
-"""The check whether a bookie that has lost something holds all of a ledger once more.
+"""The check whether a bookie that lost data holds a whole ledger again.
 
-Once every ledger of the cluster is complete here, absence counts again
-(`LedgerStore.mark_repaired`). A ledger is complete if it does not name this bookie, or if
+When every ledger of the cluster is complete here, the bookie may again answer "no such entry" for
+an entry that it does not have (`LedgerStore.mark_repaired`). A ledger is complete if its metadata
+does not name this bookie, or if all of the following hold:
 
-- nobody is between fencing it and closing it, and no more entries of it may be acknowledged here:
-  it is closed, or open with another last ensemble. What a recovery that is under way was told by
-  this bookie may be lost, and an entry that nobody has confirmed yet may be missed by nobody; and
-- every entry that its metadata wants here is in the index, and is not known to be damaged; and
-- if it is closed, it is fenced here: its fence may have been lost, and whoever wrote it may not
-  know that it is closed. An open one was fenced by nobody, for a recovery says so in the metadata
-  first.
+- No recovery of the ledger is in progress, and no further entry of it can be acknowledged here. So
+  the ledger is closed, or it is open and the bookie is not in its last ensemble. The bookie may
+  have lost what it promised to a recovery in progress. An entry that is not confirmed yet may be
+  lost without anybody noticing.
+- Every entry that the metadata places here is in the index, and is not known to be damaged.
+- If the ledger is closed, it is fenced here. The fence may have been lost, and the former writer
+  may not know that the ledger is closed. An open ledger was never fenced, because a recovery
+  changes the metadata first.
 
-A fence of a ledger that was deleted since, or moved to other bookies, is not restored: its bookies
-refuse it, and so they do where a data directory is given up.
+The fence of a ledger that was deleted, or moved to other bookies, is not restored. The other
+bookies refuse its writer. The same applies if a data directory is given up.
 """
 
 from __future__ import annotations
@@ -31,8 +33,11 @@ from quire.storage.read.outcomes import NoLedger
 
 
 async def is_complete(store: Store, ledger_id: int, metadata: LedgerMetadata, bookie: str) -> bool:
-    """Return whether the ledger is complete here; see the module. If it is closed and complete,
-    its fence is durable on return. Reads the index from the disk. Cancel-safe."""
+    """Return whether the ledger is complete here, by the rules of this module.
+
+    If it is closed and complete, its fence is durable on return. The index is read from the disk.
+    Safe to cancel.
+    """
     if not any(bookie in segment.ensemble for segment in metadata.segments):
         return True
     if metadata.state is LedgerState.IN_RECOVERY:
@@ -53,7 +58,8 @@ async def is_complete(store: Store, ledger_id: int, metadata: LedgerMetadata, bo
 
 
 def has_its_entries(metadata: LedgerMetadata, bookie: str, here: Sequence[Range]) -> bool:
-    """Whether these ranges have all entries of closed segments that the bookie should hold."""
+    """Return whether the ranges contain all entries of closed segments that the bookie should
+    hold."""
     return not any(
         stored_count(metadata, index, first, last)
         for fragment in fragments(metadata, -1)
@@ -66,7 +72,7 @@ async def _fence(store: Store, ledger_id: int, metadata: LedgerMetadata) -> bool
     if ledger_id not in store.ledgers:
         if store.is_lost(ledger_id):
             return False
-        # No entry of it should be here. One without a key is refused whatever key it is given.
+        # No entry of the ledger should be here. A ledger with an empty key refuses every key.
         key = b"" if metadata.password is None else master_key(metadata.password)
         store.create_ledger(ledger_id, key, again=True)
     try:
@@ -77,8 +83,10 @@ async def _fence(store: Store, ledger_id: int, metadata: LedgerMetadata) -> bool
 
 
 async def durable(begin: Callable[[Done], None]) -> None:
-    """Until what `begin` hands to a store has been written, and synced. StorageError: it may not
-    be. Cancel-safe."""
+    """Start a write with `begin`, and wait until it is durable.
+
+    Raises StorageError if it may not be durable. Safe to cancel.
+    """
     ended: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
 
     def done(error: StorageError | None) -> None:

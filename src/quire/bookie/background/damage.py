@@ -1,18 +1,20 @@
-"""Telling the cluster what is damaged here: ledgers of which this bookie lost entries are marked as
-lacking replicas, as an auditor marks them, and workers bring the entries back.
+"""Reports of damage to the cluster.
 
-A mark says that the ledger lacks something on this bookie, not what: a worker reads all that the
-bookie should hold, and writes back what is wrong. Nothing is marked in a store that is not the
-bookie's own, nor of a ledger that is gone or does not name this bookie for what is damaged. Marks
-may be repeated, and are, for a mark may be taken away by who could not know.
+A bookie that lost entries of a ledger marks the ledger as under-replicated, as an auditor does.
+Autorecovery workers then restore the entries.
 
-Where the log lost something and nobody knows what (`negatives_unknown`), or a data directory does
-not serve, every ledger that may have been there is looked at, and marked where it is not complete
-(`complete_ledger`). Rounds over the cluster follow each other until one finds nothing: then nothing
-that the log has lost lacks any more, and absence counts again.
+A mark says that the ledger lacks something on this bookie, but not what. A worker reads everything
+that the bookie should hold, and writes back what is missing or wrong. A ledger is marked only in
+the bookie's own cluster, and only if it exists and its metadata names this bookie for the damaged
+entries. Marks are repeated, because another process may remove a mark too early.
 
-A ledger whose metadata makes no sense is named in the log, and holds up no other: nobody knows
-whether it wants anything of this bookie, so while there is one of these the rounds go on.
+If it is unknown what the log lost (`negatives_unknown`), or a data directory does not serve, the
+bookie examines every ledger that may have been there, and marks each ledger that is not complete
+(`complete_ledger`). It repeats this for all ledgers of the cluster until a round finds nothing to
+mark. Then everything is restored, and the bookie may answer "no such entry" again.
+
+A ledger whose metadata cannot be decoded is named in the log, and does not delay the others. It is
+unknown whether it has entries on this bookie, so the rounds continue while there is such a ledger.
 """
 
 from __future__ import annotations
@@ -36,13 +38,13 @@ from quire.storage.directories import Store
 
 LEDGERS_PER_PASS = 200
 AGAIN_S = 600.0
-"""What lacks still is marked again after so long."""
+"""Seconds until a ledger that still lacks entries is marked again."""
 NAMED_PER_PASS = 10
-"""Ledgers whose metadata makes no sense that one line of the log names."""
+"""The number of ledgers with unreadable metadata that one line of the log names."""
 
 
 class DamageReports:
-    """What the passes of one bookie remember of each other."""
+    """The damage reports of one bookie, with the state that is kept between its passes."""
 
     def __init__(
         self,
@@ -60,29 +62,37 @@ class DamageReports:
         self._instance_id = instance_id
         self._guard = guard
         self._told_s: dict[int, float] = {}
-        """When a ledger was marked last, or found to need none."""
+        """The monotonic time when each ledger was last marked, or was found to need no mark."""
         self._upcoming: int | None = None
-        """The next of all ledgers of the cluster to be looked at where nobody knows what lacks;
-        None: between two rounds."""
+        """The id of the next ledger to examine in a round over the cluster, or None between two
+        rounds."""
         self._round_ended_s: float | None = None
         self._wanting = 0
-        """Ledgers of this round that were not complete, or of which nobody knows."""
+        """The number of ledgers in this round that were not complete, or whose state is unknown."""
         self._unreadable: dict[int, str] = {}
-        """Ledgers of this pass whose metadata makes no sense, and why."""
+        """The ledgers of this pass whose metadata cannot be read, with the reasons."""
         self.wanting: int | None = None
-        """The same of the last round that came to its end; None: there was none."""
+        """The number of incomplete or unknown ledgers in the last finished round, or None if no
+        round has finished."""
         self.marked = 0
-        """Since the start."""
+        """The number of ledgers that were marked since the start."""
         self.unreadable = 0
-        """Since the start: how often a ledger's metadata made no sense."""
+        """The number of times since the start that a ledger's metadata could not be read."""
         self.losses_repaired = 0
-        """Since the start: how often all that the log had lost was there once more."""
+        """The number of times since the start that everything the log had lost was restored."""
 
     async def report(self, log: EventLog) -> int:
-        """One pass: how many ledgers were marked. `LEDGERS_PER_PASS` are looked at; the next pass
-        goes on. MetadataError or CookieError where the store does not answer or is another one;
-        what was marked by then stays marked. StorageError: the end of a loss could not be logged,
-        and counts until the next start only. Cancel-safe."""
+        """Make one pass, and return the number of ledgers that were marked.
+
+        A pass examines up to `LEDGERS_PER_PASS` ledgers, and the next pass continues from there.
+        Safe to cancel.
+
+        Raises:
+            MetadataError: The metadata store does not answer. Ledgers that were marked stay marked.
+            CookieError: The metadata store belongs to another cluster.
+            StorageError: The log could not record that a loss is repaired. It counts as repaired
+                until the next start only.
+        """
         lacking = self._store.lacking_ledgers()
         for gone in self._told_s.keys() - lacking:
             del self._told_s[gone]
@@ -123,7 +133,7 @@ class DamageReports:
             unsure = [one for one in some if self._store.absence_unknown(one)]
             await each(unsure, self._mark_unless_whole)
             room -= len(some)
-            # Only now: what failed is looked at again.
+            # Advance only after success, so that a failed ledger is examined again.
             if len(some) < len(span.ledger_ids):
                 self._upcoming = some[-1] + 1 if some else span.first
             elif span.last < LEDGER_ID_MAX:
@@ -139,7 +149,7 @@ class DamageReports:
             # The store may have been replaced while it was listed.
             await check_cluster(self._metadata, self._instance_id, "nothing was marked")
             await self._check_complete()
-            await durable(self._store.barrier)  # copies may be in another directory's log
+            await durable(self._store.barrier)  # restored copies may be in another directory's log
             await durable(self._store.mark_repaired)
             self.losses_repaired += 1
             log("loss_healed", bookie=self._bookie_id)
@@ -147,10 +157,9 @@ class DamageReports:
         self.wanting = self._wanting
 
     async def _check_complete(self) -> None:
-        """Raise an error unless the store names every ledger of the cluster.
+        """Raise an error unless the store has the metadata of every ledger of the cluster.
 
-        From then on this bookie answers "no such entry" for every ledger that was not in the
-        list.
+        After this check the bookie answers "no such entry" for every ledger that was not listed.
         """
         await self._guard.check_store()
         async for _ in self._metadata.list_ledgers(complete=True):
@@ -161,20 +170,23 @@ class DamageReports:
             return not await is_complete(self._store, ledger_id, metadata, self._bookie_id)
 
         if await self._mark_where(ledger_id, lacks):
-            self._wanting += 1  # only now: others count meanwhile
+            self._wanting += 1  # after the await, because other tasks also change it
 
     async def _tell(self, ledger_id: int, ranges: Sequence[Range]) -> None:
         async def lacks(metadata: LedgerMetadata) -> bool:
             return names(metadata, self._bookie_id, ranges)
 
         await self._mark_where(ledger_id, lacks)
-        self._told_s.pop(ledger_id, None)  # it stands behind all others now
+        self._told_s.pop(ledger_id, None)  # move it to the end of the dictionary
         self._told_s[ledger_id] = self._clock.monotonic()
 
     async def _mark_where(
         self, ledger_id: int, lacks: Callable[[LedgerMetadata], Awaitable[bool]]
     ) -> bool:
-        """Whether it lacks something, as far as anybody knows. One that is gone does not."""
+        """Mark the ledger if it lacks something. Return whether it does, or may.
+
+        A ledger that does not exist lacks nothing. One with unreadable metadata may.
+        """
         try:
             stored = await self._metadata.read_ledger(ledger_id)
             if not await lacks(stored.value):
@@ -182,7 +194,7 @@ class DamageReports:
             now_ms = self._clock.now_ms()
             replicas = (self._bookie_id,)
             marked = await mark_ledger(self._metadata, ledger_id, replicas, now_ms)
-            self.marked += marked  # only now: others count meanwhile
+            self.marked += marked  # after the await, because other tasks also change it
         except NoSuchLedgerError:
             return False
         except UNREADABLE as error:
@@ -199,12 +211,13 @@ class DamageReports:
             count=len(found),
             ledgers=found[:NAMED_PER_PASS],
             error=self._unreadable[found[0]],
-            what="it is not known whether they want entries of this bookie; the others went on",
+            what="it is unknown whether these ledgers have entries on this bookie; all other "
+            "ledgers were handled",
         )
 
 
 def names(metadata: LedgerMetadata, bookie: str, ranges: Iterable[Range]) -> bool:
-    """Whether the bookie is in the ensemble of any of these entries."""
+    """Return whether the bookie is in the ensemble of any entry in the ranges."""
     segments = metadata.segments
     ends = [one.first_entry_id - 1 for one in segments[1:]]
     return any(

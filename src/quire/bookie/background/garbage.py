@@ -1,13 +1,16 @@
 """Detection of ledgers that were deleted in the metadata store (metadata spec, 3.2; rules 30, 45).
 
-An empty, foreign, older or unreachable store never means "delete everything". A pass notes which
-ledgers are here before it lists any. Before and after it lists them, it compares the cluster's
-identity and asks the guard (`collection_guard`). The guard knows whether collection is switched off
-and whether the store went back in time. A pass requires a complete list without a gap, and asks
-once more for every ledger that is not in it. It aborts on any error, with nothing dropped. If most
-of a bookie's ledgers would be dropped at once, a pass one interval later must find the same. An
-operator who sees "garbage_waits" in the log has that long to stop the bookie, even if passes are
-requested meanwhile.
+A metadata store that is empty, belongs to another cluster, is older or does not answer must never
+lead to "delete everything". So a pass works as follows:
+
+- It notes which ledgers are here before it lists the ledgers of the cluster.
+- Before and after listing, it compares the cluster's identity and asks the guard
+  (`collection_guard`) whether collection is switched off or the store went back in time.
+- It requires a complete list without a gap, and reads every ledger that is not listed once more.
+- It aborts on any error, with nothing dropped.
+- If it would drop most of the bookie's ledgers at once, a pass one interval later must find the
+  same. An operator who sees the event `garbage_waits` in the log has that time to stop the bookie,
+  even if passes are requested meanwhile.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from quire.storage.directories import Store
 
 MASS_LEDGERS_MIN = 1_000
 MASS_SHARE = 0.5
-"""More ledgers than this, and more of a bookie than this, go only when two passes found it."""
+"""A pass that would drop this many ledgers, and more than this share of the bookie's ledgers, needs
+the agreement of a second pass."""
 
 
 class MassDeletionCheck:
@@ -38,6 +42,7 @@ class MassDeletionCheck:
         self._since_s = 0.0
 
     def forget(self) -> None:
+        """Forget the last pass, so that the next one counts as the first."""
         self._gone = frozenset()
 
     def confirmed(self, dead: list[int], local: int, log: EventLog) -> list[int]:
@@ -48,7 +53,7 @@ class MassDeletionCheck:
             return dead
         still = before.intersection(dead)
         if still and now_s < self._since_s + self._interval_s:
-            self._gone = still  # Too early to tell, and what is new waits for its own first pass.
+            self._gone = still  # Too early. New ledgers must be found by two later passes.
             return []
         self._gone, self._since_s = frozenset(dead), now_s
         waiting = len(dead) - len(still)
@@ -68,9 +73,9 @@ async def collect_garbage(
     """Make one pass and return the ledgers that were dropped.
 
     Raises CollectionOffError while collection is switched off, and MetadataError or CookieError if
-    the store cannot be trusted; then nothing is dropped. `mass_deletion` is kept from pass to pass:
-    with it, only the second of two passes drops many ledgers at once. Run one pass at a time.
-    Cancel-safe.
+    the store cannot be trusted. Nothing is dropped in these cases. `mass_deletion` keeps its state
+    from pass to pass. With it, only the second of two passes drops many ledgers at once. Run one
+    pass at a time. Safe to cancel.
     """
     await guard.check()
     local = store.ledger_ids()
@@ -91,12 +96,12 @@ async def collect_garbage(
 
 
 async def unnamed_ledgers(store: Store, metadata: MetadataStore, instance_id: str) -> list[int]:
-    """Return the ledgers that are here and that the metadata store does not name, ascending.
+    """Return the ledgers that are here but not in the metadata store, in ascending order.
 
     This does not decide whether they may be dropped. Raises MetadataError, and CookieError if the
     store belongs to another cluster.
     """
-    # Before looking at the metadata: a ledger created after this is not in the list.
+    # Take this list before the metadata is read, so that no newer ledger is in it.
     local = sorted(store.ledger_ids())
     if not local:
         return []

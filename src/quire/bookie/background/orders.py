@@ -1,4 +1,4 @@
-"""What the bookie is asked by way of the metadata store (`metadata.bookie_orders`), followed."""
+"""The orders of operators to a bookie, in the metadata store (`metadata.bookies.orders`)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from quire.metadata.bookies.orders import Order, What, order_path, read_order, w
 from quire.metadata.interface import MetadataStore, Versioned, Watch
 
 COOKIE_POLL_S = 0.5
-"""How often a bookie that is decommissioned looks whether its cookie is gone."""
+"""Seconds between two checks whether the cookie of a decommissioned bookie is gone."""
 
 
 async def forget_predecessor(metadata: MetadataStore, bookie_id: str) -> None:
-    """A new bookie, on an empty directory, takes the id of one that was decommissioned."""
+    """Withdraw the order to a decommissioned bookie, so that a new bookie can use its id."""
     found = await read_order(metadata, bookie_id)
     if found is not None and found.value.what is What.RETIRED:
         await withdraw_order(metadata, bookie_id, found.version)
 
 
 class Orders:
-    """Of a bookie whose cookie was checked."""
+    """The orders to one bookie, whose cookie was checked before."""
 
     def __init__(
         self,
@@ -55,8 +55,11 @@ class Orders:
         log: EventLog,
         tasks: TaskSet,
     ) -> Orders:
-        """From what there is now on. `changed` is called when `draining` has changed, `retired`
-        when the bookie was decommissioned while it runs. Raises MetadataError."""
+        """Read the current order and watch for changes.
+
+        `changed` is called when `draining` has changed, and `retired` when the bookie was
+        decommissioned while it runs. Raises MetadataError.
+        """
         orders = cls(metadata, bookie_id, changed, retired, log, tasks)
         found = await read_order(metadata, bookie_id)
         orders.draining = found is not None
@@ -65,6 +68,7 @@ class Orders:
         return orders
 
     def close(self) -> None:
+        """Stop watching."""
         if self._watch is not None:
             self._watch.close()
 
@@ -80,14 +84,14 @@ class Orders:
         self._look()
 
     def _look(self) -> None:
-        # Whoever is about to end does not take entries again because the order is taken back.
+        # A bookie that is about to end stays read-only even if the order is withdrawn.
         draining = self._order is not None or self._ending
         if draining is not self.draining:
             self.draining = draining
             self._changed()
 
     async def _end(self) -> None:
-        """Once the cookie is gone: until then nothing is final."""
+        """Wait until the cookie is gone, then end the bookie. Before that the order may change."""
         retired = True
         while retired:
             try:
@@ -96,7 +100,7 @@ class Orders:
                 self._retired(
                     CookieError(
                         f"bookie {self._bookie_id} was decommissioned: no ledger names it any more",
-                        remedy="Erase its directory; a new bookie needs an empty one",
+                        remedy="Erase its data directory. A new bookie needs an empty one",
                     )
                 )
                 return

@@ -1,17 +1,20 @@
-"""Finding copies that nobody asks for any more: of ledgers that are closed and name this bookie in
-no segment (metadata spec, 3.2; rule 27). They are what is left where a ledger's replicas were moved
-to another bookie, and where a copy was given up before it was named.
+"""Removal of superfluous copies.
 
-A copy is named in the metadata *after* it was made, so one that is not named may be about to be.
-What keeps what is being copied from being dropped:
+A copy is superfluous if its ledger is closed and no segment of it names this bookie (metadata spec,
+3.2; rule 27). Such copies remain when replicas were moved to another bookie, or when copying was
+abandoned before the metadata named the copy.
 
-- Whoever copies holds the ledger's lock, and the metadata is read again under that lock. A lock may
-  be lost without its holder knowing, and Apache's `recover` takes none. So
-- a ledger must have been found the same, with nothing added to it, by the pass before, a whole
-  interval ago; and
-- the metadata is written as it is, and so gets another version, before anything is dropped. Who
-  read it before, and stood still since, cannot name the copy any more: ours copy again then
-  (`replication.fragment`). Apache's try again with the new version; for them the interval counts.
+The metadata names a copy only *after* it was made. So a copy that is not named may be about to be.
+Three rules protect such a copy:
+
+- A process that copies holds the ledger's lock. A pass takes this lock, and reads the metadata
+  again under it. But a lock can be lost without its holder knowing, and Apache's `recover` takes
+  none.
+- The previous pass, a whole interval ago, must have found the ledger unchanged, with nothing added.
+- Before anything is dropped, the metadata is rewritten unchanged, which gives it a new version. A
+  process that read the old version and then stalled can no longer name its copy. Quire's processes
+  then copy again (`replication.fragment`). Apache's processes retry with the new version; only the
+  interval protects them.
 """
 
 from __future__ import annotations
@@ -39,14 +42,14 @@ from quire.metadata.uri import replication_root
 from quire.storage.directories import Store
 
 READS_MAX = 1_000
-"""Ledgers whose metadata is read before a pass looks at what it found."""
+"""The number of ledgers whose metadata a pass reads before it drops what it found."""
 
 Copies = tuple[int, int, int]
-"""Changes whenever something is added to a ledger here."""
+"""A value that changes whenever an entry is added to a ledger here."""
 
 
 class OverReplicated:
-    """What the passes of one bookie remember of each other."""
+    """The removal of superfluous copies on one bookie, with its state between passes."""
 
     def __init__(
         self,
@@ -65,25 +68,25 @@ class OverReplicated:
         self._guard = guard
         self._root = replication_root(metadata.uri)
         self._seen: dict[int, tuple[int, Copies]] = {}
-        """Of the last pass: ledger -> version of its metadata, and what was here."""
+        """The superfluous ledgers that the last pass found, each with the version of its metadata
+        and the state of its copies."""
         self._passing = asyncio.Lock()
         self._held: dict[str, bytes] = {}
-        """Path and value of locks that are there, or may be."""
+        """The paths and values of the locks that this bookie holds, or may hold."""
         self._locks_made = 0
         self.dropped = 0
-        """Since the start."""
+        """The number of ledgers that were dropped since the start."""
         self.waiting = 0
-        """That the last pass found, and left to the next."""
+        """The number of ledgers that the last pass found and left to the next pass."""
         self.unread = Unread()
-        """The number of ledgers that the last pass skipped because their metadata cannot be
-        read."""
+        """The ledgers that the last pass skipped because their metadata cannot be read."""
 
     async def collect(self, log: EventLog) -> list[int]:
         """Make one pass and return the ledgers that were dropped. Passes must be an interval apart.
 
         Raises CollectionOffError while collection is switched off, and MetadataError or CookieError
-        if the store cannot be trusted or does not answer. The log lists the ledgers that were
-        dropped before the error. Cancel-safe.
+        if the store cannot be trusted or does not answer. The log shows how many ledgers were
+        dropped before the error. Safe to cancel.
         """
         async with self._passing:
             return await self._collect(log)
@@ -101,7 +104,8 @@ class OverReplicated:
             for at in range(0, len(local), READS_MAX):
                 candidates = await self._candidates(local[at : at + READS_MAX])
                 if candidates:
-                    # An older store still names bookies that have dropped their copies.
+                    # In a store that went back in time, ledgers name bookies that have since
+                    # dropped their copies.
                     await self._guard.check()
                 for ledger_id, now in candidates:
                     if self._seen.get(ledger_id) == now and await self._drop(ledger_id, now):
@@ -123,9 +127,11 @@ class OverReplicated:
         return [(ledger, one) for ledger, one in zip(ids, found) if one is not None]
 
     async def _superfluous(self, ledger_id: int) -> tuple[int, Copies] | None:
-        """What there is of a ledger that is closed and does not name this bookie; None of others.
-        One that is gone is the affair of the other collection; one whose metadata makes no sense
-        may want what is here."""
+        """Return the version and the copies of a ledger that is superfluous here, or None.
+
+        A ledger that does not exist is left to `garbage`. A ledger whose metadata cannot be read
+        may need the copies here.
+        """
         copies = self._copies(ledger_id)
         if copies is None:
             return None
@@ -148,7 +154,7 @@ class OverReplicated:
     async def _drop(self, ledger_id: int, found: tuple[int, Copies]) -> bool:
         lock = await self._take_lock(ledger_id)
         if lock is None:
-            return False  # somebody works on its replicas
+            return False  # another process is working on its replicas
         try:
             version, copies = found
             if not await self._renew(ledger_id, version):
@@ -182,7 +188,7 @@ class OverReplicated:
         return True
 
     async def _take_lock(self, ledger_id: int) -> str | None:
-        """The path of the ledger's lock; None where somebody else has it."""
+        """Take the ledger's lock and return its path, or None if another process has it."""
         tree, path = self._metadata.tree, lock_path(self._root, ledger_id)
         await tree.make_path(path.rpartition("/")[0])
         self._locks_made += 1
@@ -196,7 +202,8 @@ class OverReplicated:
         return path
 
     async def _give_back(self, path: str) -> None:
-        """A lock that we may have: a call whose answer was lost may have made it."""
+        """Release a lock that this bookie holds, or may hold if the answer to its creation was
+        lost."""
         tree = self._metadata.tree
         try:
             if (await tree.read(path)).value == self._held[path]:

@@ -1,8 +1,8 @@
 """The bookie and the cluster that a data directory belongs to (metadata spec, 5.3; rule 31).
 
-The cookie is stored in the directory and in the metadata store. Both or neither must be there: a
-bookie that comes back empty under an old id would deny entries that it has acknowledged. The id
-that a bookie was first started with is its id for good: it is read from the directory's cookie.
+The cookie is stored in the directory and in the metadata store. Either both or none must exist,
+because a bookie that returns empty with an old id would deny entries that it has acknowledged. A
+bookie keeps the id that it was first started with. It reads the id from the directory's cookie.
 
 An old disk may come back after `quire bookie disk replace`. It has the right cookie, but its
 entries, fences and deletions are out of date. It would deny entries that were copied back since,
@@ -51,14 +51,19 @@ COOKIE_FILE = "current/VERSION"
 
 
 def cookie_of(bookie_id: str, directories: Sequence[str], instance_id: str | None) -> Cookie:
-    """What a bookie with these data directories has: each holds its part of the log, which is
-    journal and ledgers at once."""
+    """Return the cookie of a bookie with these data directories.
+
+    Each directory is listed as journal and as ledger directory, because Quire's log is both.
+    """
     return Cookie.of(bookie_id, directories, directories, instance_id)
 
 
 def stored_cookie(disk: Disk, uri: str = "") -> Cookie | None:
-    """The directory's; None where it has none. `CookieError` where it cannot be understood, `uri`
-    being for the command that repairs it."""
+    """Return the cookie in a directory, or None if there is none.
+
+    Raises CookieError if it cannot be decoded. The error names the command that repairs it, for
+    which `uri` is the metadata URI.
+    """
     data = read_small_file(disk, COOKIE_FILE)
     if data is None:
         return None
@@ -67,15 +72,17 @@ def stored_cookie(disk: Disk, uri: str = "") -> Cookie | None:
     except CookieError as error:
         raise CookieError(
             f"{disk.path}/{COOKIE_FILE}: {error}",
-            remedy="Write it again from the cluster's: "
+            remedy="Write it again from the cluster's cookie: "
             + repair("cookie", "create", "BOOKIE", "--dir", disk.path, uri=uri)
-            + " (`quire bookie cookie show` lists the ids and directories that the cluster knows)",
+            + ". `quire bookie cookie show` lists the ids and directories that the cluster knows",
         ) from None
 
 
 def remembered_id(disk: Disk, uri: str = "") -> str:
-    """The id that this directory's bookie was first started with; '' where it was never started.
-    `CookieError` as for `stored_cookie`."""
+    """Return the id of the bookie in this directory, or '' if no bookie was ever started in it.
+
+    Raises CookieError as `stored_cookie` does.
+    """
     cookie = stored_cookie(disk, uri)
     return "" if cookie is None else cookie.bookie_id
 
@@ -87,9 +94,11 @@ async def check_identity(
     random_bytes: Callable[[int], bytes],
     now_ms: int = 0,
 ) -> str:
-    """Tie an empty directory to this bookie id, or check that it is tied to it; the cluster's
-    instance id. CookieError and StorageError say what does not fit, and with which command it is
-    repaired. Hold the disk's lock."""
+    """Assign an empty directory to this bookie id, or check that it belongs to this bookie.
+
+    The caller holds the disk's lock. Returns the cluster's instance id. Raises CookieError or
+    StorageError if something does not match. The error names the command that repairs it.
+    """
     instance_id = await metadata.instance_id()
     wanted = cookie_of(bookie_id, [disk.path], instance_id)
     identity = read_identity(disk)
@@ -104,22 +113,22 @@ async def check_identity(
     ids = await read_directories(metadata, bookie_id)
     if local is not None:
         if identity is not None and same_owner(wanted, local):
-            # First: the other refusals tell how to give it the cookie of the one in use.
+            # Check this first. The other errors suggest commands that would give an old directory
+            # the current cookie.
             check_current(value_of(ids), disk.path, identity.name, bookie_id, metadata.uri)
         check_local(wanted, local, disk.path, metadata.uri)
         if identity is None:
             raise CookieError(
                 f"{disk.path} has a cookie, but no log of Quire: it is the directory of an Apache "
                 "bookie, or its current/DIRECTORY is lost",
-                remedy="Use another directory: replicate what it holds to a bookie of Quire ("
-                + repair("decommission", bookie_id, uri=metadata.uri)
-                + ")",
+                remedy="Use another directory. To copy the data of this one to other bookies: "
+                + repair("decommission", bookie_id, uri=metadata.uri),
             )
     known = await known_cookie(metadata, bookie_id)
     if known is not None:
         if local is None:
             raise await _data_is_gone(metadata, bookie_id, disk.path)
-        assert identity is not None  # it was looked at with the cookie
+        assert identity is not None  # it was checked together with the cookie
         _check_known(wanted, known, disk.path, metadata.uri)
         await keep_ids(metadata, bookie_id, ids, value_of(ids).having({disk.path: identity.name}))
         return instance_id
@@ -144,15 +153,21 @@ async def create_identity(
     random_bytes: Callable[[int], bytes],
     now_ms: int = 0,
 ) -> Cookie:
-    """Tie an empty directory to a new bookie id: durable in both places on return. Hold the disk's
-    lock. `CookieError` where the directory belongs to a bookie already, or the cluster knows one
-    of this id; `StorageError` where it holds something else. Nothing is changed then. Begun and not
-    finished, it is finished by the bookie's start."""
+    """Assign an empty directory to a new bookie id.
+
+    The caller holds the disk's lock. The cookie is durable in the directory and in the metadata
+    store on return. If the call is interrupted, the bookie's next start completes it.
+
+    Raises:
+        CookieError: The directory belongs to a bookie already, or the cluster knows a bookie with
+            this id. Nothing was changed.
+        StorageError: The directory holds something else. Nothing was changed.
+    """
     local = stored_cookie(disk, metadata.uri)
     if local is not None:
         raise CookieError(
             f"{disk.path} belongs to bookie {local.bookie_id} already; nothing was changed",
-            remedy="Start that one, or name an empty directory. " + give_up(disk.path),
+            remedy="Start that bookie, or use an empty directory. " + give_up(disk.path),
         )
     identity = read_identity(disk)
     if identity is not None and identity.log_begun:
@@ -160,15 +175,15 @@ async def create_identity(
             f"{disk.path} holds a log, but no {COOKIE_FILE}; nothing was changed",
             remedy="Write its cookie again: "
             + repair("cookie", "create", "BOOKIE", "--dir", disk.path, uri=metadata.uri)
-            + "; or name an empty directory. "
+            + ". Or use an empty directory. "
             + give_up(disk.path),
         )
     if await known_cookie(metadata, bookie_id) is not None:
         raise CookieError(
             f"the cluster at {metadata.uri} knows a bookie {bookie_id} already; nothing was "
             "changed",
-            remedy="Choose another id (--bookie-id); if that one is gone for good, free the id: "
-            + repair("decommission", bookie_id, uri=metadata.uri),
+            remedy="Choose another id with --bookie-id. If that bookie is gone for good, free its "
+            "id: " + repair("decommission", bookie_id, uri=metadata.uri),
         )
     cookie = cookie_of(bookie_id, [disk.path], await metadata.instance_id())
     await forget_predecessor(metadata, bookie_id)
@@ -177,7 +192,7 @@ async def create_identity(
 
 
 async def known_cookie(metadata: MetadataStore, bookie_id: str) -> bytes | None:
-    """The cluster's; None where it has none."""
+    """Return the cookie of a bookie in the cluster, or None if there is none."""
     try:
         return (await metadata.read_cookie(bookie_id)).value
     except NoSuchKeyError:
@@ -185,47 +200,55 @@ async def known_cookie(metadata: MetadataStore, bookie_id: str) -> bytes | None:
 
 
 def same_owner(wanted: Cookie, stored: Cookie) -> bool:
-    """Whether both are of one bookie of one cluster."""
+    """Return whether both cookies belong to the same bookie of the same cluster."""
     return (wanted.bookie_id, wanted.instance_id) == (stored.bookie_id, stored.instance_id)
 
 
 async def its_cookie(metadata: MetadataStore, bookie_id: str) -> Versioned[bytes]:
-    """The cluster's; `CookieError` where it has none, MetadataError."""
+    """Return the cookie of a bookie in the cluster.
+
+    Raises CookieError if there is none, and MetadataError.
+    """
     try:
         return await metadata.read_cookie(bookie_id)
     except NoSuchKeyError:
         raise CookieError(
             f"the cluster at {metadata.uri} has no cookie of bookie {bookie_id}",
-            remedy="`quire bookie cookie show` lists those that there are, `quire bookie cookie "
-            "create` writes one that is lost",
+            remedy="`quire bookie cookie show` lists the existing cookies, and `quire bookie "
+            "cookie create` writes a lost cookie again",
         ) from None
 
 
 async def check_not_registered(metadata: MetadataStore, bookie_id: str) -> None:
-    """`UsageError` where the bookie runs; MetadataError."""
+    """Raise UsageError if the bookie is registered, and MetadataError if the store fails."""
     address = (await metadata.bookies()).find(bookie_id)
     if address is not None:
         raise UsageError(
             f"bookie {bookie_id} is registered at {host_port(address.host, address.port)}: nothing "
             "was changed",
-            remedy="Stop it first; one that was killed stays registered for its session time-out",
+            remedy="Stop it first. A bookie that was killed stays registered until its session "
+            "times out",
         )
 
 
 def value_of(ids: Versioned[BookieDirectories] | None) -> BookieDirectories:
+    """Return the record of a bookie's directories, which is empty if there is none."""
     return BookieDirectories() if ids is None else ids.value
 
 
 def out_of_date(known: BookieDirectories, path: str, directory_id: str) -> str:
-    """What is wrong with this directory, in hex, at `path`: goes on from "directory <id> of bookie
-    <id>, ". '' where the bookie has it, or nobody knows which one it has there."""
+    """Return why the directory with this id (in hex) at `path` is out of date.
+
+    The text continues a sentence that begins with "directory <id> of bookie <id>, ". It is empty if
+    the directory is current, or if it is unknown which directory the bookie has there.
+    """
     if known.path_of(directory_id) is not None:
         return ""
     left = known.left(directory_id)
     if left is not None:
         when = datetime.fromtimestamp(left.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
         if not left.successor:
-            return f"which was taken away from that bookie on {when}"
+            return f"which was removed from that bookie on {when}"
         return f"which was given up on {when}: directory {left.successor} took its place"
     if path in known.ids:
         return f"but the bookie has directory {known.ids[path]} there"
@@ -235,7 +258,7 @@ def out_of_date(known: BookieDirectories, path: str, directory_id: str) -> str:
 def check_current(
     known: BookieDirectories, path: str, directory_id: str, bookie_id: str, uri: str
 ) -> None:
-    """`CookieError` where it is an old directory of the bookie, which it has no more."""
+    """Raise CookieError if this is an old directory that the bookie no longer has."""
     wrong = out_of_date(known, path, directory_id)
     if not wrong:
         return
@@ -244,15 +267,18 @@ def check_current(
     if place is not None:
         back = f"Put directory {current} back at {path}"
         if place != path:
-            back = f"Start it with directory {current}, at {place}"
+            back = f"Start the bookie with directory {current}, at {place}"
         remedy = (
-            f"{back}. If that one is lost too, put an empty one in its place: "
+            f"{back}. If that directory is lost too, put an empty one in its place: "
             + repair("disk", "replace", bookie_id, place, uri=uri)
             + ". "
             + give_up(path)
         )
     else:
-        remedy = f"Start the bookie without it. {give_up(path)}; then it can be added as a new one"
+        remedy = (
+            f"Start the bookie without it. {give_up(path)}. After that it can be added as a new "
+            "directory"
+        )
     raise CookieError(
         f"{path} holds directory {directory_id} of bookie {bookie_id}, {wrong}. Its entries, "
         "fences and deletions are out of date, and must not be served",
@@ -266,7 +292,10 @@ async def keep_ids(
     found: Versioned[BookieDirectories] | None,
     made: BookieDirectories,
 ) -> None:
-    """Durable on return. `CookieError` where somebody else has changed what was `found`."""
+    """Write the record of a bookie's directories, if it differs from what was `found`.
+
+    It is durable on return. Raises CookieError if another process has changed the record.
+    """
     if found is not None and made == found.value:
         return
     version = None if found is None else found.version
@@ -274,13 +303,13 @@ async def keep_ids(
         await write_directories(metadata, bookie_id, made, version)
     except (KeyExistsError, NoSuchKeyError, VersionConflictError):
         raise CookieError(
-            f"the directories of bookie {bookie_id} were changed by somebody else",
-            remedy="Do that again",
+            f"another process changed the directories of bookie {bookie_id} at the same time",
+            remedy="Try again",
         ) from None
 
 
 def check_local(wanted: Cookie, stored: Cookie, path: str, uri: str) -> None:
-    """The directory's cookie against the configuration and the cluster. `CookieError`."""
+    """Raise CookieError if a directory's cookie differs from the configuration or the cluster."""
     found = {one.field: one for one in differences(wanted, stored)}
     if not found:
         return
@@ -297,32 +326,38 @@ def check_local(wanted: Cookie, stored: Cookie, path: str, uri: str) -> None:
     if "bookie id" in found:
         raise CookieError(
             f"{path} belongs to bookie {stored.bookie_id}, not {wanted.bookie_id}: {told}",
-            remedy="Start it without --bookie-id, which takes the id of the directory, or with "
-            f"`--bookie-id {shlex.quote(stored.bookie_id)}`; or use an empty directory",
+            remedy="Start the bookie without --bookie-id to use the id of the directory, or with "
+            f"`--bookie-id {shlex.quote(stored.bookie_id)}`. For a new bookie, use an empty "
+            "directory",
         )
     force = ["--force"] if "instance id" in found else []
     raise CookieError(
-        f"{path} is not what its cookie says: {told}",
-        remedy="If that is right, say so in both cookies: "
+        f"{path} does not match its cookie: {told}",
+        remedy="If the new values are right, write them into both cookies: "
         + repair("cookie", "update", "--dir", path, *force, uri=uri),
     )
 
 
 def _check_known(wanted: Cookie, known: bytes, path: str, uri: str) -> None:
-    """The cluster's cookie against the configuration, which the directory's fits."""
-    remedy = "Write the directory's over it: " + repair("cookie", "update", "--dir", path, uri=uri)
+    """Raise CookieError if the cluster's cookie differs from the configuration.
+
+    The directory's cookie was checked before.
+    """
+    remedy = "Replace it by the directory's cookie: " + repair(
+        "cookie", "update", "--dir", path, uri=uri
+    )
     try:
         found = differences(wanted, decode(known))
     except CookieError as error:
         raise CookieError(
             f"the cookie of bookie {wanted.bookie_id} in the cluster at {uri} cannot be "
-            f"understood: {error}",
+            f"decoded: {error}",
             remedy=remedy,
         ) from None
     if found:
         raise CookieError(
-            f"the cluster at {uri} has another cookie of bookie {wanted.bookie_id} than {path}: "
-            + tell_differences(found, "in the directory", "in the cluster"),
+            f"the cookie of bookie {wanted.bookie_id} in the cluster at {uri} differs from the "
+            f"one in {path}: " + tell_differences(found, "in the directory", "in the cluster"),
             remedy=remedy,
         )
 
@@ -330,11 +365,11 @@ def _check_known(wanted: Cookie, known: bytes, path: str, uri: str) -> None:
 async def _data_is_gone(metadata: MetadataStore, bookie_id: str, path: str) -> CookieError:
     told = f"bookie {bookie_id} is known to the cluster, but {path} is empty: its data is gone"
     remedy = (
-        "Name the right directory. If the data is lost, re-replicate what it held and free the id: "
-        + repair("decommission", bookie_id, uri=metadata.uri)
-        + "; or bring it back to this bookie: "
+        "Use the right directory. If the data is lost, copy it from other bookies to this one: "
         + repair("disk", "replace", bookie_id, path, uri=metadata.uri)
-        + "; or start this one as another bookie, with --bookie-id"
+        + ". Or copy it to the other bookies and free the id: "
+        + repair("decommission", bookie_id, uri=metadata.uri)
+        + ". Or start a new bookie in this directory, with another --bookie-id"
     )
     try:
         registered = (await metadata.bookies()).find(bookie_id)
@@ -342,7 +377,7 @@ async def _data_is_gone(metadata: MetadataStore, bookie_id: str, path: str) -> C
         registered = None  # it would only have made the message clearer
     if registered is not None:
         where = host_port(registered.host, registered.port)
-        told += f", or elsewhere: that bookie is registered at {where}"
+        told += f", or in another place, because this bookie is registered at {where}"
     return CookieError(told, remedy=remedy)
 
 
@@ -353,8 +388,8 @@ async def _tie(
     random_bytes: Callable[[int], bytes],
     now_ms: int,
 ) -> None:
-    """Of a directory without a log, and an id that the cluster does not know."""
-    # The file before the node: a node without a file would look like lost data.
+    """Assign a directory without a log to a bookie id that the cluster does not know."""
+    # Write the file before the node. A node without a file would look like lost data.
     settle_names(disk)
     identity = ensure_directory(disk, random_bytes)
     data = encode(cookie)
@@ -399,7 +434,7 @@ async def make_known(
 
 
 def tell_differences(found: Iterable[Difference], configured: str, stored: str) -> str:
-    """In words, both values of each: "ledger directories: /a here, /b in its cookie"."""
+    """Describe differences with both values: "ledger directories: /a here, /b in its cookie"."""
     return "; ".join(
         f"{one.field}: {_shown(one.configured)} {configured}, {_shown(one.stored)} {stored}"
         for one in found
@@ -407,22 +442,22 @@ def tell_differences(found: Iterable[Difference], configured: str, stored: str) 
 
 
 def _shown(value: str | None) -> str:
-    """Lists of directories without their count."""
+    """Return a value as text. The count before a list of directories is left out."""
     if value is None:
         return "none"
     return value.partition("\t")[2].replace("\t", ", ") or value
 
 
 def give_up(path: str) -> str:
-    """Return advice: first how to see whose a directory is, and then how to give up its data."""
+    """Return how to see which bookie a directory belongs to, and how to erase its data."""
     return (
-        f"To see whose {path} is: {repair('cookie', 'show', '--dir', path)}. Only if nobody "
-        f"needs its data, give it up: {repair('format', '--dir', path)}"
+        f"To see which bookie {path} belongs to: {repair('cookie', 'show', '--dir', path)}. Only "
+        f"if nobody needs its data, erase it: {repair('format', '--dir', path)}"
     )
 
 
 def repair(*words: str, uri: str = "") -> str:
-    """The command that an operator types."""
+    """Return a `quire bookie` command that repairs something, in backquotes."""
     return (
         "`" + shlex.join(["quire", "bookie", *words, *(("--metadata", uri) if uri else ())]) + "`"
     )

@@ -1,10 +1,13 @@
-"""Which data directories a bookie has: those that its cookie lists, against those that are named.
+"""The check of a bookie's data directories against those that its cookie lists.
 
-- All that the cookie lists must be named; one that cannot be used is put aside, and the others go
-  on. An empty one in the place of one that held data cannot be used either: it may not be mounted.
-- One that is not listed is new: it must be empty, and is added to the cookie.
-- The cookie in the metadata store decides; that of a directory may be older, and is written again.
-- Each must have an id that is known for the bookie: an old one that comes back is refused.
+- The start must name every directory that the cookie lists. A directory that cannot be used is put
+  aside, and the bookie serves the others. An empty directory at the path of one that held data
+  cannot be used either, because the disk may not be mounted.
+- A directory that is not listed is new. It must be empty, and is added to the cookie.
+- The cookie in the metadata store decides. The cookie in a directory may be older, and is then
+  written again.
+- Each directory must have an id that is recorded for the bookie. An old directory that comes back
+  is refused.
 """
 
 from __future__ import annotations
@@ -49,30 +52,36 @@ from quire.storage.interfaces import Disk
 
 @dataclass(slots=True)
 class FoundDirectory:
-    """Of one directory."""
+    """The content of one directory, as far as the check needs it."""
 
     disk: Disk
     cookie: Cookie | None = None
     directory_id: str = ""
-    """In hex; "": it was never formatted."""
+    """The id of the directory in hex, or '' if it was never formatted."""
     begun: bool = False
-    """A log was begun in it."""
+    """Whether a log was begun in it."""
     locked: bool = False
-    """False: it does not exist, or `error` says why."""
+    """Whether it is locked. If not, it does not exist, or `error` is set."""
     error: StorageError | None = None
-    """Why it cannot be used."""
+    """The reason why it cannot be used."""
 
 
 @dataclass(slots=True)
 class CheckedDirectories:
+    """The result of the check of all directories."""
+
     instance_id: str
     put_aside: dict[str, StorageError] = field(default_factory=dict)
-    """By path, and why."""
+    """The directories that cannot be used, by path, with the reasons."""
     added: list[str] = field(default_factory=list)
+    """The paths of the new directories."""
 
 
 def look_at(disks: Sequence[Disk], uri: str) -> list[FoundDirectory]:
-    """Lock each directory and read what it says of itself. `StartError`: another bookie has one."""
+    """Lock each directory and read its cookie and its id.
+
+    Raises StartError if another bookie uses one of them.
+    """
     return [_look(disk, uri) for disk in disks]
 
 
@@ -86,7 +95,7 @@ def _look(disk: Disk, uri: str) -> FoundDirectory:
     except BlockingIOError:
         raise StartError(
             f"{disk.path} is in use by another bookie",
-            remedy="Stop it, or use another directory",
+            remedy="Stop that bookie, or use another directory",
         ) from None
     except FileNotFoundError:
         pass
@@ -106,8 +115,11 @@ async def check_directories(
     random_bytes: Callable[[int], bytes],
     now_ms: int = 0,
 ) -> CheckedDirectories:
-    """Tie empty directories to this bookie id, or check that they are tied to it. `CookieError`,
-    `StorageError`: it must not start; nothing was changed then. Hold the locks."""
+    """Assign empty directories to this bookie id, or check that they belong to this bookie.
+
+    The caller holds the locks of the directories. Raises CookieError or StorageError if the bookie
+    must not start. Nothing was changed then.
+    """
     known = await known_cookie(metadata, bookie_id)
     listed = _listed(known, single=len(found) == 1)
     if len(found) == 1 and len(listed) <= 1:
@@ -127,8 +139,8 @@ async def check_directories(
     wrong = differences(cookie_of(bookie_id, listed, instance_id), decode(known))
     if wrong:
         raise CookieError(
-            f"the cluster at {metadata.uri} has a cookie of bookie {bookie_id} that is not its "
-            "own: " + tell_differences(wrong, "here", "in the cookie"),
+            f"the cookie of bookie {bookie_id} in the cluster at {metadata.uri} does not match "
+            "this bookie: " + tell_differences(wrong, "here", "in the cookie"),
             remedy="Write it again: "
             + repair(
                 "cookie", "update", *(w for p in paths for w in ("--dir", p)), uri=metadata.uri
@@ -138,7 +150,7 @@ async def check_directories(
     cookie = cookie_of(bookie_id, [*listed, *(p for p in paths if p not in listed)], instance_id)
     ids = await read_directories(metadata, bookie_id)
     for one in found:
-        # First: how to go on with the wrong one is not what anybody should be told.
+        # Check this first. The other errors suggest commands that would use an old directory.
         if one.cookie is not None and one.directory_id and same_owner(cookie, one.cookie):
             check_current(value_of(ids), one.disk.path, one.directory_id, bookie_id, metadata.uri)
     _none_is_left_out(listed, paths, bookie_id, metadata.uri)
@@ -170,7 +182,7 @@ def _no_two_alike(usable: Sequence[FoundDirectory], bookie_id: str) -> None:
                 raise CookieError(
                     f"{other} and {one.disk.path} hold the same directory, {one.directory_id}, of "
                     f"bookie {bookie_id}: one is a copy of the other",
-                    remedy="Mount the right one at each path",
+                    remedy="Mount the right directory at each path",
                 )
 
 
@@ -179,7 +191,10 @@ def _ids_of(
     checked: CheckedDirectories,
     ids: Versioned[BookieDirectories] | None,
 ) -> BookieDirectories:
-    """With what is new. Which went from one path to another only counts when all are here."""
+    """Return the record of the directories with the new ones.
+
+    Changed paths are recorded only if all directories can be used.
+    """
     here = {one.disk.path: one.directory_id for one in usable}
     known = value_of(ids)
     if checked.put_aside:
@@ -199,7 +214,7 @@ def _listed(known: bytes | None, *, single: bool) -> tuple[str, ...]:
         return split_directories(decode(known).ledger_dirs)
     except CookieError:
         if single:
-            return ()  # `check_identity` says what to do
+            return ()  # `check_identity` reports it and says what to do
         raise
 
 
@@ -209,25 +224,31 @@ def _none_is_left_out(
     for path in listed:
         if path not in paths:
             raise CookieError(
-                f"bookie {bookie_id} has data in {path}, which is not named",
+                f"bookie {bookie_id} has data in {path}, which was not given",
                 remedy=f"Start it with `--dir {path}` as well, even if that disk is broken: the "
-                "others go on without it. " + _without(path, bookie_id, uri),
+                "bookie serves the others without it. " + _without(path, bookie_id, uri),
             )
 
 
 def _without(path: str, bookie_id: str, uri: str) -> str:
-    """What to do when a directory is gone for good: nobody may be told that what was in it is not
-    here before all of it is elsewhere."""
+    """Return what to do if a directory is gone for good.
+
+    Until its entries are on other bookies, this bookie must not answer that it never had them.
+    """
     return (
         "If its data is gone, put an empty directory in its place: "
         + repair("disk", "replace", bookie_id, path, uri=uri)
-        + " (behind it the empty one, where that has another path): what it held comes back from "
-        "other bookies. To go on without it: " + repair("disk", "remove", bookie_id, path, uri=uri)
+        + " (append the path of the empty directory if it is another one). The data is then copied "
+        "back from other bookies. To continue without the directory: "
+        + repair("disk", "remove", bookie_id, path, uri=uri)
     )
 
 
 def _why_not(one: FoundDirectory, bookie_id: str, cookie: Cookie, uri: str) -> StorageError | None:
-    """Of a directory that the cookie lists. `CookieError`: it is another bookie's."""
+    """Return why a directory that the cookie lists cannot be used, or None if it can.
+
+    Raises CookieError if it belongs to another bookie.
+    """
     path = one.disk.path
     if one.error is not None:
         return one.error
@@ -242,7 +263,7 @@ def _why_not(one: FoundDirectory, bookie_id: str, cookie: Cookie, uri: str) -> S
                 f"{path}/{COOKIE_FILE} is missing, but the directory holds data",
                 remedy="Write it again: "
                 + repair("cookie", "create", bookie_id, "--dir", path, uri=uri)
-                + "; if it is one that was being put in the place of a lost one: "
+                + ". If it was to replace a lost directory, and that was interrupted: "
                 + repair("disk", "replace", bookie_id, path, uri=uri),
             )
         return StorageError(
@@ -250,7 +271,7 @@ def _why_not(one: FoundDirectory, bookie_id: str, cookie: Cookie, uri: str) -> S
             "replaced",
             remedy="Mount it, and start the bookie again. " + _without(path, bookie_id, uri),
         )
-    # Which directories there are the cluster's cookie says: this one may not have heard of all.
+    # Compare with the directory's own list, which may be older than that of the cluster's cookie.
     check_local(
         cookie_of(bookie_id, split_directories(one.cookie.ledger_dirs), cookie.instance_id),
         one.cookie, path, uri,
@@ -275,7 +296,7 @@ def _check_new(one: FoundDirectory, bookie_id: str, cookie: Cookie, uri: str) ->
             "replaced, or belongs to another bookie",
             remedy="Use an empty directory, or start the bookie that it belongs to. "
             + give_up(path)
-            + "; then it can be added",
+            + ". After that it can be added",
         )
 
 
@@ -287,7 +308,7 @@ async def _begin(
     random_bytes: Callable[[int], bytes],
     now_ms: int,
 ) -> None:
-    """Of a bookie that the cluster does not know: it begins with all its directories."""
+    """Register a bookie that the cluster does not know, with all its directories."""
     cookie = cookie_of(bookie_id, [one.disk.path for one in found], instance_id)
     for one in found:
         _check_new(one, bookie_id, cookie, metadata.uri)
@@ -303,8 +324,11 @@ async def _write(
     metadata: MetadataStore,
     known: bytes,
 ) -> None:
-    """The directories first: one that the cluster lists and that has no cookie looks like lost
-    data. One that was formatted and is not listed is still new."""
+    """Write the cookie to the directories, and then to the cluster.
+
+    The directories come first, because a directory that the cluster lists and that has no cookie
+    looks like lost data. A formatted directory that is not listed still counts as new.
+    """
     data = encode(cookie)
     for disk in (one.disk for one in usable):
         try:
@@ -313,7 +337,7 @@ async def _write(
         except OSError as error:
             if disk.path in checked.added:
                 raise StorageError(f"{disk.path} cannot be written: {error}") from None
-            # It still says what it is: the next start writes it again.
+            # The old cookie still identifies the directory. The next start writes it again.
     if data != known:
         found = await metadata.read_cookie(cookie.bookie_id)
         try:
@@ -322,8 +346,8 @@ async def _write(
             await metadata.write_cookie(cookie.bookie_id, data, found.version)
         except VersionConflictError:
             raise CookieError(
-                f"the cookie of bookie {cookie.bookie_id} was changed by somebody else",
-                remedy="Start it again",
+                f"another process changed the cookie of bookie {cookie.bookie_id} at the same time",
+                remedy="Start the bookie again",
             ) from None
 
 
@@ -341,5 +365,5 @@ def _format(
             write_small_file(disk, COOKIE_FILE, encode(cookie))
         except OSError as error:
             raise StorageError(
-                f"{disk.path} cannot be used: {error}", remedy="Name another directory"
+                f"{disk.path} cannot be used: {error}", remedy="Use another directory"
             ) from None

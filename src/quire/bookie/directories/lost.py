@@ -1,13 +1,15 @@
-"""A data directory of a bookie that is stopped is given up: an empty one takes its place, or none.
+"""The replacement and the removal of a data directory, while its bookie is stopped.
 
-What was in it may have been acknowledged. So the empty one is not new: it is formatted as one whose
-log is gone, which makes the bookie say of all that it does not have that it may be lost, until all
-that names it is complete here again (`damage`, `complete_ledger`). A directory may go without a
-successor only when every ledger that names the bookie is in the others.
+The entries in a lost directory may have been acknowledged. So its replacement does not count as
+new. It is formatted as a directory whose log is gone. The bookie then answers "unknown" for every
+entry that it does not have, until all ledgers that name it are complete here (`damage`,
+`complete_ledger`). A directory may be removed without a replacement only if every ledger that names
+the bookie is in the other directories.
 
-Everything that is written is written in an order that leaves, wherever it is cut off, a bookie that
-refuses the directory, or takes it for lost; the same call goes on from there. The id of what is
-given up is remembered (`metadata.bookie_directories`): should it come back, it is refused.
+The order of the writes makes an interruption harmless. At every point the bookie refuses the
+directory or treats it as lost, and the same call continues from there. The id of a directory that
+was given up is recorded (`metadata.bookies.directories`). If the directory comes back, it is
+refused.
 """
 
 from __future__ import annotations
@@ -46,16 +48,21 @@ class KnownBookie:
     instance_id: str
     directories: tuple[str, ...]
     version: int
-    """Of its cookie."""
+    """The version of its cookie in the metadata store."""
     ids: Versioned[BookieDirectories] | None = None
-    """Of the directories, and of those that were given up."""
+    """The record of the ids of its directories, and of those that were given up."""
 
     def cookie(self, directories: Sequence[str]) -> Cookie:
+        """Return the cookie that this bookie has with other directories."""
         return cookie_of(self.bookie_id, directories, self.instance_id)
 
 
 async def known_bookie(metadata: MetadataStore, bookie_id: str) -> KnownBookie:
-    """`CookieError` where the cluster knows no such bookie of Quire's; MetadataError."""
+    """Return a bookie as the cluster knows it.
+
+    Raises CookieError if the cluster has no cookie of it, or one that is not from Quire, and
+    MetadataError.
+    """
     found = await its_cookie(metadata, bookie_id)
     known = decode(found.value)
     holder = KnownBookie(
@@ -69,33 +76,33 @@ async def known_bookie(metadata: MetadataStore, bookie_id: str) -> KnownBookie:
     if wrong:
         raise CookieError(
             f"the cookie of bookie {bookie_id} in the cluster is not that of a bookie of Quire: "
-            + tell_differences(wrong, "as it should be", "in the cookie")
+            + tell_differences(wrong, "expected", "in the cookie")
             + "; nothing was changed",
-            remedy="`quire bookie cookie show` shows it; `quire bookie cookie update` writes it "
-            "again",
+            remedy="`quire bookie cookie show` shows the cookie, and `quire bookie cookie update` "
+            "writes it again",
         )
     return holder
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryContent:
-    """Of a data directory."""
+    """The content of a data directory."""
 
     ledgers: LedgerIdSet | None = None
-    """Of a log that can be read; None: there is none, or it cannot."""
+    """The ledgers in its log, or None if there is no log or it cannot be read."""
     cookie: Cookie | None = None
     directory_id: str = ""
-    """In hex; "": it has none, or none that can be read."""
+    """The id of the directory in hex, or '' if it has none that can be read."""
     gone: bool = False
-    """A log was begun in it, and no segment is there."""
+    """Whether a log was begun in it and all segments are missing."""
     unreadable: str = ""
-    """Why nobody can tell what is in it."""
+    """The reason why its content cannot be read. Empty if it can."""
     disk: Disk | None = None
-    """Where that is, if it is locked."""
+    """The disk, if it is locked."""
 
 
 def content_of(disk: Disk) -> DirectoryContent:
-    """Reads only, all footers of the log. Blocks."""
+    """Return the content of a directory. This reads all footers of the log, and blocks."""
     cookie, name = None, ""
     try:
         cookie = stored_cookie(disk)
@@ -115,39 +122,47 @@ def content_of(disk: Disk) -> DirectoryContent:
 
 
 def wrong_one(holder: KnownBookie, path: str, found: DirectoryContent) -> str:
-    """Why this is not the directory that the bookie has at `path`, though it has its cookie: goes
-    on from "directory <id>, "; '' where it is that one, or nobody knows."""
+    """Return why this is not the directory that the bookie has at `path`, although the cookie
+    matches.
+
+    The text continues a sentence that begins with "directory <id>, ". It is empty if the directory
+    is the right one, or if that is unknown.
+    """
     return out_of_date(value_of(holder.ids), path, found.directory_id) if found.directory_id else ""
 
 
 def check_lost(holder: KnownBookie, path: str, found: DirectoryContent, uri: str) -> None:
-    """`StorageError` where what it holds is not lost: nothing healthy is given up by a slip."""
+    """Raise StorageError if the directory is not lost, so that no healthy data is given up by
+    mistake."""
     if found.ledgers is None or not _is_of(holder, found.cookie) or wrong_one(holder, path, found):
         return
     drain = repair("decommission", holder.bookie_id, "--keep-cookie", uri=uri)
     raise StorageError(
         f"{path} holds a log that can be read, with {len(found.ledgers)} ledgers: it is not "
         "lost, and nothing was changed",
-        remedy="Start the bookie with it; if the disk takes no writes any more, copy the directory "
-        "to another one first. To take it away, empty the bookie ("
+        remedy="Start the bookie with it. If the disk can no longer be written, copy the directory "
+        "to another disk first. To remove the directory, empty the bookie with "
         + drain
-        + "), then `quire bookie disk remove`. "
+        + ", then use `quire bookie disk remove`. "
         + give_up(path),
     )
 
 
 def _is_of(holder: KnownBookie, cookie: Cookie | None) -> bool:
-    """One whose cookie is lost may be."""
+    """Return whether the directory may belong to this bookie. A directory without a cookie may."""
     return cookie is None or cookie.bookie_id == holder.bookie_id
 
 
 def check_successor(holder: KnownBookie, path: str, found: DirectoryContent) -> None:
-    """`StorageError` or `CookieError` where it cannot take the place of a lost one."""
+    """Raise StorageError or CookieError if the directory cannot replace a lost one."""
     if found.ledgers is not None or found.unreadable:
-        what = "a log" if found.ledgers is not None else f"what cannot be read ({found.unreadable})"
+        what = (
+            "a log" if found.ledgers is not None else f"data that cannot be read "
+            f"({found.unreadable})"
+        )  # fmt: skip
         raise StorageError(
-            f"{path} is not empty, but holds {what}: nothing was changed",
-            remedy=f"Name an empty directory. {give_up(path)}",
+            f"{path} is not empty, it holds {what}: nothing was changed",
+            remedy=f"Use an empty directory. {give_up(path)}",
         )
     if not _is_of(holder, found.cookie) or (
         found.cookie is not None and found.cookie.instance_id != holder.instance_id
@@ -156,7 +171,7 @@ def check_successor(holder: KnownBookie, path: str, found: DirectoryContent) -> 
         raise CookieError(
             f"{path} belongs to bookie {found.cookie.bookie_id} of cluster "
             f"{found.cookie.instance_id}: nothing was changed",
-            remedy=f"Name an empty directory. {give_up(path)}",
+            remedy=f"Use an empty directory. {give_up(path)}",
         )
 
 
@@ -169,17 +184,32 @@ async def replace_directory(
     ids: Mapping[str, str],
     now_ms: int,
 ) -> None:
-    """`new`, which is empty and locked, takes the place of `lost`: as a directory whose log is
-    gone. `ids`: of what is at the paths of the bookie now, by path, as far as that is known.
-    Durable on return. `StorageError` where it holds something else; `OSError`; MetadataError;
-    `CookieError` where somebody else changed the directories."""
+    """Replace the directory `lost` by `new`, which becomes a directory whose log is gone.
+
+    The change is durable on return.
+
+    Args:
+        metadata: The metadata store.
+        holder: The bookie, which is stopped.
+        lost: The path of the lost directory.
+        new: The disk of the replacement, which is empty and locked.
+        random_bytes: Returns the given number of random bytes.
+        ids: The known ids of the directories that are at the bookie's paths now, by path.
+        now_ms: The current Unix time in milliseconds.
+
+    Raises:
+        StorageError: `new` is not empty.
+        CookieError: Another process changed the directories.
+        MetadataError: The metadata store failed.
+        OSError: The disk failed.
+    """
     cookie = holder.cookie([new.path if one == lost else one for one in holder.directories])
     name = begin_lost(new, random_bytes).name
     left = value_of(holder.ids).without(lost, [ids.get(lost, "")], name, now_ms)
-    # Before its cookie, with which it can be started.
+    # Write this before the cookie, because the bookie can be started once the cookie is there.
     await _keep(metadata, holder, left, cookie, {**ids, **left.ids, new.path: name})
     write_small_file(new, COOKIE_FILE, encode(cookie))
-    # Those of the other directories are written again by the start.
+    # The start of the bookie writes the cookies of the other directories again.
     if new.path != lost:
         await metadata.write_cookie(holder.bookie_id, encode(cookie), holder.version)
 
@@ -192,12 +222,15 @@ async def remove_directory(
     ids: Mapping[str, str],
     now_ms: int,
 ) -> None:
-    """The bookie has only the others, which are locked, from now on; `ids` as above. Durable on
-    return. `OSError`; MetadataError; `CookieError` where somebody else changed the directories."""
+    """Remove a directory from a bookie, which keeps `others`. Their disks are locked.
+
+    The change is durable on return. `ids` is that of `replace_directory`. Raises CookieError if
+    another process changed the directories, MetadataError, and OSError.
+    """
     cookie = holder.cookie([one for one in holder.directories if one != removed])
     left = value_of(holder.ids).without(removed, [ids.get(removed, "")], "", now_ms)
     await _keep(metadata, holder, left, cookie, {**ids, **left.ids})
-    for disk in others:  # first: the last one left is compared with the cluster's as it is
+    for disk in others:  # first, because the start compares a single directory with the cluster
         write_small_file(disk, COOKIE_FILE, encode(cookie))
     await metadata.write_cookie(holder.bookie_id, encode(cookie), holder.version)
 

@@ -1,4 +1,4 @@
-"""The store of a bookie, from its configuration."""
+"""The creation of a bookie's store from its configuration."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from quire.storage.store import LedgerStore
 SHARED_LIMITS = tuple(
     {one.name for one in fields(StorageConfig)} & {one.name for one in fields(BookieConfig)}
 )
-"""The limits of a bookie that are limits of its storage under the same names."""
+"""The settings of a bookie that its storage has under the same names."""
 
 
 def open_store(
     directories: Sequence[DataDirectory], config: BookieConfig, clock: Clock, times: StorageTimes
 ) -> Store:
+    """Create the store of a bookie over its data directories."""
     schedule = asyncio.get_running_loop().call_later
     count = len(directories)
     stores = [
@@ -37,23 +38,23 @@ def open_store(
 
 
 def _share(config: StorageConfig, directories: int) -> StorageConfig:
-    """What is bounded for the bookie is shared by its directories."""
+    """Return the configuration of one directory. The directories share the bookie's limits."""
     return replace(
         config,
         max_queued_bytes=max(1, config.max_queued_bytes // directories),
-        log_cache_bytes=-(-config.log_cache_bytes // directories),  # 0 is no bound, 1 is one
+        log_cache_bytes=-(-config.log_cache_bytes // directories),  # rounded up: 0 means no limit
         footer_cache_bytes=config.footer_cache_bytes // directories,
         max_open_files=max(1, config.max_open_files // directories),
     )
 
 
 def storage_config(config: BookieConfig, disk: Disk) -> StorageConfig:
-    """For a data directory on this disk."""
+    """Return the storage configuration of a data directory on this disk."""
     segment_bytes = config.segment_bytes
     if not segment_bytes:
         try:
             segment_bytes = segment_bytes_of(disk.total_bytes())
-        except OSError:  # The start of its log says what is wrong with it.
+        except OSError:  # opening the log reports the error
             segment_bytes = SEGMENT_BYTES_LEAST
     shared = {name: getattr(config, name) for name in SHARED_LIMITS}
     return StorageConfig(**{**shared, "segment_bytes": segment_bytes})

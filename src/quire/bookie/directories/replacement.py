@@ -34,7 +34,7 @@ from quire.storage.segment.ledger_ids import LedgerIdSet
 
 
 class DirectoryAccess(Protocol):
-    """The bookie's machine, which has its data directories."""
+    """Access to the data directories on the bookie's machine."""
 
     def hold(self, path: str) -> Disk | None:
         """Return what is at this path, locked until everything is done.
@@ -45,7 +45,7 @@ class DirectoryAccess(Protocol):
         ...
 
     def look(self, path: str) -> Disk | None:
-        """Return the same for reading only, whether it can be locked or not."""
+        """Return what is at this path, for reading only. It need not be possible to lock it."""
         ...
 
 
@@ -69,8 +69,8 @@ class DirectoryReplacement:
     ) -> None:
         """Carry out the replacement as `replace_directory` does, which documents the errors.
 
-        It may be interrupted anywhere; it is then found and carried out again. It does nothing if
-        `disk` is None.
+        It may be interrupted anywhere. The same command then finds and completes it. It does
+        nothing if `disk` is None.
         """
         if self.disk is not None:
             await replace_directory(
@@ -91,7 +91,7 @@ async def find_replacement(
         return DirectoryReplacement(holder, lost, new)
     check_listed(holder, lost)
     if lost != new and new in holder.directories:
-        raise refusal(f"bookie {bookie_id} has {new} already: name an empty directory")
+        raise refusal(f"bookie {bookie_id} has {new} already: use an empty directory")
     await check_not_registered(metadata, bookie_id)
     others = others_of(machine, holder, lost)
     disk = _successor(machine, holder, lost, new, metadata.uri)
@@ -101,13 +101,12 @@ async def find_replacement(
 def _successor(
     machine: DirectoryAccess, holder: KnownBookie, lost: str, new: str, uri: str
 ) -> Disk | None:
-    """Return the directory that may take the place of the lost one, or None if it has it
-    already."""
+    """Return the disk of the replacement, or None if it has replaced the lost one already."""
     if lost != new:
         check_lost(holder, lost, _content_of_lost(machine, lost), uri)
     disk = machine.hold(new)
     if disk is None:
-        raise refusal(f"{new} does not exist: mount the new disk, or make the directory")
+        raise refusal(f"{new} does not exist: mount the new disk, or create the directory")
     found = content_of(disk)
     if lost == new:
         check_lost(holder, lost, found, uri)
@@ -173,7 +172,7 @@ class DirectoryRemoval:
                 f"directories: {lacking}",
                 "Empty the bookie first: "
                 + repair("decommission", bookie, "--keep-cookie", uri=uri)
-                + f"; if {self.path} is lost, put an empty directory in its place: "
+                + f". If {self.path} is lost, put an empty directory in its place: "
                 + repair("disk", "replace", bookie, self.path, "NEW", uri=uri),
             )
         if unread:
@@ -186,7 +185,7 @@ class DirectoryRemoval:
     async def carry_out(self, metadata: MetadataStore, now_ms: int) -> None:
         """Carry out the removal as `remove_directory` does, which documents the errors.
 
-        It may be interrupted anywhere; it is then found and carried out again.
+        It may be interrupted anywhere. The same command then finds and completes it.
         """
         await remove_directory(metadata, self.holder, self.path, self.others, self.ids, now_ms)
 
@@ -219,6 +218,7 @@ async def find_removal(
 
 
 def refusal(what: str, remedy: str = "") -> UsageError:
+    """Return an error that also says that nothing was changed."""
     return UsageError(f"{what}; nothing was changed", remedy=remedy)
 
 
@@ -226,7 +226,7 @@ def check_listed(holder: KnownBookie, path: str) -> None:
     """Raise `UsageError` if this is not a directory of the bookie."""
     if path not in holder.directories:
         raise refusal(
-            f"bookie {holder.bookie_id} has no directory {path}, but "
+            f"bookie {holder.bookie_id} does not have the directory {path}; it has "
             + ", ".join(holder.directories)
         )
 
@@ -244,8 +244,8 @@ def others_of(
         raise refusal(
             f"none of the other directories of bookie {holder.bookie_id} can be read here: "
             + ", ".join(found),
-            "Run this on the bookie's machine; if all of them are lost, so is the bookie: "
-            f"`quire bookie recover {holder.bookie_id}`",
+            "Run this command on the bookie's machine. If all directories are lost, restore its "
+            f"data to other bookies: `quire bookie recover {holder.bookie_id}`",
         )
     return found
 

@@ -1,20 +1,20 @@
 """Detection of data directories that went back in time.
 
 A directory that was restored from an older copy, or whose newest files were deleted, has the right
-cookie and the right id. It would deny entries that its bookie acknowledged since. So the bookie
-keeps a mark of each directory in the metadata store (`metadata.bookie_directories.LogMark`):
+cookie and the right id. It would deny entries that its bookie has acknowledged since. So the bookie
+keeps a mark of each directory in the metadata store (`metadata.bookies.directories.LogMark`):
 
-- the *incarnation*: a number that rises at each start, and a random value. The directory has the
-  same in `current/INCARNATION`. The directory is written first, then the store, and only then the
-  bookie serves. So a crash in between leaves a directory that is ahead, which is fine;
-- the *position* of the log: its newest segment file and its last group. It is reported at each
+- The *incarnation* is a number that rises at each start, and a random value. The directory has the
+  same in `current/INCARNATION`. The directory is written first, then the store, and only then does
+  the bookie serve. So a crash in between leaves a directory that is ahead, which is fine.
+- The *position* of the log is its newest segment file and its last group. It is reported at each
   start, within `LOOK_S` of a new segment, every `log_position_interval_s` while the log grows, and
   at a clean stop.
 
 A directory that is behind is treated as one that lost a segment. The log records the loss from this
 start on. The bookie answers "unknown" for entries that the log lacks, and autorecovery restores
-them (`damage`, `whole`). A store that was itself restored from an older copy has marks that are
-behind, which proves nothing.
+them (`damage`, `complete_ledger`). A store that was itself restored from an older copy has marks
+that are behind, which proves nothing.
 
 A rollback goes unnoticed if it only undoes what was written after the last report.
 """
@@ -77,10 +77,10 @@ class Known:
 
 
 def why_behind(mark: LogMark, here: Incarnation | None) -> str:
-    """Return why a directory with this incarnation went back in time, as far as that is visible
-    without reading its log.
+    """Return why a directory with this incarnation counts as one that went back in time.
 
-    The result is the rest of a sentence that begins with the path, or "" if it did not go back.
+    The log is not read for this. The result is the rest of a sentence that begins with the path, or
+    "" if the directory did not go back.
     """
     if mark.lost:
         return mark.lost
@@ -193,7 +193,7 @@ class Rollbacks:
         for why in went_back:
             self._log(
                 "directory_went_back", bookie=self._bookie_id, why=why,
-                what="entries that it lacks count as lost until autorecovery has copied them back",
+                what="missing entries count as lost until autorecovery has copied them back",
             )  # fmt: skip
         self.found = len(went_back)
         for path, position in self._store.positions().items():
@@ -205,7 +205,7 @@ class Rollbacks:
             try:
                 write_incarnation(self._disks[path], made)
             except OSError as error:
-                if may_pass(error):  # A full disk keeps its number: the position still tells.
+                if may_pass(error):  # on a full disk the number stays; the position still counts
                     self._log("incarnation_not_written", directory=path, error=str(error))
                     made = self._unchanged(path)
                 else:
@@ -247,7 +247,7 @@ class Rollbacks:
 
     @property
     def unreported_s(self) -> float:
-        """The seconds since the last report; 0 if nothing was written since."""
+        """Seconds since the last report, or 0 if nothing was written since."""
         return self._monotonic() - self.reported_s if self._moved() else 0.0
 
     def _moved(self) -> dict[str, LogMark]:
@@ -272,8 +272,10 @@ class Rollbacks:
         return False
 
     async def run(self) -> None:
-        """Report how far the log has got, until cancelled. If the store cannot be reached, the next
-        round tries again."""
+        """Report the position of the log regularly, until cancelled.
+
+        If the store cannot be reached, the next round tries again.
+        """
         while not self._replaced:
             await asyncio.sleep(LOOK_S)
             moved = self._moved()
@@ -291,7 +293,7 @@ class Rollbacks:
             self._log("log_position_not_reported", bookie=self._bookie_id, error="no answer")
 
     async def report(self) -> bool:
-        """Report how far the log has got, and return whether the store knows it. Cancel-safe."""
+        """Report the position of the log, and return whether the store has it. Safe to cancel."""
         began_s = self._monotonic()
         moved = self._moved()
         if not moved or self._replaced:

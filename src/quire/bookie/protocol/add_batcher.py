@@ -1,4 +1,4 @@
-"""The adds that a connection has accepted, on their way to the store as the runs of one batch."""
+"""The collection of a connection's accepted adds into one batch for the store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quire.storage.segment.batch import LogBatch, Run, runs_of
 Done = Callable[[LogBatch, StorageError | None], None]
 
 MIN_ENTRY_BYTES = 24
-"""The size of the ids and the LAC, which are what a bookie parses of an entry."""
+"""The size of the ids and the LAC, which are the part of an entry that a bookie parses."""
 BATCH_SHARE = 2
 """The number of batches that must fit into a segment: a batch takes at most this fraction of it, so
 that it fits with its tables. This matters if segments are smaller than what is received at once."""
@@ -36,15 +36,15 @@ class AddBatcher:
         self._service = service
         self._runs: list[Run] = []
         self._columns: ColumnarBatch | None = None
-        """The adds as columns instead of runs, as long as all of them belong to ledgers in turn and
-        have frames of one size."""
+        """The adds as columns instead of runs. They are used while the ledgers alternate and all
+        frames have the same size."""
         self._batch_bytes = 0
         self._batch_bytes_max = (service.config.segment_bytes or SEGMENT_BYTES_LEAST) // BATCH_SHARE
         self._urgent = False
         """Whether the batch has high-priority adds, which may use the reserve of a full disk."""
         self._copies = 0
-        """The number of entries that replication brings. They are recovery adds without the high
-        priority that the adds of a recovery have."""
+        """The number of entries that are replicated from other bookies. They are recovery adds
+        without the high priority that the adds of a recovery have."""
 
     def most(self, size: int) -> int:
         """Return the number of frames of this size that may be taken at once, which is at least
@@ -52,7 +52,7 @@ class AddBatcher:
         return max(1, self._batch_bytes_max // size)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether these bytes fit into the batch. If not, the batch must be submitted first."""
+        """Return whether these bytes fit into the batch. If not, submit the batch first."""
         return self._batch_bytes + size_bytes <= self._batch_bytes_max
 
     def take(
@@ -180,8 +180,11 @@ class AddBatcher:
         return not self._batch_bytes
 
     def submit(self, buffers: Sequence[Buffer], done: Done) -> None:
-        """Hand the adds taken to the store. `done` is called with the error if the store refuses
-        them."""
+        """Pass the adds to the store.
+
+        `done` is called when they are durable, or with the error if the store refuses them or
+        fails.
+        """
         batch = LogBatch(buffers, self._columns or self._runs)
         batch.received_s = self._service.received_s
         urgent, self._urgent = self._urgent, False

@@ -1,21 +1,22 @@
-"""The memory that answers may take: a share for each connection, and a limit for the whole bookie.
+"""The memory for answers: a share for each connection, and a limit for the whole bookie.
 
-An answer counts from before its bytes are read until the client's socket has taken them. A request
-that finds no room waits in its connection's account, as a small object. The accounts that wait for
-room in the bookie take turns, one request each, so that a connection with a thousand requests
-delays the others by one. An account that has used up its own share delays nobody.
+An answer counts from before its bytes are read until the client's socket has accepted them. A
+request for which there is no room waits in its connection's account, as a small object. The
+accounts that wait for room in the bookie take turns with one request each. So a connection with a
+thousand requests delays the others by one request. An account that has used up its own share delays
+nobody.
 
-An account is favoured while it holds little, and asks for little or has taken all that it asked
-for before. A part of the limit is for favoured accounts only, so that clients that ask for
-much and take nothing do not keep the others from reading.
+An account is favoured while it holds little memory, and either asks for little or has received
+everything that it asked for before. A part of the limit is reserved for favoured accounts. So
+clients that ask for much and receive nothing cannot prevent others from reading.
 
 Adds never wait here. A connection stops being read only when too many of its requests wait.
 
-Three rules keep this from standing still:
+Three rules prevent a standstill:
 
-- A share or a limit that nothing uses admits any answer, however large.
-- All that waits ends with its connection.
-- While requests wait for room, connections that do not take their answers are closed.
+- If nothing uses a share or the limit, any answer is admitted, however large.
+- A waiting request ends with its connection.
+- While requests wait for room, connections that do not receive their answers are closed.
 """
 
 from __future__ import annotations
@@ -29,34 +30,39 @@ from itertools import islice
 from typing import Protocol
 
 TURN_BYTES = 1024 * 1024
-"""Bytes of answers built in one iteration of the event loop, for all connections together. Adds
+"""The bytes of answers that all connections together may build in one event-loop iteration. Adds
 wait for no more than this."""
 REQUEST_COST_BYTES = 1024
-"""Bytes that each request adds to `TURN_BYTES`, because looking for an entry takes time, too."""
+"""The bytes that each request adds to the count for `TURN_BYTES`, because finding an entry takes
+time too."""
 TURN_NOTICED_BYTES = TURN_BYTES // 2
-"""Fewer bytes are not worth a callback at the end of the iteration: the next one counts on."""
+"""The count of bytes from which it is reset at the end of the iteration. A smaller count is not
+worth a callback, and carries over to the next iteration."""
 TURN_WAITS = 256
-"""Requests that begin to wait in one iteration of the event loop. Connections with more of them are
-read on in the next ones."""
+"""The number of requests that may begin to wait in one event-loop iteration. A connection that
+exceeds it is read again in a later iteration."""
 RESUMED_AT_ONCE = 8
 """The number of these connections that are read again in one iteration."""
 MAX_WAITING_REQUESTS = 1024
-"""Requests of one connection that wait for room. Beyond it the connection is not read."""
+"""The number of requests of one connection that may wait for room. A connection with this many is
+not read."""
 MAX_WAITING_IN_ALL = 65_536
-"""Requests of all connections that wait for room. Beyond it a connection with one is not read."""
+"""The number of requests of all connections that may wait for room. At this number, a connection
+with a waiting request is not read."""
 PUMP_S = 0.02
-"""Seconds between two looks at what the sockets have taken, while requests wait."""
+"""Seconds between two checks of what the sockets have accepted, while requests wait."""
 PRESSED_STALL_S = 2.0
-"""Seconds a client may leave its answers untaken while requests wait for room in the bookie."""
+"""Seconds that a client may leave its answers unreceived while requests wait for room in the
+bookie."""
 TAKING_BYTES = 64 * 1024
-"""A client that takes fewer bytes than this within a time-out, and leaves others, has taken
-nothing."""
+"""The bytes that a client must receive within a time-out, or everything that is left. Otherwise it
+counts as stalled."""
 PRESSED_TAKING_BYTES = 1024 * 1024
-"""Bytes that a client must take within `PRESSED_STALL_S` while requests wait."""
+"""The bytes that a client must receive within `PRESSED_STALL_S` while requests wait."""
 FAVOURED_BYTES = 256 * 1024
-"""The most that a favoured account holds, or asks for before it has shown that it takes answers."""
+"""The bytes that a favoured account may hold, and may ask for before it has received an answer."""
 UNFAVOURED_PERCENT = 75
-"""The part of the limit that is open to all accounts."""
+"""The percentage of the limit that accounts which are not favoured may use."""
 
 Start = Callable[[], None]
 
@@ -66,12 +72,12 @@ class AnswerSink(Protocol):
 
     @property
     def unsent_size(self) -> int:
-        """The bytes of answers that the client's socket has not taken."""
+        """The bytes of answers that the client's socket has not accepted yet."""
         ...
 
     def progress(self) -> tuple[int, int]:
-        """The bytes handed to the socket since the connection began, and those of them that it has
-        taken."""
+        """Return the bytes passed to the socket since the connection began, and how many of them it
+        has accepted."""
         ...
 
     def pause(self, reason: str) -> None: ...
@@ -85,18 +91,18 @@ class AnswerSink(Protocol):
 
 @dataclass(slots=True)
 class BudgetCounters:
-    """Plain numbers, read by the metrics."""
+    """Plain counters that the metrics read."""
 
     waited: int = 0
-    """Requests that had to wait for room."""
+    """The number of requests that had to wait for room."""
     dropped: int = 0
-    """Requests that waited, and ended with their connection."""
+    """The number of waiting requests that ended with their connection."""
     stalled: int = 0
-    """Connections that were closed because the client did not take its answers."""
+    """The number of connections that were closed because the client did not receive its answers."""
 
 
 class Account:
-    """The memory that the answers of one connection take."""
+    """The memory that the answers of one connection use."""
 
     __slots__ = (
         "_moved_s", "_seen_sent", "_seen_taken", "_tasks", "full", "gone", "reserved_bytes",
@@ -106,20 +112,20 @@ class Account:
     def __init__(self, sink: AnswerSink) -> None:
         self.sink = sink
         self.reserved_bytes = 0
-        """Bytes of the answers that are being read."""
+        """The bytes reserved for answers that are being read."""
         self.unsent_bytes = 0
-        """Bytes of the answers that were built, as far as it is known that they are still here."""
+        """The bytes of built answers that were unsent at the last check."""
         self.waiting: deque[tuple[int, Start]] | None = None
-        """The requests that wait, each with the bytes that it needs: 0 where one more answer is
-        built at once."""
+        """The waiting requests, each with the bytes that it needs. The number is 0 for a request
+        that needs no reservation because its answer is built at once."""
         self.full = False
         """Whether the connection is not read because too many requests wait."""
         self.gone = False
         """Whether the connection has ended."""
         self._tasks: dict[asyncio.Task[None], int] = {}
-        """The requests under way, each with the bytes reserved for it."""
+        """The running requests, each with the bytes reserved for it."""
         self._seen_sent = self._seen_taken = 0
-        """When the client was last seen to take answers."""
+        """The progress of the socket when the client was last seen to receive answers."""
         self._moved_s = 0.0
 
     @property
@@ -128,17 +134,17 @@ class Account:
 
     @property
     def busy(self) -> bool:
-        """Whether requests are under way, or wait."""
+        """Whether requests are running or waiting."""
         return bool(self._tasks or self.waiting)
 
     @property
     def takes(self) -> bool:
-        """Whether its client has taken all answers so far, and there were some."""
+        """Whether there were answers, and the client has received all of them."""
         sent, taken = self.sink.progress()
         return 0 < sent == taken
 
     def stalled_s(self, now_s: float, least_bytes: int) -> float:
-        """The seconds since the client was last seen to have taken this much, or all."""
+        """Return the seconds since the client last received `least_bytes`, or everything."""
         sent, taken = self.sink.progress()
         if taken >= min(self._seen_sent, self._seen_taken + least_bytes):
             self._seen_sent, self._seen_taken, self._moved_s = sent, taken, now_s
@@ -146,36 +152,36 @@ class Account:
 
 
 class AnswerBudget:
-    """All accounts of a bookie. Used on the event loop."""
+    """The memory for the answers of all connections of a bookie. Use it on the event loop only."""
 
     def __init__(self, limit_bytes: int, share_bytes: int, monotonic: Callable[[], float]) -> None:
-        """`limit_bytes` for the bookie, `share_bytes` for each connection."""
+        """Create a budget of `limit_bytes` for the bookie and `share_bytes` for a connection."""
         self.limit_bytes = limit_bytes
         self.share_bytes = share_bytes
         self.counters = BudgetCounters()
         self.held_bytes = 0
-        """Bytes reserved and unsent, of all accounts."""
+        """The reserved and the unsent bytes of all accounts."""
         self.peak_bytes = 0
         """The largest value of `held_bytes` since a reader last reset it."""
         self.requests_waiting = 0
         self._monotonic = monotonic
-        # Dictionaries as sets that keep their order: the same seed, the same run.
+        # Dictionaries serve as ordered sets, so that the same seed gives the same run.
         self._ring: dict[Account, None] = {}
-        """Favoured accounts whose first request waits for room in the bookie, in the order of
+        """The favoured accounts whose first request waits for room in the bookie, in the order of
         their turns."""
         self._late: dict[Account, None] = {}
-        """The other accounts that wait for the same."""
+        """The other accounts whose first request waits for room in the bookie."""
         self._beginning: Account | None = None
-        """The account whose turn it is."""
+        """The account whose waiting request is being started."""
         self._over_share: dict[Account, None] = {}
-        """Accounts whose first request waits for room in their own share."""
+        """The accounts whose first request waits for room in their own share."""
         self._unsent: dict[Account, None] = {}
-        """Accounts with unsent bytes."""
+        """The accounts with unsent bytes."""
         self._turn_bytes = 0
         self._turn_waits = 0
         self._turn_noticed = False
         self._yielding: dict[Account, None] = {}
-        """Accounts whose connection is read on in one of the next iterations."""
+        """The accounts whose connections are read again in one of the next iterations."""
         self._granting = False
         self._pumping = False
         self._closed = False
@@ -187,18 +193,21 @@ class AnswerBudget:
     # -- room ---------------------------------------------------------------------------------
 
     def has_room(self, account: Account) -> bool:
-        """Whether one more answer may be built at once: nobody is to be served before, and neither
-        bound is reached. The answer may pass the bounds, by its own size."""
+        """Return whether one more answer may be built at once.
+
+        It may if no other request comes first, and neither the share nor the limit is used up. The
+        answer itself may exceed them.
+        """
         if self._ring or account.waiting or self._turn_bytes >= TURN_BYTES or account.gone:
             return False
-        held = account.reserved_bytes + account.unsent_bytes  # A call of `held_bytes` is slower.
+        held = account.reserved_bytes + account.unsent_bytes  # faster than `account.held_bytes`
         if self.held_bytes < self.limit_bytes and held < self.share_bytes:
             return True
         self._look_at(account)
         return self.held_bytes < self.limit_bytes and account.held_bytes < self.share_bytes
 
     def built(self, account: Account, size: int) -> None:
-        """An answer of this size was handed to the connection."""
+        """Count an answer of this size that was passed to the connection."""
         if account.gone:
             return
         account.unsent_bytes += size
@@ -210,8 +219,11 @@ class AnswerBudget:
             self._notice_turn()
 
     def one_waits(self, account: Account) -> None:
-        """A request of this connection begins to wait, for room or for news. With too many of them
-        in one iteration of the event loop the rest of the connection waits for another."""
+        """Count a request of this connection that begins to wait, for room or for a new LAC.
+
+        If too many begin to wait in one event-loop iteration, the connection is read again in a
+        later one.
+        """
         self._turn_waits += 1
         self._notice_turn()
         if self._turn_waits >= TURN_WAITS and not account.full:
@@ -225,8 +237,7 @@ class AnswerBudget:
             asyncio.get_running_loop().call_soon(self._next_turn)
 
     def settle(self, account: Account, size: int) -> None:
-        """The task that calls this has built its answer: these bytes take the place of what was
-        reserved for it."""
+        """Count the answer that the calling task has built, and release its reservation."""
         task = asyncio.current_task()
         reserved = account._tasks.get(task, 0) if task is not None else 0
         if task is not None and reserved:
@@ -247,9 +258,11 @@ class AnswerBudget:
             self._freed(account)
 
     def run(self, account: Account, size: int, start: Start, *, first: bool = False) -> None:
-        """Reserve `size` bytes and call `start`, now or when there is room; never if the connection
-        ends before. `first`: it has waited already, so that it goes before the others of its
-        connection."""
+        """Reserve `size` bytes and call `start`, now or when there is room.
+
+        `start` is never called if the connection ends before. With `first`, the request comes
+        before the other waiting requests of its connection, because it has waited already.
+        """
         if account.gone or self._closed:
             return
         if (
@@ -264,11 +277,11 @@ class AnswerBudget:
 
     @asynccontextmanager
     async def room(self, account: Account, size: int) -> AsyncIterator[None]:
-        """Wait for room, and have these bytes reserved inside."""
+        """Wait for room, and reserve these bytes until the block ends."""
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def start() -> None:
-            if ready.done():  # The one who waited was cancelled.
+            if ready.done():  # the waiting task was cancelled
                 self.release(account, size)
             else:
                 ready.set_result(None)
@@ -281,8 +294,10 @@ class AnswerBudget:
             self.release(account, size)
 
     def track(self, account: Account, task: asyncio.Task[None], size: int) -> None:
-        """The request for which `size` bytes were reserved is this task; they are given back when
-        it ends, and the task is cancelled when the connection ends."""
+        """Register the task of a request for which `size` bytes were reserved.
+
+        The bytes are released when the task ends. The task is cancelled when the connection ends.
+        """
         account._tasks[task] = size
         task.add_done_callback(lambda ended: self._ended(account, ended))
 
@@ -292,7 +307,7 @@ class AnswerBudget:
             self._wait(account, 0, start, first=False)
 
     def release(self, account: Account, size: int) -> None:
-        """Give back what was reserved."""
+        """Release reserved bytes."""
         account.reserved_bytes -= size
         self.held_bytes -= size
         if account.waiting:
@@ -300,7 +315,7 @@ class AnswerBudget:
         self._soon()
 
     def forget(self, account: Account) -> None:
-        """The connection has ended: drop what waits, and cancel what is under way."""
+        """Drop the waiting requests of a connection that has ended, and cancel its running ones."""
         account.gone = True
         for accounts in (self._ring, self._late, self._over_share, self._yielding):
             accounts.pop(account, None)
@@ -314,11 +329,11 @@ class AnswerBudget:
         self._soon()
 
     def close(self) -> None:
-        """Nothing that waits is begun any more."""
+        """Start no further waiting requests."""
         self._closed = True
 
     def cut_stalled(self, limit_s: float, least_bytes: int = TAKING_BYTES) -> None:
-        """Close the connections whose clients have taken next to nothing for this long."""
+        """Close the connections whose clients have received almost nothing for this long."""
         now = self._monotonic()
         for account in list(self._unsent):
             self._look_at(account)
@@ -326,11 +341,12 @@ class AnswerBudget:
             if stalled_s > limit_s:
                 self.counters.stalled += 1
                 what = (
-                    f"{account.unsent_bytes} bytes of answers were not taken for {stalled_s:.0f} s"
+                    f"the client has left {account.unsent_bytes} bytes of answers unreceived for "
+                    f"{stalled_s:.0f} s"
                 )
                 account.sink.cut_off("client_stalled", what)
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internal methods ---------------------------------------------------------------------
 
     def _hold(self, size: int) -> None:
         self.held_bytes += size
@@ -341,7 +357,7 @@ class AnswerBudget:
         self._hold(size)
 
     def _is_next(self, account: Account, size: int, first: bool) -> bool:
-        """Whether no other request is to be begun before this one."""
+        """Return whether no other request must start before this one."""
         if account is self._beginning:
             return first
         if self._ring or (account.waiting and not first):
@@ -398,7 +414,7 @@ class AnswerBudget:
             self._late[account] = None
 
     def _freed(self, account: Account) -> None:
-        """It holds less than before, and requests of it wait."""
+        """Queue an account again if it holds less now and its requests wait."""
         assert account.waiting
         if account in self._over_share and self._fits_share(account, account.waiting[0][0]):
             del self._over_share[account]
@@ -426,13 +442,13 @@ class AnswerBudget:
         self._grant()
 
     def _soon(self) -> None:
-        """Look for room at the end of this iteration of the event loop."""
+        """Check for room at the end of this event-loop iteration."""
         if self.requests_waiting and not self._granting and not self._closed:
             self._granting = True
             asyncio.get_running_loop().call_soon(self._grant)
 
     def _grant(self) -> None:
-        """Begin what there is room for, in turns."""
+        """Start the waiting requests for which there is room, one account after the other."""
         self._granting = False
         begun = True
         while begun and not self._closed:
@@ -443,8 +459,10 @@ class AnswerBudget:
             asyncio.get_running_loop().call_later(PUMP_S, self._pump)
 
     def _begin_one_of(self, accounts: dict[Account, None]) -> bool:
-        """The first request of the first account that has room in its share. False: there is none,
-        or the bookie has no room."""
+        """Start the first request of the first account that has room in its share.
+
+        Return False if there is no such account, or no room in the bookie.
+        """
         while accounts and self._turn_bytes < TURN_BYTES:
             account = next(iter(accounts))
             assert account.waiting
@@ -461,7 +479,7 @@ class AnswerBudget:
         return False
 
     def _begin(self, account: Account, size: int, start: Start) -> None:
-        """The account then goes to the end of those that wait."""
+        """Start a waiting request. If the account has more, it goes to the end of the queue."""
         waiting = account.waiting
         assert waiting
         waiting.popleft()
@@ -482,10 +500,10 @@ class AnswerBudget:
             account.sink.resume("answers")
 
     def _pump(self) -> None:
-        """See what the sockets have taken meanwhile."""
+        """Check what the sockets have accepted meanwhile."""
         self._pumping = False
         for account in list(self._unsent):
             self._look_at(account)
         self._grant()
         if (self._ring or self._late) and self._turn_bytes < TURN_BYTES:
-            self.cut_stalled(PRESSED_STALL_S, PRESSED_TAKING_BYTES)  # There is no room for them.
+            self.cut_stalled(PRESSED_STALL_S, PRESSED_TAKING_BYTES)  # requests still lack room

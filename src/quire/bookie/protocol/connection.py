@@ -1,9 +1,9 @@
-"""One client's connection to a bookie: received chunks in, one answer per chunk out.
+"""A client's connection to a bookie. It handles received chunks, and answers once per chunk.
 
     chunk -> whole frames -> RequestsV2 or RequestsV3 -> AddBatcher -> LedgerStore.append
     synced -> the answers of the batch as one bytes object -> one write
 
-A chunk may hold anything: adds of many ledgers, reads between them, refused adds, half a frame. The
+A chunk may contain adds of many ledgers, reads between them, refused adds, and half a frame. The
 first frame shows which protocol a client speaks. On one connection v2 may follow v3, but v3 may not
 follow v2 (wire-protocol spec, 1.3).
 """
@@ -28,33 +28,34 @@ from quire.net.frame_buffer import FrameBuffer, frame_size
 
 MIN_ADD_BYTES = FRAME_HEADER_BYTES + MIN_ENTRY_BYTES
 MAX_UNSENT_BEFORE_TLS_BYTES = 16 * 1024
-"""The most bytes of clear-text answers that may be unsent when the handshake begins. It does not
-exceed asyncio's low-water mark, because asyncio's TLS does not know of a transport that has paused
-its writer before."""
+"""The number of bytes of clear-text answers that may be unsent when the handshake begins. It must
+not exceed asyncio's low-water mark, because asyncio's TLS does not handle a transport that paused
+its writer before the handshake."""
 
 SMALL_UNSENT_BYTES = 16 * 1024
 """The number of unsent bytes from which answers to adds count as memory. Smaller amounts are not
 counted."""
 OWN_REASONS = frozenset(("answers", "client"))
-"""The reasons for not reading a connection that its own client has caused, by asking for much or by
-taking little."""
+"""The reasons for pausing a connection that its own client causes, by requesting much or by
+receiving little."""
 
 MAX_POLLS = 4_096
-"""The number of requests of one connection that may wait for news: its share of
+"""The number of requests of one connection that may wait for a new LAC. This is its share of
 `max_long_polls`."""
 JOINED_MAX_BYTES = 256 * 1024
-"""The most bytes of answers that are joined into one write. Larger answers are not copied for
-it."""
+"""The number of bytes of answers that are joined into one write. Larger answers are not copied."""
 
 
 class Connection(asyncio.Protocol):
+    """The connection of one client, as an asyncio protocol."""
+
     def __init__(self, service: BookieService) -> None:
         self.service = service
         self.peer = "?"
         self.out: list[Buffer] = []
         """The answers to be sent at the end of this event-loop iteration."""
         self.polls: dict[PollTarget, LongPoll] = {}
-        """The long polls of the requests that wait for news."""
+        """The long polls of the requests that wait for a new LAC."""
         self._transport: asyncio.Transport | None = None
         self._max_frame_bytes = service.config.max_frame_bytes
         self._frames = FrameBuffer(self._max_frame_bytes)
@@ -63,7 +64,7 @@ class Connection(asyncio.Protocol):
         self._only_v2 = False
         self._paused_for: set[str] = set()
         self.account = Account(self)
-        """The memory that the answers of this connection take."""
+        """The memory that the answers of this connection use."""
         self.opened_s = self.heard_s = 0.0
         self.partial_bytes = 0
         self.partial_since_s = 0.0
@@ -79,7 +80,7 @@ class Connection(asyncio.Protocol):
         """The answer to START_TLS, from the request until the handshake is done. Nothing else may
         be received or sent meanwhile."""
         self._served = True
-        """Whether requests get more than a refusal."""
+        """Whether requests are served. If not, they are refused."""
         self._told_refusal = False
 
     # -- asyncio ------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ class Connection(asyncio.Protocol):
             for buffer in frames.feed(data):
                 at = self._parse(buffer)
                 if self._securing is not None and at < len(buffer):
-                    raise ProtocolError("bytes in clear text behind START_TLS")
+                    raise ProtocolError("the client sent bytes in clear text after START_TLS")
                 if self.account.full:
                     self._unparsed += bytes(memoryview(buffer)[at:])
                 else:
@@ -330,7 +331,7 @@ class Connection(asyncio.Protocol):
         if transport is None or self._closing:
             return
         if transport.get_write_buffer_size() > MAX_UNSENT_BEFORE_TLS_BYTES:
-            self._close("START_TLS behind answers that the client does not take")
+            self._close("the client sent START_TLS, but does not receive earlier answers")
             return
         self.pause("tls")
         transport.write(self._securing)
@@ -351,7 +352,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def may_wait(self) -> bool:
-        """Whether one more of its requests may wait for news."""
+        """Whether one more of its requests may wait for a new LAC."""
         return not self.service.long_polls.full and len(self.polls) < MAX_POLLS
 
     def wait(self, request: PendingRead, previous_lac: int, timeout_s: float) -> None:
@@ -408,8 +409,7 @@ class Connection(asyncio.Protocol):
         self._closing = True
         if self._transport is not None:
             self._transport.close()
-            # A client that does not take the last answers must not keep the connection open that
-            # way.
+            # The client must not keep the connection open by not receiving its last answers.
             self.service.answers.sent(self.account, self.unsent_size)
 
 

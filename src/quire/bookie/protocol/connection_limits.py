@@ -16,42 +16,45 @@ from quire._runtime.event_log import EventLog
 from quire.config import BookieConfig
 
 SWEEP_S = 1.0
-"""Seconds between two looks at all connections for those whose time is up."""
+"""Seconds between two checks of all connections for those whose time is up."""
 NEWCOMERS_SHARE = 2
-"""Connections that never completed a request may have one place in this many; beyond it they take
-places of each other only, once the grace of the oldest is over."""
+"""The inverse of the share of places for connections that never completed a request. If they use
+their share, a new one can only replace the oldest of them, after its grace period."""
 NEWCOMER_GRACE_S = 1.0
 """Seconds that a new connection has for its first request before it may be closed for another."""
 FREE_PARTIAL_BYTES = 16 * 1024
-"""Unfinished requests of no more are not counted: no connection is held up for them."""
+"""The bytes up to which an unfinished request is not counted, and never delays its connection."""
 PARTIAL_GRACE_S = 1.0
-"""Seconds that an unfinished request has before its connection may be closed for lack of room."""
+"""Seconds that an unfinished request has before its connection may be closed for lack of memory."""
 HARD_FACTOR = 2
-"""At this many times `max_partial_bytes` the oldest unfinished request ends at once."""
+"""The multiple of `max_partial_bytes` at which the connection with the oldest unfinished request is
+closed at once."""
 TOLD_EVERY_S = 1.0
-"""Seconds between two log lines of one kind: a flood of connections is not a flood of lines."""
+"""Seconds between two log lines of one kind, so that a flood of connections does not flood the
+log."""
 
 
 class Limited(Protocol):
-    """A connection, as it is looked at here."""
+    """The part of a connection that the limits use."""
 
     peer: str
     opened_s: float
     heard_s: float
-    """When its client last sent something."""
+    """The time when its client last sent something."""
     partial_bytes: int
     """The bytes of its unfinished request that count toward the limit."""
     partial_since_s: float
-    """When that began, or was last waited for by us; 0: there is none."""
+    """The time when its unfinished request began, or when reading it was last resumed. 0 means that
+    there is none."""
 
     @property
     def paused(self) -> bool:
-        """Whether it is not read at present."""
+        """Whether reading from it is paused."""
         ...
 
     @property
     def excused(self) -> bool:
-        """Whether that is for a reason that its client has nothing to do with."""
+        """Whether it is paused for a reason that its client has not caused."""
         ...
 
     @property
@@ -64,35 +67,36 @@ class Limited(Protocol):
     def resume(self, reason: str) -> None: ...
 
     def cut_off(self, event: str = "", why: str = "") -> None:
-        """Close it without waiting for the client. `event`: the log line; '': none."""
+        """Close it without waiting for the client. Log `event`, unless it is empty."""
         ...
 
 
 @dataclass(slots=True)
 class LimitCounters:
-    """Plain numbers, read by the metrics."""
+    """Plain counters that the metrics read."""
 
     refused: int = 0
-    """New connections that found no place."""
+    """The number of new connections that were refused."""
     displaced: int = 0
-    """Connections that were closed to admit another."""
+    """The number of connections that were closed to admit another one."""
     silent: int = 0
-    """Connections that were closed because no request came within `first_request_timeout_s`."""
+    """The number of connections that were closed because no request arrived within
+    `first_request_timeout_s`."""
     partial_cut: int = 0
-    """Connections that were closed because of an unfinished request."""
+    """The number of connections that were closed because of an unfinished request."""
 
 
 class ConnectionLimits:
-    """Used on the event loop."""
+    """The limits of a bookie's connections. Use them on the event loop only."""
 
     def __init__(self, config: BookieConfig, monotonic: Callable[[], float], log: EventLog) -> None:
         self.counters = LimitCounters()
-        # Dictionaries as sets that keep their order: the same seed, the same run.
+        # Dictionaries serve as ordered sets, so that the same seed gives the same run.
         self.connections: dict[Limited, None] = {}
         self.newcomers: dict[Limited, None] = {}
-        """Those that never completed a request, oldest first."""
+        """The connections that never completed a request, the oldest first."""
         self.partial_bytes = 0
-        """Held of unfinished requests, without those of `FREE_PARTIAL_BYTES` or less."""
+        """The bytes of unfinished requests, without those of `FREE_PARTIAL_BYTES` or less."""
         self.peak_bytes = 0
         """The largest value of `partial_bytes` since a reader last reset it."""
         self._config = config
@@ -100,7 +104,7 @@ class ConnectionLimits:
         self._log = log
         self._partials: dict[Limited, None] = {}
         self._held_up: dict[Limited, None] = {}
-        """Connections that are not read until there is room for unfinished requests."""
+        """The connections that are paused until there is memory for unfinished requests."""
         self._idle: list[Limited] = []
         self._idle_looked_s = -TOLD_EVERY_S
         self._told_s: dict[str, float] = {}
@@ -108,7 +112,7 @@ class ConnectionLimits:
     # -- places -------------------------------------------------------------------------------
 
     def admit(self, connection: Limited) -> bool:
-        """Whether there is a place for a new connection, made by closing another if need be."""
+        """Admit a new connection, closing another one if necessary. Return False if refused."""
         config = self._config
         self.connections[connection] = None
         self.newcomers[connection] = None
@@ -134,7 +138,7 @@ class ConnectionLimits:
         return True
 
     def proven(self, connection: Limited) -> None:
-        """It has completed a request."""
+        """Note that the connection has completed a request."""
         self.newcomers.pop(connection, None)
 
     def forget(self, connection: Limited) -> None:
@@ -149,7 +153,10 @@ class ConnectionLimits:
         return oldest if grace_is_over else None
 
     def _longest_idle(self) -> Limited | None:
-        """All are looked at once a second at most, however many connections come."""
+        """Return the connection that has been silent longest, beyond `idle_timeout_s`, or None.
+
+        All connections are examined at most once per second, however many arrive.
+        """
         limit_s, now = self._config.idle_timeout_s, self._monotonic()
         if not limit_s:
             return None
@@ -164,7 +171,7 @@ class ConnectionLimits:
         return None
 
     def _displace(self, victim: Limited) -> None:
-        # Its place is free at once; what is left of it ends with this iteration.
+        # Free its place at once. The rest of it ends in this event-loop iteration.
         self.connections.pop(victim, None)
         self.newcomers.pop(victim, None)
         self.counters.displaced += 1
@@ -174,7 +181,7 @@ class ConnectionLimits:
     # -- unfinished requests ------------------------------------------------------------------
 
     def partial(self, connection: Limited, size: int) -> None:
-        """The connection holds this much that is not a whole request, or waits to be parsed."""
+        """Note the bytes that a connection holds of an unfinished request, or has not parsed."""
         size = size if size > FREE_PARTIAL_BYTES else 0
         grown = size - connection.partial_bytes
         self.partial_bytes += grown
@@ -222,8 +229,11 @@ class ConnectionLimits:
                    closed=self.counters.partial_cut)  # fmt: skip
 
     def _go_on(self) -> None:
-        """Resume connections that were held up: all of them if there is room. If nothing else is
-        read, resume the one that began first, so that one request can always finish."""
+        """Resume the connections that were paused for lack of memory, if there is room now.
+
+        If no other connection is read, resume the one whose request began first. So one request can
+        always finish.
+        """
         if self.partial_bytes <= self._config.max_partial_bytes:
             upcoming = list(self._held_up)
         elif all(one.paused for one in self._partials):
@@ -259,7 +269,7 @@ class ConnectionLimits:
         limit_s = self._config.first_request_timeout_s
         for connection in self.newcomers if limit_s else ():
             if now_s - connection.opened_s <= limit_s:
-                return  # They are in the order in which they came.
+                return  # the newcomers are in the order of their arrival
             if not connection.busy:
                 yield connection
 

@@ -1,7 +1,7 @@
-"""What a bookie serves while it still loads its log: reads of entries that are loaded already.
+"""The store that a bookie uses while it loads its log. It serves reads of loaded entries.
 
-All else is refused so that nobody takes it for an answer about what is here: see
-`BookieService.loading`. What may be said is in `storage.recovery.early_reads`.
+All other requests are refused in a way that no client takes for a statement about missing entries
+(see `BookieService.loading`). `storage.recovery.early_reads` decides which entries can be read.
 """
 
 from __future__ import annotations
@@ -19,34 +19,36 @@ from quire.storage.read.reader import DEFAULT_OVERHEAD_BYTES
 from quire.storage.segment.segment import LedgerInfo
 
 WAIT_S = 2.0
-"""How long a read waits for its part of the log; then its client is told to ask again, or another
-bookie. Less than clients wait for an answer."""
+"""Seconds that a read waits for its part of the log. Then the answer asks the client to try again,
+or to try another bookie. Clients wait longer than this for an answer."""
 WAITING_MAX = 256
-"""Reads that wait. More are told at once."""
+"""The number of reads that may wait. Further reads are answered at once."""
 POLL_S = 0.1
-"""How often they look."""
+"""Seconds between two checks of a waiting read."""
 
 Room = Callable[[], AbstractAsyncContextManager[None]]
 """A context manager that reserves the memory of an answer."""
 
 
 class LoadingStore:
-    """Stands for the bookie's store in its service: what requests ask for while `loading` is
-    set. Used on the event loop."""
+    """A replacement of the bookie's store in its service, while `loading` is set.
+
+    Use it on the event loop only.
+    """
 
     failed = None
     queue_full = False
 
     def __init__(self, store: Store) -> None:
-        """The one that is being loaded."""
+        """Create a replacement for the store that is being loaded."""
         self._store = store
         self._waiting = 0
         self._ended = False
         self.ledgers: Mapping[int, LedgerInfo] = {}
-        """Of none can be said what it is."""
+        """Always empty, because the state of no ledger is known yet."""
 
     def end(self) -> None:
-        """The log is loaded, and its store has started."""
+        """Pass waiting reads to the store, which has loaded its log and started."""
         self._ended = True
 
     async def read_blocking(
@@ -58,9 +60,11 @@ class LoadingStore:
         overhead_bytes: int = DEFAULT_OVERHEAD_BYTES,
         room: Room = nullcontext,
     ) -> Entries:
-        """See `LedgerStore.read_blocking`. It waits for what is not loaded yet, and gives up by
-        `NoLedger`. `room` is entered for each attempt, and left while the call waits for the next
-        one."""
+        """Read entries as `LedgerStore.read_blocking` does, after waiting until they are loaded.
+
+        Raises NoLedger if they are not loaded in time. `room` is entered for each attempt, and left
+        while the call waits for the next attempt.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + WAIT_S
         asked = ledger_id, first, max_count, max_bytes, overhead_bytes

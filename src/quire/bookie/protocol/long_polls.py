@@ -7,16 +7,19 @@ from typing import Protocol
 
 
 class PollTarget(Protocol):
-    """What a poll answers to when its waiting is over."""
+    """A request that is answered when its wait is over."""
 
     def ready(self, moved: bool) -> None:
-        """`moved`: the LAC passed what the reader knows; else the time is up, the ledger was
-        fenced, or the bookie stops."""
+        """End the wait.
+
+        `moved` says that the LAC passed the one that the reader knows. Otherwise the time is up,
+        the ledger was fenced, or the bookie stops.
+        """
         ...
 
 
 class LongPoll:
-    """One reader that waits; made by `LongPolls.wait`."""
+    """One waiting reader. `LongPolls.wait` creates it."""
 
     __slots__ = ("_polls", "_timer", "ledger_id", "previous_lac", "target")
 
@@ -38,7 +41,7 @@ class LongPoll:
         self.target.ready(False)
 
     def cancel(self) -> None:
-        """The reader is gone: no answer."""
+        """Stop waiting without an answer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -46,17 +49,20 @@ class LongPoll:
 
 
 class LongPolls:
-    """All readers that wait on one bookie. Dictionaries as sets: the same seed, the same run."""
+    """The readers that wait on one bookie.
+
+    Dictionaries serve as ordered sets, so that the same seed gives the same run.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._waiting: dict[int, dict[LongPoll, None]] = {}
         self._woken: list[LongPoll] = []
-        """What they waited for has come, and they are not told yet."""
+        """The polls whose wait is over and that are not answered yet."""
         self.count = 0
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return the number of waiting readers."""
         return self.count
 
     def __contains__(self, ledger_id: int) -> bool:
@@ -84,22 +90,24 @@ class LongPolls:
                 del self._waiting[poll.ledger_id]
 
     def wake(self, ledger_id: int, lac: int) -> None:
-        """The LAC of this ledger moved. Who waited for that is told by `tell`, once the entries
-        that came with it can be read."""
+        """Wake the readers that wait for this LAC of the ledger.
+
+        `tell` answers them when the entries that arrived with the LAC can be read.
+        """
         for poll in list(self._waiting.get(ledger_id, ())):
             if poll.previous_lac < lac:
                 poll.cancel()
                 self._woken.append(poll)
 
     def tell(self) -> None:
-        """Answer those that were woken, in the event-loop iteration in which they were."""
+        """Answer the readers that were woken, in the same event-loop iteration."""
         if self._woken:
             woken, self._woken = self._woken, []
             for poll in woken:
                 poll.target.ready(True)
 
     def release(self, ledger_id: int) -> None:
-        """Nothing will move there any more: the ledger was fenced or deleted."""
+        """End all waits for a ledger that was fenced or deleted, because its LAC moves no more."""
         for poll in list(self._waiting.get(ledger_id, ())):
             poll.give_up()
 

@@ -1,4 +1,4 @@
-"""Who a bookie serves: clear text or only TLS, which certificates; and the handshakes under way."""
+"""The rules for which clients a bookie serves, and the TLS handshakes in progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quire.net.tls import server_context, server_tls
 
 
 class SecurityCounters(Protocol):
-    """The part of the bookie's counters that is counted here."""
+    """The counters of the bookie that this module increases."""
 
     tls_connections: int
     tls_failures: int
@@ -24,12 +24,12 @@ class SecurityCounters(Protocol):
 
 
 def check_security(config: BookieConfig) -> None:
-    """`TlsConfigError` if the options contradict each other or the files cannot be used."""
+    """Raise TlsConfigError if the options contradict each other or the files cannot be used."""
     if config.tls is None:
         if config.tls_required or config.authorized_roles:
             raise TlsConfigError(
-                "TLS is required, but there is no certificate",
-                remedy="Name the bookie's certificate and key (tls, --tls-cert, --tls-key)",
+                "TLS is required, but no certificate is configured",
+                remedy="Configure the bookie's certificate and key (tls, --tls-cert, --tls-key)",
             )
         return
     if config.authorized_roles and config.tls.client_certificates == "none":
@@ -38,12 +38,14 @@ def check_security(config: BookieConfig) -> None:
             remedy="Set client_certificates (--tls-client-certs) to required",
         )
     if "" in config.authorized_roles:
-        raise TlsConfigError("an authorised role is empty")
+        raise TlsConfigError(
+            "authorized_roles contains an empty role", remedy="Remove the empty role"
+        )
     server_context(config.tls)
 
 
 class Security:
-    """`TlsConfigError` as in `check_security`."""
+    """The TLS settings of a bookie. Creating it raises TlsConfigError as `check_security` does."""
 
     def __init__(
         self,
@@ -77,8 +79,11 @@ class Security:
         return self._tls.reloads_failed if self._tls is not None else 0
 
     def accepts(self, peer: str, certificate: Any) -> bool:
-        """Whether the requests of a secured connection are served; `certificate` is what
-        `getpeercert` says of the client's, verified, or nothing."""
+        """Return whether the requests of a secured connection are served.
+
+        `certificate` is the client's verified certificate as `getpeercert` returns it, or an empty
+        value.
+        """
         self._counters.tls_connections += 1
         if not self._roles:
             return True
@@ -91,8 +96,11 @@ class Security:
         return False
 
     def secure(self, peer: str, transport: asyncio.Transport) -> None:
-        """Begin the handshake, in the background; the transport's protocol gets `connection_made`
-        with a secured one, or `connection_lost`."""
+        """Begin the TLS handshake in the background.
+
+        The transport's protocol then gets `connection_made` with a secured transport, or
+        `connection_lost`.
+        """
         self._handshakes.start(self._secure(peer, transport))
 
     async def _secure(self, peer: str, transport: asyncio.Transport) -> None:
@@ -106,18 +114,18 @@ class Security:
                 )
             secured = True
         except TimeoutError:
-            self._failed(peer, f"not done within {limit_s:g} s")
+            self._failed(peer, f"the handshake was not done within {limit_s:g} s")
         except OSError as error:
             reason = getattr(error, "verify_message", None) or getattr(error, "reason", None)
             self._failed(peer, reason or str(error) or type(error).__name__)
         finally:
             if not secured:
-                transport.abort()  # it may not even have had its turn
+                transport.abort()  # also if it still waited for its turn
 
     def _failed(self, peer: str, reason: str) -> None:
         self._counters.tls_failures += 1
         self._log("tls_handshake_failed", peer=peer, reason=reason)
 
     async def close(self) -> None:
-        """End the handshakes under way; their connections are gone afterwards."""
+        """Cancel the handshakes in progress, which closes their connections."""
         await self._handshakes.close()

@@ -49,11 +49,11 @@ class ClientConnection(Limited, AnswerSink, Protocol):
 
     service: BookieService
     account: Account
-    """The memory that the answers of this connection take."""
+    """The memory that the answers of this connection use."""
     out: list[Buffer]
     """The answers to be sent at the end of this event-loop iteration."""
     polls: dict[PollTarget, LongPoll]
-    """The requests of this connection that wait for news."""
+    """The requests of this connection that wait for a new LAC."""
     secured: bool
 
     @property
@@ -63,7 +63,7 @@ class ClientConnection(Limited, AnswerSink, Protocol):
 
     @property
     def may_wait(self) -> bool:
-        """Whether one more of its requests may wait for news."""
+        """Whether one more of its requests may wait for a new LAC."""
         ...
 
     def wait(self, request: PendingRead, previous_lac: int, timeout_s: float) -> None:
@@ -143,7 +143,7 @@ class Counters:
     add_bytes: int = 0
     add_batches: int = 0
     copies: int = 0
-    """The number of those entries that replication brought."""
+    """The number of these entries that were replicated from other bookies."""
     adds_refused: int = 0
     reads: int = 0
     reads_from_disk: int = 0
@@ -184,6 +184,8 @@ class ServiceTimes:
 
 
 class BookieService:
+    """The part of a bookie that answers the requests of all connections."""
+
     def __init__(
         self,
         store: Store,
@@ -194,7 +196,7 @@ class BookieService:
     ) -> None:
         self.store = store
         self.loading_store: LoadingStore | None = None
-        """The store while the log is being loaded, the same object as `store`; then None."""
+        """A reference to `store` while the log is being loaded. None after that."""
         self.config = config
         self.clock = clock
         self.log = log
@@ -207,9 +209,8 @@ class BookieService:
         self.writable = True
         """Whether ordinary adds are accepted for any ledger."""
         self.loading = False
-        """Whether the log is still being loaded, so that `store` is a `LoadingStore`. Meanwhile no
-        adds are accepted and nothing is fenced, and an entry that is not found may nevertheless be
-        here."""
+        """Whether the log is still being loaded. Then `store` is a `LoadingStore`, no adds are
+        accepted, nothing is fenced, and an entry that is not found may still exist here."""
         self.partly_writable = False
         """Whether some directories accept ordinary adds while `writable` is False. The store must
         then be asked about each ledger."""
@@ -318,11 +319,10 @@ class BookieService:
         elif not flags & HIGH_PRIORITY and not self._takes(ledger_id):
             code = Code.READ_ONLY
         elif not flags & RECOVERY_ADD and store.absence_unknown(ledger_id):
-            code = Code.READ_ONLY  # The fence of the ledger may be lost.
+            code = Code.READ_ONLY  # the fence of the ledger may be lost
         else:
-            # A replicated copy belongs to a ledger that exists, even if it was dropped here: what
-            # was dropped may have been one copy too many. Only the client that wrote the ledger
-            # before must not continue.
+            # A replicated copy belongs to a ledger that exists, even if its entries were dropped
+            # here as superfluous before. Only the former writer of the ledger must not continue.
             again = bool(flags & RECOVERY_ADD)
             code = self._open(
                 ledger_id, key, deleted=Code.FENCED, key_lost=Code.IO_ERROR, again=again
@@ -358,9 +358,8 @@ class BookieService:
         elif info.master_key != key:
             if info.master_key:
                 return Code.UNAUTHORIZED
-            # The ledger's key was lost to damage, which does not make the client's key wrong. A
-            # client that brings copies supplies the key, as it does for a ledger of which nothing
-            # was left.
+            # The ledger's key was lost to damage, so the client's key is not known to be wrong. A
+            # client that writes copies supplies the key, as it does for a ledger that is not here.
             if not again:
                 return key_lost
             self.store.adopt_key(ledger_id, key)

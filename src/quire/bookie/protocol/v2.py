@@ -56,6 +56,8 @@ AUTH_DISABLED = auth_message(AUTH_DISABLED_PLUGIN, b"")
 
 
 class RequestsV2:
+    """The handler of the v2 requests of one connection."""
+
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._service = connection.service
@@ -129,7 +131,7 @@ class RequestsV2:
     ) -> None:
         """Take adds with one key and the same flags (their prefixes are equal).
 
-        They belong to one ledger, or to several ledgers in turn.
+        They belong to one ledger, or to several ledgers that alternate.
         """
         prefix = prefixes[0]
         word, key = int.from_bytes(prefix[4:8], "big"), prefix[8:]
@@ -162,7 +164,7 @@ class RequestsV2:
         at: int,
         size: int,
     ) -> None:
-        """Take adds whose ledgers take turns."""
+        """Take adds whose ledgers alternate."""
         refused = self._batcher.take_each(word & 0xFFFF, key, ledgers, entries, lacs, size)
         start = 0
         for row, code in refused:
@@ -211,7 +213,7 @@ class RequestsV2:
         return [self._view[start:stop] for start, stop in spans]
 
     def submit(self, version: int = 2) -> None:
-        """Hand the adds accepted so far to the store."""
+        """Pass the adds accepted so far to the store."""
         if self._batcher.empty:
             return
         buffers = [*self._carried, *self._take_spans()]
@@ -265,7 +267,7 @@ class RequestsV2:
         if version < 2:
             key = b""
         elif flags & Flag.DO_FENCING and len(key) < KEY_BYTES:
-            raise ProtocolError("a fencing read without a master key")
+            raise ProtocolError("a fencing read request has no master key")
         self._read(version, opcode, flags, key, at)
 
     def refuse(self, word: int, at: int, size: int) -> None:
@@ -287,7 +289,7 @@ class RequestsV2:
             _, _, ledger, entry = READ_REQUEST.unpack_from(self._view, at)
             out.append(read_response(Code.UNAUTHORIZED, ledger, entry, version=version))
         else:
-            raise ProtocolError("a request that cannot be answered by a refusal")
+            raise ProtocolError("the protocol has no refusal for this request")
 
     def _read(self, version: int, opcode: int, flags: int, key: bytes, at: int) -> None:
         connection = self._connection
@@ -321,7 +323,7 @@ class RequestsV2:
         if info is None or info.fenced or service.loading or not self._connection.may_wait:
             return False
         if request.entry_id <= service.store.last_entry_id(ledger):
-            # Answer after the adds that other connections have brought meanwhile, which carry the
+            # Answer after the adds that other connections have received meanwhile. They carry the
             # LAC.
             asyncio.get_running_loop().call_soon(request.ready, True)
             return True

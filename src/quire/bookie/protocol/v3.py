@@ -1,7 +1,7 @@
 """Requests of protocol v3 on one connection (wire-protocol spec, sections 3 and 6).
 
-An accepted add becomes a v2 frame in the log, whatever it came as: the log has one form. Its body
-is what counts, not the ids beside it, which are echoed only (3.4).
+The log has a single format, so an accepted add becomes a v2 frame in the log. The ids inside the
+entry's body count. The ids in the request are only repeated in the answer (3.4).
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ from quire.errors import ProtocolError, StorageError
 from quire.net.frame_buffer import frame_size
 from quire.storage.read.outcomes import NoLedger
 
-ADD = int(Op.ADD)  # an enumeration's arithmetic is slow
+ADD = int(Op.ADD)  # comparing plain integers is faster than comparing enumeration members
 HEAD = struct.Struct(">qqq")  # ledger, entry, last add confirmed
 RECOVERY = int(Flag.RECOVERY_ADD)
 PRIORITY = int(Flag.HIGH_PRIORITY)
 MIN_STRETCH = 4
-"""Fewer requests of one size are not worth looking for their shape."""
+"""The number of adjacent requests of one size from which they are parsed together."""
 
 BASE_BYTES = FRAME_HEADER_BYTES - 4
-"""Of an ADD frame without its length word and its entry."""
+"""The size of an ADD frame without its length word and its entry."""
 MAX_LIST_BYTES = MAX_FRAME_BYTES - 1024
 
 _IDS = ("ledgerId", "entryId")
@@ -81,12 +81,14 @@ repeats from it."""
 
 
 class RequestsV3:
+    """The handler of the v3 requests of one connection."""
+
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._service = connection.service
         self._batcher = AddBatcher(connection.service)
         self._pieces: list[Buffer] = []
-        """Of the frames of the batch: head, body, head, body."""
+        """The frames of the batch as alternating heads and bodies."""
         self._answers = AddAnswers(connection)
         self._handlers: dict[int, Callable[[Request, int], None]] = {
             Op.READ: self._read,
@@ -100,8 +102,11 @@ class RequestsV3:
         }
 
     def take(self, view: memoryview, at: int, end: int, size: int) -> int:
-        """The request of `size` bytes at `at`, and those of its size and shape behind it, or the
-        first of these; the offset behind them. ProtocolError: it is none."""
+        """Handle the request of `size` bytes at `at`, and return the offset after it.
+
+        Adjacent requests of the same size and shape may be handled in the same call. Raises
+        ProtocolError if this is not a request.
+        """
         count = min(equal_frames(view, at, end, size), self._batcher.most(size))
         if count >= MIN_STRETCH:
             stretch = stretch_of(view, at, size, count)
@@ -133,7 +138,7 @@ class RequestsV3:
         elif op == ADD:
             self._add(request, txn)
         else:
-            self.submit()  # what comes behind an add in one chunk sees it
+            self.submit()  # a request after an add in the same chunk sees that add
             handler = self._handlers.get(op)
             if handler is not None:
                 handler(request, txn)
@@ -141,8 +146,11 @@ class RequestsV3:
                 self._connection.out.append(frame(response(op, txn, Code.BAD_REQUEST)))
 
     def refuse(self, payload: memoryview) -> None:
-        """One request of a peer that is not served (1.6): it may say who it is and secure the
-        connection. ProtocolError: it is none."""
+        """Refuse a request of a peer that is not served (1.6).
+
+        The peer may still authenticate and secure the connection. Raises ProtocolError if this is
+        not a request.
+        """
         request = self._parsed(payload)
         op: int = request.header.operation
         txn: int = request.header.txnId
@@ -155,7 +163,7 @@ class RequestsV3:
             self._connection.out.append(frame(response(op, txn, Code.UNAUTHORIZED)))
 
     def _failed(self, request: Request, txn: int, code: int) -> bytes:
-        """A refusal that does not depend on what the request asks for."""
+        """Return a refusal that does not depend on the content of the request."""
         op: int = request.header.operation
         answer = response(op, txn, code)
         if op in _PARTS:
@@ -172,14 +180,14 @@ class RequestsV3:
         add = request.addRequest
         body, key = add.body, add.masterKey
         flags = PRIORITY if request.header.priority else 0
-        recovery = add.HasField("flag")  # it has one value only
+        recovery = add.HasField("flag")  # the only flag is that of a recovery add
         if recovery:
             flags |= RECOVERY
         ledger: int = add.ledgerId
         if len(body) < MIN_ENTRY_BYTES:
             code: int = Code.BAD_REQUEST
         elif len(key) != KEY_BYTES:
-            code = Code.UNAUTHORIZED  # it is a SHA-1: another length is the key of no ledger
+            code = Code.UNAUTHORIZED  # a key is a SHA-1, so no ledger has a key of another length
         else:
             ledger, entry, lac = HEAD.unpack_from(body)
             size = FRAME_HEADER_BYTES + len(body)
@@ -227,7 +235,7 @@ class RequestsV3:
             self._answers.waiting.append((ledger, echoed))
 
     def submit(self) -> None:
-        """Hand what was accepted so far to the store."""
+        """Pass the adds accepted so far to the store."""
         if self._batcher.empty:
             return
         pieces, self._pieces = self._pieces, []
@@ -357,7 +365,7 @@ class RequestsV3:
             self._connection.out.append(frame(response(Op.START_TLS, txn, Code.BAD_REQUEST)))
 
     def _auth(self, request: Request, txn: int) -> None:
-        """Nobody has to say who they are here, which is how Apache's client understands it."""
+        """Answer as Apache's bookies do if authentication is disabled."""
         answer = response(Op.AUTH, txn, Code.OK)
         answer.authResponse.authPluginName = AUTH_DISABLED_PLUGIN
         answer.authResponse.payload = b""

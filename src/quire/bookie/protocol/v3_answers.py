@@ -1,4 +1,4 @@
-"""Requests of protocol v3 that wait for their answer, each with what it will say."""
+"""The answers to requests of protocol v3 that have to wait."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from quire.errors import StorageError
 from quire.storage.segment.batch import LogBatch
 
 Echoed = tuple[Sequence[bytes], bytes, Sequence[bytes]]
-"""Transactions, ledger and entries of adds as they came, as varints: those of a list have one
-size."""
+"""The transactions, the ledger and the entries of adds as they arrived, as varints. All varints of
+a list have the same size."""
 
 
 class AddAnswers:
-    """Who is to be told of a batch of adds."""
+    """The answers to the adds of one batch."""
 
     __slots__ = ("_connection", "deferred", "waiting")
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self.waiting: list[tuple[int, Echoed]] = []
-        """With the ledger that they add to. Answered when the batch is synced."""
+        """The adds that are answered when the batch is durable, each with its ledger."""
         self.deferred: list[tuple[int, Echoed]] = []
-        """Answered when it is queued: durable with the next force only (6.9)."""
+        """The deferred adds, which are answered when the batch is queued. Only the next force makes
+        them durable (6.9)."""
 
     def accepted(self) -> None:
         self._send(self.deferred, Code.OK)
@@ -44,7 +45,7 @@ class AddAnswers:
         if error is None:
             self._send(waiting, Code.OK)
             return
-        if refused:  # before they were accepted
+        if refused:  # the batch failed before `accepted` was called
             self.deferred = [one for one in self.deferred if one not in refused]
         self._send(waiting + refused, self._connection.service.code_of(error))
 
@@ -54,6 +55,8 @@ class AddAnswers:
 
 
 class WriteLacAnswer:
+    """The answer to a WRITE_LAC request, which is called with its code."""
+
     __slots__ = ("_connection", "_ledger_id", "_txn")
 
     def __init__(self, connection: ClientConnection, txn: int, ledger_id: int) -> None:
@@ -86,10 +89,10 @@ class ReadV3(PendingRead):
         self.txn = txn
         self.with_lac = with_lac
         self.is_poll = False
-        """Whether it is a long poll, which gets the proof of the LAC as well, where that is an
-        explicit one: no entry proves it, and the reader would have to ask for it."""
+        """Whether it is a long poll. Its answer also contains an explicit LAC, which no entry
+        proves, so that the reader does not have to request it."""
         self.moved_at_ms = 0
-        """When the LAC moved that this long poll waited for (calendar)."""
+        """The Unix time in milliseconds when the LAC moved for which this long poll waited."""
 
     def failed(self, code: int) -> bytes:
         return self._build(code, self.entry_id)
@@ -123,8 +126,10 @@ class ReadV3(PendingRead):
 
 
 class Piggyback(ReadV3):
-    """A long poll that wants the entry behind the LAC it knows. Where there is none to give, it
-    gets the LAC alone."""
+    """A long poll for the entry after the LAC that the reader knows.
+
+    If that entry cannot be given, the answer contains only the LAC.
+    """
 
     __slots__ = ("previous_lac",)
 
@@ -144,19 +149,19 @@ class Piggyback(ReadV3):
         return self._build(code, LAST_ENTRY)
 
     def found(self, entries: Sequence[Buffer]) -> bytes:
-        if self.nothing_new:  # on this bookie already, but nobody knows that it is acknowledged
+        if self.nothing_new:  # the entry is here, but is not known to be acknowledged
             return self._build(Code.OK, LAST_ENTRY, with_lac=True)
         return super().found(entries)
 
 
 def _explicit_lac(connection: ClientConnection, ledger_id: int) -> bytes | None:
-    """The packet that the writer has sent last."""
+    """Return the last explicit LAC that the writer has sent, or None."""
     info = connection.service.store.ledgers.get(ledger_id)
     return None if info is None else info.explicit_lac
 
 
 class ReadLac(ReadV3):
-    """The last entry, and the explicit LAC (6.6)."""
+    """A READ_LAC request, whose answer has the last entry and the explicit LAC (6.6)."""
 
     __slots__ = ()
 

@@ -313,7 +313,10 @@ def zookeeper_acls(asked: Asked) -> KeyOutcome:
 def explicit_version(asked: Asked) -> KeyOutcome:
     if whole(asked.value) in (2, 3):
         return taken(client__ledger_metadata_version=whole(asked.value))
-    return ignored("Quire stores new ledgers in format 2 or 3; the default is 3")
+    return refused(
+        f"{asked.value} is not a format in which Quire can store new ledgers. Set it to 2 or 3, or "
+        "remove the key, and Quire uses format 3"
+    )
 
 
 def bytes_per_s(asked: Asked) -> KeyOutcome:

@@ -139,7 +139,7 @@ def replicate(
 
 def _failed(result: ReplicateResult | ReplicatePreview) -> int | None:
     for one in result.failed:
-        click.echo(f"Error: {one.error}", err=True)
+        click.echo(f"error: {one.error}", err=True)
     return 1 if result.failed else None
 
 

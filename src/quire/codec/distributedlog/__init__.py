@@ -1,4 +1,4 @@
-"""DistributedLog's formats: records, segments, names and positions of streams.
+"""DistributedLog's formats: the records, segments, names and positions of streams.
 
 Start with `record`.
 """

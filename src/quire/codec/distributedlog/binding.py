@@ -1,27 +1,28 @@
-"""The node that makes a path a namespace, namespace URIs, and access rights
-(distributedlog spec, 2.1 and 2.8).
+"""The node that makes a path a namespace, namespace URIs, and access rights.
 
-The node's data is text in three lines, without an end of line after the last:
+Source: distributedlog spec, 2.1 and 2.8. The node's data is text in three lines, without a newline
+after the last:
 
     1
     BKDL
-    {"1":{"str":"..."}, ...}        a Thrift struct in TJSON, written without blanks
+    {"1":{"str":"..."}, ...}        a Thrift struct as TJSON, written without blanks
 
-| id | type | field                                     | where it is missing            |
-|----|------|-------------------------------------------|--------------------------------|
-| 1  | str  | ZooKeeper of the bookies, for writers     | an error                       |
-| 2  | str  | ledgers root                              | an error                       |
-| 3  | tf   | check txids; nothing looks at it          | 1                              |
-| 4  | tf   | segments carry a region                   | 0                              |
-| 5  | str  | ZooKeeper of the bookies, for readers     | field 1                        |
-| 6  | str  | ZooKeeper of the streams, for writers     | the host of the namespace URI  |
-| 7  | str  | ZooKeeper of the streams, for readers     | field 6                        |
-| 8  | str  | root of the access rights                 | none: everything is allowed    |
-| 9  | i64  | number of a stream's first segment        | 1                              |
-| 10 | tf   | federated                                 | 0                              |
+| id | type | field                                         | if it is missing               |
+|----|------|-----------------------------------------------|--------------------------------|
+| 1  | str  | ZooKeeper of the bookies, for writers         | an error                       |
+| 2  | str  | ledgers root                                  | an error                       |
+| 3  | tf   | check txids; no program reads it              | 1                              |
+| 4  | tf   | segments contain a region                     | 0                              |
+| 5  | str  | ZooKeeper of the bookies, for readers         | field 1                        |
+| 6  | str  | ZooKeeper of the streams, for writers         | the host of the namespace URI  |
+| 7  | str  | ZooKeeper of the streams, for readers         | field 6                        |
+| 8  | str  | root of the access rights                     | none: everything is allowed    |
+| 9  | i64  | number of a stream's first segment            | 1                              |
+| 10 | tf   | federated                                     | 0                              |
 
-Access rights of a stream are a struct of `tf` fields that deny: 1 write, 2 truncate, 3 delete,
-4 acquire, 5 release. Without data, or without the field, it is allowed.
+The types are str (text), tf (a boolean as 0 or 1) and i64 (a signed number). The access rights of a
+stream are a struct of tf fields, each of which denies something: 1 write, 2 truncate, 3 delete, 4
+acquire, 5 release. Without data, or without the field, it is allowed.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ _BACKEND_SCHEMES = (SCHEME, f"{SCHEME}-bk")
 
 @dataclass(frozen=True, slots=True)
 class NamespaceBinding:
-    """Which BookKeeper cluster a namespace writes to, and what its streams have in common."""
+    """The BookKeeper cluster that a namespace uses, and the settings that its streams share."""
 
     bookies_zookeeper: str
-    """`host:port,host:port`."""
+    """The servers, as `host:port,host:port`."""
     ledgers_root: str
     bookies_zookeeper_for_readers: str
     streams_zookeeper: str
@@ -58,16 +59,18 @@ class NamespaceBinding:
     check_txids: bool = True
     encode_region: bool = False
     access_root: str | None = None
-    """Relative to the namespace; begins with `.` or `<`. None: no access rights."""
+    """The root of the access rights, relative to the namespace. It begins with `.` or `<`. None
+    means that there are no access rights."""
     first_lssn: int = FIRST_LSSN
     federated: bool = False
 
     @classmethod
     def of_one(cls, zookeeper: str, ledgers_root: str) -> NamespaceBinding:
-        """Streams and ledgers in one ZooKeeper: the usual case."""
+        """Return a binding with streams and ledgers in one ZooKeeper, which is the usual case."""
         return cls(zookeeper, ledgers_root, zookeeper, zookeeper, zookeeper)
 
     def to_bytes(self) -> bytes:
+        """Return the data of the node."""
         fields: list[tuple[int, str, Value]] = [
             (1, TEXT, self.bookies_zookeeper),
             (2, TEXT, self.ledgers_root),
@@ -87,8 +90,17 @@ class NamespaceBinding:
 
     @classmethod
     def from_bytes(cls, data: bytes, zookeeper: str) -> NamespaceBinding:
-        """Of a node's data that is not empty; `zookeeper` are the servers of the URI that led
-        there. Raises MetadataError, for everything that a Java client refuses."""
+        """Decode the data of a node, which must not be empty.
+
+        Everything that a Java client refuses is an error.
+
+        Args:
+            data: The data of the node.
+            zookeeper: The servers in the namespace URI.
+
+        Raises:
+            MetadataError: The binding is missing, damaged or of an unknown form.
+        """
         if not data:
             raise MetadataError("the namespace is not bound to a cluster")
         try:
@@ -96,7 +108,10 @@ class NamespaceBinding:
         except ValueError:
             raise MetadataError(f"the binding of a namespace is damaged: {data[:80]!r}") from None
         if version != _VERSION:
-            raise MetadataError(f"the binding of a namespace has version {version[:20]!r}")
+            raise MetadataError(
+                f"the binding of a namespace has version {version[:20]!r}, but only "
+                f"{_VERSION!r} is known"
+            )
         if kind != _TYPE:
             raise MetadataError(f"the binding of a namespace is of type {kind[:20]!r}, not {_TYPE}")
         try:
@@ -128,38 +143,47 @@ def _text(fields: dict[int, Value], number: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceURI:
-    """`distributedlog://h1:2181;h2:2181/path`."""
+    """A namespace URI, such as `distributedlog://h1:2181;h2:2181/path`."""
 
     servers: str
-    """`h1:2181,h2:2181`, as ZooKeeper clients want them."""
+    """The servers in the form that ZooKeeper clients need: `h1:2181,h2:2181`."""
     path: str
-    """Of the namespace, absolute."""
+    """The absolute path of the namespace."""
 
     def __str__(self) -> str:
         return f"{SCHEME}://{self.servers.replace(',', ';')}{self.path}"
 
     @classmethod
     def parse(cls, text: str) -> NamespaceURI:
-        """Raises MetadataURIError."""
+        """Parse a namespace URI.
+
+        Raises:
+            MetadataURIError: The text is not a namespace URI.
+        """
         remedy = f"Use {SCHEME}://HOST:PORT;HOST:PORT/path"
         try:
             parts = urlsplit(text)
         except ValueError as error:
-            raise MetadataURIError(f"{text!r} is no URI: {error}", remedy=remedy) from None
+            raise MetadataURIError(f"{text!r} is not a URI: {error}", remedy=remedy) from None
         if parts.scheme not in _BACKEND_SCHEMES:
             raise MetadataURIError(f"{text!r} is not the URI of a namespace", remedy=remedy)
         servers = parts.netloc.replace(";", ",")
         if not all(servers.split(",")) or parts.query or parts.fragment:
-            raise MetadataURIError(f"{text!r} names no servers, or too much", remedy=remedy)
+            raise MetadataURIError(
+                f"{text!r} names no servers, or has a query or a fragment", remedy=remedy
+            )
         path = parts.path.rstrip("/")
         if not path or any(part in ("", ".", "..") for part in path.split("/")[1:]):
-            raise MetadataURIError(f"{text!r} has no path of a namespace", remedy=remedy)
+            raise MetadataURIError(f"{text!r} has no valid path of a namespace", remedy=remedy)
         return cls(servers, path)
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRights:
-    """What a stream's access node denies. Kept by Java's library, and enforced by nobody."""
+    """The actions that the access node of a stream denies.
+
+    Java's library stores the node, and no program enforces it.
+    """
 
     deny_write: bool = False
     deny_truncate: bool = False
@@ -169,7 +193,11 @@ class AccessRights:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> AccessRights:
-        """Raises MetadataError."""
+        """Decode the data of an access node.
+
+        Raises:
+            MetadataError: The data is damaged.
+        """
         if not data:
             return cls()
         try:

@@ -1,12 +1,12 @@
-"""How bodies of entries and of record sets are compressed (distributedlog spec, 3.1).
+"""The compression of entries and of record sets (distributedlog spec, 3.1).
 
-| code | name | stored form                                                             |
-|------|------|-------------------------------------------------------------------------|
-| 0    | none | the body; both lengths of the header are equal                          |
-| 1    | lz4  | one raw LZ4 block: no frame, no length, no checksum                     |
-| 2, 3 |      | nothing. Java reads such a body as it is; here it is refused            |
+| code | name | stored form                                                                      |
+|------|------|----------------------------------------------------------------------------------|
+| 0    | none | the body; both lengths in the header are equal                                   |
+| 1    | lz4  | one raw LZ4 block, without frame, length or checksum                             |
+| 2, 3 |      | undefined; Java reads such a body as uncompressed, and Quire refuses it          |
 
-The format has no code for snappy or zstd. LZ4 is loaded when it is first needed.
+The format has no code for snappy or zstd. The library for LZ4 is loaded when it is first needed.
 """
 
 from __future__ import annotations
@@ -23,23 +23,29 @@ CODEC_BITS = 0b11
 
 
 class Compression(enum.IntEnum):
+    """A compression that the format has."""
+
     NONE = 0
     LZ4 = 1
 
     @classmethod
     def parse(cls, name: str) -> Compression:
-        """`lz4`, `none` ... Raises UsageError."""
+        """Return the compression with this name, such as "lz4" or "none".
+
+        Raises:
+            UsageError: There is no such compression.
+        """
         try:
             return cls[name.upper()]
         except KeyError:
             raise UsageError(
                 f"there is no compression {name!r}",
-                remedy="Use none or lz4: the format of streams has no others",
+                remedy="Use none or lz4, because the format of streams has no others",
             ) from None
 
 
 class _Lz4:
-    """The two functions that are used of the library, with their types."""
+    """The two functions of the library that are used, with their types."""
 
     compress: Callable[[Buffer], bytes]
     decompress: Callable[[Buffer, int], bytes]
@@ -75,8 +81,13 @@ def _lz4() -> _Lz4:
 
 
 def compress(compression: Compression, body: bytes) -> tuple[Compression, bytes]:
-    """The stored form, and the code that it has to carry: a body that would not become shorter is
-    kept as it is. Raises UsageError if the library is missing."""
+    """Return the stored form of a body, and the code for its header.
+
+    A body that would not become shorter is kept as it is.
+
+    Raises:
+        UsageError: The library is not installed.
+    """
     if compression is Compression.LZ4 and body:
         stored = _lz4().compress(body)
         if len(stored) < len(body):
@@ -85,13 +96,19 @@ def compress(compression: Compression, body: bytes) -> tuple[Compression, bytes]
 
 
 def check_lengths(code: int, size_bytes: int, stored_bytes: int, room_bytes: int) -> None:
-    """The three numbers of a header, against each other and against what is there."""
+    """Check the three numbers of a header against each other and against the bytes that follow it.
+
+    Raises:
+        StreamFormatError: They do not fit together.
+    """
     if code > Compression.LZ4:
         raise StreamFormatError(f"compression code {code} is not defined")
     if size_bytes < 0 or stored_bytes < 0:
         raise StreamFormatError(f"a length is negative: {size_bytes}, stored {stored_bytes}")
     if stored_bytes > room_bytes:
-        raise StreamFormatError(f"{stored_bytes} bytes are announced, {room_bytes} are there")
+        raise StreamFormatError(
+            f"the header says {stored_bytes} bytes, but only {room_bytes} follow it"
+        )
     if code == Compression.NONE and size_bytes != stored_bytes:
         raise StreamFormatError(
             f"the body is not compressed, but its lengths differ: {size_bytes}, {stored_bytes}"
@@ -99,16 +116,21 @@ def check_lengths(code: int, size_bytes: int, stored_bytes: int, room_bytes: int
 
 
 def expand(block: Buffer, size_bytes: int, limit_bytes: int) -> bytes:
-    """The `size_bytes` bytes that an LZ4 block stands for."""
+    """Return the `size_bytes` bytes of an LZ4 block.
+
+    Raises:
+        StreamFormatError: The block is damaged, or expands to another number of bytes.
+    """
     if size_bytes > limit_bytes:
         raise StreamFormatError(
-            f"an LZ4 block claims to hold {size_bytes} bytes, more than the {limit_bytes} allowed"
+            f"the header of an LZ4 block says {size_bytes} bytes, but at most {limit_bytes} are "
+            "allowed"
         )
     if not size_bytes and not len(block):
         return b""
     data = _lz4().decompress(block, size_bytes)
     if len(data) != size_bytes:
         raise StreamFormatError(
-            f"an LZ4 block holds {len(data)} bytes, {size_bytes} were announced"
+            f"an LZ4 block contains {len(data)} bytes, but its header says {size_bytes}"
         )
     return data

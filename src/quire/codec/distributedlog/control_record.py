@@ -1,19 +1,21 @@
-"""What Quire keeps in control records: they are stored in order with the records of a stream, and
-no reader of Apache's shows them to an application.
+"""The content of Quire's control records, which are stored in order with the records of a stream.
 
-    "quire:1 "   8  ours, and the version
-    items           one after the other: kind 1, length 4, that many bytes
+Readers of Apache never deliver them to an application. All integers are big-endian; lengths and
+counts are unsigned, and other numbers signed.
 
-| kind | item            | bytes                                                              |
+    "quire:1 "   8  marks a control record of Quire, with the version 1
+    items           one after the other: kind (1), length of the content in bytes (4), content
+
+| kind | item            | content                                                            |
 |------|-----------------|--------------------------------------------------------------------|
-| `p`  | producer mark   | first sequence 8, count 4, producer id                             |
-| `s`  | producers       | number 4, then for each, by id: last sequence 8, position 3 x 8,   |
-|      |                 | length of the id 1, id                                             |
+| `p`  | producer mark   | first sequence (8), count (4), producer id                         |
+| `s`  | producers       | number (4), then for each, in the order of the ids: last sequence  |
+|      |                 | (8), its position (3 x 8), length of the id (1), id                |
 | `f`  | fencing token   | the token                                                          |
-| `t`  | creation time   | milliseconds since 1970, 8                                         |
+| `t`  | creation time   | milliseconds since 1970 (8)                                        |
 
-Ids and tokens are UTF-8. A kind that is not known here is skipped: what must not be overlooked
-needs another version. Payloads that do not begin with `quire:` are somebody else's: `control` and
+Ids and tokens are UTF-8. An item of an unknown kind is skipped. What must not be overlooked needs
+another version. Payloads that do not begin with `quire:` belong to others: `control` and
 `keepalive` are Apache's.
 """
 
@@ -30,9 +32,9 @@ from quire.errors import UsageError
 OURS = b"quire:"
 MAGIC = OURS + b"1 "
 MAX_ID_BYTES = 64
-"""Of a producer's id and of a fencing token, in UTF-8."""
+"""The largest size, in bytes of UTF-8, of a producer id and of a fencing token."""
 MAX_PRODUCERS = 8_192
-"""Of one list, so that it always fits into a record."""
+"""The largest number of producers in one list, so that the list always fits into a record."""
 MAX_SEQUENCE = 2**63 - 1
 
 ITEM = struct.Struct(">cI")  # kind, length
@@ -45,8 +47,10 @@ _INT64_END = 2**63
 
 @dataclass(frozen=True, slots=True)
 class ProducerMark:
-    """The next `count` user records of the same entry are this producer's, numbered by it from
-    `first_sequence` on. Members of record sets count one by one."""
+    """A mark for the next `count` user records of the same entry, which are from this producer.
+
+    The producer numbered them from `first_sequence` on. Members of record sets count one by one.
+    """
 
     producer_id: str
     first_sequence: int
@@ -55,28 +59,33 @@ class ProducerMark:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
+    """The last record of a producer."""
+
     last_sequence: int
     last_dlsn: DLSN
-    """Of the record with that sequence."""
+    """The position of the record with that sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Producers:
-    """Where all producers are, by id: who goes on need not read what lies before."""
+    """The states of all producers, by id.
+
+    With them a new writer need not read the earlier records.
+    """
 
     states: Mapping[str, ProducerState]
 
 
 @dataclass(frozen=True, slots=True)
 class FencingToken:
-    """From here on appends have to name this token; an empty one means none."""
+    """The fencing token that appends must name from here on. An empty one means none."""
 
     token: str
 
 
 @dataclass(frozen=True, slots=True)
 class CreationTime:
-    """When the records that follow were appended, up to the next of these."""
+    """The time at which the following records were appended, up to the next such item."""
 
     time_ms: int
 
@@ -88,7 +97,11 @@ ControlItem = ProducerMark | Producers | FencingToken | CreationTime
 
 
 def encode_control(*items: ControlItem) -> bytes:
-    """The payload of one control record. Raises UsageError for what the format cannot hold."""
+    """Return the payload of a control record.
+
+    Raises:
+        UsageError: The format cannot store an item.
+    """
     parts = [MAGIC]
     for item in items:
         kind, body = _encode_item(item)
@@ -104,7 +117,7 @@ def _encode_item(item: ControlItem) -> tuple[bytes, bytes]:
     if isinstance(item, FencingToken):
         return b"f", _encode_id(item.token, "a fencing token", empty=True)
     if not -_INT64_END <= item.time_ms < _INT64_END:
-        raise UsageError(f"{item.time_ms} ms is no time")
+        raise UsageError(f"{item.time_ms} ms is not a time: it does not fit into 64 bits")
     return b"t", TIME.pack(item.time_ms)
 
 
@@ -117,19 +130,24 @@ def _encode_mark(mark: ProducerMark) -> bytes:
 
 def _encode_producers(producers: Producers) -> bytes:
     if len(producers.states) > MAX_PRODUCERS:
-        raise UsageError(f"{len(producers.states)} producers are more than {MAX_PRODUCERS}")
+        raise UsageError(
+            f"{len(producers.states)} producers are too many: the limit is {MAX_PRODUCERS}"
+        )
     parts = [COUNT.pack(len(producers.states))]
     for producer_id, state in sorted(producers.states.items()):
         if not 0 <= state.last_sequence <= MAX_SEQUENCE:
-            raise UsageError(f"{state.last_sequence} is no sequence of a producer")
+            raise UsageError(f"{state.last_sequence} is not a sequence number of a producer")
         encoded = _encode_id(producer_id)
         parts += (PRODUCER.pack(state.last_sequence, *state.last_dlsn, len(encoded)), encoded)
     return b"".join(parts)
 
 
 def check_token(token: str) -> str:
-    """Return `token`. Raises UsageError if it is not a valid fencing token; an empty one means
-    none."""
+    """Return `token`. An empty one means none.
+
+    Raises:
+        UsageError: The token is too long.
+    """
     size = len(token.encode(errors="surrogatepass"))
     if size > MAX_ID_BYTES:  # do not reveal the token itself
         raise UsageError(f"a fencing token has at most {MAX_ID_BYTES} bytes, not {size}")
@@ -140,7 +158,7 @@ def _encode_id(text: str, what: str = "a producer id", *, empty: bool = False) -
     try:
         data = text.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{text!r} cannot be {what}: it is no valid text") from None
+        raise UsageError(f"{text!r} cannot be {what}: it is not valid Unicode") from None
     if not empty and not data:
         raise UsageError(f"{what} must not be empty")
     if len(data) > MAX_ID_BYTES:
@@ -152,14 +170,15 @@ def _encode_id(text: str, what: str = "a producer id", *, empty: bool = False) -
 
 
 def is_ours(payload: bytes) -> bool:
-    """Whether a control record's payload was written by Quire, in whatever version."""
+    """Return whether the payload of a control record was written by Quire, in any version."""
     return payload.startswith(OURS)
 
 
 def decode_control(payload: bytes) -> list[ControlItem]:
-    """What a control record says; nothing if it is not ours.
+    """Return the items of a control record. The list is empty if the record is not one of Quire's.
 
-    Raises StreamFormatError if it is damaged, or of a version that is not known here.
+    Raises:
+        StreamFormatError: The record is damaged or has an unknown version.
     """
     if not is_ours(payload):
         return []
@@ -170,7 +189,7 @@ def decode_control(payload: bytes) -> list[ControlItem]:
     while at < len(payload):
         start = at + ITEM.size
         if start > len(payload):
-            raise StreamFormatError("a control record is cut short")
+            raise StreamFormatError("a control record is cut off")
         kind, size = ITEM.unpack_from(payload, at)
         at = start + size
         if at > len(payload):
@@ -187,7 +206,7 @@ def decode_control(payload: bytes) -> list[ControlItem]:
 def _decode_mark(body: bytes) -> ProducerMark:
     first, count = MARK.unpack_from(body)
     if first < 0 or count < 1 or first + count - 1 > MAX_SEQUENCE:
-        raise StreamFormatError(f"a producer's mark says {count} records from {first}")
+        raise StreamFormatError(f"a producer mark is invalid: {count} records from {first}")
     return ProducerMark(_decode_id(body[MARK.size :]), first, count)
 
 
@@ -202,10 +221,12 @@ def _decode_producers(body: bytes) -> Producers:
         start = at + PRODUCER.size
         at = start + size
         if at > len(body):
-            raise StreamFormatError("a list of producers is cut short")
+            raise StreamFormatError("a list of producers is cut off")
         states[_decode_id(body[start:at])] = ProducerState(last, DLSN(lssn, entry_id, slot_id))
     if at != len(body) or len(states) != count:
-        raise StreamFormatError(f"a list of {count} producers has other contents")
+        raise StreamFormatError(
+            f"a list of {count} producers has further bytes, or names a producer twice"
+        )
     return Producers(states)
 
 
@@ -220,7 +241,9 @@ def _decode_time(body: bytes) -> CreationTime:
 
 def _decode_id(data: bytes, *, empty: bool = False) -> str:
     if len(data) > MAX_ID_BYTES or not (data or empty):
-        raise StreamFormatError(f"an id of {len(data)} bytes in a control record")
+        raise StreamFormatError(
+            f"an id in a control record has an invalid length, {len(data)} bytes"
+        )
     return data.decode()
 
 

@@ -1,12 +1,13 @@
 """DLSN: the position of a record in a stream (distributedlog spec, 1.2).
 
-| version | bytes | layout                                                                   |
-|---------|-------|--------------------------------------------------------------------------|
-| 1       | 25    | `01`, int64 segment, int64 entry, int64 slot; written                    |
-| 0       | 200   | `00`, the same three, zeros to the end; read only. The length is a slip  |
-|         |       | of the first release: 25 bytes counted in bits                           |
+| version | bytes | layout                                                                      |
+|---------|-------|-----------------------------------------------------------------------------|
+| 1       | 25    | `01`, segment, entry, slot; written                                         |
+| 0       | 200   | `00`, the same numbers, and zeros to the end; only read. The length is a    |
+|         |       | mistake of the first release, which counted 25 bytes in bits                |
 
-As text, in the nodes of subscriptions: standard Base64, with padding, of these bytes.
+The numbers are signed, big-endian and 64 bits wide. In the nodes of subscriptions these bytes are
+stored as standard Base64 with padding.
 """
 
 from __future__ import annotations
@@ -30,55 +31,66 @@ _POSITION_REMEDY = "Use the text of a record's position, such as 5:12:3"
 
 
 class DLSN(NamedTuple):
-    """Ordered: by segment, then entry, then slot."""
+    """A position in a stream. Positions are ordered by segment, then entry, then slot."""
 
     lssn: int
-    """Number of the segment."""
+    """The number of the segment."""
     entry_id: int
-    """In the segment's ledger."""
+    """The id of the entry in the segment's ledger."""
     slot_id: int
-    """In the entry; a record set takes as many slots as it has members."""
+    """The slot in the entry. A record set takes as many slots as it has members."""
 
     def to_bytes(self) -> bytes:
+        """Return the position in version 1."""
         return V1.pack(VERSION, *self)
 
     @classmethod
     def from_bytes(cls, data: Buffer) -> DLSN:
-        """Raises StreamFormatError for anything but the two forms, to the byte."""
+        """Decode a position of either version.
+
+        Raises:
+            StreamFormatError: The bytes are not exactly one of the two forms.
+        """
         size = len(data)
         version = data[0] if size else None
         if (version, size) not in ((1, V1.size), (0, V0_BYTES)):
             raise StreamFormatError(f"{bytes(data[:25]).hex()} ({size} bytes) is not a DLSN")
         if any(data[V1.size :]):
-            raise StreamFormatError("a DLSN of version 0 has something behind its slot")
+            raise StreamFormatError("a DLSN of version 0 has data after its slot")
         _, lssn, entry_id, slot_id = V1.unpack_from(data)
         return cls(lssn, entry_id, slot_id)
 
     def to_text(self) -> str:
+        """Return the stored text of the position."""
         return b64encode(self.to_bytes()).decode("ascii")
 
     @classmethod
     def from_text(cls, text: str) -> DLSN:
-        """What `to_text` makes, and version 0 in Base64. Raises StreamFormatError."""
+        """Decode the stored text of a position of either version.
+
+        Raises:
+            StreamFormatError: The text is not the standard Base64 of a position.
+        """
         try:
             data = b64decode(text, validate=True)
         except (binascii.Error, ValueError):
-            raise StreamFormatError(f"{text[:60]!r} is not a DLSN: no Base64") from None
+            raise StreamFormatError(f"{text[:60]!r} is not a DLSN: it is not Base64") from None
         if b64encode(data).decode("ascii") != text:
             raise StreamFormatError(
-                f"{text[:60]!r} is not a DLSN: not the usual Base64 of its bytes"
+                f"{text[:60]!r} is not a DLSN: it is not the standard Base64 of its bytes"
             )
         return cls.from_bytes(data)
 
     def __str__(self) -> str:
-        """For people: `5:12:3`. `parse` reads it."""
+        """Return the form for people, such as `5:12:3`, which `parse` reads."""
         return f"{self.lssn}:{self.entry_id}:{self.slot_id}"
 
     @classmethod
     def parse(cls, text: str) -> DLSN:
-        """Return the position that a text names: `5:12:3`, or Base64 as stored.
+        """Return the position that a person wrote, as `5:12:3` or in the stored form.
 
-        Raises UsageError, which is a ValueError too, if the text is not a position.
+        Raises:
+            UsageError: The text is not a position. This error is a ValueError as well.
         """
         check_type("a position", text, str)
         match = _READABLE.fullmatch(text)
@@ -95,14 +107,15 @@ class DLSN(NamedTuple):
         return cls(lssn, entry_id, slot_id)
 
     def next_slot(self) -> DLSN:
-        """The least position behind this one."""
+        """Return the lowest position after this one."""
         return DLSN(self.lssn, self.entry_id, self.slot_id + 1)
 
     def next_segment(self) -> DLSN:
+        """Return the first position of the next segment."""
         return DLSN(self.lssn + 1, 0, 0)
 
 
 INITIAL_DLSN = DLSN(FIRST_LSSN, 0, 0)
 NON_INCLUSIVE_LOWER_BOUND = DLSN(FIRST_LSSN, 0, -1)
-"""Of a subscription that has stored no position."""
+"""The position of a subscription that has stored none."""
 INVALID_DLSN = DLSN(UNASSIGNED_LSSN, -1, -1)

@@ -1,12 +1,19 @@
-"""The envelope of an entry, in segments of layout 4 and 5 (distributedlog spec, 3.1).
+"""The envelope of an entry in segments of layout 4 and 5 (distributedlog spec, 3.1).
 
-0   1  version, 1
-1   4  flags: bits 0 and 1 the compression, the rest is written as 0 and not looked at
-5   4  length of the body, not compressed
-9   4  stored length
-13     body: records, perhaps compressed. What follows the stored length is not looked at
+All integers are big-endian.
 
-Entries of older segments are the bare records. Nothing here has a checksum: the ledger has one.
+| offset | size | type   | field                                                                   |
+|--------|------|--------|-------------------------------------------------------------------------|
+| 0      | 1    | int8   | version, 1                                                              |
+| 1      | 4    | uint32 | flags: bits 0 and 1 are the compression; the others are written as 0    |
+|        |      |        | and ignored                                                             |
+| 5      | 4    | int32  | length of the body in bytes, before compression                         |
+| 9      | 4    | int32  | stored length in bytes                                                  |
+| 13     |      |        | body: records, perhaps compressed; bytes after the stored length are    |
+|        |      |        | ignored                                                                 |
+
+Entries of older segments are bare records. The envelope has no checksum, because the entries of a
+ledger have one.
 """
 
 from __future__ import annotations
@@ -33,12 +40,17 @@ MAX_BODY_BYTES = MAX_ENTRY_BYTES - HEAD.size
 def wrap(
     parts: Sequence[Buffer], size_bytes: int, compression: Compression = Compression.NONE
 ) -> bytes:
-    """The entry of a body that is given in parts, `size_bytes` in total.
+    """Return the entry for a body, which is given as buffers with `size_bytes` bytes in total.
 
-    Raises UsageError for more than MAX_BODY_BYTES: a Java reader need not take it.
+    Raises:
+        UsageError: The body has more than `MAX_BODY_BYTES` bytes, so that a Java reader may refuse
+            it.
     """
     if size_bytes > MAX_BODY_BYTES:
-        raise UsageError(f"{size_bytes} bytes of records are too many for an entry of a stream")
+        raise UsageError(
+            f"{size_bytes} bytes of records are too many for an entry of a stream: the limit is "
+            f"{MAX_BODY_BYTES} bytes"
+        )
     if compression is Compression.NONE:
         entry = b"".join((HEAD.pack(VERSION, 0, size_bytes, size_bytes), *parts))
         assert len(entry) == HEAD.size + size_bytes
@@ -50,15 +62,20 @@ def wrap(
 
 
 def unwrap(entry: bytes) -> tuple[bytes, int, int]:
-    """(buffer, start, end) of the body: within `entry` itself where it is not compressed.
+    """Return the body of an entry as (buffer, start, end).
 
-    Raises StreamFormatError.
+    If it is not compressed, the buffer is `entry`.
+
+    Raises:
+        StreamFormatError: The envelope is damaged or has an unknown version.
     """
     if len(entry) < HEAD.size:
         raise StreamFormatError(f"{len(entry)} bytes are too few for an entry of a stream")
     version, flags, size, stored = HEAD.unpack_from(entry)
     if version != VERSION:
-        raise StreamFormatError(f"the entry's envelope has version {version}, known is {VERSION}")
+        raise StreamFormatError(
+            f"the entry's envelope has version {version}, but only {VERSION} is known"
+        )
     code = flags & CODEC_BITS
     check_lengths(code, size, stored, len(entry) - HEAD.size)
     end = HEAD.size + stored

@@ -1,45 +1,47 @@
-"""What the bytes of all streams have in common: limits, reserved numbers, and the error
-(distributedlog spec, 1.1). The formats themselves:
+"""The limits, reserved numbers and the error of all formats of streams (distributedlog spec, 1.1).
 
-| module           | bytes of                                                       |
-|------------------|----------------------------------------------------------------|
-| `dlsn`           | positions                                                      |
-| `envelope`       | an entry around its records                                    |
-| `record`         | records and whole entries: the hot path                        |
-| `record_set`     | many records of one producer in one                            |
-| `stream_control` | what Quire keeps in control records                            |
-| `stream_segment` | a segment's metadata and the names of its node                 |
-| `stream_binding` | a namespace's binding, its URI, access rights                  |
-| `stream_name`    | names of streams, the nodes below them, members of their locks |
+| module           | format                                                          |
+|------------------|-----------------------------------------------------------------|
+| `dlsn`           | positions in a stream                                           |
+| `envelope`       | the envelope of an entry                                        |
+| `compression`    | the compression of entries and of record sets                   |
+| `record`         | records and whole entries: the hot path                         |
+| `record_set`     | many records of one producer in one record                      |
+| `control_record` | the content of Quire's control records                          |
+| `segment`        | the metadata of a segment, and the name of its node             |
+| `binding`        | the binding of a namespace, its URI, access rights              |
+| `name`           | the names of streams and the nodes of a stream                  |
+| `lock`           | the members of a stream's lock                                  |
 """
 
 from __future__ import annotations
 
 
 class StreamFormatError(ValueError):
-    """Bytes that are not what they have to be: damaged, or in a form that is not known here.
+    """The bytes are damaged or have an unknown form.
 
-    Never to be taken for an end, or for something that is not there.
+    Never treat this error as the end of a stream, or as a missing record.
     """
 
 
 FIRST_LSSN = 1
-"""Number of a stream's first segment (lssn: log segment sequence number)."""
+"""The number of a stream's first segment (LSSN: log segment sequence number)."""
 UNASSIGNED_LSSN = 0
 UNASSIGNED_SEQUENCE_ID = -1
 
 MAX_TXID = 2**63 - 1
-"""Of the end of a stream only."""
+"""The txid of the end of a stream, which no other record has."""
 MAX_USER_TXID = MAX_TXID - 1
 INVALID_TXID = -999
-"""The last txid of a segment in progress. Never stored."""
+"""The last txid of a segment in progress. It is never stored."""
 
 MAX_POSITION = 2**31 - 1
-"""Records of one segment."""
+"""The largest number of records in one segment."""
 MAX_RECORD_BYTES = 1_048_576 - 8_192
-"""With the 20 bytes before the payload."""
+"""The largest size of a record in bytes, including the 20 bytes before its payload."""
 MAX_ENTRY_BYTES = 1_048_576 - 4_096
-"""Of an entry before compression, with its envelope; and of a record set."""
+"""The largest size, in bytes, of an entry before compression with its envelope, and of a record
+set."""
 MAX_EXPANDED_BYTES = 5_242_880
-"""What the compressed parts of one entry may become together. No Java writer makes entries this
-long; the bound keeps a few bytes from filling the memory."""
+"""The largest number of bytes to which the compressed parts of one entry may expand together. No
+Java writer makes entries of that size. The limit prevents that a few bytes fill the memory."""

@@ -1,14 +1,15 @@
-"""Members of the lock of a stream: names of ephemeral, sequential nodes
-(distributedlog spec, 2.7).
+"""The names of the nodes of a stream's lock (distributedlog spec, 2.7).
 
-| name                                 | made by                                                |
+Each member of the lock is an ephemeral, sequential node. Its data is the client id in UTF-8. The
+member with the lowest number owns the lock.
+
+| name                                 | written by                                             |
 |--------------------------------------|--------------------------------------------------------|
-| `member_CLIENT_sSESSION_0000000007`  | everyone today: client id encoded as in a URL, session |
-|                                      | in decimal, filled up with blanks to ten places        |
+| `member_CLIENT_sSESSION_0000000007`  | present versions: the client id, encoded as in a URL,  |
+|                                      | and the session id in decimal, padded with blanks to   |
+|                                      | ten characters                                         |
 | `member_CLIENT_0000000007`           | old writers                                            |
-| `member_0000000007`                  | older ones                                             |
-
-The node's data is the client id, in UTF-8. The member with the lowest number owns the lock.
+| `member_0000000007`                  | older writers                                          |
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ _SESSION = re.compile(r"s *(-?\d+)", re.ASCII)
 _NUMBER = re.compile(r"-?\d+", re.ASCII)
 _PARTS = 4
 NO_NUMBER = 2**63
-"""Of a member whose name ends with something else: behind all others."""
+"""The number of a member whose name does not end with one. It is higher than all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockMember:
+    """One member of a lock."""
+
     name: str
     client_id: str
     session_id: int
@@ -34,10 +37,15 @@ class LockMember:
 
     @classmethod
     def parse(cls, name: str, data: bytes, ephemeral_owner: int) -> LockMember:
-        """A child of the lock node; `ephemeral_owner` is the session that the node belongs to.
+        """Return the member that a child of the lock node represents.
 
-        Where the name has not exactly the four parts (a client id may contain `_`), the node's
-        data and owner tell who it is, as they do for Java.
+        If the name does not have exactly four parts (a client id may contain `_`), the node's data
+        and owner identify the member, as in Java.
+
+        Args:
+            name: The name of the child.
+            data: The data of the node.
+            ephemeral_owner: The session that the node belongs to.
         """
         parts = name.split("_")
         number = int(parts[-1]) if _NUMBER.fullmatch(parts[-1]) else NO_NUMBER
@@ -48,7 +56,7 @@ class LockMember:
 
 
 def lock_member_prefix(client_id: str, session_id: int) -> str:
-    """The name of a new member, up to the number that the store puts behind it."""
-    # Java's encoder leaves * alone, and ~ not.
+    """Return the name of a new member, up to the number that the store appends."""
+    # Java's encoder keeps * and encodes ~.
     encoded = quote_plus(client_id, safe="*").replace("~", "%7E")
     return f"{_PREFIX}_{encoded}_s{session_id:10d}_"

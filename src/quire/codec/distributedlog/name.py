@@ -1,16 +1,17 @@
-"""Names of streams, the nodes that a stream has, and the numbers in them
-(distributedlog spec, 2.2 and 2.3).
+"""The names of streams, and the nodes of a stream (distributedlog spec, 2.2 and 2.3).
 
-| node below the namespace     | data                                                           |
-|------------------------------|----------------------------------------------------------------|
-| `NAME`                       | empty; what listings show                                      |
-| `NAME/<default>`             | empty; root of what follows                                    |
-| `.../maxtxid`                | highest last txid of the completed segments, in decimal        |
-| `.../version`                | int32 -1                                                       |
-| `.../lock`, `.../readLock`   | empty; parents of lock members (`stream_lock`)                 |
-| `.../ledgers`                | highest segment number ever started; parent of the segments    |
-| `.../allocation`             | a ledger that is allocated and not yet used, else empty        |
-| `.../subscribers/ID`         | a subscription's position (`dlsn`), as text                    |
+| node below the namespace     | data                                                             |
+|------------------------------|------------------------------------------------------------------|
+| `NAME`                       | empty; listings show it                                          |
+| `NAME/<default>`             | empty; the parent of the following nodes                         |
+| `.../maxtxid`                | highest last txid of the completed segments, in decimal          |
+| `.../version`                | `ffffffff`: -1 as a big-endian int32                             |
+| `.../lock`, `.../readLock`   | empty; parents of lock members (`lock`)                          |
+| `.../ledgers`                | highest segment number ever started, in decimal; the parent of   |
+|                              | the segments (`segment`)                                         |
+| `.../allocation`             | the id, in decimal, of a ledger that exists and is not used yet, |
+|                              | or empty                                                         |
+| `.../subscribers/ID`         | the position of a subscription (`dlsn`), as text                 |
 """
 
 from __future__ import annotations
@@ -22,23 +23,27 @@ from quire.errors import MetadataError, UsageError, check_type
 
 PARTITION = "<default>"
 LAYOUT_DATA = b"\xff\xff\xff\xff"
-"""Of the node `version`: a writer refuses any other."""
+"""The data of the node `version`. A writer refuses any other."""
 _NUMBER = re.compile(rb"-?\d{1,19}")
 _INT64_END = 2**63
 
-# Java looks at UTF-16, where all that lies past U+FFFF is made of refused halves.
+# Java checks UTF-16, in which everything after U+FFFF consists of two refused characters.
 _REFUSED = re.compile(
     "[\u0001-\u001e\u0080-\u009e\ud800-\uf8fe\ufff1-\ufffe]|[^\u0000-\uffff]"
 )  # fmt: skip
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a child of a namespace is no stream, but something internal."""
+    """Return whether a child of a namespace is an internal node and not a stream."""
     return name.startswith((".", "<"))
 
 
 def stream_name(name: str) -> str:
-    """The name without a leading slash, checked. Raises UsageError with the reason."""
+    """Return the name of a stream without a leading slash.
+
+    Raises:
+        UsageError: The name is invalid. The message contains the reason.
+    """
     check_type("the name of a stream", name, str)
     plain = name[1:] if name.startswith("/") else name
     reason = _objection(plain)
@@ -68,10 +73,13 @@ def _objection(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class StreamPaths:
-    """Where a stream's nodes are. `name` as `stream_name` gave it."""
+    """The paths of the nodes of a stream.
+
+    `name` must have the form that `stream_name` returns.
+    """
 
     namespace: str
-    """Its path: absolute, without a slash at the end."""
+    """The absolute path of the namespace, without a final slash."""
     name: str
 
     @property
@@ -117,12 +125,17 @@ class StreamPaths:
         return f"{self.subscribers}/{subscriber_id}"
 
     def holds_lock_members(self, node: str) -> bool:
-        """Whether what is below this node are members of a lock: of the stream's, or of the one
-        that a reader or a subscriber's readers have."""
+        """Return whether the children of a node are members of a lock.
+
+        The lock is that of the stream, of a reader, or of the readers of a subscription.
+        """
         return node == self.lock or node.endswith("/readLock")
 
     def created(self) -> list[tuple[str, bytes]]:
-        """The nodes of a new stream below those of its name, parents first, with their data."""
+        """Return the nodes of a new stream below those of its name, parents first.
+
+        Each is a path and its data.
+        """
         return [
             (self.root, b""),
             (self.max_txid, encode_number(0)),
@@ -135,14 +148,18 @@ class StreamPaths:
 
 
 def encode_number(number: int) -> bytes:
-    """Of the nodes `maxtxid`, `ledgers` and `allocation`."""
+    """Return the data of a node `maxtxid`, `ledgers` or `allocation`."""
     return str(number).encode("ascii")
 
 
 def decode_number(data: bytes, node: str) -> int:
-    """`node` names it in the MetadataError that anything else than a number raises."""
+    """Return the number in a node. `node` is its name for the message.
+
+    Raises:
+        MetadataError: The data is not a number.
+    """
     if _NUMBER.fullmatch(data):
         number = int(data)
         if -_INT64_END <= number < _INT64_END:
             return number
-    raise MetadataError(f"{node} does not hold a number: {data[:40]!r}")
+    raise MetadataError(f"{node} does not contain a number: {data[:40]!r}")

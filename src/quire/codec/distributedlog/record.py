@@ -1,12 +1,18 @@
-"""Records, and entries full of them (distributedlog spec, 3.2 and 3.4): the hot path of streams.
+"""Records, and entries full of them: the hot path of streams (distributedlog spec, 3.2 and 3.4).
 
-0   8  metadata: bits 0-2 flags, 16-47 position, the rest is written as 0 and not looked at
-8   8  txid: the application's number, or 2**63-1 for the end of the stream
-16  4  payload length
-20     payload
+All integers are signed and big-endian.
 
-The position counts a segment's user records from 1. A control record and the end of the stream
-carry the count so far. Slots count all records of an entry, members of record sets one by one.
+| offset | size | field                                                                           |
+|--------|------|---------------------------------------------------------------------------------|
+| 0      | 8    | metadata: bits 0-2 flags, 16-47 position; the others are written as 0 and       |
+|        |      | ignored                                                                         |
+| 8      | 8    | txid: a number of the application, or 2**63-1 for the end of the stream         |
+| 16     | 4    | payload length in bytes                                                         |
+| 20     |      | payload                                                                         |
+
+The position counts the user records of a segment from 1. A control record and the end of the stream
+have the number of user records so far. Slots number all records of an entry from 0, including each
+member of a record set.
 """
 
 from __future__ import annotations
@@ -42,11 +48,15 @@ END_OF_STREAM_PAYLOAD = b"endOfStream"
 
 
 class RecordFlag(enum.IntFlag):
+    """The flags of a record."""
+
     NONE = 0
     CONTROL = 1
-    """Never shown to an application, whatever its payload."""
+    """A control record. It is never delivered to an application, whatever its payload is."""
     END_OF_STREAM = 2
+    """The last record of a stream."""
     RECORD_SET = 4
+    """A record set. See `record_set`."""
 
 
 _FLAG_BITS = 0b111
@@ -56,11 +66,11 @@ _RECORD_SET = int(RecordFlag.RECORD_SET)
 _POSITION_SHIFT = 16
 _POSITION_BITS = 2**32 - 1
 _STEP = 1 << _POSITION_SHIFT
-"""Between the metadata of neighbouring records without flags."""
+"""The difference between the metadata of two adjacent records without flags."""
 _METADATA_END = 1 << 48
 
 _SHORTEST_RUN = 8
-"""Records of one size and in order, from which taking them all at once pays."""
+"""The smallest number of similar records for which decoding all of them at once is faster."""
 
 
 # -- writing ----------------------------------------------------------------------------------
@@ -69,27 +79,36 @@ _SHORTEST_RUN = 8
 def encode_records(
     payloads: Sequence[Buffer], txids: Sequence[int], first_position: int
 ) -> tuple[list[Buffer], int]:
-    """User records at `first_position` and on: parts to be joined, two a record, and their bytes.
+    """Return user records from `first_position` on, as two buffers for each, and their size.
 
-    Raises UsageError before anything is made: a payload over MAX_PAYLOAD_BYTES, a txid outside
-    0..MAX_USER_TXID, a position past MAX_POSITION. How much fits into an entry: `entry_ends`.
+    The size is in bytes, and the buffers are to be joined. Nothing is encoded if an argument is
+    invalid. `entry_ends` tells how many records fit into an entry.
+
+    Raises:
+        UsageError: A payload exceeds `MAX_PAYLOAD_BYTES`, a txid is outside 0..`MAX_USER_TXID`, or
+            a position exceeds `MAX_POSITION`.
     """
     count = len(payloads)
     if len(txids) != count:
-        raise UsageError(f"{count} records were given {len(txids)} txids")
+        raise UsageError(f"{count} records need as many txids, but there are {len(txids)}")
     if not count:
         return [], 0
     sizes = list(map(len, payloads))
     if max(sizes) > MAX_PAYLOAD_BYTES:
         raise UsageError(
             f"a record of {max(sizes)} bytes is too long for a stream",
-            remedy=f"The longest has {MAX_PAYLOAD_BYTES} bytes",
+            remedy=f"Split it: a record has at most {MAX_PAYLOAD_BYTES} bytes",
         )
     if min(txids) < 0 or max(txids) > MAX_USER_TXID:
-        raise UsageError(f"a txid lies outside 0..{MAX_USER_TXID}: {min(txids)}, {max(txids)}")
+        raise UsageError(
+            f"txids must be within 0..{MAX_USER_TXID}, but these are from {min(txids)} to "
+            f"{max(txids)}"
+        )
     end_position = first_position + count
     if first_position < 1 or end_position - 1 > MAX_POSITION:
-        raise UsageError(f"a segment has no positions {first_position} to {end_position - 1}")
+        raise UsageError(
+            f"a segment cannot have the positions {first_position} to {end_position - 1}"
+        )
     metadata = range(first_position << _POSITION_SHIFT, end_position << _POSITION_SHIFT, _STEP)
     parts: list[Buffer] = [b""] * (2 * count)
     parts[::2] = list(map(HEAD.pack, metadata, txids, sizes))
@@ -98,40 +117,53 @@ def encode_records(
 
 
 def encode_record(position: int, txid: int, payload: Buffer, flags: int = RecordFlag.NONE) -> bytes:
-    """One record of any kind.
+    """Return one record of any kind.
 
-    A record set takes the position of its first member, a control record the count so far. Raises
-    UsageError as `encode_records` does; only control records may have the txid MAX_TXID here.
+    A record set has the position of its first member, and a control record the number of user
+    records so far. Only a control record and the end of the stream may have the txid `MAX_TXID`.
+
+    Raises:
+        UsageError: The payload is too long, or the position or the txid is out of range.
     """
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise UsageError(f"a record of {len(payload)} bytes is too long for a stream")
     if not 0 <= position <= MAX_POSITION:
-        raise UsageError(f"a segment has no position {position}")
+        raise UsageError(f"a segment cannot have the position {position}")
     limit = MAX_TXID if flags & (_CONTROL | _END_OF_STREAM) else MAX_USER_TXID
     if not 0 <= txid <= limit:
-        raise UsageError(f"txid {txid} lies outside 0..{limit}")
+        raise UsageError(f"txid {txid} is not within 0..{limit}")
     head = HEAD.pack(position << _POSITION_SHIFT | flags, txid, len(payload))
     return b"".join((head, payload))
 
 
 def control_record(position: int, txid: int, payload: bytes = CONTROL_PAYLOAD) -> bytes:
-    """`position` is the number of user records so far (0: none yet), `txid` that of the last of
-    them, or the segment's first txid."""
+    """Return a control record.
+
+    Args:
+        position: The number of user records so far.
+        txid: The txid of the last of them, or the segment's first txid if there is none.
+        payload: The payload.
+    """
     return encode_record(position, txid, payload, _CONTROL)
 
 
 def end_of_stream_record(position: int) -> bytes:
-    """The last record of a stream; `position` as for a control record."""
+    """Return the last record of a stream. `position` is the number of user records so far."""
     return encode_record(position, MAX_TXID, END_OF_STREAM_PAYLOAD, _END_OF_STREAM)
 
 
 def entry_ends(
     payloads: Sequence[Buffer], limit_bytes: int = MAX_BODY_BYTES, first_bytes: int = 0
 ) -> list[int]:
-    """Where to cut `payloads` into entries of at most `limit_bytes` of records: the end of each.
+    """Return the index after the last payload of each entry, if `payloads` are split into entries.
 
-    `first_bytes` are taken already in the first entry; if nothing more fits there, its end is 0.
-    A payload that is longer than the limit gets an entry of its own.
+    A payload that exceeds the limit gets an entry of its own.
+
+    Args:
+        payloads: The payloads of the records.
+        limit_bytes: The most bytes of records in an entry.
+        first_bytes: The bytes of records that the first entry has already. If nothing more fits
+            into it, its end is 0.
     """
     sums = list(accumulate(map(HEAD_BYTES.__add__, map(len, payloads))))
     ends: list[int] = []
@@ -151,15 +183,15 @@ def entry_ends(
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The records of an entry in columns, over one buffer: no object per record.
+    """The records of an entry as columns over one buffer, without an object for each record.
 
-    Record k has its payload at `data[starts[k] : ends[k]]`. Record sets are expanded; control
-    records and the end of the stream are among them, marked by their flags.
+    The payload of record k is `data[starts[k] : ends[k]]`. Record sets are expanded. Control
+    records and the end of the stream are included, and marked by their flags.
     """
 
     data: bytes
     flags: bytes
-    """One byte a record: the bits of RecordFlag, 0 for a user record."""
+    """One byte for each record: the bits of `RecordFlag`, 0 for a user record."""
     positions: Sequence[int]
     txids: Sequence[int]
     starts: Sequence[int]
@@ -171,23 +203,25 @@ class Records:
 
     @property
     def only_users(self) -> bool:
-        """Whether there are no control records and no end of the stream."""
+        """Whether there are neither control records nor the end of the stream."""
         return not any(self.flags)
 
     @property
     def user_count(self) -> int:
+        """The number of user records."""
         return self.flags.count(0)
 
     def payload(self, index: int) -> bytes:
+        """Return the payload of one record."""
         return self.data[self.starts[index] : self.ends[index]]
 
     def payloads(self) -> list[bytes]:
-        """One bytes object a record."""
+        """Return the payload of each record, as one bytes object for each."""
         data = self.data
         return [data[a:b] for a, b in zip(self.starts, self.ends)]
 
     def part(self, first: int, end: int) -> Records:
-        """Records `first` to `end` - 1 (indexes, not slots); the buffer is shared."""
+        """Return the records with the indexes `first` to `end` - 1. They share the buffer."""
         if first <= 0 and end >= len(self.flags):
             return self
         kept = slice(max(first, 0), max(end, 0))
@@ -202,7 +236,7 @@ class Records:
         )
 
     def users(self) -> Records:
-        """The user records alone, up to the end of the stream if that is here."""
+        """Return only the user records, up to the end of the stream if it is included."""
         if self.only_users:
             return self
         kept = self.part(0, end) if (end := self.end_of_stream) is not None else self
@@ -219,25 +253,32 @@ class Records:
 
     @property
     def end_of_stream(self) -> int | None:
-        """The index of the record that ends the stream."""
+        """The index of the record that ends the stream, or None."""
         for index, flags in enumerate(self.flags if self.flags.strip(b"\0\1") else b""):
             if flags & _END_OF_STREAM:
                 return index
         return None
 
     def controls(self) -> Iterator[tuple[int, bytes]]:
-        """(index, payload) of the control records."""
+        """Yield the index and payload of each control record."""
         for index, flags in enumerate(self.flags if any(self.flags) else b""):
             if flags & _CONTROL:
                 yield index, self.payload(index)
 
 
 def decode_entry(entry: Buffer, enveloped: bool = True, *, expand_sets: bool = True) -> Records:
-    """The records of an entry of a segment with or without envelopes.
+    """Decode the records of an entry.
 
-    Without `expand_sets` a record set is one record, with its flag, that takes as many slots as it
-    has members. Raises StreamFormatError if anything is not as it has to be: half an entry is
-    never given out, and damage is never taken for its end.
+    An entry is decoded completely or not at all, and damage is never treated as its end.
+
+    Args:
+        entry: The bytes of the entry.
+        enveloped: Whether the entries of its segment have envelopes.
+        expand_sets: Whether a record set is replaced by its members. Otherwise it is one record
+            with its flag, which takes as many slots as it has members.
+
+    Raises:
+        StreamFormatError: The entry is damaged or has an unknown form.
     """
     data = entry if isinstance(entry, bytes) else bytes(entry)
     data, at, end = unwrap(data) if enveloped else (data, 0, len(data))
@@ -252,8 +293,10 @@ def _equal_records(payload_bytes: int) -> struct.Struct:
 def _equal_run(
     data: bytes, at: int, count: int, size: int
 ) -> tuple[Sequence[int], Sequence[int]] | None:
-    """(positions, txids) of the `count` records at `at`, if they all are of `size` bytes, without
-    flags, and in order."""
+    """Return the positions and txids of `count` records at `at`.
+
+    Return None unless all have `size` bytes, no flags and consecutive positions.
+    """
     end = at + count * (HEAD_BYTES + size)
     metadata, txids, lengths = zip(*_equal_records(size).iter_unpack(memoryview(data)[at:end]))
     first, last = metadata[0], metadata[-1]
@@ -268,8 +311,11 @@ def _equal_run(
 
 
 def _run_length(data: bytes, at: int, limit: int, size: int) -> int:
-    """A guess how many records like the one at `at` follow each other there, itself included, from
-    a few heads: steps that double, then halves. Below _SHORTEST_RUN it is 1."""
+    """Estimate how many records like the one at `at` follow each other there, including that one.
+
+    The estimate reads a few headers, at distances that double and are then halved. It is 1 below
+    `_SHORTEST_RUN`.
+    """
     unpack, step = HEAD.unpack_from, HEAD_BYTES + size
     first: int = unpack(data, at)[0]
 
@@ -293,7 +339,7 @@ def _run_length(data: bytes, at: int, limit: int, size: int) -> int:
 
 
 def _decode_equal(data: bytes, at: int, end: int) -> Records | None:
-    """All records at once, if they are user records of one size; otherwise None."""
+    """Decode all records at once if they are user records of one size. Return None otherwise."""
     if end - at < HEAD_BYTES:
         return None
     size = HEAD.unpack_from(data, at)[2]
@@ -311,7 +357,7 @@ def _decode_equal(data: bytes, at: int, end: int) -> Records | None:
 
 
 class _Columns:
-    """Records while they are collected."""
+    """Records that are being collected."""
 
     __slots__ = (
         "data",
@@ -337,7 +383,7 @@ class _Columns:
         self.slot = 0
 
     def add_run(self, at: int, count: int, size: int) -> bool:
-        """Take `count` records of `size` bytes at once; False: they are not all alike."""
+        """Add `count` records of `size` bytes at once. Return False if they are not similar."""
         found = _equal_run(self.data, at, count, size)
         if found is None:
             return False
@@ -353,7 +399,7 @@ class _Columns:
         return True
 
     def add_set(self, position: int, txid: int, start: int, stop: int) -> None:
-        """The members of a record set. What had to be decompressed is put behind the buffer."""
+        """Add the members of a record set. A decompressed body is appended to the buffer."""
         held = sum(map(len, self.expanded))
         members = member_bounds(self.data, start, stop, MAX_EXPANDED_BYTES - held)
         starts, ends = members.starts, members.ends
@@ -387,7 +433,9 @@ def _decode_each(data: bytes, at: int, end: int, expand_sets: bool) -> Records:
     while at < end:
         start = at + HEAD_BYTES
         if start > end:
-            raise StreamFormatError(f"a record is cut short: {end - at} bytes of its head at {at}")
+            raise StreamFormatError(
+                f"the record at byte {at} is cut off after {end - at} bytes of its header"
+            )
         metadata, txid, size = unpack(data, at)
         stop = start + size
         if size < 0 or stop > end:
@@ -397,7 +445,8 @@ def _decode_each(data: bytes, at: int, end: int, expand_sets: bool) -> Records:
             if count > 1 and columns.add_run(at, count, size):
                 at += count * (HEAD_BYTES + size)
                 continue
-            # A try in vain costs as much as these records one by one: never again among them.
+            # A failed attempt costs as much as decoding these records one by one, so there is no
+            # other attempt among them.
             next_try = len(flags) + max(count, _SHORTEST_RUN)
         previous = size
         kind = metadata & _FLAG_BITS

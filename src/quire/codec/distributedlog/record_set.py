@@ -1,14 +1,17 @@
-"""Record sets: many records of one producer, packed into the payload of one
-(distributedlog spec, 3.3).
+"""Record sets: many records of one producer in one record (distributedlog spec, 3.3).
 
-0   4  0x1000 (version), and the compression in bits 0 and 1
-4   4  number of members
-8   4  length of the body, not compressed
-12  4  stored length
-16     body: (length 4, bytes) for every member, perhaps compressed
+The set is the payload of the record. All integers are 4 bytes wide, signed and big-endian.
 
-Members have no header of their own: they share the set's txid, their positions and slots go on
-from the set's.
+| offset | size | field                                                                           |
+|--------|------|---------------------------------------------------------------------------------|
+| 0      | 4    | 0x1000 (the version), and the compression in bits 0 and 1                       |
+| 4      | 4    | number of members                                                               |
+| 8      | 4    | length of the body in bytes, before compression                                 |
+| 12     | 4    | stored length in bytes                                                          |
+| 16     |      | body, perhaps compressed: for each member its length in bytes (4) and its bytes |
+
+Members have no header of their own. They share the txid of the set. Their positions and slots count
+on from those of the set.
 """
 
 from __future__ import annotations
@@ -32,23 +35,30 @@ LENGTH = struct.Struct(">i")
 
 
 class Members(NamedTuple):
-    """Where the members of a set are."""
+    """The positions of the members of a set."""
 
     body: bytes | None
-    """What the bounds refer to; None: the buffer that holds the set."""
+    """The buffer to which the positions refer, or None for the buffer that contains the set."""
     starts: Sequence[int]
     ends: Sequence[int]
 
 
 def member_count(data: bytes, start: int, end: int) -> int:
-    """How many members the set in data[start:end] says that it has. Raises StreamFormatError."""
+    """Return the number of members in the header of the set in `data[start:end]`.
+
+    Raises:
+        StreamFormatError: The header is damaged.
+    """
     return _head(data, start, end)[1]
 
 
 def member_bounds(data: bytes, start: int, end: int, limit_bytes: int) -> Members:
-    """The members of the set in data[start:end]; a compressed body may become `limit_bytes` long.
+    """Return the positions of the members of the set in `data[start:end]`.
 
-    Raises StreamFormatError, also if the members do not fill the set to the byte.
+    A compressed body may expand to at most `limit_bytes`.
+
+    Raises:
+        StreamFormatError: The set is damaged, or has fewer or more bytes than its members.
     """
     word, count, size, stored = _head(data, start, end)
     at = start + HEAD.size
@@ -67,7 +77,7 @@ def _head(data: bytes, start: int, end: int) -> tuple[int, int, int, int]:
     word, count, size, stored = HEAD.unpack_from(data, start)
     if word & VERSION_BITS != VERSION:
         raise StreamFormatError(
-            f"the record set has version {word & VERSION_BITS:#x}, known is {VERSION:#x}"
+            f"the record set has version {word & VERSION_BITS:#x}, but only {VERSION:#x} is known"
         )
     if count < 0:
         raise StreamFormatError(f"a record set has {count} members")

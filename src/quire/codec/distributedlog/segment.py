@@ -1,35 +1,34 @@
-"""The record of a segment in the metadata store: the node's name and its data (distributedlog spec,
-2.4 and 2.5).
+"""The metadata of a segment: the name and data of its node (distributedlog spec, 2.4 and 2.5).
 
-The data is text, decimal numbers joined by `;`. The first packs several fields into 64 bits:
+The data is text: decimal numbers joined by `;`. The first number packs several fields into 64 bits:
 
-| bits  | field                                                                        |
-|-------|------------------------------------------------------------------------------|
-| 0-7   | layout version                                                               |
-| 8-15  | status; its bits 0 and 1 are the truncation, its bit 2 is set by Quire on a    |
-|       | completed segment whose ledger was gone when it was completed ("lost")       |
-| 16-27 | written as 0 and not looked at                                               |
-| 28-31 | region                                                                       |
-| 32-63 | record count, signed; 0 while the segment is in progress                     |
+| bits  | field                                                                                |
+|-------|--------------------------------------------------------------------------------------|
+| 0-7   | layout version                                                                       |
+| 8-15  | status: bits 0 and 1 are the truncation; Quire sets bit 2 on a completed segment     |
+|       | whose ledger was gone when it was completed ("lost")                                 |
+| 16-27 | written as 0 and ignored                                                             |
+| 28-31 | region                                                                               |
+| 32-63 | record count, signed; 0 while the segment is in progress                             |
 
-| layout | numbers after the first, in progress        | numbers after the first, completed     |
+| layout | numbers after the first, in progress       | numbers after the first, completed     |
 |--------|--------------------------------------------|----------------------------------------|
 | 1      | ledger; firstTx                            | ledger; firstTx; lastTx;               |
-|        |                                            | completionTime (ms)                    |
-| 2      | ... ; lssn                                 | ... ; lssn; lastEntry; lastSlot        |
-| 3      | ... ; minActiveEntry; minActiveSlot        | ... ; minActiveEntry; minActiveSlot    |
-| 4      | as 3: from here on entries have envelopes  | as 3                                   |
-| 5      | ... ; startSequenceId                      | ... ; startSequenceId                  |
+|        |                                            | completionTime (ms since 1970)         |
+| 2      | as 1; lssn                                 | as 1; lssn; lastEntry; lastSlot        |
+| 3      | as 2; minActiveEntry; minActiveSlot        | as 2; minActiveEntry; minActiveSlot    |
+| 4      | as 3; entries have envelopes from here on  | as 3                                   |
+| 5      | as 4; startSequenceId                      | as 4; startSequenceId                  |
 
-| node name                  | of a segment                                                       |
-|----------------------------|--------------------------------------------------------------------|
-| `inprogress_%018d`         | in progress; its number                                            |
-| `logrecs_%018d`            | completed; its number                                              |
-| `inprogress_<hex>`         | in progress, old; first txid                                       |
-| `logrecs_%018d_%018d`      | completed, old; first and last txid                                |
+| node name                  | segment                                                             |
+|----------------------------|---------------------------------------------------------------------|
+| `inprogress_%018d`         | in progress, with its number                                        |
+| `logrecs_%018d`            | completed, with its number                                          |
+| `inprogress_<hex>`         | in progress, of old writers, with the first txid                    |
+| `logrecs_%018d_%018d`      | completed, of old writers, with the first and last txid             |
 
-New segments have layout 5. A changed one keeps the layout it has: whether its entries have
-envelopes is said nowhere else.
+New segments have layout 5. A segment that is changed keeps its layout, because only the layout says
+whether its entries have envelopes.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from quire.errors import MetadataError, UsageError
 
 CURRENT_LAYOUT = 5
 OLDEST_LAYOUT = 2
-"""What is read without being asked to; layout 1 has no segment numbers."""
+"""The oldest layout that is read by default. Layout 1 has no segment numbers."""
 _ENVELOPED_SINCE = 4
 _MIN_ACTIVE_SINCE = 3
 
@@ -82,18 +81,18 @@ _COMPLETED = (
     ("start_sequence_id", 5),
 )
 LOST_LAST_ENTRY_ID = 2**62
-"""The last entry id that is stored for a lost segment. No position in the segment can be taken for
-its end."""
+"""The last entry id that is stored for a lost segment. No position in the segment can be mistaken
+for its end."""
 _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 _INT64_END = 2**63
 
 
 class Truncation(enum.IntEnum):
-    """How much of a segment was given up."""
+    """The part of a segment that was truncated."""
 
     ACTIVE = 0
     PARTIAL = 1
-    """Records before `min_active_dlsn` are gone."""
+    """The records before `min_active_dlsn` are gone."""
     TRUNCATED = 2
     UNKNOWN = 3
 
@@ -105,34 +104,39 @@ def _fields(layout: int, in_progress: bool) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class StreamSegment:
-    """One segment. Changes only by the methods here; reaches the store as another node."""
+    """One segment.
+
+    It changes only by the methods of this class, which return another value.
+    """
 
     lssn: int
     ledger_id: int
     first_txid: int
-    """What the segment was opened with. Not always that of its first record."""
+    """The txid with which the segment was opened. It may differ from that of the first record."""
     layout: int = CURRENT_LAYOUT
     in_progress: bool = True
     last_txid: int = INVALID_TXID
-    """Of the last user record, which need not be the highest."""
+    """The txid of the last user record, which may not be the highest one."""
     completion_time_ms: int = 0
+    """The time of completion, in milliseconds since 1970."""
     record_count: int = 0
-    """User records, members of sets one by one. Stored when completed."""
+    """The number of user records, with each member of a record set. It is stored on completion."""
     last_entry_id: int = -1
-    """With `last_slot_id`, of the last record. Entries of control records may follow it."""
+    """The entry of the last record, whose slot is `last_slot_id`. Entries of control records may
+    follow it."""
     last_slot_id: int = -1
     min_active_entry_id: int = 0
     min_active_slot_id: int = 0
     start_sequence_id: int = UNASSIGNED_SEQUENCE_ID
-    """As stored; see `first_sequence_id`."""
+    """The stored sequence id of the first record. See `first_sequence_id`."""
     region_id: int = 0
     status: int = 0
-    """The eight bits; see `truncation`."""
+    """The eight bits of the status. See `truncation` and `lost`."""
 
     # -- bytes ------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
-        """The node's data, in the segment's own layout."""
+        """Return the data of the node, in the segment's own layout."""
         assert 1 <= self.layout <= CURRENT_LAYOUT
         assert 0 <= self.status <= _STATUS_BITS
         assert 0 <= self.region_id <= _REGION_BITS
@@ -147,23 +151,29 @@ class StreamSegment:
 
     @classmethod
     def from_bytes(cls, data: bytes, oldest: int = OLDEST_LAYOUT) -> StreamSegment:
-        """Of a node's data; layouts before `oldest` are refused. Raises MetadataError."""
+        """Decode the data of a node. Layouts older than `oldest` are refused.
+
+        Raises:
+            MetadataError: The data is damaged or has an unknown layout.
+        """
         shown = repr(data[:120])
         try:
             parts = data.decode("ascii").split(";")
         except UnicodeDecodeError:
-            raise MetadataError(f"the metadata of a segment is no text: {shown}") from None
+            raise MetadataError(f"the metadata of a segment is not text: {shown}") from None
         if not all(_NUMBER.fullmatch(part) for part in parts):
-            raise MetadataError(f"the metadata of a segment is not made of numbers: {shown}")
+            raise MetadataError(
+                f"the metadata of a segment contains something other than numbers: {shown}"
+            )
         numbers = [int(part) for part in parts]
         if not all(-_INT64_END <= number < _INT64_END for number in numbers):
-            raise MetadataError(f"a number in the metadata of a segment is too big: {shown}")
+            raise MetadataError(f"a number in the metadata of a segment is too large: {shown}")
         head, values = numbers[0], numbers[1:]
         layout = head & _VERSION_BITS
         if not oldest <= layout <= CURRENT_LAYOUT:
             raise MetadataError(
-                f"the metadata of a segment has layout {layout}, readable are {oldest} to "
-                f"{CURRENT_LAYOUT}: {shown}"
+                f"the metadata of a segment has layout {layout}, but only {oldest} to "
+                f"{CURRENT_LAYOUT} can be read: {shown}"
             )
         for in_progress in (True, False):
             names = _fields(layout, in_progress)
@@ -187,12 +197,15 @@ class StreamSegment:
 
     @property
     def name(self) -> str:
-        """Of the node."""
+        """The name of the node."""
         return (in_progress_name if self.in_progress else completed_name)(self.lssn)
 
     @property
     def legacy_name(self) -> str:
-        """As old writers named the node; they are read, and not made."""
+        """The name that old writers gave to the node.
+
+        Quire reads such names, and does not write them.
+        """
         if self.in_progress:
             return f"{_IN_PROGRESS_PREFIX}{self.first_txid:x}"
         return f"{_COMPLETED_PREFIX}{self.first_txid:018d}_{self.last_txid:018d}"
@@ -206,48 +219,60 @@ class StreamSegment:
 
     @property
     def truncation(self) -> Truncation:
+        """The part of the segment that was truncated."""
         return Truncation(self.status & _TRUNCATION_BITS)
 
     @property
     def lost(self) -> bool:
-        """Whether the ledger was gone when the segment was completed. Then the number of records is
-        an upper bound, so that their sequence ids are not assigned again."""
+        """Whether the ledger was gone when the segment was completed.
+
+        The number of records is then an upper bound, so that their sequence ids are not assigned
+        again.
+        """
         return bool(self.status & _LOST_BIT)
 
     @property
     def known_records(self) -> int:
-        """The number of records that can be read; 0 for a lost segment."""
+        """The number of records that can be read. It is 0 for a lost segment."""
         return 0 if self.lost else self.record_count
 
     @property
     def first_dlsn(self) -> DLSN:
+        """The first position in the segment."""
         return DLSN(self.lssn, 0, 0)
 
     @property
     def last_dlsn(self) -> DLSN:
-        """(lssn, -1, -1) while in progress."""
+        """The position of the last record.
+
+        It is (lssn, -1, -1) while the segment is in progress.
+        """
         return DLSN(self.lssn, self.last_entry_id, self.last_slot_id)
 
     @property
     def min_active_dlsn(self) -> DLSN:
-        """The first record that is not truncated."""
+        """The position of the first record that is not truncated."""
         return DLSN(self.lssn, self.min_active_entry_id, self.min_active_slot_id)
 
     @property
     def first_sequence_id(self) -> int:
-        """The sequence id of position 1. Negative, and only in order, where none is stored."""
+        """The sequence id of position 1.
+
+        If none is stored, it is negative and only preserves the order.
+        """
         if self.layout < CURRENT_LAYOUT or self.start_sequence_id == UNASSIGNED_SEQUENCE_ID:
             return -_INT64_END + (self.lssn << 32)
         return self.start_sequence_id
 
     @property
     def following_sequence_id(self) -> int:
-        """What the next segment stores as its start when it is completed."""
+        """The start sequence id that the next segment stores when it is completed."""
         if self.in_progress or self.layout < CURRENT_LAYOUT:
             return 0
         return self.first_sequence_id + self.record_count
 
     def sequence_id(self, position: int) -> int:
+        """Return the sequence id of a position in this segment."""
         return self.first_sequence_id + position - 1
 
     # -- changes ----------------------------------------------------------------------------
@@ -265,10 +290,13 @@ class StreamSegment:
         completion_time_ms: int,
         start_sequence_id: int,
     ) -> StreamSegment:
-        """The segment when nothing more is written to it. Raises UsageError if it is completed
-        already, or for a count that no segment can have."""
+        """Return the completed segment, to which nothing more is written.
+
+        Raises:
+            UsageError: The segment is already completed, or cannot have as many records.
+        """
         if not self.in_progress:
-            raise UsageError(f"segment {self.lssn} is completed already")
+            raise UsageError(f"segment {self.lssn} is already completed")
         if not 0 <= record_count <= MAX_POSITION:
             raise UsageError(f"segment {self.lssn} cannot have {record_count} records")
         kept = self.layout >= CURRENT_LAYOUT
@@ -291,10 +319,14 @@ class StreamSegment:
         completion_time_ms: int,
         start_sequence_id: int,
     ) -> StreamSegment:
-        """Return the lost segment that replaces this one when its ledger is gone. Its number and
-        the sequence ids of its records, at most as many as it can have, are never assigned again.
+        """Return the lost segment that replaces this one when its ledger is gone.
 
-        Raises UsageError as `completed`."""
+        Its number, and the sequence ids of the most records that it can have, are never assigned
+        again.
+
+        Raises:
+            UsageError: The segment is already completed, or cannot have as many records.
+        """
         completed = self.completed(
             last_txid=last_txid,
             record_count=record_count,
@@ -306,19 +338,26 @@ class StreamSegment:
         return replace(completed, status=completed.status | _LOST_BIT)
 
     def truncated(self) -> StreamSegment:
-        """All of it is gone. The point of an earlier partial truncation is kept, as Java does."""
+        """Return the segment with all records truncated.
+
+        As in Java, the position of an earlier partial truncation is kept.
+        """
         self._require_completed(OLDEST_LAYOUT)
         return self._with_truncation(Truncation.TRUNCATED)
 
     def partially_truncated(self, at: DLSN) -> StreamSegment:
-        """`at` is the first record that stays. What is truncated already remains so: a point
-        before the present one changes nothing.
+        """Return the segment with the records before `at` truncated.
 
-        Raises UsageError if `at` lies in another segment or behind the last record.
+        Records that are truncated already remain so: an earlier position than the present one
+        changes nothing.
+
+        Raises:
+            UsageError: The position is in another segment or after the last record, or the
+                segment's layout cannot store it.
         """
         self._require_completed(_MIN_ACTIVE_SINCE)
         if at.lssn != self.lssn or at > self.last_dlsn:
-            raise UsageError(f"{at} is no position in segment {self.lssn}")
+            raise UsageError(f"{at} is not a position in segment {self.lssn}")
         if self.truncation is Truncation.TRUNCATED or at <= self.min_active_dlsn:
             return self
         return replace(
@@ -328,7 +367,7 @@ class StreamSegment:
         )
 
     def is_rest_of(self, other: StreamSegment) -> bool:
-        """Whether truncation is all that may make it differ from `other`."""
+        """Return whether this segment differs from `other` at most by truncation."""
         kept = other._with_truncation(self.truncation)
         return self == replace(
             kept,
@@ -363,11 +402,11 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SegmentName:
-    """What a node's name tells. Facts come from the data only."""
+    """The information in a node's name. Everything that counts is in the data."""
 
     in_progress: bool
     lssn: int | None
-    """None: a name of an old writer, which has txids instead."""
+    """The number of the segment, or None for a name of an old writer, which contains txids."""
 
 
 def in_progress_name(lssn: int) -> str:
@@ -379,7 +418,7 @@ def completed_name(lssn: int) -> str:
 
 
 def parse_segment_name(name: str) -> SegmentName | None:
-    """None: not the name of a segment."""
+    """Return the information in a node's name, or None if it is not the name of a segment."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None

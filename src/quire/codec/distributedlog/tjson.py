@@ -1,5 +1,6 @@
-"""Thrift structs in TJSONProtocol, as much of it as bindings and access rights need: one flat
-object, `{"<field id>":{"<type>":<value>}, ...}`, without any blanks.
+"""Thrift structs in TJSONProtocol, as far as bindings and access rights need it.
+
+A struct is one flat object without blanks: `{"<field id>":{"<type>":<value>}, ...}`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _BLANK = re.compile(r"\s")
 
 
 def write_struct(fields: Iterable[tuple[int, str, Value]]) -> str:
-    """`fields` as (id, type, value)."""
+    """Return a struct with these fields, each as (id, type, value)."""
     return "{" + ",".join(_field(*field) for field in fields) + "}"
 
 
@@ -25,20 +26,27 @@ def _field(number: int, kind: str, value: Value) -> str:
 
 
 def read_struct(text: str, kinds: Mapping[int, str]) -> dict[int, Value]:
-    """The fields of `kinds` (id to type). Others, and those of another type, are skipped, as Thrift
-    does. Raises ValueError; for a blank between two tokens, too, because Java's reader does."""
+    """Return the values of the fields in `kinds`, by field id.
+
+    Other fields, and fields of another type, are skipped, as in Thrift. `kinds` has the type of
+    each field id.
+
+    Raises:
+        ValueError: The text is not a struct, or contains a blank between two tokens, which Java's
+            reader refuses as well.
+    """
     if _BLANK.search(_STRING.sub('""', text)):
-        raise ValueError("there are blanks between its parts")
+        raise ValueError("there are blanks between its tokens")
     try:
         struct: object = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(struct, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     found: dict[int, Value] = {}
     for name, field in struct.items():
         if not isinstance(name, str) or not re.fullmatch(r"\d{1,5}", name, re.ASCII):
-            raise ValueError(f"{name!r} is no field id")
+            raise ValueError(f"{name!r} is not a field id")
         if not isinstance(field, dict) or len(field) != 1:
             raise ValueError(f"field {name} has no type")
         ((kind, value),) = field.items()
@@ -59,4 +67,4 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is no value")
+    raise ValueError(f"{name} is not a value")

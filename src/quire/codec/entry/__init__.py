@@ -1,5 +1,4 @@
-"""Entries: the bytes that are stored and sent, with their digest, and runs of them without an
-object for each.
+"""The stored and sent bytes of entries, with their digest, and runs of entries.
 
-Start with `entry`.
+A run has no object for each entry. Start with `entry`.
 """

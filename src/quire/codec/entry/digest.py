@@ -1,13 +1,13 @@
 """Digests and keys of entries (wire-protocol spec, section 5).
 
-| type   | metadata number | bytes | content                                       |
-|--------|-----------------|-------|-----------------------------------------------|
-| CRC32  | 1               | 8     | zlib CRC-32 as an unsigned 64-bit number      |
-| HMAC   | 2               | 20    | HMAC-SHA1 with SHA1("mac" + password)         |
-| CRC32C | 3               | 4     | CRC-32C (Castagnoli)                          |
-| DUMMY  | 4               | 0     | nothing: no protection against damage         |
+| type   | number in metadata | bytes | content                                                |
+|--------|--------------------|-------|--------------------------------------------------------|
+| CRC32  | 1                  | 8     | zlib's CRC-32 as an unsigned, big-endian 64-bit number |
+| HMAC   | 2                  | 20    | HMAC-SHA1 with the key SHA1("mac" + password)          |
+| CRC32C | 3                  | 4     | CRC-32C (Castagnoli) as an unsigned, big-endian number |
+| DUMMY  | 4                  | 0     | nothing: no protection against damage                  |
 
-A digest covers the 32 bytes of entry metadata and the payload, not itself.
+A digest covers the 32 bytes of entry metadata and the payload.
 """
 
 from __future__ import annotations
@@ -64,33 +64,44 @@ DIGEST_SIZE_BYTES = {
     DigestType.CRC32C: 4,
     DigestType.DUMMY: 0,
 }
+"""The number of bytes of each digest."""
 
 
 def master_key(password: bytes) -> bytes:
-    """The 20 bytes that authorise writing and fencing a ledger; sent with every add."""
+    """Return the 20 bytes that authorise writing and fencing a ledger.
+
+    They are sent with every add.
+    """
     return hashlib.sha1(b"ledger" + password).digest()
 
 
 def mac_key(password: bytes) -> bytes:
-    """The key of HMAC digests; never sent."""
+    """Return the key of HMAC digests, which is never sent."""
     return hashlib.sha1(b"mac" + password).digest()
 
 
 crc32c_of: Callable[..., int] = _crc32c.crc32c
-"""`crc32c` without a Python frame around it, for loops."""
+"""The library's CRC-32C function, for loops that cannot afford another Python call."""
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
-    """CRC-32C of `data`, going on from `value`."""
+    """Return the CRC-32C of `data`.
+
+    `value` is the CRC-32C of the bytes before it, if there are any.
+    """
     return crc32c_of(data, value)
 
 
 _CRC32C_POLYNOMIAL = 0x82F63B78
-"""Its bits in the order in which it takes those of a byte: the least first."""
+"""The polynomial of CRC-32C, in the bit order of the algorithm: the lowest bit of a byte first."""
 
 
 def crcs_of_one_bit(size_bytes: int) -> frozenset[int]:
-    """By what (exclusive or) the CRC-32C of so many bytes, or fewer, changes with one bit."""
+    """Return every change that one flipped bit can make to a CRC-32C.
+
+    A change is the exclusive or of the checksums before and after. The data has at most
+    `size_bytes` bytes.
+    """
     changes, change = [], _CRC32C_POLYNOMIAL
     for _ in range(8 * size_bytes):
         changes.append(change)
@@ -107,7 +118,7 @@ def digests_of(
     metas: Sequence[bytes],
     payloads: Sequence[Buffer],
 ) -> list[bytes]:
-    """Of entries of several ledgers, each with the digester of its own."""
+    """Return the digests of entries of several ledgers, each with its own digester."""
     if ofs.count(_of_crc32c) == len(ofs):
         return [
             crc32c_of(payload, crc32c_of(meta)).to_bytes(4, "big")
@@ -125,7 +136,7 @@ def _of_dummy(meta: Buffer, payload: Buffer) -> bytes:
 
 
 def digester(kind: DigestType, password: bytes) -> Callable[[Buffer, Buffer], bytes]:
-    """A function (32 metadata bytes, payload) -> digest bytes."""
+    """Return a function that computes a digest from 32 bytes of entry metadata and a payload."""
     if kind is DigestType.CRC32C:
         return _of_crc32c
     if kind is DigestType.CRC32:

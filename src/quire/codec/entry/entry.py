@@ -1,11 +1,19 @@
-"""Entries: the bytes that are stored, with their digest (wire-protocol spec, section 5).
+"""Entries: the bytes that are stored and sent, with their digest (wire-protocol spec, section 5).
 
-0   8  ledger id
-8   8  entry id
-16  8  last add confirmed known to the writer when it sent the entry (-1: none)
-24  8  ledger length: payload bytes of all entries up to and with this one
-32  D  digest over the 32 bytes before and the payload
-32+D   payload
+All integers are signed, big-endian and 64 bits wide.
+
+| offset | size | field                                                                           |
+|--------|------|---------------------------------------------------------------------------------|
+| 0      | 8    | ledger id                                                                       |
+| 8      | 8    | entry id                                                                        |
+| 16     | 8    | the last add confirmed (LAC) that the writer knew when it sent the entry; -1:   |
+|        |      | none                                                                            |
+| 24     | 8    | ledger length: the payload bytes of all entries up to and including this one    |
+| 32     | D    | digest of bytes 0..31 and of the payload; D is 0, 4, 8 or 20 (see `digest`)     |
+| 32+D   |      | payload                                                                         |
+
+An explicit LAC packet is the ledger id (8 bytes), the LAC (8), and the digest of these 16 bytes
+(D).
 """
 
 from __future__ import annotations
@@ -38,11 +46,12 @@ _META_ROW = "qqqq"  # ledger, entry, last add confirmed, ledger length
 META = struct.Struct(f">{_META_ROW}")
 META_BYTES = META.size
 PIECES = 4
-"""Of a frame in the making: prefix, metadata, digest, payload."""
+"""The number of buffers that make an ADD frame: prefix, entry metadata, digest and payload."""
 LAC_PACKET = struct.Struct(">qq")  # ledger, last add confirmed; then the digest
-RESPONSE_OVERHEAD_BYTES = FRAME_HEADER_BYTES + META_BYTES  # equal in ADD and READ frames
+RESPONSE_OVERHEAD_BYTES = FRAME_HEADER_BYTES + META_BYTES  # the same in ADD and READ frames
 MAX_ENTRY_ID = 2**31 - 2
-"""Java readers and workers compute write sets in 32 bits (replication spec, 3.2)."""
+"""The highest entry id. Java's readers and workers compute write sets in 32 bits (replication spec,
+3.2)."""
 
 
 class Entry(NamedTuple):
@@ -66,16 +75,19 @@ class BadEntryError(ValueError):
 
 
 class WrongEntryError(BadEntryError):
-    """A valid entry, or LAC packet, but not the one that was asked for."""
+    """The bytes are a valid entry or LAC packet, but not the one that was asked for."""
 
 
 def max_payload_bytes(digest: DigestType) -> int:
-    """The largest payload whose frame every bookie accepts (wire-protocol spec, 1.1)."""
+    """Return the size of the largest payload whose frame every bookie accepts.
+
+    Source: wire-protocol spec, 1.1.
+    """
     return MAX_FRAME_BYTES - RESPONSE_OVERHEAD_BYTES - DIGEST_SIZE_BYTES[digest]
 
 
 class EntryCodec:
-    """Packs and checks the entries of one ledger. Immutable."""
+    """The encoding and verification of the entries of one ledger. It is immutable."""
 
     __slots__ = ("digest", "digest_bytes", "head_bytes", "ledger_id", "of")
 
@@ -87,24 +99,35 @@ class EntryCodec:
         self.of: Callable[[Buffer, Buffer], bytes] = digester(digest, password)
 
     def pack(self, entry_id: int, lac: int, length: int, payload: Buffer) -> bytes:
-        """Entry bytes; `length` includes this payload."""
+        """Return the bytes of an entry.
+
+        `length` is the ledger length, which includes this payload.
+        """
         meta = META.pack(self.ledger_id, entry_id, lac, length)
         return b"".join((meta, self.of(meta, payload), payload))
 
     def all_match(
         self, metas: Sequence[bytes], payloads: Sequence[bytes], digests: Sequence[bytes]
     ) -> bool:
-        """Whether every digest fits its metadata and payload."""
+        """Return whether each digest matches its metadata and payload."""
         if self.digest is DigestType.CRC32C:
             crcs = [crc32c_of(payload, crc32c_of(meta)) for meta, payload in zip(metas, payloads)]
             return struct.pack(f">{len(crcs)}I", *crcs) == b"".join(digests)
         return list(map(self.of, metas, payloads)) == list(digests)
 
     def check(self, data: Buffer, entry_id: int | None = None) -> tuple[int, int, int]:
-        """(entry id, last add confirmed, length) of entry bytes, verified.
+        """Verify the bytes of an entry. Return its entry id, last add confirmed and ledger length.
 
-        `entry_id` None accepts any entry of the ledger (the answer to "the last entry").
-        Raises BadEntryError, in the order of the wire-protocol spec, 5.4.
+        The checks are made in the order of the wire-protocol spec, 5.4.
+
+        Args:
+            data: The bytes of the entry.
+            entry_id: The id that the entry must have. With None, any entry of the ledger is
+                accepted, as in the response to a request for the last entry.
+
+        Raises:
+            BadEntryError: The bytes are too few, or the digest does not match.
+            WrongEntryError: The entry is valid, but belongs to another ledger or has another id.
         """
         if len(data) < self.head_bytes:
             raise BadEntryError(f"{len(data)} bytes are too few for an entry")
@@ -115,45 +138,55 @@ class EntryCodec:
             raise BadEntryError("the digest does not match")
         ledger, entry, lac, length = META.unpack(meta)
         if ledger != self.ledger_id:
-            raise WrongEntryError(f"the entry is of ledger {ledger}, not {self.ledger_id}")
+            raise WrongEntryError(f"the entry belongs to ledger {ledger}, not {self.ledger_id}")
         if entry_id is not None and entry != entry_id:
-            raise WrongEntryError(f"the entry is {entry}, not {entry_id}")
+            raise WrongEntryError(f"the entry has the id {entry}, not {entry_id}")
         return entry, lac, length
 
     def unpack(self, data: Buffer, entry_id: int | None = None) -> Entry:
+        """Verify the bytes of an entry, and return the entry. See `check`."""
         entry, _, length = self.check(data, entry_id)
         return Entry(self.ledger_id, entry, length, bytes(data[self.head_bytes :]))
 
     def content(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return what all honest copies of an entry have in common: its length and payload."""
+        """Return what all honest copies of an entry share: its ledger length and payload."""
         return data[24:32], data[self.head_bytes :]
 
     def pack_lac(self, lac: int) -> bytes:
-        """An explicit LAC packet: ledger, LAC, digest."""
+        """Return an explicit LAC packet."""
         packet = LAC_PACKET.pack(self.ledger_id, lac)
         return packet + self.of(packet, b"")
 
     def unpack_lac(self, data: Buffer) -> int:
+        """Verify an explicit LAC packet, and return its LAC.
+
+        Raises:
+            BadEntryError: The bytes are too few, or the digest does not match.
+            WrongEntryError: The packet belongs to another ledger.
+        """
         view = memoryview(data)
         if len(view) < LAC_PACKET.size + self.digest_bytes:
-            raise BadEntryError("too short for a LAC packet")
+            raise BadEntryError(f"{len(view)} bytes are too few for a LAC packet")
         packet = view[: LAC_PACKET.size]
         if self.of(packet, b"") != view[LAC_PACKET.size : LAC_PACKET.size + self.digest_bytes]:
             raise BadEntryError("the digest of the LAC packet does not match")
         ledger, lac = LAC_PACKET.unpack(packet)
         if ledger != self.ledger_id:
-            raise WrongEntryError(f"the LAC packet is of ledger {ledger}")
+            raise WrongEntryError(f"the LAC packet belongs to ledger {ledger}")
         return int(lac)
 
 
 @lru_cache(maxsize=256)
 def _add_prefix(size: int, word: int, key: bytes) -> bytes:
-    """One object for all ledgers of a password, while they get entries of one size."""
+    """Return the bytes before an entry.
+
+    Ledgers with the same password share them for entries of one size.
+    """
     return ADD_PREFIX.pack(size, word, key)
 
 
 class AddEncoder:
-    """Turns payloads into ADD frames, many at a time: the client's hot path."""
+    """Encodes payloads as ADD frames, many at a time. It is the hot path of the client."""
 
     __slots__ = ("_fixed_bytes", "_key", "_prefix", "_prefix_size", "_word", "codec")
 
@@ -166,7 +199,7 @@ class AddEncoder:
         self._prefix = b""
 
     def prefix(self, payload_bytes: int) -> bytes:
-        """What stands before the entry bytes: the same for payloads of one size."""
+        """Return the bytes of a frame before the entry. Payloads of one size share them."""
         if payload_bytes != self._prefix_size:
             self._prefix_size = payload_bytes
             self._prefix = _add_prefix(self._fixed_bytes + payload_bytes, self._word, self._key)
@@ -175,16 +208,23 @@ class AddEncoder:
     def frames(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
     ) -> tuple[Sequence[Buffer], int]:
-        """The frames of consecutive entries from `first` on, as pieces to be joined: many entries
-        are one piece. And the ledger length after them; `length` is that before `first`."""
+        """Return the frames of consecutive entries from `first` on, and the next ledger length.
+
+        The frames are buffers to be joined; several entries are one buffer. `length` is the ledger
+        length before `first`, and the returned one is that after the last entry.
+        """
         parts, length = self.parts(first, lac, length, payloads)
         return (parts if len(payloads) == 1 else (b"".join(parts),)), length
 
     def parts(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
     ) -> tuple[list[Buffer], int]:
-        """`PIECES` a frame, to be joined, for consecutive entries from `first` on; and the ledger
-        length after them. `length` is the ledger length before `first`."""
+        """Return `PIECES` buffers for each of consecutive entries, and the next ledger length.
+
+        The entries have ids from `first` on, and the buffers of all frames are to be joined.
+        `length` is the ledger length before `first`, and the returned one is that after the last
+        entry.
+        """
         ledger, of, pack = self.codec.ledger_id, self.codec.of, META.pack
         pieces: list[Buffer] = []
         extend = pieces.extend
@@ -210,9 +250,11 @@ class AddEncoder:
         lengths: Sequence[int],
         payloads: Sequence[Buffer],
     ) -> list[Buffer]:
-        """The frames of an entry of each of many ledgers, `PIECES` a frame; `lengths` are those
-        with these entries. Column by column: calls for each of them are most of what a frame
-        costs."""
+        """Return `PIECES` buffers for the frame of one entry of each of many ledgers.
+
+        `lengths` are the ledger lengths that include these entries. The entries are encoded column
+        by column, because calls for each entry are the largest part of the cost of a frame.
+        """
         columns = {0: ledger_ids, 1: entry_ids, 2: lacs, 3: lengths}
         packed = pack_rows(">", _META_ROW, (0, 0, 0, 0), columns, len(encoders))
         [metas] = unpack_rows(">", f"{META_BYTES}s", 1, packed, META_BYTES)
@@ -308,10 +350,12 @@ def _equal_entries(digest_bytes: int, payload_bytes: int) -> struct.Struct:
 def check_batch(
     codec: EntryCodec, data: bytes, first: int, at: int, end: int, limit: int
 ) -> EntryRun:
-    """Verify the (length, entry bytes) pairs of a batch read's answer in data[at:end].
+    """Verify the entries in `data[at:end]`, which are pairs of length and entry bytes.
 
-    Takes at most `limit` entries, and stops before the first one that does not verify. Raises
-    BadEntryError if that is entry `first` itself.
+    The result has at most `limit` entries, and ends before the first one that does not match.
+
+    Raises:
+        BadEntryError: Entry `first` itself does not match.
     """
     run = _check_equal(codec, data, first, at, end, limit) or _check_each(
         codec, data, first, at, end, limit
@@ -320,14 +364,14 @@ def check_batch(
         start = at + LENGTH.size
         size = int.from_bytes(data[at:start], "big")
         codec.check(data[start : start + size], first)
-        raise BadEntryError(f"no entry in the answer for entry {first}")
+        raise BadEntryError(f"the response to a read of entry {first} contains no entry")
     return run
 
 
 def _check_equal(
     codec: EntryCodec, data: bytes, first: int, at: int, end: int, limit: int
 ) -> EntryRun | None:
-    """All entries, column by column, if they have one size and all verify; otherwise None."""
+    """Verify all entries column by column. Return None unless they have one size and all match."""
     if end - at < LENGTH.size:
         return None
     (size,) = LENGTH.unpack_from(data, at)

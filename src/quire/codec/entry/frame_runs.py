@@ -1,8 +1,8 @@
-"""Entries as they lie in the log, and as a BATCH_READ answer has them: without an object for each.
+"""Runs of entries, as they are in the log and in the response to a BATCH_READ.
 
-A bookie stores the frames of an ADD as they came, back to back, and a batch read's answer is their
-entries with a length before each. What lies between is one pass over the bytes of a run. What a
-compaction has written has bare frames: these are the answer already.
+A bookie stores the frames of ADD requests unchanged and back to back. The response to a batch read
+has the same entries, each after its length. Converting a run is one pass over its bytes, without an
+object for each entry. Compaction writes bare frames, which are the bytes of the response already.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import overload
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES, LENGTH, Buffer, pack_entries
 
 FRAMES_AT_ONCE = 64
-"""Unpacked by one call: an object for each entry is what packing costs, and these are not there
-for longer than their part of the answer takes to be made."""
+"""The number of frames that one call unpacks. The objects for their entries exist only until their
+part of the response is made."""
 
 
 class FrameRun:
-    """The entries of frames that lie back to back and have been checked."""
+    """The entries of frames that are back to back and were checked."""
 
     __slots__ = (
         "_frames", "_packed", "_sizes", "count", "frame_bytes", "frame_size", "head_bytes",
@@ -34,8 +34,15 @@ class FrameRun:
         sizes: Sequence[int] = (),
         head_bytes: int = FRAME_HEADER_BYTES,
     ) -> None:
-        """`frames`: just these; `frame_size`: of each, or 0 where they have the `sizes` listed;
-        `head_bytes`: of each, before the entry."""
+        """Describe a run.
+
+        Args:
+            frames: The bytes of the frames, and nothing else.
+            count: The number of frames.
+            frame_size: The size of each frame in bytes, or 0 if they have different sizes.
+            sizes: The size of each frame, if they differ.
+            head_bytes: The number of bytes of each frame before the entry.
+        """
         self.count = count
         self.frame_size = frame_size
         self.frame_bytes = len(frames)
@@ -46,22 +53,25 @@ class FrameRun:
 
     @property
     def bare(self) -> bool:
-        """They are the answer already: see above."""
+        """Whether the frames are bare, so that they are the bytes of the response already."""
         return self.head_bytes == LENGTH.size
 
     @property
     def size_bytes(self) -> int:
-        """Of the entries, without anything before them."""
+        """The number of bytes of the entries, without anything before them."""
         return self.frame_bytes - self.head_bytes * self.count
 
     def lies_in(self, memory: Buffer) -> bool:
-        """Whether its frames are a part of just this object, and are not packed yet."""
+        """Return whether the frames are a part of this object, and are not packed yet."""
         return self._packed is None and self._frames.obj is memory
 
     def pack(self, bodies: Sequence[Buffer] = ()) -> Sequence[Buffer]:
-        """Parts which joined have a length (4 bytes) before each entry. Done once; the frames are
-        then let go, unless they are just that. `bodies`: the entries, of one size, where somebody
-        has them."""
+        """Return buffers to be joined, in which each entry follows its length.
+
+        The length has 4 bytes and is big-endian. The packing is done once, and the frames are then
+        released unless they are bare. `bodies` are the entries, if the caller has them and they
+        have one size.
+        """
         if self._packed is None:
             self._packed = self._joined(bodies) if bodies else self._pack()
             self._frames = memoryview(b"")
@@ -89,7 +99,7 @@ class FrameRun:
         return parts
 
     def entries(self) -> Iterator[memoryview]:
-        """Each, not copied."""
+        """Yield each entry without copying it."""
         skip, parts = FRAME_HEADER_BYTES, [self._frames]
         if self._packed is not None:
             skip, parts = LENGTH.size, [memoryview(part) for part in self._packed]
@@ -104,18 +114,21 @@ class FrameRun:
                 index += 1
 
     def first(self) -> memoryview:
+        """Return the first entry."""
         return next(self.entries())
 
 
 @lru_cache(maxsize=256)
 def _bodies_of(size: int, frames: int) -> struct.Struct:
-    """The entry bytes of so many frames."""
+    """Return the format that extracts the entries of this number of frames."""
     return struct.Struct(f"{FRAME_HEADER_BYTES}x{size - FRAME_HEADER_BYTES}s" * frames)
 
 
 class Entries(Sequence[Buffer]):
-    """Consecutive entries, in the runs in which they were read. As a sequence it makes an object of
-    each entry that is asked for."""
+    """Consecutive entries, in the runs in which they were read.
+
+    Used as a sequence, it makes an object for each entry that is requested.
+    """
 
     __slots__ = ("_count", "runs")
 
@@ -124,11 +137,13 @@ class Entries(Sequence[Buffer]):
         self._count = 0
 
     def add(self, run: FrameRun) -> None:
+        """Append a run."""
         self.runs.append(run)
         self._count += run.count
 
     @property
     def size_bytes(self) -> int:
+        """The number of bytes of all entries."""
         return sum(run.size_bytes for run in self.runs)
 
     def __len__(self) -> int:
@@ -149,12 +164,12 @@ class Entries(Sequence[Buffer]):
 
 
 def entry_bytes(entries: Sequence[Buffer]) -> int:
-    """How many bytes they have together."""
+    """Return the number of bytes of all entries."""
     return entries.size_bytes if isinstance(entries, Entries) else sum(map(len, entries))
 
 
 def packed(entries: Sequence[Buffer]) -> list[Buffer]:
-    """Parts which joined have a length (4 bytes) before each entry."""
+    """Return buffers to be joined, in which each entry follows its length (4 bytes, big-endian)."""
     if isinstance(entries, Entries):
         return [part for run in entries.runs for part in run.pack()]
     return [pack_entries(entries)]

@@ -1,59 +1,73 @@
-"""The footer of a sealed segment: its index at rest.
+"""The footer of a sealed segment, which is its index.
 
-It starts at the block behind the last group and ends with the file. All integers are little-endian;
-tables lie column by column, so that they are searched without being decoded. Checksums are CRC-32C.
+It starts at the block after the last group and ends with the file. All integers are little-endian.
+Tables are stored column by column, so that they can be searched without being decoded. Checksums
+are CRC-32C in 4 bytes, unsigned.
 
     ledger rows of the 1st ledger | ... of the last | state records | block checksums | summary |
     trailer (the last 128 bytes of the file)
 
-Ledger rows: the n runs of one ledger, sorted by first entry id, then by offset:
+The ledger rows are the n runs of one ledger, sorted by first entry id, then by offset. Ids are
+signed, the other columns unsigned:
 
-| column        | width | content                                                              |
-|---------------|-------|----------------------------------------------------------------------|
-| firsts        | 8 n   | first entry id                                                       |
-| offsets       | 8 n   | offset of the first frame in the file                                |
-| counts        | 4 n   | number of entries                                                    |
-| frame sizes   | 4 n   | size of each frame, or 0: see sizes                                  |
-| sizes at      | 4 n   | where the run's frame sizes start among the sizes, if frame size is 0 |
-| ids at        | 4 n   | where the run's ids start among the ids; 0xFFFFFFFF: consecutive     |
-| number        | 4     | how many sizes follow                                                |
-| sizes         | 4 each| frame sizes                                                          |
-| ids           | 8 each| entry ids, to the end                                                |
+| column        | size   | content                                                                 |
+|---------------|--------|-------------------------------------------------------------------------|
+| firsts        | 8 n    | first entry id                                                          |
+| offsets       | 8 n    | offset of the first frame in the file, in bytes                         |
+| counts        | 4 n    | number of entries                                                       |
+| frame sizes   | 4 n    | size of each frame in bytes; 0: they differ, and are among *sizes*      |
+| sizes at      | 4 n    | index among *sizes* of the run's first frame size                       |
+| ids at        | 4 n    | index among *ids* of the run's first id; 0xFFFFFFFF: consecutive        |
+| number        | 4      | number of the sizes                                                     |
+| sizes         | 4 each | frame sizes in bytes                                                    |
+| ids           | 8 each | entry ids, to the end of the rows                                       |
 
-State records: see `log_parts`; those of the whole segment, in order, their run index without
-meaning. They were logged before the runs of the footer, or concern other ledgers.
+The state records are those of the whole segment, in order; their run index has no meaning (see
+`state_records`). They were logged before the runs of the footer, or concern other ledgers.
 
-Block checksums: u32 for each block between the segment header and the footer, group headers and
-tables included. What a damaged block should be is not always known: it then has a wrong one.
+There is a block checksum (4 bytes) for each block between the segment header and the footer,
+including group headers and tables. If the right checksum of a damaged block is unknown, a wrong one
+is stored.
 
-Summary: for m ledgers, sorted by ledger id, the columns ledger id, first entry, last entry,
-greatest LAC known, bytes of all frames, span (greatest last - first of a run, where runs overlap;
--1 where they do not), rows at (from the start of the footer), rows length: 8 m each; number of
-rows, checksum of the rows: 4 m each.
+The summary has the following columns for m ledgers, sorted by ledger id:
 
-Trailer:
+| column             | size | content                                                              |
+|--------------------|------|----------------------------------------------------------------------|
+| ledger id          | 8 m  | signed                                                               |
+| first entry        | 8 m  | signed                                                               |
+| last entry         | 8 m  | signed                                                               |
+| last add confirmed | 8 m  | highest known LAC, signed; -1: none                                  |
+| bytes              | 8 m  | bytes of all frames                                                  |
+| span               | 8 m  | greatest difference between last and first entry of a run, if runs   |
+|                    |      | overlap; -1 if they do not                                           |
+| rows at            | 8 m  | offset of the ledger rows from the start of the footer, in bytes     |
+| rows length        | 8 m  | length of the ledger rows in bytes                                   |
+| rows               | 4 m  | number of rows, unsigned                                             |
+| rows checksum      | 4 m  | checksum of the ledger rows                                          |
 
-| offset | size | field                                                    |
-|--------|------|----------------------------------------------------------|
-| 0      | 8    | "QSEALED" 01                                             |
-| 8      | 16   | directory id                                             |
-| 24     | 8    | segment number                                           |
-| 32     | 8    | first group                                              |
-| 40     | 8    | the group behind the last                                |
-| 48     | 8    | where groups start (length of the segment header)        |
-| 56     | 8    | where the footer starts                                  |
-| 64     | 8    | length of all ledger rows                                |
-| 72     | 8    | length of the state records                              |
-| 80     | 8    | length of the block checksums                            |
-| 88     | 8    | length of the summary                                    |
-| 96     | 4    | number of state records                                  |
-| 100    | 4    | number of ledgers                                        |
-| 104    | 4    | checksum of the state records                            |
-| 108    | 4    | checksum of the block checksums                          |
-| 112    | 4    | checksum of the summary                                  |
-| 116    | 4    | flags; 1: the frames are bare                            |
-| 120    | 4    | reserved, 0                                              |
-| 124    | 4    | checksum of bytes 0..123                                 |
+Trailer, all integers unsigned:
+
+| offset | size | field                                                                            |
+|--------|------|----------------------------------------------------------------------------------|
+| 0      | 8    | "QSEALED" 01                                                                     |
+| 8      | 16   | directory id                                                                     |
+| 24     | 8    | segment number                                                                   |
+| 32     | 8    | number of the first group                                                        |
+| 40     | 8    | number of the group after the last                                               |
+| 48     | 8    | offset of the first group in the file (the length of the segment header)         |
+| 56     | 8    | offset of the footer in the file                                                 |
+| 64     | 8    | length of all ledger rows in bytes                                               |
+| 72     | 8    | length of the state records in bytes                                             |
+| 80     | 8    | length of the block checksums in bytes                                           |
+| 88     | 8    | length of the summary in bytes                                                   |
+| 96     | 4    | number of state records                                                          |
+| 100    | 4    | number of ledgers                                                                |
+| 104    | 4    | checksum of the state records                                                    |
+| 108    | 4    | checksum of the block checksums                                                  |
+| 112    | 4    | checksum of the summary                                                          |
+| 116    | 4    | flags; 1: the frames are bare                                                    |
+| 120    | 4    | zeros                                                                            |
+| 124    | 4    | checksum of bytes 0..123                                                         |
 """
 
 from __future__ import annotations
@@ -91,7 +105,7 @@ _TRAILER = struct.Struct(
     "16s"  # directory id
     "Q"  # segment number
     "Q"  # first group
-    "Q"  # group behind the last
+    "Q"  # group after the last
     "Q"  # where groups start
     "Q"  # where the footer starts
     "Q"  # length of rows
@@ -147,7 +161,7 @@ class LedgerRows:
     ids: Sequence[int]
 
     def last(self, row: int) -> int:
-        """The last entry id of a run."""
+        """Return the last entry id of a run."""
         at = self.ids_at[row]
         if at == CONSECUTIVE:
             return self.firsts[row] + self.counts[row] - 1
@@ -155,7 +169,8 @@ class LedgerRows:
 
 
 PLAIN_ROWS_MAX = 64
-"""A ledger that got its entries in turn with others has a few rows of one kind: one packing."""
+"""The largest number of rows that one call packs. A ledger that received its entries in turn with
+others has a few rows of one kind."""
 
 
 @lru_cache(maxsize=PLAIN_ROWS_MAX)
@@ -165,7 +180,7 @@ def _plain_rows(count: int) -> struct.Struct:
 
 @lru_cache(maxsize=4 * PLAIN_ROWS_MAX)
 def _rest_of_singles(rows: int, frame_size: int) -> bytes:
-    """What stands behind the offsets, of rows with one entry each."""
+    """Return the bytes after the offsets, for rows with one entry each."""
     counts, sizes, no_ids = (1,) * rows, (frame_size,) * rows, (CONSECUTIVE,) * rows
     return _plain_rows(rows).pack(*bytes(2 * rows), *counts, *sizes, *bytes(rows), *no_ids, 0)[
         16 * rows :
@@ -173,7 +188,10 @@ def _rest_of_singles(rows: int, frame_size: int) -> bytes:
 
 
 def encode_ledger_rows(runs: Sequence[RunLike], offsets: Sequence[int]) -> bytes:
-    """`runs` sorted as the format demands; `offsets` of their first frames in the file."""
+    """Return the ledger rows of sorted runs.
+
+    `offsets` are the offsets of their first frames in the file.
+    """
     count = len(runs)
     if count <= PLAIN_ROWS_MAX:
         frame_sizes = [run.frame_size for run in runs if run.ids is None]
@@ -189,8 +207,10 @@ def encode_plain_rows(
     counts: Sequence[int],
     frame_sizes: Sequence[int],
 ) -> bytes:
-    """`encode_ledger_rows` of at most `PLAIN_ROWS_MAX` runs of consecutive ids, each with frames of
-    one size."""
+    """Return the ledger rows of runs with consecutive ids, each with frames of one size.
+
+    There are at most `PLAIN_ROWS_MAX` of them.
+    """
     rows, frame_size = len(firsts), frame_sizes[0]
     if counts.count(1) == frame_sizes.count(frame_size) == rows:
         return encode_singles(firsts, offsets, frame_size)
@@ -201,7 +221,7 @@ def encode_plain_rows(
 
 
 def encode_singles(firsts: Sequence[int], offsets: Sequence[int], frame_size: int) -> bytes:
-    """`encode_plain_rows` of runs with one entry each, all frames of one size."""
+    """Return the ledger rows of runs with one entry each. All frames have one size."""
     counts = (len(firsts),)
     [rows] = encode_each_singles(array("q", firsts), array("q", offsets), counts, frame_size)
     return rows
@@ -210,8 +230,11 @@ def encode_singles(firsts: Sequence[int], offsets: Sequence[int], frame_size: in
 def encode_each_singles(
     firsts: array[int], offsets: array[int], counts: Sequence[int], frame_size: int
 ) -> list[bytes]:
-    """The same of many ledgers: the columns of all, one behind the other, and how many rows each
-    has."""
+    """Return the ledger rows of each of many ledgers whose runs have one entry each.
+
+    The columns contain the runs of all ledgers one after the other, and `counts` their number for
+    each ledger. All frames have one size.
+    """
     rests = {count: _rest_of_singles(count, frame_size) for count in set(counts)}
     entries, places = little(firsts), little(offsets)
     encoded = []
@@ -254,7 +277,11 @@ def _encode_any_rows(runs: Sequence[RunLike], offsets: Sequence[int]) -> bytes:
 
 
 def decode_ledger_rows(data: Buffer, count: int) -> LedgerRows:
-    """`data` has been checked against the checksum in the summary."""
+    """Decode ledger rows, which the caller has verified with the checksum in the summary.
+
+    Raises:
+        FormatError: The rows are cut off.
+    """
     view = memoryview(data)
     at = _ROW_BYTES * count
     if at + _U32.size > len(view):
@@ -274,7 +301,7 @@ def decode_ledger_rows(data: Buffer, count: int) -> LedgerRows:
 
 
 class LedgerSummary(NamedTuple):
-    """One ledger in one segment, in the order of the columns."""
+    """The summary of one ledger in one segment. Its fields are in the order of the columns."""
 
     ledger_id: int
     first: int
@@ -290,7 +317,7 @@ class LedgerSummary(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All ledgers of one segment, as columns."""
+    """The summaries of all ledgers of one segment, as columns."""
 
     ledger_ids: Sequence[int]
     firsts: Sequence[int]
@@ -304,6 +331,7 @@ class Summary:
     rows_crcs: Sequence[int]
 
     def find(self, ledger_id: int) -> LedgerSummary | None:
+        """Return the summary of a ledger, or None if the segment has nothing of it."""
         at = bisect_left(self.ledger_ids, ledger_id)
         if at == len(self.ledger_ids) or self.ledger_ids[at] != ledger_id:
             return None
@@ -315,7 +343,10 @@ class Summary:
 
 
 def summary_columns() -> list[array[int]]:
-    """Of a `Summary`, in the order of its fields: empty, to be filled sorted by ledger id."""
+    """Return empty columns of a `Summary` in the order of its fields.
+
+    Fill them sorted by ledger id.
+    """
     return [array(kind) for kind, _ in _SUMMARY_COLUMNS]
 
 
@@ -335,6 +366,8 @@ def decode_summary(data: Buffer, count: int) -> Summary:
 
 @dataclass(frozen=True, slots=True)
 class Trailer:
+    """The content of a trailer."""
+
     directory_id: bytes
     segment: int
     first_group: int
@@ -354,7 +387,7 @@ class Trailer:
 
     @property
     def head_bytes(self) -> int:
-        """Of each frame of the segment, before the entry."""
+        """The number of bytes of each frame of the segment before the entry."""
         return head_bytes_of(bare=bool(self.flags & TRAILER_BARE))
 
     @property
@@ -379,7 +412,7 @@ class Trailer:
 
     @property
     def crc(self) -> int:
-        """The trailer's own checksum: another file of the same number has another."""
+        """The checksum of the trailer, which differs between files with the same segment number."""
         return int.from_bytes(self.encode()[-_U32.size :], "little")
 
     def encode(self) -> bytes:
@@ -393,23 +426,27 @@ class Trailer:
 
 
 def decode_trailer(data: Buffer, directory_id: bytes, segment: int, file_bytes: int) -> Trailer:
-    """The trailer of this segment of this directory, `FormatError` where it is not that."""
+    """Decode the trailer of this segment of this directory.
+
+    Raises:
+        FormatError: The trailer is damaged, belongs to another segment, or does not fit the file.
+    """
     if len(data) != TRAILER_BYTES or bytes(data[:8]) != TRAILER_MAGIC:
-        raise FormatError("no trailer")
+        raise FormatError("there is no trailer")
     (crc,) = _U32.unpack_from(data, _TRAILER.size)
     if crc != crc32c(memoryview(data)[: _TRAILER.size]):
         raise FormatError("a trailer does not match its checksum")
     trailer = Trailer(*_TRAILER.unpack_from(data, 0)[1:])
     if (trailer.directory_id, trailer.segment) != (directory_id, segment):
-        raise FormatError("a trailer of another segment")
+        raise FormatError("the trailer belongs to another segment")
     if trailer.file_bytes != file_bytes or trailer.footer_at % BLOCK_BYTES:
-        raise FormatError("a trailer that does not fit its file")
+        raise FormatError("the trailer does not fit its file")
     return trailer
 
 
 @dataclass(frozen=True, slots=True)
 class FooterParts:
-    """A footer in the making: all `rows` of its ledgers, in pieces, and their summary."""
+    """The parts of a footer that is to be written. `rows` are the ledger rows, as buffers."""
 
     directory_id: bytes
     segment: int
@@ -422,10 +459,13 @@ class FooterParts:
     records: Sequence[StateRecord]
     checksums: array[int]
     flags: int = 0
-    """Of the trailer."""
+    """The flags of the trailer."""
 
     def encode(self) -> tuple[list[bytes], Trailer]:
-        """The pieces of the footer in order; the last is the trailer."""
+        """Return the buffers of the footer in order, the last of which is the trailer.
+
+        The trailer is also returned as a value.
+        """
         records = encode_records(self.records)
         checksums = little(self.checksums)
         summary = encode_summary(self.ledgers)
@@ -439,7 +479,11 @@ class FooterParts:
 
 
 def decode_footer_records(data: Buffer, trailer: Trailer) -> list[StateRecord]:
-    """The state records; `FormatError` where they do not match their checksum."""
+    """Decode the state records of a footer.
+
+    Raises:
+        FormatError: They do not match their checksum.
+    """
     if len(data) != trailer.records_bytes or crc32c(data) != trailer.records_crc:
         raise FormatError("the state records of a segment do not match their checksum")
     return decode_records(data, 0, trailer.records)[0]

@@ -1,42 +1,47 @@
-"""A group: what is written to the log, and synced, at once.
+"""A group: the part of a segment that is written and synced at once.
 
-Numbers and checksums are as in `log_format`.
+Integers are unsigned and little-endian, unless the table says otherwise. Checksums are CRC-32C in 4
+bytes. A block is 4,096 bytes.
 
     header | run rows | sizes | ids | state records | block checksums | payload | zeros to a block
 
-The *table* is what lies between header and payload. Header:
+The *table* is everything between the header and the payload. Header:
 
-| offset | size | field                                                               |
-|--------|------|---------------------------------------------------------------------|
-| 0      | 8    | "QGROUP" 00 01                                                      |
-| 8      | 16   | directory id                                                        |
-| 24     | 8    | segment number                                                      |
-| 32     | 8    | group number: consecutive over all segments                         |
-| 40     | 8    | offset of this group in its file                                    |
-| 48     | 4    | number of runs                                                      |
-| 52     | 4    | number of state records                                             |
-| 56     | 4    | table length in bytes                                               |
-| 60     | 4    | flags; 1: of a compaction, 2: the last group of one, 4: its frames  |
-|        |      | are bare                                                            |
-| 64     | 8    | payload length in bytes                                             |
-| 72     | 4    | checksum of what follows the table in the block it ends in          |
-| 76     | 4    | checksum of bytes 0..75 and of the table                            |
+| offset | size | field                                                                         |
+|--------|------|-------------------------------------------------------------------------------|
+| 0      | 8    | "QGROUP" 00 01                                                                |
+| 8      | 16   | directory id                                                                  |
+| 24     | 8    | segment number                                                                |
+| 32     | 8    | group number, consecutive over all segments                                   |
+| 40     | 8    | offset of this group in its file, in bytes                                    |
+| 48     | 4    | number of runs                                                                |
+| 52     | 4    | number of state records                                                       |
+| 56     | 4    | length of the table in bytes                                                  |
+| 60     | 4    | flags; 1: written by compaction, 2: the last group of a compaction, 4: its    |
+|        |      | frames are bare                                                               |
+| 64     | 8    | length of the payload in bytes                                                |
+| 72     | 4    | checksum of what follows the table in the block in which the table ends       |
+| 76     | 4    | checksum of bytes 0..75 and of the table                                      |
 
-Run row (32 bytes). Its frames lie back to back: complete ADD frames as on the wire, or bare ones,
-which are a length (4 bytes, big-endian) and the entry, as in the answer to a BATCH_READ:
+A *run* is a sequence of entries of one ledger, whose frames are back to back. A frame is a complete
+ADD frame as it was received, or a bare one: the length of the entry (4 bytes, big-endian) and the
+entry, as in the response to a BATCH_READ. Run row (32 bytes):
 
-| offset | size | field                                                               |
-|--------|------|---------------------------------------------------------------------|
-| 0      | 8    | ledger id                                                           |
-| 8      | 8    | first entry id                                                      |
-| 16     | 4    | number of entries                                                   |
-| 20     | 4    | size of each frame, or 0: the next `count` of the sizes (u32)       |
-| 24     | 4    | offset of the first frame in the payload                            |
-| 28     | 4    | flags; 1: ids are not consecutive, the next `count` of the ids (i64)|
+| offset | size | field                                                                         |
+|--------|------|-------------------------------------------------------------------------------|
+| 0      | 8    | ledger id, signed                                                             |
+| 8      | 8    | first entry id, signed                                                        |
+| 16     | 4    | number of entries                                                             |
+| 20     | 4    | size of each frame in bytes; 0: the next entries of *sizes*                   |
+| 24     | 4    | offset of the first frame in the payload, in bytes                            |
+| 28     | 4    | flags; 1: the ids are not consecutive, and are the next entries of *ids*      |
 
-State records: see `state_records`. Block checksums (u32): one for each block of the group that
-starts at or behind the end of the table, final zeros included; payload length / 4096 + 1 of them,
-the last 0 where it is not needed.
+Sizes are 4 bytes each, and ids are 8 bytes each and signed. Each has as many items as the runs that
+refer to it have entries. `state_records` describes the state records.
+
+There is a block checksum (4 bytes) for each block of the group that starts at or after the end of
+the table, including the final zeros. The list has payload length / 4096 + 1 items. The last one is
+0 if it is not needed.
 """
 
 from __future__ import annotations
@@ -65,7 +70,7 @@ from quire.codec.packed_rows import pack_rows
 from quire.codec.wire.v2 import BATCH_ENTRY_OVERHEAD_BYTES, FRAME_HEADER_BYTES
 
 BARE_HEAD_BYTES = BATCH_ENTRY_OVERHEAD_BYTES
-"""Before the entry in a bare frame."""
+"""The number of bytes of a bare frame before the entry."""
 GROUP_MAGIC = b"QGROUP\x00\x01"
 
 _GROUP = struct.Struct(
@@ -100,16 +105,16 @@ GROUP_COMPACTED = 1
 GROUP_LAST = 2
 GROUP_BARE = 4
 WRONG_BYTES_MAX = 4
-"""Of the first fields of a header that is to be known for one."""
+"""The number of wrong bytes in the first fields of a header with which it is still recognised."""
 
 
 def head_bytes_of(*, bare: bool) -> int:
-    """How many bytes of a frame stand before the entry."""
+    """Return the number of bytes of a frame before the entry."""
     return BARE_HEAD_BYTES if bare else FRAME_HEADER_BYTES
 
 
 class RunLike(Protocol):
-    """What a table says about a run."""
+    """The properties of a run that a table contains."""
 
     @property
     def ledger_id(self) -> int: ...
@@ -129,7 +134,7 @@ class RunLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run as a table holds it."""
+    """A run, as decoded from a table."""
 
     ledger_id: int
     first: int
@@ -142,6 +147,8 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupHeader:
+    """The content of a group's header."""
+
     directory_id: bytes
     segment: int
     number: int
@@ -155,30 +162,35 @@ class GroupHeader:
 
     @property
     def payload_offset(self) -> int:
-        """In the file."""
+        """The offset of the payload in the file."""
         return self.offset + GROUP_HEADER_BYTES + self.table_bytes
 
     @property
     def head_bytes(self) -> int:
-        """Of each of its frames, before the entry."""
+        """The number of bytes of each frame before the entry."""
         return head_bytes_of(bare=bool(self.flags & GROUP_BARE))
 
     @property
     def end(self) -> int:
-        """Where the next group starts."""
+        """The offset in the file at which the next group starts."""
         return aligned(self.payload_offset + self.payload_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupTable:
+    """The content of a group's table."""
+
     runs: tuple[RunRow, ...]
     records: tuple[StateRecord, ...]
     checksums: array[int]
-    """Of the blocks that start at or behind the end of the table."""
+    """The checksums of the blocks that start at or after the end of the table."""
 
 
 class ColumnarBatch(NamedTuple):
-    """Frames of one size, back to back, each of which is a run: entries of ledgers in turn."""
+    """Entries of several ledgers in turn.
+
+    Their frames have one size and are back to back, and each is a run of its own.
+    """
 
     ledger_ids: Sequence[int]
     entry_ids: Sequence[int]
@@ -186,9 +198,9 @@ class ColumnarBatch(NamedTuple):
 
 
 class GroupEncoder:
-    """Composes one group: `add` each batch in order, then `finish`.
+    """Encodes one group: call `add` for each batch in order, then `finish`.
 
-    Kept as small steps without copies: payloads are only checksummed and handed through.
+    Payloads are not copied, only checksummed.
     """
 
     def __init__(self, directory_id: bytes, segment: int, number: int, offset: int) -> None:
@@ -208,8 +220,12 @@ class GroupEncoder:
         size_bytes: int,
         records: Iterable[StateRecord] = (),
     ) -> int:
-        """Runs with their frames, and records, whose `run_index` counts these runs; returns where
-        the buffers lie in the payload."""
+        """Add runs with their frames, and state records.
+
+        Return the offset of the buffers in the payload.
+
+        The `run_index` of a record counts the runs of this call.
+        """
         base = self.payload_bytes
         for record in records:
             self._records.append(encode_record(record, self._row_count + record.run_index))
@@ -226,7 +242,8 @@ class GroupEncoder:
         ledger_ids, entry_ids, size = columns
         count = len(ledger_ids)
         packed = {0: ledger_ids, 1: entry_ids, 3: range(base, base + size * count, size)}
-        # A count of one and the frame size as one number, offset and no flags as another.
+        # The count (1) and the frame size are packed as one number, and the offset and flags (0)
+        # as another.
         self._rows.append(pack_rows("<", "qqQQ", (0, 0, 1 | size << 32, 0), packed, count))
         self._row_count += count
 
@@ -246,9 +263,10 @@ class GroupEncoder:
         self._row_count += 1
 
     def finish(self, flags: int = 0) -> EncodedGroup:
+        """Return the finished group."""
         fixed = b"".join((*self._rows, *self._sizes, *self._ids, *self._records))
-        # The number of checksums depends on where the table ends, and that on their number: one
-        # may be left over, and is 0.
+        # The number of checksums depends on the end of the table, which depends on their number.
+        # So there may be one too many, which is 0.
         room = self.payload_bytes // BLOCK_BYTES + 1
         start = GROUP_HEADER_BYTES + len(fixed) + 4 * room
         first_block = aligned(start)
@@ -270,11 +288,13 @@ class GroupEncoder:
 
 
 class EncodedGroup(NamedTuple):
+    """A group to be written."""
+
     header: GroupHeader
     buffers: tuple[Buffer, ...]
-    """What to write at the group's offset: whole blocks together."""
+    """The buffers to write at the group's offset. Together they are whole blocks."""
     checksums: array[int]
-    """One for each block of the group, from its first on."""
+    """The checksum of each block of the group, from its first block on."""
 
 
 def _pack_group(header: GroupHeader) -> bytes:
@@ -286,7 +306,7 @@ def _pack_group(header: GroupHeader) -> bytes:
 
 
 def _split(buffers: Iterable[Buffer], at: int) -> tuple[list[Buffer], list[Buffer]]:
-    """The first `at` bytes of the concatenation, and the rest, without copies."""
+    """Return the first `at` bytes of the joined buffers, and the rest, without copies."""
     head: list[Buffer] = []
     rest: list[Buffer] = []
     for buffer in buffers:
@@ -313,8 +333,10 @@ def _crc_of(buffers: Iterable[Buffer]) -> int:
 def decode_group_header(
     data: Buffer, at: int, directory_id: bytes, segment: int, offset: int
 ) -> GroupHeader | None:
-    """The header at data[at:], if it claims to be the one of a group of this directory, segment and
-    place. `check_group_table` tells whether that is true."""
+    """Decode the header at `data[at:]` if it is one of this directory, segment and offset.
+
+    Return None otherwise. The header is not verified yet; `check_group_table` does that.
+    """
     if bytes(data[at : at + 8]) != GROUP_MAGIC or at + GROUP_HEADER_BYTES > len(data):
         return None
     header = GroupHeader(*_GROUP.unpack_from(data, at)[1:])
@@ -324,15 +346,17 @@ def decode_group_header(
 
 
 def looks_like_group(data: Buffer, directory_id: bytes, segment: int) -> bool:
-    """Whether a header of this directory and segment was once at the start of `data`: some of its
-    bytes may be wrong by now."""
+    """Return whether `data` starts with a header of this directory and segment.
+
+    At most `WRONG_BYTES_MAX` bytes of its first fields may be wrong.
+    """
     start = _GROUP_START.pack(GROUP_MAGIC, directory_id, segment)
     same = sum(a == b for a, b in zip(start, bytes(data[: len(start)])))
     return same >= len(start) - WRONG_BYTES_MAX
 
 
 def check_group_table(data: Buffer, header: GroupHeader) -> bool:
-    """Whether header and table, the first bytes of `data`, match their checksum."""
+    """Return whether header and table, at the start of `data`, match their checksum."""
     end = GROUP_HEADER_BYTES + header.table_bytes
     if len(data) < end:
         return False
@@ -342,8 +366,11 @@ def check_group_table(data: Buffer, header: GroupHeader) -> bool:
 
 
 def turned_table_length(data: Buffer, directory_id: bytes, segment: int, offset: int) -> bool:
-    """Whether header and table check with another bit in what the header says of the table's
-    length. With any other bit that is wrong it is known how many bytes they should be."""
+    """Return whether header and table are valid after one bit of the table length is flipped.
+
+    If any other bit is wrong, the length in the header is right, so it is known how many bytes to
+    check.
+    """
     for bit in range(32):
         turned = bytearray(data)
         turned[_TABLE_BYTES_AT + bit // 8] ^= 1 << bit % 8
@@ -354,7 +381,11 @@ def turned_table_length(data: Buffer, directory_id: bytes, segment: int, offset:
 
 
 def decode_group_table(data: Buffer, header: GroupHeader) -> GroupTable:
-    """Runs and records of a group whose table has been checked; `data` starts at its header."""
+    """Decode the runs and records of a group whose table was verified. `data` starts at its header.
+
+    Raises:
+        FormatError: The table contradicts itself or the header.
+    """
     view = memoryview(data)[GROUP_HEADER_BYTES : GROUP_HEADER_BYTES + header.table_bytes]
     rows_end = header.runs * RUN_ROW.size
     if rows_end > len(view):
@@ -373,7 +404,7 @@ def decode_group_table(data: Buffer, header: GroupHeader) -> GroupTable:
             ids_at += 8 * count
         span = frame_size * count if sizes is None else sum(sizes)
         if not count or offset + span > header.payload_bytes:
-            raise FormatError("a run lies outside of its group")
+            raise FormatError("a run is outside of its group")
         runs.append(RunRow(ledger_id, first, count, offset, frame_size, sizes, ids))
     records, at = decode_records(view, ids_at, header.records)
     if (len(view) - at) != 4 * (header.payload_bytes // BLOCK_BYTES + 1):
@@ -383,9 +414,10 @@ def decode_group_table(data: Buffer, header: GroupHeader) -> GroupTable:
 
 
 def group_checksums(data: Buffer, header: GroupHeader, table: GroupTable) -> tuple[array[int], int]:
-    """(the checksum that each block of the group should have, how many blocks do not have it).
+    """Return the right checksum of each block of a group, and the number of damaged blocks.
 
-    `data` is the whole group, its table checked. It may be shorter: what lacks counts as damaged.
+    `data` is the group, whose table was verified. Blocks that are missing at its end count as
+    damaged.
     """
     view = memoryview(data)
     start = GROUP_HEADER_BYTES + header.table_bytes
@@ -393,7 +425,7 @@ def group_checksums(data: Buffer, header: GroupHeader, table: GroupTable) -> tup
     expected = block_checksums((view[:front_end],))
     damaged = 0
     if len(view) < front_end or crc32c(view[start:front_end]) != header.head_crc:
-        # What the block should have is not known, but it is not what it has.
+        # The right checksum of this block is unknown, but it is not the one that it has.
         expected[-1] ^= 0xFFFFFFFF
         damaged += 1
     found = block_checksums((view[front_end : header.end - header.offset],))

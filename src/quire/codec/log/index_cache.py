@@ -1,51 +1,65 @@
-"""The index cache of a data directory, `log/INDEX`: what a start would make of sealed segments.
+"""The index cache of a data directory, `log/INDEX`: the index of its sealed segments.
 
-A file is a chain of blocks, each with its own checksum. All integers are little-endian.
+A start reads it instead of the footers of the segments. The file is a sequence of blocks, each with
+its own checksum. All integers are little-endian and unsigned, except ids and times, which are
+signed. Header of a block:
 
 | offset | size | field                                                                         |
 |--------|------|-------------------------------------------------------------------------------|
-| 0      | 4    | kind                                                                          |
+| 0      | 4    | kind, in ASCII                                                                |
 | 4      | 4    | number of items N                                                             |
-| 8      | 8    | length of the body                                                            |
+| 8      | 8    | length of the body in bytes                                                   |
 | 16     | 4    | CRC-32C of bytes 0..15 and of the body                                        |
 | 20     |      | body                                                                          |
 
-In this order: one `HEAD`, a `SEGM` for each segment (ascending), one `DEAD`, as many `LEDG` as it
-takes for all ledgers, one `ENDS`. Nothing comes behind that.
+The blocks are, in this order: one `HEAD`, a `SEGM` for each segment (ascending), one `DEAD`, any
+number of `LEDG` for all ledgers, and one `ENDS`, which ends the file.
 
-`HEAD`, N = number of segments:
+`HEAD`, N is the number of segments:
 
 | size | field                                                                                  |
 |------|----------------------------------------------------------------------------------------|
 | 4    | version of the format, 1                                                               |
 | 16   | directory id                                                                           |
-| 8    | what it covers: every segment that exists, up to this number                           |
-| 8    | what was lost in segments before this one is not missed any more                       |
+| 8    | number of a segment; the cache covers every existing segment up to it                  |
+| 8    | number of a segment; what was lost in segments before it is not missed any more        |
 
-`SEGM`, N = number of ledgers of which runs or records are in the segment:
+`SEGM`, N is the number of ledgers with runs or records in the segment:
 
 | size | field                                                                                  |
 |------|----------------------------------------------------------------------------------------|
 | 8    | number of the segment                                                                  |
-| 128  | the trailer of the segment's file, byte for byte: another file has another one         |
-| 8    | ledgers that have entries there and are not deleted                                    |
-| 8    | bytes of frames of these                                                               |
+| 128  | the trailer of the segment's file, which differs from that of any other file           |
+| 8    | number of ledgers that have entries in the segment and are not deleted                 |
+| 8    | bytes of their frames                                                                  |
 | 8    | bytes of all frames                                                                    |
-| 8    | base of the ids                                                                        |
-| 4, 8 | each: ledger id - base, ascending; 4 bytes if the body has room for no more            |
+| 8    | base of the ledger ids                                                                 |
+| 4, 8 | for each ledger: ledger id - base, ascending; 4 or 8 bytes, by the length of the body  |
 
-`DEAD`, 16 bytes for each of N ledgers that were fenced and deleted: id, when it may be forgotten
-(calendar, ms).
+`DEAD` has 16 bytes for each of N ledgers that were fenced and deleted: the ledger id (8), and the
+time in milliseconds since 1970 at which it may be forgotten (8).
 
-`LEDG`, for N ledgers: the columns ledger id, first and last segment that speak of it, last entry
-id, greatest LAC known, 8 N each; number of its key, length of its rows, 4 N each; flags, N (1:
-fenced, 2: its rows do not ascend, 4: it has an explicit LAC, 8: its fence is durable). Then length
-of the keys, length of the explicit LACs, 4 each; the keys, and the packets of the explicit LACs,
-each behind its length (4); the rows of all ledgers, packed as `storage/segment/sealed_rows.py`
-says.
+`LEDG` has these columns and tables for N ledgers:
 
-`ENDS`, N = 0: number of all ledgers, 8; the group behind the last in the log that may have changed
-any of this, 8.
+| size | field                                                                                  |
+|------|----------------------------------------------------------------------------------------|
+| 8 N  | ledger id                                                                              |
+| 8 N  | number of the first segment that contains something about the ledger                   |
+| 8 N  | number of the last such segment                                                        |
+| 8 N  | last entry id                                                                          |
+| 8 N  | highest known LAC                                                                      |
+| 4 N  | index of the ledger's key among the keys                                               |
+| 4 N  | length of the ledger's rows in bytes                                                   |
+| N    | flags; 1: fenced, 2: its rows do not ascend, 4: it has an explicit LAC, 8: its fence   |
+|      | is durable                                                                             |
+| 4    | length of the keys in bytes                                                            |
+| 4    | length of the explicit LACs in bytes                                                   |
+|      | keys, each after its length in bytes (4)                                               |
+|      | packets of the explicit LACs, each after its length in bytes (4)                       |
+|      | rows of all ledgers, in the form of `storage/segment/sealed_rows.py`                   |
+
+`ENDS`, N is 0: the number of all ledgers (8), and the number of the group after the last one in the
+log that may have changed anything in this file (8).
 """
 
 from __future__ import annotations
@@ -78,7 +92,7 @@ _FENCED, _UNORDERED, _EXPLICIT, _DURABLE = 1, 2, 4, 8
 
 
 def encode_block(kind: bytes, items: int, pieces: Sequence[Buffer]) -> list[Buffer]:
-    """The pieces of the block; those of the body are not copied."""
+    """Return the buffers of a block. Those of the body are not copied."""
     head = _BLOCK.pack(kind, items, sum(map(len, pieces)))
     crc = crc32c(head)
     for piece in pieces:
@@ -88,6 +102,8 @@ def encode_block(kind: bytes, items: int, pieces: Sequence[Buffer]) -> list[Buff
 
 @dataclass(frozen=True, slots=True)
 class BlockHeader:
+    """The header of a block."""
+
     kind: bytes
     items: int
     body_bytes: int
@@ -96,17 +112,21 @@ class BlockHeader:
 
 def decode_block_header(data: Buffer) -> BlockHeader:
     if len(data) < BLOCK_HEADER_BYTES:
-        raise FormatError("it is cut off")
+        raise FormatError("the index cache is cut off")
     return BlockHeader(*_BLOCK.unpack_from(data), *_U32.unpack_from(data, _BLOCK.size))
 
 
 def check_block(header: BlockHeader, body: Buffer, kind: bytes) -> None:
-    """`FormatError` where it is not that kind of block, or not what was written."""
+    """Check that a block has this kind and matches its checksum.
+
+    Raises:
+        FormatError: It has another kind, or is damaged.
+    """
     crc = crc32c(body, crc32c(_BLOCK.pack(header.kind, header.items, header.body_bytes)))
     if len(body) != header.body_bytes or crc != header.crc:
         raise FormatError("a block does not match its checksum")
     if header.kind != kind:
-        raise FormatError(f"{header.kind!r} where {kind!r} belongs")
+        raise FormatError(f"a block has the kind {header.kind!r} instead of {kind!r}")
 
 
 # -- head -------------------------------------------------------------------------------------
@@ -114,6 +134,8 @@ def check_block(header: BlockHeader, body: Buffer, kind: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CacheHead:
+    """The content of the `HEAD` block."""
+
     directory_id: bytes
     through: int
     segments: int
@@ -126,10 +148,10 @@ class CacheHead:
 
 def decode_head(header: BlockHeader, body: Buffer) -> CacheHead:
     if len(body) != _HEAD.size:
-        raise FormatError("a head of another length")
+        raise FormatError("the HEAD block has a wrong length")
     version, directory_id, through, repaired_before = _HEAD.unpack(body)
     if version != VERSION:
-        raise FormatError(f"version {version} of the format")
+        raise FormatError(f"the index cache has the unknown version {version}")
     return CacheHead(directory_id, through, header.items, repaired_before)
 
 
@@ -138,15 +160,17 @@ def decode_head(header: BlockHeader, body: Buffer) -> CacheHead:
 
 @dataclass(frozen=True, slots=True)
 class CachedSegment:
+    """The content of a `SEGM` block."""
+
     number: int
     trailer: bytes
-    """As it lies in the file."""
+    """The bytes of the trailer in the segment's file."""
     live_ledgers: int
     live_bytes: int
     payload_bytes: int
     base: int
     offsets: array[int]
-    """Of the ids of all ledgers that it speaks of, from `base` on; 4 or 8 bytes each."""
+    """The ids of all ledgers of the segment, minus `base`. They have 4 or 8 bytes each."""
 
     def encode(self) -> list[Buffer]:
         head = _SEGMENT.pack(
@@ -186,7 +210,7 @@ def decode_dead(header: BlockHeader, body: Buffer) -> dict[int, int]:
 
 
 class CachedLedger(NamedTuple):
-    """A tuple, for there may be a million of them."""
+    """One ledger of a `LEDG` block. It is a tuple because there may be a million of them."""
 
     ledger_id: int
     master_key: bytes
@@ -234,7 +258,11 @@ def encode_ledgers(ledgers: Sequence[CachedLedger]) -> list[Buffer]:
 
 
 def decode_ledgers(header: BlockHeader, body: Buffer) -> Iterator[CachedLedger]:
-    """`FormatError` as soon as it does not fit."""
+    """Yield the ledgers of a `LEDG` block.
+
+    Raises:
+        FormatError: The parts of the block do not fit together.
+    """
     view, count = memoryview(body), header.items
     columns: list[Sequence[int]] = []
     at = 0
@@ -266,6 +294,8 @@ def decode_ledgers(header: BlockHeader, body: Buffer) -> Iterator[CachedLedger]:
 
 @dataclass(frozen=True, slots=True)
 class CacheEnd:
+    """The content of the `ENDS` block."""
+
     ledgers: int
     end_group: int
 
@@ -275,7 +305,7 @@ class CacheEnd:
 
 def decode_end(body: Buffer) -> CacheEnd:
     if len(body) != _END.size:
-        raise FormatError("an end of another length")
+        raise FormatError("the ENDS block has a wrong length")
     return CacheEnd(*_END.unpack(body))
 
 

@@ -1,33 +1,42 @@
-"""A segment file of a bookie's log: its header, and the mark of a clean stop (groups: `log_group`,
-footers: `log_footer`).
+"""The header of a segment file of a bookie's log, and the mark of a clean stop.
 
-All integers are little-endian, unlike the wire's: tables are then moved as whole arrays. Every
-checksum is CRC-32C. A block is 4,096 bytes. Groups start at multiples of a block, so that a block
-that was synced is never written again.
+All integers are unsigned and little-endian, unlike those of the protocol, so that tables are moved
+as whole arrays. Every checksum is a CRC-32C in 4 bytes. A block is 4,096 bytes. Groups start at
+multiples of a block, so that a block that was synced is never written again.
 
-Segment file: header | group | group | ... | footer once sealed (else zeros: it is preallocated).
+A segment file is a header, then groups (see `group`), then a footer once it is sealed (see
+`footer`). Until then the rest of the file is zeros, because it is preallocated.
 
 Segment header, padded with zeros to whole blocks:
 
-| offset | size | field                                                              |
-|--------|------|--------------------------------------------------------------------|
-| 0      | 8    | "QSEGMENT"                                                         |
-| 8      | 4    | format version: 1; where a compaction wrote the segment 3, before  |
-|        |      | that 2, whose frames are those of version 1                        |
-| 12     | 4    | header length in bytes, padding included                           |
-| 16     | 16   | directory id                                                       |
-| 32     | 8    | segment number                                                     |
-| 40     | 8    | number of the first group                                          |
-| 48     | 8    | number of the segment before, which ends with the group before; 0: |
-|        |      | there is none                                                      |
-| 56     | 4    | number of ranges R                                                 |
-| 60     | 4    | checksum of bytes 0..59 and of the ranges                          |
-| 64     | 16 R | ranges (first, last) of the segments that exist, this one excluded |
+| offset | size | field                                                                         |
+|--------|------|-------------------------------------------------------------------------------|
+| 0      | 8    | "QSEGMENT"                                                                    |
+| 8      | 4    | format version: 1; 3 if compaction wrote the segment with bare frames; 2 if   |
+|        |      | an earlier version of compaction wrote it, with whole frames                  |
+| 12     | 4    | length of the header in bytes, including the padding                          |
+| 16     | 16   | directory id                                                                  |
+| 32     | 8    | segment number                                                                |
+| 40     | 8    | number of the first group                                                     |
+| 48     | 8    | number of the previous segment, which ends with the previous group; 0: none   |
+| 56     | 4    | number of ranges R                                                            |
+| 60     | 4    | checksum of bytes 0..59 and of the ranges                                     |
+| 64     | 16 R | ranges (first 8, last 8) of the other segments that exist                     |
 
-A compaction puts a new file in the place of a segment: its header says what the old one said about
-the log, its groups are numbered from 0 on, and its state records all stand in the first one. Its
-frames are bare (see `log_group`): what a reader of the whole ledger gets are the bytes of the file.
-What stood before the entries, the ledger's key, is among the state records.
+Compaction replaces the file of a segment. The new header contains what the old one said about the
+log. The groups are numbered from 0, and all state records are in the first group. The frames are
+bare (see `group`), so that the response to a read of a whole ledger consists of bytes of the file.
+The key of the ledger, which whole frames contain before each entry, is in a state record.
+
+Mark of a clean stop, the file `log/CLEAN`:
+
+| offset | size | field                                                                         |
+|--------|------|-------------------------------------------------------------------------------|
+| 0      | 8    | "QCLEAN" 00 01                                                                |
+| 8      | 16   | directory id                                                                  |
+| 24     | 8    | number of the last segment                                                    |
+| 32     | 8    | number of the next group                                                      |
+| 40     | 4    | checksum of bytes 0..39                                                       |
 """
 
 from __future__ import annotations
@@ -48,9 +57,10 @@ from quire.codec.log.state_records import (
 
 FORMAT_VERSION = 1
 FRAMED_COMPACTED_VERSION = 2
-"""Of a segment that a compaction wrote with whole ADD frames, as it did once."""
+"""The format version of a segment that an earlier version of compaction wrote with whole ADD
+frames."""
 COMPACTED_VERSION = 3
-"""Of a segment that a compaction wrote."""
+"""The format version of a segment that compaction wrote with bare frames."""
 ID_BYTES = 16
 
 SEGMENT_MAGIC = b"QSEGMENT"
@@ -77,22 +87,25 @@ _CLEAN = struct.Struct("<8s16sQQ")  # magic, directory id, last segment, next gr
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
+    """The content of a segment header."""
+
     directory_id: bytes
     segment: int
     first_group: int
     previous: int
-    """The segment that ends where this one starts; it may be gone. 0: there is none."""
+    """The number of the segment that ends where this one starts, or 0 if there is none. Its file
+    may be gone."""
     live: tuple[tuple[int, int], ...]
-    """Ranges (first, last) of the other segments that exist."""
+    """The ranges (first, last) of the other segments that exist."""
     size_bytes: int = 0
-    """Padding included; filled in by `decode_segment_header`."""
+    """The length of the header, including the padding. `decode_segment_header` sets it."""
     compacted: bool = False
     bare: bool = False
-    """Its frames are. Only of one that is compacted."""
+    """Whether the frames are bare, which is possible only if the segment was compacted."""
 
 
 def ranges_of(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Ascending ranges (first, last) that cover just these numbers."""
+    """Return ascending ranges (first, last) that contain exactly these numbers."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:
@@ -103,11 +116,12 @@ def ranges_of(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
 
 
 def segment_header_size(ranges: int) -> int:
-    """Length in bytes of a header with so many ranges."""
+    """Return the length, in bytes, of a header with this number of ranges."""
     return aligned(_SEGMENT.size + _CRC.size + ranges * _RANGE.size)
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
+    """Return the bytes of a header, including the padding."""
     ranges = b"".join(_RANGE.pack(first, last) for first, last in header.live)
     used = _SEGMENT.size + _CRC.size + len(ranges)
     size = segment_header_size(len(header.live))
@@ -123,18 +137,27 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 
 
 def segment_header_bytes(head: Buffer) -> int:
-    """How long the header that starts with `head` (one block) says it is; not yet checked."""
+    """Return the length that a header states in its first block. It has not been checked yet.
+
+    Raises:
+        FormatError: The block is not the start of a segment header.
+    """
     if len(head) < _SEGMENT.size or bytes(head[:8]) != SEGMENT_MAGIC:
-        raise FormatError("no segment header")
+        raise FormatError("there is no segment header")
     (size,) = _CRC.unpack_from(head, 12)
     if size % BLOCK_BYTES or not 0 < size <= MAX_TABLE_BYTES:
-        raise FormatError(f"a segment header of {size} bytes")
+        raise FormatError(f"a segment header has an invalid length, {size} bytes")
     return int(size)
 
 
 def decode_segment_header(data: Buffer) -> SegmentHeader:
-    """The whole header; `FormatError` where it does not check, `VersionError` where it does but a
-    later version wrote it (which keeps the header as it is)."""
+    """Decode a whole header.
+
+    Raises:
+        FormatError: The header is damaged.
+        VersionError: The header is valid, but a later version wrote the segment. Later versions do
+            not change the header.
+    """
     size = segment_header_bytes(data)
     _, version, _, directory_id, segment, first_group, previous, count = _SEGMENT.unpack_from(
         data, 0
@@ -148,7 +171,10 @@ def decode_segment_header(data: Buffer) -> SegmentHeader:
     if crc != crc32c(ranges, crc32c(view[: _SEGMENT.size])):
         raise FormatError("a segment header does not match its checksum")
     if not FORMAT_VERSION <= version <= COMPACTED_VERSION:
-        raise VersionError(f"log format {version}, this is {COMPACTED_VERSION}")
+        raise VersionError(
+            f"log format {version}, but this version of Quire only knows formats up to "
+            f"{COMPACTED_VERSION}"
+        )
     return SegmentHeader(
         directory_id, segment, first_group, previous, tuple(_RANGE.iter_unpack(ranges)), size,
         version != FORMAT_VERSION, version == COMPACTED_VERSION,
@@ -160,7 +186,7 @@ def decode_segment_header(data: Buffer) -> SegmentHeader:
 
 @dataclass(frozen=True, slots=True)
 class CleanMark:
-    """Left behind by a clean stop: the log ends with this segment, before this group."""
+    """The mark of a clean stop: the log ends with this segment, before this group."""
 
     directory_id: bytes
     last_segment: int
@@ -172,8 +198,13 @@ class CleanMark:
 
     @classmethod
     def decode(cls, data: Buffer) -> CleanMark:
+        """Decode a mark.
+
+        Raises:
+            FormatError: The mark is damaged.
+        """
         if len(data) != _CLEAN.size + _CRC.size:
-            raise FormatError(f"a clean mark of {len(data)} bytes")
+            raise FormatError(f"a clean mark has a wrong length, {len(data)} bytes")
         magic, directory_id, last_segment, next_group = _CLEAN.unpack_from(data, 0)
         (crc,) = _CRC.unpack_from(data, _CLEAN.size)
         if magic != CLEAN_MAGIC or crc != crc32c(memoryview(data)[: _CLEAN.size]):

@@ -1,15 +1,28 @@
-"""What the formats of groups and footers share: state records, and numbers in bulk.
+"""State records, arrays of integers and block checksums, which groups and footers share.
 
-State record (little-endian), `run_index` being how many runs of its group come before it:
+A state record is a fact about a ledger or the log that is not an entry. All integers are
+little-endian. The run index is the number of runs of the same group that come before the record.
 
-| offset | size | field                |
-|--------|------|----------------------|
-| 0      | 1    | kind                 |
-| 1      | 3    | zeros                |
-| 4      | 4    | value length V       |
-| 8      | 4    | run index            |
-| 12     | 8    | ledger id, or -1     |
-| 20     | V    | value                |
+| offset | size | field                                                         |
+|--------|------|---------------------------------------------------------------|
+| 0      | 1    | kind                                                          |
+| 1      | 3    | zeros                                                         |
+| 4      | 4    | length V of the value in bytes, unsigned                      |
+| 8      | 4    | run index, unsigned                                           |
+| 12     | 8    | ledger id, signed; -1: none                                   |
+| 20     | V    | value                                                         |
+
+| kind           | value                                                                           |
+|----------------|---------------------------------------------------------------------------------|
+| 1 MASTER_KEY   | the ledger's key (20 bytes); the ledger exists from here on                     |
+| 2 FENCE        | empty; the ledger is fenced                                                     |
+| 3 EXPLICIT_LAC | the LAC packet as the client sent it                                            |
+| 4 DELETED      | time in ms since 1970 (8 bytes, signed), number of a segment (8), 1 if the      |
+|                | ledger was fenced (1); see `Deleted`                                            |
+| 5 DROPPED      | number of a segment (8) that is about to be removed                             |
+| 6 REPAIRED     | number of a segment (8); what was lost in segments before it is not missed any  |
+|                | more                                                                            |
+| 7 SUPERSEDED   | number of a segment (8), checksum in its trailer (4); see `Superseded`          |
 """
 
 from __future__ import annotations
@@ -28,7 +41,8 @@ Buffer = bytes | bytearray | memoryview
 
 BLOCK_BYTES = 4096
 MAX_TABLE_BYTES = 256 * 1024 * 1024
-"""A longer table of a group, or header of a segment, is not believed."""
+"""The largest length, in bytes, of a group's table or a segment header. A larger one counts as
+damage."""
 
 _RECORD = struct.Struct(
     "<"
@@ -43,44 +57,48 @@ _DELETED = struct.Struct("<qQB")  # time, before segment, fenced
 
 
 def aligned(size: int) -> int:
-    """`size` rounded up to whole blocks."""
+    """Return `size` rounded up to whole blocks."""
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
 class FormatError(ValueError):
-    """Bytes that do not check. What that means is decided where they were read."""
+    """The bytes do not match their format. The caller decides what that means."""
 
 
 class VersionError(FormatError):
-    """Written by a later version: to be refused, not taken for damage."""
+    """The data was written by a later version. Refuse it, and do not treat it as damage."""
 
 
 # -- state records ----------------------------------------------------------------------------
 
 
 class RecordKind(enum.IntEnum):
+    """The kind of a state record."""
+
     MASTER_KEY = 1
-    """value: the key. The ledger exists from here on."""
+    """The key of a ledger, which exists from here on."""
     FENCE = 2
     EXPLICIT_LAC = 3
-    """value: the packet as the client sent it."""
+    """The LAC packet as the client sent it."""
     DELETED = 4
-    """value: see `Deleted`."""
+    """The deletion of a ledger. See `Deleted`."""
     DROPPED = 5
-    """value: number of a segment that is about to be removed."""
+    """The number of a segment that is about to be removed."""
     REPAIRED = 6
-    """value: a segment number; what was lost in segments before it is not missed any more."""
+    """The number of a segment. What was lost in segments before it is not missed any more."""
     SUPERSEDED = 7
-    """value: see `Superseded`."""
+    """The replacement of a segment by compaction. See `Superseded`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateRecord:
+    """One state record."""
+
     kind: RecordKind
     ledger_id: int = -1
     value: bytes = b""
     run_index: int = 0
-    """How many runs of its group come before it."""
+    """The number of runs of the same group that come before the record."""
 
     @property
     def size_bytes(self) -> int:
@@ -89,16 +107,17 @@ class StateRecord:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What a DELETED record says: everything about the ledger that was logged before it is void.
+    """The value of a DELETED record: everything about the ledger that was logged before it is void.
 
-    The record outlives its segment as a copy; the copy names that segment, and voids only what
-    was logged in segments before it, for the ledger may have been created again since.
+    When the segment of the record is removed, the record is copied. The copy names that segment and
+    voids only what was logged in segments before it, because the ledger may have been created again
+    since.
     """
 
     time_ms: int
     fenced: bool
     before_segment: int = 0
-    """0: the record stands where it was first written."""
+    """The segment in which the record was first written, or 0 if this record is not a copy."""
 
     def encode(self) -> bytes:
         return _DELETED.pack(self.time_ms, self.before_segment, self.fenced)
@@ -106,7 +125,7 @@ class Deleted:
     @classmethod
     def decode(cls, value: Buffer) -> Deleted:
         if len(value) != _DELETED.size:
-            raise FormatError(f"a DELETED record of {len(value)} bytes")
+            raise FormatError(f"a DELETED record has a wrong length, {len(value)} bytes")
         time_ms, before_segment, fenced = _DELETED.unpack(value)
         return cls(time_ms, bool(fenced), before_segment)
 
@@ -114,13 +133,15 @@ class Deleted:
 class Superseded(NamedTuple):
     """The value of a SUPERSEDED record: the live entries of that segment are copied here.
 
-    It names the file, not the number: a segment whose removal a crash has prevented may live again,
-    where its index was lost, and then be the place of a later compaction, of which nothing is here.
+    The value identifies a file and not only a segment number. If a crash prevents the removal of
+    the superseded file and its index is lost, the segment is used again. Its number may then belong
+    to the output of a later compaction, of which no entry is copied here.
     """
 
     segment: int
     trailer_crc: int | None
-    """None: of a log that was written before there was one; it names no file."""
+    """The checksum in the trailer of the superseded file. None in an old record, which identifies
+    no file."""
 
     def encode(self) -> bytes:
         assert self.trailer_crc is not None
@@ -129,19 +150,24 @@ class Superseded(NamedTuple):
     @classmethod
     def decode(cls, value: Buffer) -> Superseded:
         if len(value) not in (8, 12):
-            raise FormatError(f"a SUPERSEDED record of {len(value)} bytes")
+            raise FormatError(f"a SUPERSEDED record has a wrong length, {len(value)} bytes")
         crc = int.from_bytes(value[8:], "little") if len(value) == 12 else None
         return cls(decode_segment_value(value[:8]), crc)
 
 
 def segment_value(number: int) -> bytes:
-    """The value of DROPPED and REPAIRED records."""
+    """Return the value of a DROPPED or REPAIRED record."""
     return number.to_bytes(8, "little")
 
 
 def decode_segment_value(value: Buffer) -> int:
+    """Return the segment number in a value.
+
+    Raises:
+        FormatError: The value has another length.
+    """
     if len(value) != 8:
-        raise FormatError(f"a segment number of {len(value)} bytes")
+        raise FormatError(f"a segment number has a wrong length, {len(value)} bytes")
     return int.from_bytes(value, "little")
 
 
@@ -155,7 +181,11 @@ def encode_record(record: StateRecord, run_index: int) -> bytes:
 
 
 def decode_records(data: Buffer, at: int, count: int) -> tuple[list[StateRecord], int]:
-    """`count` records from offset `at` on, and the offset behind them."""
+    """Return `count` records from offset `at` on, and the offset after them.
+
+    Raises:
+        FormatError: A record is cut off or has an unknown kind.
+    """
     records = []
     for _ in range(count):
         if at + RECORD_BYTES > len(data):
@@ -167,7 +197,7 @@ def decode_records(data: Buffer, at: int, count: int) -> tuple[list[StateRecord]
         try:
             known = RecordKind(kind)
         except ValueError:
-            raise FormatError(f"a state record of unknown kind {kind}") from None
+            raise FormatError(f"a state record has the unknown kind {kind}") from None
         records.append(StateRecord(known, ledger_id, bytes(data[at : at + size]), run_index))
         at += size
     return records, at
@@ -177,7 +207,7 @@ def decode_records(data: Buffer, at: int, count: int) -> tuple[list[StateRecord]
 
 
 def little(values: array[int]) -> bytes:
-    """The array's bytes, little-endian."""
+    """Return the bytes of an array, little-endian."""
     if sys.byteorder == "little":
         return values.tobytes()
     swapped = array(values.typecode, values)  # pragma: no cover - needs a big-endian machine
@@ -186,6 +216,7 @@ def little(values: array[int]) -> bytes:
 
 
 def from_little(typecode: str, data: Buffer) -> array[int]:
+    """Return the array with these little-endian bytes."""
     values: array[int] = array(typecode)
     values.frombytes(data)
     if sys.byteorder != "little":  # pragma: no cover - needs a big-endian machine
@@ -194,7 +225,7 @@ def from_little(typecode: str, data: Buffer) -> array[int]:
 
 
 def block_checksums(buffers: Iterable[Buffer]) -> array[int]:
-    """The checksum of each block of the buffers' concatenation; a last short one as it is."""
+    """Return the checksum of each block of the joined buffers. The last block may be shorter."""
     found = array("I")
     crc, room = 0, BLOCK_BYTES
     for buffer in buffers:

@@ -1,4 +1,4 @@
-"""The values that a cluster keeps in its metadata store, in Apache BookKeeper's formats.
+"""The values in the metadata store of a cluster, in Apache BookKeeper's formats.
 
 Start with `ledger_metadata`.
 """

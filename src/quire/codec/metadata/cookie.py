@@ -1,15 +1,16 @@
-"""The cookie: what ties a data directory to one bookie of one cluster (metadata spec, section 5).
+"""The cookie, which ties a data directory to one bookie of one cluster (metadata spec, section 5).
 
     <layout version> LF <body>
 
-| layout  | body                                                         |
-|---------|--------------------------------------------------------------|
-| 4, 5... | `CookieFormat` in protobuf's text format, one field per line |
-| 3       | three plain lines: bookie id, journal directory, ledger dirs |
-| below 3 | too old                                                      |
+| layout  | body                                                                 |
+|---------|----------------------------------------------------------------------|
+| 4, 5... | `CookieFormat` in protobuf's text format, one field per line         |
+| 3       | three lines of text: bookie id, journal directory, ledger dirs       |
+| below 3 | too old to be read                                                   |
 
-The same bytes are in the file VERSION of every directory and in the metadata store. Lists of ledger
-and index directories are stored as `<count> TAB <directory> TAB <directory> ...`.
+The layout version is decimal text. The same bytes are in the file VERSION of every directory and in
+the metadata store. Lists of ledger and index directories are stored as `<count> TAB <directory> TAB
+<directory> ...`.
 """
 
 from __future__ import annotations
@@ -28,15 +29,19 @@ _REQUIRED = ("bookieHost", "journalDir", "ledgerDirs")
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
+    """The content of a cookie."""
+
     bookie_id: str
     journal_dirs: str
-    """Journal directories joined by ','."""
+    """The journal directories, joined by ','."""
     ledger_dirs: str
-    """Ledger directories in the stored form: count and directories, TAB-separated."""
+    """The ledger directories in the stored form: their number and the directories, separated by
+    TAB."""
     instance_id: str | None = None
-    """The cluster's; None where it has none."""
+    """The instance id of the cluster, or None if it has none."""
     index_dirs: str | None = None
-    """In the stored form of `ledger_dirs`; None where the ledger directories hold the index."""
+    """The index directories in the stored form, or None if the ledger directories contain the
+    index."""
     layout_version: int = LAYOUT_VERSION
 
     @classmethod
@@ -48,7 +53,7 @@ class Cookie:
         instance_id: str | None = None,
         index_dirs: Sequence[str] | None = None,
     ) -> Cookie:
-        """A cookie from lists of directories. '' as instance id counts as none."""
+        """Return a cookie for lists of directories. An empty instance id counts as none."""
         return cls(
             bookie_id=bookie_id,
             journal_dirs=",".join(journal_dirs),
@@ -59,11 +64,16 @@ class Cookie:
 
 
 def join_directories(directories: Sequence[str]) -> str:
+    """Return the stored form of a list of directories."""
     return "\t".join((str(len(directories)), *directories))
 
 
 def split_directories(stored: str) -> tuple[str, ...]:
-    """The directories of the stored form; `CookieError` if the count does not fit."""
+    """Return the directories of the stored form.
+
+    Raises:
+        CookieError: The number is wrong.
+    """
     count, *directories = stored.split("\t")
     if count != str(len(directories)):
         raise CookieError(f"the cookie's list of directories {stored!r} has a wrong count")
@@ -71,8 +81,8 @@ def split_directories(stored: str) -> tuple[str, ...]:
 
 
 def encode(cookie: Cookie) -> bytes:
-    """The bytes of the current layout, whatever layout `cookie` was read from."""
-    # Imported here: most commands that name a cookie's type read none.
+    """Return the bytes of a cookie in the present layout, whatever layout it was read from."""
+    # Imported here, because most commands that import this module read no cookie.
     from quire.codec.metadata.formats_pb2 import CookieFormat
 
     message = CookieFormat(
@@ -86,7 +96,11 @@ def encode(cookie: Cookie) -> bytes:
 
 
 def decode(data: bytes) -> Cookie:
-    """`CookieError` if the bytes are no cookie, or one of a layout that is too old."""
+    """Decode a cookie.
+
+    Raises:
+        CookieError: The bytes are not a cookie, or its layout is too old.
+    """
     first, _, body = data.partition(b"\n")
     digits = first.strip()
     if not digits.isdigit():
@@ -128,7 +142,7 @@ def _decode_lines(body: bytes, layout_version: int) -> Cookie:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A field in which two cookies are not the same."""
+    """A field in which two cookies differ."""
 
     field: str
     configured: str | None
@@ -136,7 +150,7 @@ class Difference:
 
 
 def differences(config: Cookie, stored: Cookie) -> tuple[Difference, ...]:
-    """Return where the cookie that the configuration asks for, and one that is stored, differ."""
+    """Return the fields in which the configured cookie and a stored one differ."""
     pairs = [
         ("bookie id", config.bookie_id, stored.bookie_id),
         ("journal directories", config.journal_dirs, stored.journal_dirs),

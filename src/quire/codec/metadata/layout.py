@@ -1,9 +1,9 @@
-"""The node LAYOUT: how ledgers are arranged in the metadata store (metadata spec, 1.3).
+"""The node LAYOUT, which names the ledger manager of the cluster (metadata spec, 1.3).
 
     <format version> LF <manager> ":" <manager version>
 
-Format 2 names the manager by its Java class, verbatim; format 1 by a short type. A newline at the
-end is read but not written.
+The versions are decimal text. Format 2 names the manager by its Java class, and format 1 by a short
+name. A newline at the end is read but not written.
 """
 
 from __future__ import annotations
@@ -32,41 +32,55 @@ _MANAGERS_FORMAT_1 = {"hierarchical": ledger_path.HIERARCHICAL, "flat": ledger_p
 
 _CREATED = (HIERARCHICAL, LONG_HIERARCHICAL, FLAT)
 FACTORIES = {_MANAGERS[factory].name: factory for factory in _CREATED}
-"""The Java class of each manager that a URI or a new cluster may name, by that name."""
+"""The Java class of each manager that a URI or a new cluster may name, by the manager's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
+    """The content of LAYOUT."""
+
     factory: str = HIERARCHICAL
     manager_version: int = MANAGER_VERSION
     format_version: int = FORMAT_VERSION
 
     def manager(self) -> LedgerManager:
-        """`MetadataError` if it is none that we know."""
+        """Return the ledger manager.
+
+        Raises:
+            MetadataError: The ledger manager is unknown.
+        """
         known = _MANAGERS_FORMAT_1 if self.format_version == 1 else _MANAGERS
         if self.factory not in known or self.manager_version != MANAGER_VERSION:
             raise MetadataError(
-                f"LAYOUT names the ledger manager {self.factory} version {self.manager_version}, "
-                "which is not known",
-                remedy=f"Known are version {MANAGER_VERSION} of {', '.join(known)}",
+                f"LAYOUT names an unknown ledger manager: {self.factory}, version "
+                f"{self.manager_version}",
+                remedy=f"This version of Quire knows version {MANAGER_VERSION} of "
+                f"{', '.join(known)}",
             )
         return known[self.factory]
 
 
 def encode(layout: Layout) -> bytes:
+    """Return the content of the node."""
     return f"{layout.format_version}\n{layout.factory}:{layout.manager_version}".encode()
 
 
 def decode(data: bytes) -> Layout:
-    """`MetadataError` if the bytes are no layout, or one of a later format."""
+    """Decode the content of the node.
+
+    Raises:
+        MetadataError: The bytes are not a layout, or its format is unknown.
+    """
     try:
         lines = data.decode().split("\n")
         format_version = int(lines[0])
     except ValueError:
         raise MetadataError(f"LAYOUT is damaged: {data[:80]!r}") from None
     if not 1 <= format_version <= FORMAT_VERSION:
-        raise MetadataError(f"LAYOUT has format {format_version}; known are 1 and 2")
+        raise MetadataError(
+            f"LAYOUT has format {format_version}, but this version of Quire only knows 1 and 2"
+        )
     parts = lines[1].strip().split(":") if len(lines) > 1 else []
     if len(parts) != 2 or not parts[1].isdecimal():
-        raise MetadataError(f"LAYOUT is damaged, it names no ledger manager: {data[:80]!r}")
+        raise MetadataError(f"LAYOUT is damaged: it names no ledger manager: {data[:80]!r}")
     return Layout(parts[0], int(parts[1]), format_version)

@@ -60,20 +60,20 @@ class LedgerMetadata:
     length: int = 0
     """The number of payload bytes once the ledger is closed, or 0. It is advisory."""
     digest: DigestType | None = DigestType.CRC32C
-    """The checksum of the entries. None if the stored metadata has none (format 1, or a ledger
+    """The checksum of the entries, or None if the stored metadata has none (format 1, or a ledger
     without a password)."""
     password: bytes | None = field(default=b"", repr=False)
-    """The password of the ledger. None if the stored metadata has none, so that opening cannot
+    """The password of the ledger, or None if the stored metadata has none, so that opening cannot
     check it."""
     custom: Mapping[str, bytes] = field(default_factory=dict)
     """The metadata that the application stored with the ledger."""
     ctime_ms: int = -1
     """The creation time in milliseconds since 1970, or -1 if it is not known."""
     ctime_stored: bool = False
-    """Whether the creation time is part of the stored bytes. Otherwise it is that of the store's
-    node."""
+    """Whether the creation time is part of the stored bytes. Otherwise it is the creation time of
+    the store's node."""
     ctoken: int = 0
-    """A random number by which a client recognises its own ledger when the answer to the creation
+    """A random number by which a client recognises its own ledger if the response to the creation
     was lost. Java's clients drop it."""
     format_version: int = CURRENT_FORMAT
     """The format in which the metadata is stored."""
@@ -84,7 +84,7 @@ class LedgerMetadata:
                 f"ensemble {self.ensemble_size} >= write quorum {self.write_quorum} >= "
                 f"ack quorum {self.ack_quorum} > 0 does not hold"
             )
-        # Nobody who holds the value can change it, nor whoever made it.
+        # A copy behind a read-only view: neither its users nor its creator can change it.
         object.__setattr__(self, "custom", MappingProxyType(dict(self.custom)))
         if not self.segments:
             raise ValueError("a ledger has at least one segment")
@@ -92,7 +92,7 @@ class LedgerMetadata:
         for segment in self.segments:
             if len(segment.ensemble) != self.ensemble_size:
                 raise ValueError(
-                    f"segment {segment.first_entry_id} has {len(segment.ensemble)} bookies, "
+                    f"segment {segment.first_entry_id} has {len(segment.ensemble)} bookies, but "
                     f"the ensemble size is {self.ensemble_size}"
                 )
             if segment.first_entry_id <= previous:
@@ -171,7 +171,9 @@ class LedgerMetadata:
         """
         last = self.segments[-1]
         if first_entry_id < last.first_entry_id:
-            raise ValueError(f"segment {first_entry_id} lies before {last.first_entry_id}")
+            raise ValueError(
+                f"segment {first_entry_id} begins before the last segment, {last.first_entry_id}"
+            )
         kept = self.segments if first_entry_id > last.first_entry_id else self.segments[:-1]
         return replace(self, segments=(*kept, Segment(first_entry_id, ensemble)))
 

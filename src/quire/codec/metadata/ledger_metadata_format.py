@@ -1,15 +1,16 @@
-"""Ledger metadata <-> bytes (metadata spec, section 2).
+"""The encoding of ledger metadata (metadata spec, section 2).
 
-    "BookieMetadataFormatVersion" TAB <version, at most 9 digits> LF <body>
+    "BookieMetadataFormatVersion" TAB <version, at most 9 decimal digits> LF <body>
 
-| version | body                                                              |
-|---------|-------------------------------------------------------------------|
-| 1       | lines of TAB-separated text; no digest, password, custom metadata |
-| 2       | `LedgerMetadataFormat` in protobuf's text format                  |
-| 3       | varint length, binary `LedgerMetadataFormat`; the rest is ignored |
+| version | body                                                                             |
+|---------|----------------------------------------------------------------------------------|
+| 1       | lines of text separated by TAB, without digest, password or custom metadata      |
+| 2       | `LedgerMetadataFormat` in protobuf's text format                                 |
+| 3       | the length in bytes as a varint, then `LedgerMetadataFormat` as binary protobuf; |
+|         | bytes after it are ignored                                                       |
 
-A ledger keeps the version it was created with. Where Apache 4.17 and 4.18 differ, we read what
-4.17 reads and write what both read.
+A ledger keeps the version with which it was created. Where Apache 4.17 and 4.18 differ, Quire reads
+what 4.17 reads, and writes what both read.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ _V1_IN_RECOVERY = -102
 
 
 def encode(metadata: LedgerMetadata) -> bytes:
-    """The stored form, in `metadata.format_version`. `UsageError` if that form cannot hold it."""
+    """Return the stored bytes, in `metadata.format_version`.
+
+    Raises:
+        UsageError: The format cannot store this metadata.
+    """
     version = metadata.format_version
     if version not in (1, 2, 3):
-        raise UsageError(f"ledger metadata has no format {version}: use 1, 2 or 3")
+        raise UsageError(f"ledger metadata cannot have format {version}: use 1, 2 or 3")
     if version > 1 and metadata.password is not None and metadata.digest is None:
         raise UsageError("ledger metadata with a password needs a digest type")
     if metadata.ctime_stored and metadata.ctime_ms < 0:
-        raise UsageError("ledger metadata is to store its creation time, but has none")
+        raise UsageError("ledger metadata must store its creation time, but has none")
     if version == 1:
         body = _encode_v1(metadata)
     elif version == 2:
@@ -51,8 +56,16 @@ def encode(metadata: LedgerMetadata) -> bytes:
 
 
 def decode(data: bytes, node_ctime_ms: int = -1) -> LedgerMetadata:
-    """The value of stored bytes; `node_ctime_ms` is the creation time of the node they are from,
-    used where they hold none. `UnreadableMetadataError` if they cannot be understood."""
+    """Decode stored bytes.
+
+    Args:
+        data: The stored bytes.
+        node_ctime_ms: The creation time of the store's node, in milliseconds since 1970. It is used
+            if the bytes contain none.
+
+    Raises:
+        UnreadableMetadataError: The bytes are damaged or have an unknown format.
+    """
     version, body = _split_header(data)
     try:
         if version == 1:
@@ -60,7 +73,7 @@ def decode(data: bytes, node_ctime_ms: int = -1) -> LedgerMetadata:
         if version == 2:
             message = parse_text(body, LedgerMetadataFormat())
         else:
-            # Java 4.17 takes a message that ends early if it ends between two fields.
+            # Java 4.17 accepts a message that ends early, if it ends between two fields.
             size, offset = decode_varint(body, 0) if body else (0, 0)
             message = LedgerMetadataFormat.FromString(body[offset : offset + size])
         return _metadata_of(message, version, node_ctime_ms)
@@ -75,7 +88,10 @@ def _split_header(data: bytes) -> tuple[int, bytes]:
         raise UnreadableMetadataError("ledger metadata is damaged: its header is missing")
     end = data.find(b"\n", len(_HEADER), len(_HEADER) + _VERSION_DIGITS_MAX + 1)
     if end < 0:
-        raise UnreadableMetadataError("ledger metadata is damaged: its format version does not end")
+        raise UnreadableMetadataError(
+            "ledger metadata is damaged: its format version is longer than "
+            f"{_VERSION_DIGITS_MAX} digits"
+        )
     digits = data[len(_HEADER) : end]
     if not digits.isdigit():
         raise UnreadableMetadataError(
@@ -83,7 +99,9 @@ def _split_header(data: bytes) -> tuple[int, bytes]:
         )
     version = int(digits)
     if version not in (1, 2, 3):
-        raise UnreadableMetadataError(f"ledger metadata has format {version}; known are 1, 2 and 3")
+        raise UnreadableMetadataError(
+            f"ledger metadata has format {version}, but this version of Quire only knows 1, 2 and 3"
+        )
     return version, data[end + 1 :]
 
 
@@ -126,8 +144,9 @@ def _metadata_of(message: LedgerMetadataFormat, version: int, node_ctime_ms: int
     has_password, ctime_stored = message.HasField("password"), message.HasField("ctime")
     digest: DigestType | None = None
     if has_password:
-        # An absent digest type reads as the first of the enum; without a password the field
-        # means nothing. A number that is not known raises: guessing would fail every read.
+        # A missing digest type means the first of the enumeration. Without a password the field
+        # means nothing. An unknown number raises an error, because with a guess every read would
+        # fail.
         digest = DigestType(message.digestType if message.HasField("digestType") else 1)
     custom = {entry.key: entry.value for entry in message.customMetadata}
     if len(custom) != len(message.customMetadata):
@@ -162,7 +181,7 @@ def _require(message: Message, *names: str) -> None:
 
 
 def _closed_values(metadata: LedgerMetadata) -> tuple[int, int]:
-    """Last entry and length as stored: they mean something only once the ledger is closed."""
+    """Return the stored last entry and length, which mean something only in a closed ledger."""
     return (metadata.last_entry_id, metadata.length) if metadata.closed else (NO_ENTRY, 0)
 
 
@@ -171,7 +190,10 @@ def _closed_values(metadata: LedgerMetadata) -> tuple[int, int]:
 
 def _encode_v1(metadata: LedgerMetadata) -> bytes:
     if metadata.write_quorum != metadata.ack_quorum:
-        raise UsageError("format 1 of ledger metadata cannot store an ack quorum of its own")
+        raise UsageError(
+            "format 1 of ledger metadata cannot store an ack quorum that differs from the write "
+            "quorum"
+        )
     if metadata.digest is not None or metadata.password is not None or metadata.custom:
         raise UsageError("format 1 of ledger metadata stores no digest, password or custom data")
     if metadata.ctime_stored:

@@ -1,16 +1,17 @@
-"""Ledger ids <-> paths below the ledgers root, and ids <-> names of sequence nodes
-(metadata spec, 1.7 and 1.8). How they lie is the ledger manager's choice:
+"""The paths of ledgers, and the names of sequence nodes (metadata spec, 1.7 and 1.8).
 
-| manager              | id          | digits              | path                       |
-|----------------------|-------------|---------------------|----------------------------|
-| hierarchical         | < 2**31 - 1 | 10, cut 2-4-4       | `00/0001/L2345`            |
-|                      | others      | 19, cut 3-4-4-4-4   | `000/0000/0021/4748/L3647` |
-| longhierarchical     | all         | 19, cut 3-4-4-4-4   | `000/0000/0000/0001/L2345` |
-| legacyhierarchical   | < 10**10    | 10, cut 2-4-4       | `00/0001/L2345`            |
-| flat                 | all         | 10 or more, not cut | `L0000012345`              |
+The ledger manager determines the path of a ledger below the ledgers root. All numbers are decimal.
 
-Ids are handed out by sequence nodes: `ID-<10 digits>` is a short id; below a node
-`HOB-<10 digits>` (high order bits) it is the low half of a long one.
+| manager            | ids         | digits               | path of ledger 12345, or 2**31 - 1   |
+|--------------------|-------------|----------------------|--------------------------------------|
+| hierarchical       | < 2**31 - 1 | 10, split 2-4-4      | `00/0001/L2345`                      |
+|                    | others      | 19, split 3-4-4-4-4  | `000/0000/0021/4748/L3647`           |
+| longhierarchical   | all         | 19, split 3-4-4-4-4  | `000/0000/0000/0001/L2345`           |
+| legacyhierarchical | < 10**10    | 10, split 2-4-4      | `00/0001/L2345`                      |
+| flat               | all         | 10 or more, unsplit  | `L0000012345`                        |
+
+Sequence nodes generate the ids. The number in `ID-<10 digits>` is a short id. Below a node `HOB-<10
+digits>` (high order bits), it is the low half of a long id.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from quire.errors import MetadataError, UsageError
 
 LEDGER_ID_MAX = 2**63 - 1
 SHORT_ID_END = 2**31 - 1
-"""Ids from here on are not made by the short generator."""
+"""The first id that the generator of short ids does not produce."""
 LEAF_CAPACITY = 10_000
-"""Ids below one lowest parent: its leaves have four digits."""
+"""The number of ids below one parent of ledgers, whose names have four digits."""
 
 SEQUENCE_PREFIX = "ID-"
 HIGH_ORDER_PREFIX = "HOB-"
@@ -40,7 +41,10 @@ _FLAT = re.compile(r"L(\d{10,19})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class LedgerTree:
-    """The paths of the ids `first` to `last`: `digits` digits, cut in fours from their end."""
+    """The paths of the ids from `first` to `last`.
+
+    An id has `digits` digits, which are split into groups of four from the end.
+    """
 
     digits: int
     first: int
@@ -48,10 +52,11 @@ class LedgerTree:
 
     @property
     def top_digits(self) -> int:
-        """Of the part right below the root: what is left over by the fours."""
+        """The number of digits directly below the root, which the groups of four leave over."""
         return self.digits % _PART_DIGITS
 
     def path_of(self, ledger_id: int) -> str:
+        """Return the path of a ledger below the root."""
         digits = f"{ledger_id:0{self.digits}d}"
         cuts = range(self.top_digits, self.digits - _PART_DIGITS, _PART_DIGITS)
         parts = [digits[: self.top_digits], *(digits[at : at + _PART_DIGITS] for at in cuts)]
@@ -61,39 +66,47 @@ class LedgerTree:
 _SHORT_DIGITS = 10
 _LONG_DIGITS = 19
 TOP_DIGITS = tuple(digits % _PART_DIGITS for digits in (_SHORT_DIGITS, _LONG_DIGITS))
-"""Of the parts right below the root in all trees that some manager has."""
+"""The numbers of digits directly below the root, in all trees of any manager."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerManager:
-    """One way to arrange ledgers. Use the four below."""
+    """An arrangement of ledgers. Use one of the four constants of this module."""
 
     name: str
-    """As in metadata URIs."""
+    """The name in metadata URIs."""
     trees: tuple[LedgerTree, ...]
-    """In the order of their ids. None: every ledger lies right below the root."""
+    """The trees in the order of their ids. Without any, all ledgers are directly below the root."""
     long_ids: bool
-    """Whether ids go on, past the short ones, with `idgen-long`."""
+    """Whether `idgen-long` generates ids after the short ones are used up."""
     sequence_parent: str
-    """Below the root, of the nodes that number short ids; '' is the root itself."""
+    """The parent of the nodes that generate short ids, below the root. '' is the root itself."""
 
     @property
     def id_max(self) -> int:
         return self.trees[-1].last if self.trees else LEDGER_ID_MAX
 
     def path_of(self, ledger_id: int) -> str:
-        """The path below the root, without a leading '/'. `UsageError` if there is none."""
+        """Return the path of a ledger below the root, without a leading '/'.
+
+        Raises:
+            UsageError: The manager has no path for this id.
+        """
         if not 0 <= ledger_id <= self.id_max:
             raise UsageError(
-                f"the {self.name} ledger manager has no place for ledger {ledger_id}: its ids are "
-                f"0 to {self.id_max}"
+                f"the {self.name} ledger manager cannot store ledger {ledger_id}: its ids are 0 "
+                f"to {self.id_max}"
             )
         if not self.trees:
             return f"{_LEAF_PREFIX}{ledger_id:0{_FLAT_DIGITS_MIN}d}"
         return next(tree for tree in self.trees if ledger_id <= tree.last).path_of(ledger_id)
 
     def ledger_id_of(self, path: str) -> int:
-        """The id of a path below the root; `MetadataError` if no ledger has this path."""
+        """Return the id of the ledger at a path below the root.
+
+        Raises:
+            MetadataError: No ledger has this path.
+        """
         if self.trees:
             *parents, leaf = path.split("/")
             digits = "".join(parents) + leaf.removeprefix(_LEAF_PREFIX)
@@ -114,7 +127,7 @@ HIERARCHICAL = LedgerManager(
     long_ids=True,
     sequence_parent="idgen",
 )
-"""The default."""
+"""The default manager."""
 
 LONG_HIERARCHICAL = LedgerManager(
     "longhierarchical",
@@ -134,24 +147,27 @@ FLAT = LedgerManager("flat", (), long_ids=False, sequence_parent="")
 
 
 def leaf_digits(name: str) -> int | None:
-    """The last four digits of the id whose node has this name; None if it is no ledger's."""
+    """Return the last four digits of the ledger whose node has this name, or None."""
     match = _LEAF.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def is_flat_name(name: str) -> bool:
-    """Whether a node right below the root looks like a ledger of the flat manager."""
+    """Return whether a node directly below the root looks like a ledger of the flat manager."""
     return _FLAT.fullmatch(name) is not None
 
 
 def parents_of(path: str) -> list[str]:
-    """The parents of a path below the root, the nearest first."""
+    """Return the parents of a path below the root, the nearest first."""
     parts = path.split("/")[:-1]
     return ["/".join(parts[:end]) for end in range(len(parts), 0, -1)]
 
 
 def sequence_of(name: str) -> int:
-    """The number at the end of a sequence node's name: negative once 32 bits have overflowed."""
+    """Return the number of a sequence node from its name.
+
+    It is negative after 32 bits have overflowed.
+    """
     _, found, digits = name.rpartition(SEQUENCE_PREFIX)
     try:
         return int(digits) if found else _no_sequence(name)
@@ -164,7 +180,7 @@ def high_order_name(high: int) -> str:
 
 
 def high_order_of(name: str) -> int | None:
-    """The high half that a node `HOB-...` stands for; None if it is no such node."""
+    """Return the high half in the name of a node `HOB-...`, or None for another name."""
     digits = name.removeprefix(HIGH_ORDER_PREFIX)
     if not name.startswith(HIGH_ORDER_PREFIX) or not digits.isdecimal():
         return None

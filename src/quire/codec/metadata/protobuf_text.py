@@ -1,7 +1,8 @@
-"""Protobuf's text format, as BookKeeper's metadata is written in it (metadata spec, 2.3).
+"""Protobuf's text format, in which BookKeeper writes metadata (metadata spec, 2.3).
 
-Written: one field a line, `name: value`, nested messages in braces, and bytes outside of printable
-ASCII as octal escapes. Read: everything that Java's parser takes, which is more than anyone writes.
+Written are one field in each line, `name: value`, nested messages in braces, and bytes outside of
+printable ASCII as octal escapes. Everything that Java's parser accepts is read, which is more than
+any program writes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound="Message")
 
 ESCAPES = re.compile(rb"\\(?:([4-7][0-7]{2}|[^0-7abfnrtvxuU\\'\"]|\Z)|.)", re.DOTALL)
-"""Every escape sequence of a text. The group matches in one that no parser takes."""
+"""Every escape sequence of a text. The group matches in an escape sequence that no parser
+accepts."""
 
 
 class TextError(ValueError):
@@ -24,7 +26,7 @@ class TextError(ValueError):
 
 def write_text(message: Message) -> bytes:
     """Return the message as text. Each line ends with a newline."""
-    # Imported here: most processes read metadata in its binary form only.
+    # Imported here, because most processes only read metadata in its binary form.
     from google.protobuf import text_format
 
     return text_format.MessageToBytes(message, as_utf8=False)
@@ -33,8 +35,8 @@ def write_text(message: Message) -> bytes:
 def parse_text(data: bytes, message: M, *, allow_unknown: bool = False) -> M:
     """Fill `message` from a text, and return it.
 
-    The last of several values of a field that is not repeated counts. A field of an unknown name
-    is an error unless `allow_unknown` is set.
+    If a field that is not repeated occurs several times, the last value counts. A field with an
+    unknown name is an error unless `allow_unknown` is set.
 
     Raises:
         TextError: The text is not a message of this form.
@@ -44,7 +46,7 @@ def parse_text(data: bytes, message: M, *, allow_unknown: bool = False) -> M:
     # google.protobuf only warns about a wrong escape, and stores it as it is.
     for found in ESCAPES.finditer(data):
         if found[1] is not None:
-            raise TextError(f"{found[0]!r} is no escape sequence")
+            raise TextError(f"{found[0]!r} is not an escape sequence")
     try:
         return text_format.Merge(data.decode(), message, allow_unknown_field=allow_unknown)
     except (text_format.ParseError, UnicodeError, RecursionError) as error:

@@ -1,8 +1,7 @@
-"""What a bookie says about itself when it registers, and which bookie ids there can be
-(metadata spec, 1.4 and 1.5).
+"""The registration of a bookie, and the rules for bookie ids (metadata spec, 1.4 and 1.5).
 
-A registration is the message `BookieServiceInfoFormat`, binary protobuf without a header.
-An empty payload is a bookie of an old release: its id is `host:port`.
+A registration is the message `BookieServiceInfoFormat` as binary protobuf, without a header. An
+empty payload belongs to a bookie of an old release, whose id is `host:port`.
 """
 
 from __future__ import annotations
@@ -28,11 +27,13 @@ _PORT_MAX = 65535
 _BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+")
 _RESERVED_ID = "readonly"
 _NO_NAMES = (".", "..")
-"""Java lets them pass; no node of ZooKeeper can have such a name."""
+"""Ids that Java accepts although no node of ZooKeeper can have such a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
+    """An address at which a bookie serves one protocol."""
+
     id: str
     host: str
     port: int
@@ -43,17 +44,22 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class BookieServiceInfo:
+    """The content of a registration."""
+
     endpoints: tuple[Endpoint, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def rpc_endpoint(self) -> Endpoint | None:
-        """Where clients connect to; None: the bookie cannot be reached."""
+        """Return the endpoint for clients, or None if the bookie cannot be reached."""
         return next((e for e in self.endpoints if e.protocol == RPC_PROTOCOL), None)
 
 
 def encode(info: BookieServiceInfo) -> bytes:
-    """The registration's payload. Without endpoints it is empty, and reads as an old bookie."""
-    # Imported here: most commands that check a bookie's id read no registration.
+    """Return the payload of a registration.
+
+    Without endpoints it reads like that of an old bookie.
+    """
+    # Imported here, because most commands that check a bookie id read no registration.
     from quire.codec.metadata.formats_pb2 import BookieServiceInfoFormat
 
     message = BookieServiceInfoFormat()
@@ -72,7 +78,12 @@ def encode(info: BookieServiceInfo) -> bytes:
 
 
 def decode(data: bytes, bookie_id: str) -> BookieServiceInfo:
-    """`MetadataError` if the payload is damaged, or empty while the id is not `host:port`."""
+    """Decode the payload of a registration.
+
+    Raises:
+        MetadataError: The payload is damaged, or it is empty and the id is not of the form
+            host:port.
+    """
     if not data:
         return _legacy(bookie_id)
     from google.protobuf.message import DecodeError
@@ -106,20 +117,23 @@ def _legacy(bookie_id: str) -> BookieServiceInfo:
 
 
 def default_bookie_id(host: str, port: int | str) -> str:
-    """Return the default id of a bookie. The id is a name, not an address: an IPv6 address has no
-    brackets in it, as in the ids of existing bookies."""
+    """Return the default id of a bookie.
+
+    The id is a name and not an address. An IPv6 address has no brackets in it, as in the ids of
+    existing bookies.
+    """
     return f"{host}:{port}"
 
 
 def is_bookie_id(bookie_id: str) -> bool:
-    """Whether a bookie can have this id."""
+    """Return whether a bookie can have this id."""
     if bookie_id.lower() == _RESERVED_ID or bookie_id in _NO_NAMES:
         return False
     return _BOOKIE_ID.fullmatch(bookie_id) is not None
 
 
 def check_bookie_id(bookie_id: str) -> None:
-    """`UsageError` if no bookie can have this id."""
+    """Raise UsageError if no bookie can have this id."""
     if not is_bookie_id(bookie_id):
         raise UsageError(
             f"{bookie_id!r} cannot be a bookie id",

@@ -1,23 +1,26 @@
-"""The under-replication tree: which ledgers lack copies, and who works on them (metadata spec,
-1.9). The layout is that of Apache's auditor and workers, so that either feeds the other.
+"""The under-replication tree: the ledgers that lack copies, and who repairs them.
 
-| path below `underreplication`          | kind       | value                                     |
-|----------------------------------------|------------|-------------------------------------------|
-| `LAYOUT`                               | persistent | `type: "BASIC"`, `version: 1`             |
-| `ledgers/<h1>/<h2>/<h3>/<h4>/urL<id>`  | persistent | `replica: "<bookie>"` lines, `ctime: <ms>`|
-| `locks/urL<id>`                        | ephemeral  | `bookieId: "<who works on it>"`, a comment|
-| `auditorelection`                      | persistent | `bookieId: "<the auditor>"`, may be stale |
-| `auditorelection/V_<number>`           | ephemeral, | `bookieId: "<who stands>"`, a comment     |
-|                                        | sequential |                                           |
-| `disable`                              | persistent | empty; while it is there nothing is done  |
-| `lostBookieRecoveryDelay`              | persistent | seconds, as decimal text                  |
-| `checkallledgersctime`, `...`          | persistent | binary protobuf: field 1, milliseconds    |
+The layout is that of Apache's auditor and workers (metadata spec, 1.9), so both kinds of programs
+work together.
 
-`h1` to `h4` are the id in four groups of 16 bits, each four lower-case hexadecimal digits; `<id>`
-is decimal, of ten digits at least. Values are protobuf's text format where nothing else is said.
+| path below `underreplication`         | node        | value                                     |
+|---------------------------------------|-------------|-------------------------------------------|
+| `LAYOUT`                              | persistent  | `type: "BASIC"`, `version: 1`             |
+| `ledgers/<h1>/<h2>/<h3>/<h4>/urL<id>` | persistent  | `replica: "<bookie>"` lines, `ctime: <ms>`|
+| `locks/urL<id>`                       | ephemeral   | `bookieId: "<worker>"`, a comment         |
+| `auditorelection`                     | persistent  | `bookieId: "<auditor>"`, may be outdated  |
+| `auditorelection/V_<number>`          | ephemeral,  | `bookieId: "<candidate>"`, a comment      |
+|                                       | sequential  |                                           |
+| `disable`                             | persistent  | empty; nothing is repaired while it exists|
+| `lostBookieRecoveryDelay`             | persistent  | seconds, as decimal text                  |
+| `checkallledgersctime`, and others    | persistent  | binary protobuf: field 1, ms since 1970   |
 
-Our locks and votes end in a comment, which that format allows and Java's readers skip: since when
-it is held, and a tag by which whoever made it knows it again.
+`h1` to `h4` are the ledger id in four groups of 16 bits, each as four lower-case hexadecimal
+digits. `<id>` is decimal and has at least ten digits. Values are in protobuf's text format unless
+the table says otherwise.
+
+Locks and votes of Quire end with a comment, which the text format allows and Java's readers skip.
+It contains the time since when the lock is held, and a tag by which its owner recognises it.
 """
 
 from __future__ import annotations
@@ -57,36 +60,42 @@ _COMMENT = re.compile(rb"^# since_ms=(\d{1,18}) tag=([\w./-]*)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Underreplicated:
-    """The value of a mark. The list of bookies is a hint: workers look for themselves."""
+    """The value of a mark. The list of bookies is only a hint, because workers check themselves."""
 
     replicas: tuple[str, ...] = ()
-    """Bookies that are believed to lack the ledger's entries."""
+    """The bookies that are believed to lack entries of the ledger."""
     ctime_ms: int | None = None
-    """When it was marked last."""
+    """The time of the last change of the mark, in milliseconds since 1970, or None if it is not
+    stored."""
 
     def encode(self) -> bytes:
         return write_text(UnderreplicatedLedgerFormat(replica=self.replicas, ctime=self.ctime_ms))
 
     @classmethod
     def decode(cls, data: bytes) -> Underreplicated:
-        """`ValueError` if it is none."""
+        """Decode the value of a mark.
+
+        Raises:
+            ValueError: The value is not a mark.
+        """
         message = parse_text(data, UnderreplicatedLedgerFormat())
         ctime_ms = message.ctime if message.HasField("ctime") else None
         return cls(tuple(message.replica), ctime_ms)
 
     def adding(self, replicas: Sequence[str], now_ms: int) -> Underreplicated | None:
-        """The mark with these as well; None where they are all in it."""
+        """Return the mark with these bookies added, or None if it contains all of them."""
         more = [bookie for bookie in replicas if bookie not in self.replicas]
         return Underreplicated((*self.replicas, *more), now_ms) if more else None
 
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """Who holds a lock, or stands for election."""
+    """The owner of a lock, or a candidate of an election."""
 
     owner: str
     since_ms: int | None = None
-    """None: Java's do not say."""
+    """The time since when the lock is held, in milliseconds since 1970, or None. Java's locks have
+    none."""
     tag: str = ""
 
     def encode(self) -> bytes:
@@ -95,7 +104,11 @@ class LockHolder:
 
     @classmethod
     def decode(cls, data: bytes) -> LockHolder:
-        """`ValueError` if it is none."""
+        """Decode the value of a lock or vote.
+
+        Raises:
+            ValueError: The value names no owner.
+        """
         message = parse_text(data, LockDataFormat(), allow_unknown=True)
         if not message.HasField("bookieId"):
             raise ValueError("it names no owner")
@@ -106,19 +119,29 @@ class LockHolder:
 
 
 def check_layout(data: bytes) -> None:
-    """`ValueError` for a tree of another form."""
+    """Check that the tree has the known layout.
+
+    Raises:
+        ValueError: The layout is another one.
+    """
     found = parse_text(data, LedgerRereplicationLayoutFormat(), allow_unknown=True)
     if (found.type, found.version) != (_LAYOUT_TYPE, _LAYOUT_VERSION):
-        raise ValueError(f"the layout is {found.type} {found.version}")
+        raise ValueError(f"it has the type {found.type} and version {found.version}")
 
 
 def checked_value(at_ms: int) -> bytes:
-    """When a periodic check was last done."""
+    """Return the value of a node that records when a periodic check was last done."""
     return CheckTimeFormat(time=at_ms).SerializeToString()
 
 
 def checked_at(data: bytes) -> int | None:
-    """`ValueError` if it says no time; None: never."""
+    """Return when a periodic check was last done, in milliseconds since 1970.
+
+    Return None if it never was.
+
+    Raises:
+        ValueError: The value is not a time.
+    """
     try:
         message = CheckTimeFormat.FromString(data)
     except DecodeError as error:
@@ -131,21 +154,24 @@ def delay_value(seconds: int) -> bytes:
 
 
 def delay_of(data: bytes) -> int:
-    """`ValueError` if it is no number of seconds."""
+    """Return the number of seconds in the value of `lostBookieRecoveryDelay`.
+
+    Raises:
+        ValueError: The value is not a number of seconds.
+    """
     seconds = int(data.decode("ascii"))
     if seconds < 0:
-        raise ValueError(f"{seconds} s is no delay")
+        raise ValueError(f"{seconds} s is not a delay: it is negative")
     return seconds
 
 
 def is_group(name: str) -> bool:
-    """Return whether a node's name is four digits of a ledger id, like the names of the nodes above
-    a mark."""
+    """Return whether a name is four hexadecimal digits, like the nodes above a mark."""
     return re.fullmatch("[0-9a-f]{4}", name) is not None
 
 
 def ledger_of(groups: Sequence[str]) -> int | None:
-    """The id that four groups of digits stand for; None where they are no such."""
+    """Return the ledger id in four groups of digits, or None if they are not such groups."""
     if len(groups) != 4 or not all(map(is_group, groups)):
         return None
     ledger_id = int("".join(groups), 16)
@@ -153,13 +179,13 @@ def ledger_of(groups: Sequence[str]) -> int | None:
 
 
 def vote_number(name: str) -> int | None:
-    """In which order votes count; None: it is none."""
+    """Return the number of a vote, which orders the votes, or None for another name."""
     found = re.fullmatch(rf"{VOTE_PREFIX}(-?\d{{1,10}})", name)
     return None if found is None else int(found[1])
 
 
 def mark_path(root: str, ledger_id: int) -> str:
-    """`root` is the node `underreplication`."""
+    """Return the path of a ledger's mark. `root` is the node `underreplication`."""
     digits = f"{ledger_id:016x}"
     groups = "/".join(digits[at : at + 4] for at in range(0, 16, 4))
     return f"{root}/{LEDGERS}/{groups}/{_name(ledger_id)}"
@@ -174,7 +200,7 @@ def _name(ledger_id: int) -> str:
 
 
 def locked_ledger(name: str) -> int | None:
-    """The ledger that a node below `locks` is of."""
+    """Return the ledger of a node below `locks`, or None for another name."""
     digits = name.removeprefix(_PREFIX)
     return (
         int(digits) if name.startswith(_PREFIX) and digits.isascii() and digits.isdigit() else None
@@ -182,5 +208,9 @@ def locked_ledger(name: str) -> int | None:
 
 
 def lock_owner(data: bytes) -> str:
-    """`ValueError` if the value is not that of a lock."""
+    """Return the owner of a lock.
+
+    Raises:
+        ValueError: The value is not that of a lock.
+    """
     return LockHolder.decode(data).owner

@@ -1,16 +1,26 @@
-"""Which entries of a ledger a bookie has: the answer to GET_LIST_OF_ENTRIES_OF_LEDGER.
+"""The entries of a ledger that a bookie has: the response to GET_LIST_OF_ENTRIES_OF_LEDGER.
 
-0    4  version, 0
-4    4  number of groups
-8   56  zeros
-then for each group:
-0    8  start of its first sequence
-8    8  start of its last sequence
-16   4  entries in each sequence
-20   4  distance between the starts of two sequences; 0: there is one sequence
+All integers are signed and big-endian.
 
-Apache's bookie writes one group for each run of consecutive entries; its client also reads groups
-of several sequences (wire-protocol spec, 3.5). We write what it writes.
+| offset | size | field                                                                       |
+|--------|------|-----------------------------------------------------------------------------|
+| 0      | 4    | version, 0                                                                  |
+| 4      | 4    | number of groups G                                                          |
+| 8      | 56   | zeros                                                                       |
+| 64     | 24 G | groups                                                                      |
+
+Each group has sequences of consecutive entries, of one length and at equal distances:
+
+| offset | size | field                                                                       |
+|--------|------|-----------------------------------------------------------------------------|
+| 0      | 8    | first entry of the first sequence                                           |
+| 8      | 8    | first entry of the last sequence                                            |
+| 16     | 4    | number of entries in each sequence                                          |
+| 20     | 4    | distance between the starts of two sequences, or 0 if there is only one     |
+
+Apache's bookie writes one group for each run of consecutive entries. Its client also reads groups
+of several sequences (wire-protocol spec, 3.5). Quire writes what Apache's bookie writes, unless the
+list would be too long.
 """
 
 from __future__ import annotations
@@ -26,14 +36,15 @@ _SIZE_MAX = 2**31 - 1
 
 
 class BadAvailabilityError(ValueError):
-    """The bytes are no list of entries."""
+    """The bytes are not a list of entries."""
 
 
 def encode_availability(ranges: Sequence[tuple[int, int]], max_bytes: int | None = None) -> bytes:
-    """Ascending, disjoint ranges (first, last) of entries; neighbours are not joined.
+    """Return the list for ascending, disjoint ranges (first, last) of entries.
 
-    A list longer than `max_bytes` gets groups of several sequences, as a striped ledger has them:
-    it may still be longer."""
+    Adjacent ranges are not joined. If the list exceeds `max_bytes`, it is written with groups of
+    several sequences, which suit a striped ledger. It may still exceed the limit.
+    """
     runs = [
         (start, start, min(last - start + 1, _SIZE_MAX), 0)
         for first, last in ranges
@@ -46,7 +57,7 @@ def encode_availability(ranges: Sequence[tuple[int, int]], max_bytes: int | None
 
 
 def _periodic(runs: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """Runs of one size at equal distances become one group."""
+    """Return groups in which runs of one size at equal distances are combined."""
     groups: list[tuple[int, int, int, int]] = []
     for start, _, size, _ in runs:
         if groups:
@@ -59,23 +70,30 @@ def _periodic(runs: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int
 
 
 def decode_availability(data: bytes) -> list[tuple[int, int]]:
-    """Ascending ranges (first, last), neighbours joined. BadAvailabilityError."""
+    """Return ascending ranges (first, last) of entries. Adjacent ranges are joined.
+
+    Raises:
+        BadAvailabilityError: The bytes are not a list of entries.
+    """
     if len(data) < _HEADER.size:
         raise BadAvailabilityError(f"{len(data)} bytes are too few for a list of entries")
     version, count = _HEADER.unpack_from(data)
     if version != VERSION:
-        raise BadAvailabilityError(f"a list of entries of version {version}")
+        raise BadAvailabilityError(f"the list of entries has the unknown version {version}")
     if count < 0 or _HEADER.size + count * _GROUP.size > len(data):
-        raise BadAvailabilityError(f"{len(data)} bytes do not hold {count} groups")
+        raise BadAvailabilityError(f"{len(data)} bytes are too few for {count} groups")
     found: list[tuple[int, int]] = []
     for first, last, size, period in _GROUP.iter_unpack(
         data[_HEADER.size : _HEADER.size + count * _GROUP.size]
     ):
         if size <= 0 or period < 0 or last < first or (period == 0 and first != last):
-            raise BadAvailabilityError(f"a group {first}..{last} by {period} of {size} entries")
+            raise BadAvailabilityError(
+                f"a group is invalid: sequences of {size} entries from {first} to {last}, at a "
+                f"distance of {period}"
+            )
         starts = range(first, last + 1, period) if period else (first,)
         if len(starts) > _SIZE_MAX:
-            raise BadAvailabilityError(f"a group of {len(starts)} sequences")
+            raise BadAvailabilityError(f"a group has too many sequences, {len(starts)}")
         found.extend((start, start + size - 1) for start in starts)
     return _joined(sorted(found))
 

@@ -1,7 +1,8 @@
-"""Roles in certificates, as Apache's `BookieAuthZFactory` reads them (wire-protocol spec, 1.6).
+"""Roles in certificates, in the form that Apache's `BookieAuthZFactory` reads.
 
-The first OU of the certificate's subject has groups `CODE:NAME,NAME...` separated by `;`. Code 0
-are roles, code 1 is a cluster: `0:writer,reader;1:east`. The first role alone decides.
+Source: wire-protocol spec, 1.6. The first OU of the certificate's subject has groups
+`CODE:NAME,NAME...` that are separated by `;`. Code 0 are roles, and code 1 is a cluster:
+`0:writer,reader;1:east`. Only the first role counts.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ _OU = "organizationalUnitName"
 _GROUP = re.compile(r"([0-9]+):(.*)")
 
 Subject = Sequence[Sequence[tuple[str, str]]]
-"""Relative names in the order of the certificate, each a sequence of (type, value): what
-`ssl.SSLObject.getpeercert()["subject"]` is."""
+"""The relative names of a subject in the order of the certificate, each a sequence of (type,
+value). `ssl.SSLObject.getpeercert()["subject"]` has this form."""
 
 
 def organizational_unit(subject: Subject) -> str | None:
-    """The first OU in the order of the certificate."""
+    """Return the first OU in the order of the certificate, or None."""
     return next((value for name in subject for kind, value in name if kind == _OU), None)
 
 
 def roles_of(unit: str) -> tuple[str, ...]:
-    """The roles in an OU. Groups that cannot be understood are left out; of several with the code
-    of roles the last counts, which is what Apache does."""
+    """Return the roles in an OU.
+
+    Malformed groups are skipped. If several groups have the code of roles, the last one counts, as
+    in Apache.
+    """
     found: tuple[str, ...] = ()
     for group in unit.split(";"):
         match = _GROUP.match(group)
@@ -35,7 +39,10 @@ def roles_of(unit: str) -> tuple[str, ...]:
 
 
 def is_authorized(subject: Subject, authorized: Collection[str]) -> bool:
-    """Whether the first role of the certificate is among `authorized`; an empty one never is."""
+    """Return whether the first role of the certificate is in `authorized`.
+
+    An empty role never is.
+    """
     unit = organizational_unit(subject)
     roles = roles_of(unit) if unit is not None else ()
     return bool(roles) and roles[0] != "" and roles[0] in authorized

@@ -1,17 +1,18 @@
-"""Protocol v2: frames between client and bookie (wire-protocol spec, sections 1 and 2).
+"""Protocol v2: the frames between clients and bookies (wire-protocol spec, sections 1 and 2).
 
-A frame is a length N (u32, not counting itself) and N bytes, of which the first four are the header
-word: version (8 bits), opcode (8), flags (16). All integers are big-endian.
+All integers are big-endian. A frame begins with its length N in bytes (4 bytes, unsigned, not
+counting itself). The header word (4 bytes) follows: version (8 bits), opcode (8), flags (16). Ids,
+codes, counts and sizes are signed.
 
-    ADD request          N | word | master key 20 | entry bytes (see `entry`)
-    READ request         N | word | ledger 8 | entry 8 | master key 20, only with DO_FENCING
-    BATCH_READ request   N | word | ledger 8 | first 8 | request id 8 | max count 4 | max size 8 |
-                         master key 20, only with DO_FENCING
-    AUTH request, answer N | word | AuthMessage (protobuf)
-    ADD response         N | word | code 4 | ledger 8 | entry 8
-    READ response        N | word | code 4 | ledger 8 | entry 8 | entry bytes
-    BATCH_READ response  N | word | code 4 | ledger 8 | first 8 | request id 8 |
-                         (length 4 | entry bytes)*
+    ADD request           N | word | master key 20 | entry bytes (see `entry`)
+    READ request          N | word | ledger 8 | entry 8 | master key 20, only with DO_FENCING
+    BATCH_READ request    N | word | ledger 8 | first entry 8 | request id 8 | max count 4 |
+                          max size in bytes 8 | master key 20, only with DO_FENCING
+    AUTH, both directions N | word | AuthMessage (protobuf)
+    ADD response          N | word | code 4 | ledger 8 | entry 8
+    READ response         N | word | code 4 | ledger 8 | entry 8 | entry bytes
+    BATCH_READ response   N | word | code 4 | ledger 8 | first entry 8 | request id 8 |
+                          (length 4 | entry bytes) for each entry
 """
 
 from __future__ import annotations
@@ -28,13 +29,16 @@ from quire.codec.packed_rows import pack_rows, unpack_rows
 Buffer = bytes | bytearray | memoryview
 
 MAX_FRAME_BYTES = 5_242_880
-"""Length word included (`nettyMaxFrameSizeBytes`): what every Apache bookie accepts by default."""
+"""The size of the largest frame that every Apache bookie accepts by default, with its length field
+(`nettyMaxFrameSizeBytes`)."""
 
 VERSION = 2
 MAX_VERSION = 2
 
 
 class Opcode(enum.IntEnum):
+    """The operation of a request."""
+
     ADD = 1
     READ = 2
     AUTH = 3
@@ -42,22 +46,25 @@ class Opcode(enum.IntEnum):
 
 
 class Flag(enum.IntFlag):
+    """The flags of a request."""
+
     NONE = 0
     DO_FENCING = 1
     RECOVERY_ADD = 2
     HIGH_PRIORITY = 4
     WAIT = 0x100
-    """Of a BATCH_READ, ours (docs/reference/protocol.md): where its first entry is not there yet,
-    it may be answered a little later. Apache's bookies take no notice of it."""
+    """An extension of ours for BATCH_READ (docs/reference/protocol.md): if the first entry does not
+    exist yet, the bookie may answer a little later. Apache's bookies ignore this flag."""
 
 
 RECOVERY_ADD = int(Flag.RECOVERY_ADD)
 HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)
-"""For what is done for each ledger or add: an enumeration's arithmetic is slow."""
+"""Flags as plain integers, for code that runs for each ledger or add. Arithmetic with enumerations
+is slow."""
 
 
 class Code(enum.IntEnum):
-    """What a bookie answers."""
+    """The result codes of bookies."""
 
     OK = 0
     NO_LEDGER = 1
@@ -73,13 +80,17 @@ class Code(enum.IntEnum):
 
 
 def header_word(opcode: int, flags: int = 0, version: int = VERSION) -> int:
+    """Return the header word of a frame."""
     if version == 0:
         return opcode
     return version << 24 | opcode << 16 | flags
 
 
 def split_word(word: int) -> tuple[int, int, int]:
-    """(version, opcode, flags) of a header word; version 0 has its opcode in the low byte."""
+    """Return the version, opcode and flags of a header word.
+
+    Version 0 has its opcode in the low byte.
+    """
     version = word >> 24
     if version == 0:
         return 0, word & 0xFF, 0
@@ -93,7 +104,7 @@ BATCH_READ_WORD = header_word(Opcode.BATCH_READ)
 LENGTH = struct.Struct(">I")
 WORD = struct.Struct(">II")  # length, header word
 ADD_PREFIX = struct.Struct(">II20s")  # length, header word, master key
-ADD_HEAD = struct.Struct(">II20sqq")  # ... ledger, entry: what a bookie looks at
+ADD_HEAD = struct.Struct(">II20sqq")  # ..., ledger, entry: the part that a bookie reads
 READ_REQUEST = struct.Struct(">IIqq")  # length, header word, ledger, entry
 BATCH_READ_REQUEST = struct.Struct(">IIqqqiq")  # ..., request id, max count, max size
 RESPONSE = struct.Struct(">IIiqq")  # length, header word, code, ledger, entry
@@ -101,21 +112,24 @@ _ADD_OK = struct.pack(">IIi", 24, ADD_WORD, 0)
 BATCH_RESPONSE = struct.Struct(">IIiqqq")  # ..., request id
 
 FRAME_HEADER_BYTES = ADD_PREFIX.size
-"""Bytes of an ADD frame before the entry bytes."""
+"""The number of bytes of an ADD frame before the entry."""
 KEY_BYTES = 20
 ADD_RESPONSE_BYTES = RESPONSE.size
 READ_RESPONSE_BYTES = RESPONSE.size
 BATCH_RESPONSE_BYTES = BATCH_RESPONSE.size
 BATCH_ENTRY_OVERHEAD_BYTES = 4
 BATCH_READ_BASE_BYTES = 36
-"""What Apache's bookie counts for a batch read's answer before its first entry."""
+"""The bytes that Apache's bookie counts for the response to a batch read before its first entry."""
 LAST_ENTRY = -1
-"""In a READ: the last entry that the bookie has."""
+"""The entry id with which a READ asks for the last entry that the bookie has."""
 
 
 def equal_frames(view: memoryview, at: int, end: int, size: int) -> int:
-    """A guess how many frames of `size` bytes stand at `at`, from a few length words: at most as
-    many as fit, and 1 where the next one has another size. Cheap also for mixed sizes."""
+    """Estimate how many frames of `size` bytes begin at `at`, from a few length fields.
+
+    The result is at most the number that fits, and 1 if the next frame has another size. The
+    estimate is cheap for mixed sizes as well.
+    """
     count = (end - at) // size
     length = view[at : at + 4]
     if count > 1 and view[at + size : at + size + 4] != length:
@@ -129,13 +143,13 @@ def equal_frames(view: memoryview, at: int, end: int, size: int) -> int:
 
 
 def add_request(key: bytes, entry: bytes, flags: int = 0) -> bytes:
-    """One ADD frame. The client's hot path builds the same bytes in `entry.AddEncoder`."""
+    """Return an ADD frame. `entry.AddEncoder` builds the same bytes on the client's hot path."""
     size = ADD_PREFIX.size - LENGTH.size + len(entry)
     return ADD_PREFIX.pack(size, header_word(Opcode.ADD, flags), key) + entry
 
 
 def read_request(ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> bytes:
-    """READ of one entry (-1: the last); `key` is sent only with DO_FENCING."""
+    """Return a READ frame for one entry (-1: the last one). `key` is sent only with DO_FENCING."""
     tail = key if flags & Flag.DO_FENCING else b""
     size = READ_REQUEST.size - LENGTH.size + len(tail)
     return READ_REQUEST.pack(size, header_word(Opcode.READ, flags), ledger_id, entry_id) + tail
@@ -150,7 +164,10 @@ def batch_read_request(
     flags: int = 0,
     key: bytes = b"",
 ) -> bytes:
-    """READ of consecutive entries of one bookie; max_count <= 0 means no limit."""
+    """Return a BATCH_READ frame for consecutive entries of one bookie.
+
+    `max_size` is in bytes. A `max_count` of 0 or less means no limit.
+    """
     tail = key if flags & Flag.DO_FENCING else b""
     size = BATCH_READ_REQUEST.size - LENGTH.size + len(tail)
     word = header_word(Opcode.BATCH_READ, flags)
@@ -161,15 +178,15 @@ def batch_read_request(
 
 
 def auth_message(plugin: str, payload: bytes) -> bytes:
-    """AuthMessage {1: plugin name, 2: payload} of less than 128 bytes a field."""
+    """Return an AuthMessage {1: plugin name, 2: payload}, whose fields have less than 128 bytes."""
     name = plugin.encode()
     if len(name) > 127 or len(payload) > 127:
-        raise ValueError("auth fields over 127 bytes are not made here")
+        raise ValueError("fields of an AuthMessage have at most 127 bytes here")
     return bytes([0x0A, len(name)]) + name + bytes([0x12, len(payload)]) + payload
 
 
 def auth_frame(message: bytes, version: int = VERSION) -> bytes:
-    """Request and answer look the same."""
+    """Return an AUTH frame. Request and response have the same form."""
     return WORD.pack(len(message) + 4, header_word(Opcode.AUTH, 0, version)) + message
 
 
@@ -177,14 +194,16 @@ def auth_frame(message: bytes, version: int = VERSION) -> bytes:
 
 
 def add_response(code: int, ledger_id: int, entry_id: int, version: int = VERSION) -> bytes:
+    """Return the response to an add."""
     word = header_word(Opcode.ADD, 0, version)
     return RESPONSE.pack(24, word, code, ledger_id, entry_id)
 
 
 def add_responses(ledger_id: int, first: int, count: int) -> bytes:
-    """The `count` OK answers to consecutive adds from `first` on, as one bytes object.
+    """Return the OK responses to `count` consecutive adds from `first` on, as one bytes object.
 
-    Column by column: the cost of a call is a few dozen slice assignments, not `count` packs.
+    The bytes are filled column by column, with a few dozen slice assignments instead of `count`
+    calls.
     """
     head = RESPONSE.pack(24, ADD_WORD, 0, ledger_id, first)
     if count < 8:
@@ -197,7 +216,7 @@ def add_responses(ledger_id: int, first: int, count: int) -> bytes:
     if byteorder == "little":
         ids.byteswap()
     columns = ids.tobytes()
-    # Only as many low bytes as differ between the first and the last id.
+    # Only the low bytes that differ between the first and the last id are written.
     changed = (first ^ (first + count - 1)).bit_length() + 7 >> 3
     for byte in range(8 - changed, 8):
         out[20 + byte :: ADD_RESPONSE_BYTES] = columns[byte::8]
@@ -205,13 +224,13 @@ def add_responses(ledger_id: int, first: int, count: int) -> bytes:
 
 
 def add_responses_of(ledger_id: int, entry_ids: Iterable[int], code: int = 0) -> bytes:
-    """Answers with one code to any adds of one ledger."""
+    """Return responses with one code to any adds of one ledger."""
     pack = RESPONSE.pack
     return b"".join([pack(24, ADD_WORD, code, ledger_id, entry) for entry in entry_ids])
 
 
 def add_responses_each(ledger_ids: Sequence[int], entry_ids: Sequence[int]) -> bytes:
-    """The OK answers to adds of ledgers in turn, as one bytes object."""
+    """Return the OK responses to adds of several ledgers in turn, as one bytes object."""
     columns = {1: ledger_ids, 2: entry_ids}
     return pack_rows(">", "12sqq", (_ADD_OK, 0, 0), columns, len(ledger_ids))
 
@@ -219,13 +238,14 @@ def add_responses_each(ledger_ids: Sequence[int], entry_ids: Sequence[int]) -> b
 def read_response(
     code: int, ledger_id: int, entry_id: int, entry: Buffer = b"", version: int = VERSION
 ) -> bytes:
+    """Return the response to a read."""
     word = header_word(Opcode.READ, 0, version)
     return b"".join((RESPONSE.pack(24 + len(entry), word, code, ledger_id, entry_id), entry))
 
 
 CONNECTION_REFUSED = read_response(Code.TOO_MANY_REQUESTS, -1, -1)
-"""The response that a bookie sends without a request before it closes a connection that it has no
-place for.
+"""The response that a bookie sends without a request before it closes a connection for which it has
+no place.
 
 No request has an id below 0, so a client that does not know this response ignores it.
 """
@@ -234,6 +254,7 @@ No request has an id below 0, so a client that does not know this response ignor
 def batch_read_response(
     code: int, ledger_id: int, first: int, request_id: int, entries: Sequence[Buffer] = ()
 ) -> bytes:
+    """Return the response to a batch read."""
     body = pack_entries(entries)
     return batch_read_head(code, ledger_id, first, request_id, len(body)) + body
 
@@ -241,16 +262,16 @@ def batch_read_response(
 def batch_read_head(
     code: int, ledger_id: int, first: int, request_id: int, body_bytes: int
 ) -> bytes:
-    """A BATCH_READ response up to its entries, which follow as `pack_entries` has them."""
+    """Return a BATCH_READ response up to its entries, which follow as in `pack_entries`."""
     total = BATCH_RESPONSE.size - LENGTH.size + body_bytes
     return BATCH_RESPONSE.pack(total, BATCH_READ_WORD, code, ledger_id, first, request_id)
 
 
 def pack_entries(entries: Sequence[Buffer]) -> bytes:
-    """A length before each entry."""
+    """Return the entries, each after its length (4 bytes, big-endian)."""
     sizes = list(map(len, entries))
     if sizes and sizes.count(sizes[0]) == len(sizes):
-        # One length stands before each: joining puts it there.
+        # All entries have the same length, so joining them with it puts it before each.
         return LENGTH.pack(sizes[0]).join((b"", *entries))
     parts: list[Buffer] = []
     for size, entry in zip(sizes, entries):
@@ -270,17 +291,17 @@ def _add_row(frame_bytes: int) -> str:
 def add_columns(
     view: memoryview, frame_bytes: int
 ) -> tuple[tuple[bytes, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """What stands before the entry bytes, ledgers, entries and LACs of back-to-back frames of
-    `frame_bytes`, which hold these.
+    """Return four columns of ADD frames that have `frame_bytes` each and are back to back.
 
-    A row is meaningful only while the lengths before it all equal `frame_bytes` - 4.
+    The columns are the bytes before the entries, the ledger ids, the entry ids and the LACs. A row
+    is meaningful only if all length fields up to it equal `frame_bytes` - 4.
     """
     prefixes, ledgers, entries, lacs = unpack_rows(">", _add_row(frame_bytes), 4, view, frame_bytes)
     return prefixes, ledgers, entries, lacs
 
 
 def frame_bounds(data: Buffer) -> list[tuple[int, int]]:
-    """(start, end) of each whole frame in `data`."""
+    """Return the start and end of each whole frame in `data`."""
     bounds = []
     at, end = 0, len(data)
     while at + 4 <= end:

@@ -1,7 +1,8 @@
 """Protocol v3: frames whose payload is a protobuf message (wire-protocol spec, section 3).
 
-`messages.proto` has the messages; what is here frames them and translates status codes. What comes
-by the thousand, adds and their answers, has a shorter way: `v3_stretch`.
+A frame is the length of the message in bytes (4 bytes, unsigned, big-endian), and the message.
+`messages.proto` defines the messages. This module frames them and translates status codes. Adds and
+their responses, which come by the thousand, have a faster way (`v3_adds`).
 """
 
 from __future__ import annotations
@@ -30,15 +31,18 @@ from quire.codec.wire.messages_pb2 import (
 from quire.codec.wire.v2 import LENGTH, Buffer, Code
 
 FIRST_BYTE = 0x0A
-"""With it begins every v3 request of a client; it is no version of protocol v2."""
+"""The first byte of every v3 request of a client. It is not a version of protocol v2."""
 VERSION = 3
 HIGH_PRIORITY = 100
-"""What Apache's client puts on recovery; any number above 0 means the same."""
+"""The priority that Apache's client gives to recovery. Every number above 0 means the same."""
 DEFERRED_SYNC = 1
-"""In `writeFlags`: acknowledge before the sync; a FORCE_LEDGER makes it durable."""
+"""The flag in `writeFlags` with which a bookie acknowledges an add before the sync. A FORCE_LEDGER
+makes the add durable."""
 
 
 class Op(enum.IntEnum):
+    """The operation of a request."""
+
     READ = 1
     ADD = 2
     AUTH = 5
@@ -51,13 +55,15 @@ class Op(enum.IntEnum):
 
 
 class ReadFlag(enum.IntEnum):
-    """One value, not a bit mask."""
+    """The flag of a read: one value, not a bit mask."""
 
     FENCE = 1
     PIGGYBACK = 2
 
 
 class RequestedInfo(enum.IntFlag):
+    """The information that a client asks a bookie for."""
+
     TOTAL_CAPACITY = 1
     FREE_SPACE = 2
 
@@ -76,25 +82,36 @@ _STATUS = {
     Code.UNKNOWN_LEDGER_STATE: messages.EUNKNOWNLEDGERSTATE,
 }
 STATUS_OF: dict[int, messages.StatusCode] = {int(code): s for code, s in _STATUS.items()}
-"""Code of protocol v2 -> status. The rooms above know codes only."""
+"""The v3 status for each code of protocol v2. Other packages only know the codes."""
 CODE_OF: dict[int, int] = {int(status): int(code) for code, status in _STATUS.items()}
+"""The code of protocol v2 for each v3 status."""
 
 
 class BadMessageError(ValueError):
-    """The payload is no v3 message."""
+    """The payload is not a v3 message."""
 
 
 def parse_request(payload: Buffer) -> Request:
+    """Parse the payload of a request frame.
+
+    Raises:
+        BadMessageError: The payload is not a v3 request, or lacks a required field.
+    """
     try:
         request = Request.FromString(payload)  # type: ignore[arg-type]  # a memoryview will do
     except DecodeError as error:
         raise BadMessageError("not a v3 request") from error
-    if not request.IsInitialized():  # a field is missing, or has a value that no enumeration has
+    if not request.IsInitialized():  # a field is missing, or has an unknown enumeration value
         raise BadMessageError("an incomplete v3 request")
     return request
 
 
 def parse_response(payload: Buffer) -> Response:
+    """Parse the payload of a response frame.
+
+    Raises:
+        BadMessageError: The payload is not a v3 response, or lacks a required field.
+    """
     try:
         answer = Response.FromString(payload)  # type: ignore[arg-type]
     except DecodeError as error:
@@ -105,6 +122,7 @@ def parse_response(payload: Buffer) -> Response:
 
 
 def frame(message: Request | Response) -> bytes:
+    """Return the frame of a message."""
     payload = message.SerializeToString()
     return LENGTH.pack(len(payload)) + payload
 
@@ -113,6 +131,7 @@ def frame(message: Request | Response) -> bytes:
 
 
 def header(op: Op, txn_id: int, priority: int = 0) -> BKPacketHeader:
+    """Return the header of a request."""
     found = BKPacketHeader(version=messages.VERSION_THREE, txnId=txn_id)
     found.operation = int(op)  # type: ignore[assignment]
     if priority:
@@ -130,7 +149,7 @@ def add_request(
     recovery: bool = False,
     deferred_sync: bool = False,
 ) -> bytes:
-    """One ADD frame; `entry` are the bytes that are stored."""
+    """Return an ADD frame. `entry` are the bytes to store."""
     add = AddRequest(ledgerId=ledger_id, entryId=entry_id, masterKey=key, body=entry)
     if deferred_sync:
         add.writeFlags = DEFERRED_SYNC
@@ -143,6 +162,10 @@ def add_request(
 def read_request(
     txn_id: int, ledger_id: int, entry_id: int, *, fence_with: bytes | None = None
 ) -> bytes:
+    """Return a READ frame.
+
+    `fence_with` is the master key with which the ledger is fenced, or None.
+    """
     read = ReadRequest(ledgerId=ledger_id, entryId=entry_id)
     if fence_with is not None:
         read.masterKey = fence_with
@@ -153,8 +176,10 @@ def read_request(
 def long_poll_request(
     txn_id: int, ledger_id: int, previous_lac: int, timeout_ms: int, *, last_entry: bool = False
 ) -> bytes:
-    """Wait for the LAC to pass `previous_lac`, and bring the entry behind it, or the last entry
-    that there is (6.7)."""
+    """Return a READ frame that waits until the LAC passes `previous_lac` (wire-protocol spec, 6.7).
+
+    The response has the entry after `previous_lac`, or the last existing entry with `last_entry`.
+    """
     read = ReadRequest(ledgerId=ledger_id, entryId=-1, previousLAC=previous_lac, timeOut=timeout_ms)
     if not last_entry:
         read.flag = ReadRequest.ENTRY_PIGGYBACK
@@ -197,11 +222,11 @@ def auth_request(txn_id: int, plugin: str, token: bytes) -> bytes:
     return frame(Request(header=header(Op.AUTH, txn_id), authRequest=message))
 
 
-# -- answers ----------------------------------------------------------------------------------
+# -- responses --------------------------------------------------------------------------------
 
 
 def response(op: int, txn_id: int, code: int) -> Response:
-    """An answer without its own part; the caller fills in that (with the same status)."""
+    """Return a response without its own part. The caller adds that, with the same status."""
     found = Response(
         header=BKPacketHeader(version=messages.VERSION_THREE, txnId=txn_id),
         status=STATUS_OF[code],
@@ -211,11 +236,12 @@ def response(op: int, txn_id: int, code: int) -> Response:
 
 
 def status_of(answer: Response, inner: int) -> int:
-    """The code that counts: the outer status where it is not EOK, else the inner one."""
+    """Return the code of a response: the outer status unless it is EOK, otherwise the inner one."""
     status = answer.status or inner
     return CODE_OF.get(status, int(Code.BAD_REQUEST))
 
 
 @lru_cache(maxsize=64)
 def status_varint(code: int) -> bytes:
+    """Return the v3 status of a code as a varint."""
     return encode_varint(STATUS_OF[code])

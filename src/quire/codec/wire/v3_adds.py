@@ -1,17 +1,22 @@
-"""v3 ADD requests and their answers as bytes, without a message object for each.
+"""v3 ADD requests and their responses as bytes, without a message object for each.
 
-A client that writes a ledger sends requests that differ in three places only:
+The requests of a client that writes one ledger differ only in TXN, ENTRY and BODY:
 
     length | 0a HL 08 03 10 02 18 TXN [20 PRIORITY] | aa 06 AL | 08 LEDGER | 10 ENTRY |
     1a 14 KEY | 22 BL BODY | [28 FLAGS] [a0 06 01]
 
-TXN, ENTRY and BODY. Where the first request of a stretch has this form (fields in the order of
-their numbers, as every generated encoder writes them), and the others have the same bytes outside
-of the three and numbers of the same size inside, all of them mean the same as their messages would.
-Everything else is `v3.parse_request`'s.
+The two-digit numbers are bytes in hexadecimal, and the length is 4 bytes, unsigned and big-endian.
+KEY has 20 bytes and BODY has BL bytes. The other names are varints; HL, AL and BL are lengths in
+bytes.
 
-`DeferredAddEncoder` makes such requests, with FLAGS 1 (deferred sync). The transaction id is the
-entry id: a client that adds to one ledger on a connection finds its answers by ledger and entry.
+If the first request of a batch has this form, with its fields in the order of their numbers as
+every generated encoder writes them, the others can be compared with it. A request with the same
+bytes outside of the three parts, and with numbers of the same size in them, means the same as its
+message would. `v3.parse_request` handles everything else.
+
+`DeferredAddEncoder` writes such requests, with FLAGS 1 (deferred sync). Their transaction id is the
+entry id. A client that adds to one ledger on a connection recognises its responses by ledger and
+entry.
 """
 
 from __future__ import annotations
@@ -32,40 +37,45 @@ _HEADER = b"\x08\x03\x10\x02\x18"  # version 3, operation ADD, txnId follows
 _ADD_TAG = b"\xaa\x06"
 _RECOVERY_FLAG = b"\xa0\x06\x01"
 _HEAD_BYTES = 24
-"""Of a body: ledger, entry, last add confirmed."""
+"""The bytes of a body that are read here: ledger, entry and last add confirmed."""
 
 
 class AddShape(NamedTuple):
-    """Where the parts of one request lie, from the beginning of its frame, and what is equal in
-    the whole stretch."""
+    """The positions of the parts of one request in its frame, and what the whole batch shares."""
 
     txn: slice
     entry: slice
     body: slice
     key: bytes
     ledger: bytes
-    """As a varint, to be echoed."""
+    """The ledger id as a varint, to be repeated in the response."""
     high_priority: bool
     recovery: bool
     write_flags: int
 
 
 class AddStretch(NamedTuple):
+    """A batch of similar requests, as columns."""
+
     ledger_id: int
-    """Of the bodies, which count; the one beside them is echoed."""
+    """The ledger id in the bodies, which counts. The one outside of the body is only repeated in
+    the response."""
     entry_ids: Sequence[int]
-    """Ascending."""
+    """The entry ids, ascending."""
     last_lac: int
-    """What the last of the bodies carries."""
+    """The last add confirmed in the last body."""
     bodies: list[memoryview]
     txns: Sequence[bytes]
-    """As varints, all of one size."""
+    """The transaction ids as varints of one size."""
     echoed_entries: Sequence[bytes]
     shape: AddShape
 
 
 def shape_of(view: memoryview, at: int, size: int) -> AddShape | None:
-    """The shape of the request whose frame begins at `at`; None where it is not the usual one."""
+    """Return the shape of the request whose frame begins at `at`.
+
+    Return None if it has another form.
+    """
     frame = bytes(view[at : at + size])
     try:
         return _shape_of(frame)
@@ -124,8 +134,11 @@ def _shape_of(frame: bytes) -> AddShape | None:
 def _columns_of(
     txn_start: int, txn_end: int, entry_start: int, entry_end: int, body_start: int, rest: str
 ) -> struct.Struct:
-    """before the transaction | it | between | entry | between | ledger, entry, LAC | ... | behind
-    the body"""
+    """Return the format of one request.
+
+    Its parts are: bytes before the transaction id, transaction id, bytes, entry id, bytes, ledger,
+    entry, LAC, the rest of the body, and the bytes after the body.
+    """
     return struct.Struct(
         f">{txn_start}s{txn_end - txn_start}s{entry_start - txn_end}s{entry_end - entry_start}s"
         f"{body_start - entry_end}sqqq{rest}"
@@ -133,8 +146,10 @@ def _columns_of(
 
 
 def stretch_of(view: memoryview, at: int, size: int, count: int) -> AddStretch | None:
-    """The `count` requests of `size` bytes from `at` on, where they are of one shape and add
-    ascending entries to one ledger."""
+    """Return the `count` requests of `size` bytes from `at` on as one batch.
+
+    Return None unless they have one shape and add ascending entries to one ledger.
+    """
     shape = shape_of(view, at, size)
     if shape is None:
         return None
@@ -164,7 +179,7 @@ def stretch_of(view: memoryview, at: int, size: int, count: int) -> AddStretch |
 
 
 def _are_varints(column: Sequence[bytes]) -> bool:
-    """Whether each is one number that fills all of its bytes, as the first one is."""
+    """Return whether each of these is one varint that fills its bytes, as the first one does."""
     width = len(column[0])
     joined = b"".join(column)
     if max(joined[width - 1 :: width]) > 0x7F:
@@ -175,8 +190,10 @@ def _are_varints(column: Sequence[bytes]) -> bool:
 def add_responses(
     code: int, txns: Sequence[bytes], ledger: bytes, entries: Sequence[bytes]
 ) -> bytes:
-    """The answers to a stretch, from the varints of its requests: the transactions have one size,
-    and so have the entries."""
+    """Return the responses to a batch, from the varints of its requests.
+
+    The transaction ids have one size, and so have the entry ids.
+    """
     status = status_varint(code)
     own = b"".join((b"\x08", status, b"\x10", ledger, b"\x18"))
     behind = b"".join((b"\x10", status, _ADD_TAG, bytes((len(own) + len(entries[0]),)), own))
@@ -191,16 +208,16 @@ def add_responses(
 _DEFERRED = b"\x28\x01"
 
 MAX_HEAD_BYTES = 80
-"""What stands around the entry bytes in a frame, at most."""
+"""The largest number of bytes around the entry in a frame."""
 
 
 def max_deferred_payload_bytes(digest: DigestType) -> int:
-    """The largest payload whose v3 ADD frame every bookie accepts."""
+    """Return the size of the largest payload whose v3 ADD frame every bookie accepts."""
     return MAX_FRAME_BYTES - MAX_HEAD_BYTES - META_BYTES - DIGEST_SIZE_BYTES[digest]
 
 
 class DeferredAddEncoder:
-    """Turns payloads into deferred-sync ADD frames; the twin of `entry.AddEncoder`."""
+    """Encodes payloads as ADD frames with deferred sync, like `entry.AddEncoder`."""
 
     __slots__ = ("_codec", "_key", "_ledger")
 
@@ -212,15 +229,19 @@ class DeferredAddEncoder:
     def frames(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
     ) -> tuple[Sequence[Buffer], int]:
-        """As `entry.AddEncoder.frames`."""
+        """Return the frames of consecutive entries. See `entry.AddEncoder.frames`."""
         parts, length = self.parts(first, lac, length, payloads)
         return (b"".join(parts),), length
 
     def parts(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
     ) -> tuple[list[Buffer], int]:
-        """Five pieces a frame, to be joined, for consecutive entries from `first` on; and the
-        ledger length after them. `length` is the ledger length before `first`."""
+        """Return five buffers for each of consecutive entries, and the next ledger length.
+
+        The entries have ids from `first` on, and the buffers of all frames are to be joined.
+        `length` is the ledger length before `first`, and the returned one is that after the last
+        entry.
+        """
         codec = self._codec
         of, head_bytes, pack = codec.of, codec.head_bytes, META.pack
         pieces: list[Buffer] = []

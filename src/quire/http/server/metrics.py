@@ -97,8 +97,8 @@ AUTORECOVERY = {
     "ledgers_done": "The number of marked ledgers that were repaired completely",
     "ledgers_failed": "The number of failed attempts to repair a ledger",
     "ledgers_fenced": "The number of ledgers that were fenced because their writers seemed dead",
-    "locks_missed": "The number of times a ledger was skipped because another process was repairing "
-    "it",
+    "locks_missed": "The number of times a ledger was skipped because another process was "
+    "repairing it",
     "replicas_read": "The number of entries that were read to check whether a running bookie has "
     "them",
     "replicas_repaired": "The number of entries that were written to a bookie that lacked them",

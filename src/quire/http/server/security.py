@@ -1,4 +1,6 @@
-"""The access rules of the HTTP server. They are checked before the body of a request is read.
+"""The access rules of the HTTP server.
+
+They are checked before the body of a request is read:
 
 | check | protects against | status if it fails |
 |---|---|---|

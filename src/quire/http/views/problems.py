@@ -35,14 +35,14 @@ class Problem:
 
     severity: Severity
     what: str
-    """What is wrong."""
+    """A sentence that says what is wrong."""
     next: str
-    """What the operator can do or type."""
+    """The command to type, or the action to take."""
     risk: str = ""
-    """What may happen because of it. Empty if `what` already says so."""
+    """The possible consequences. Empty if `what` already names them."""
     doing: str = ""
-    """What Quire does about it by itself, or why it does nothing. Empty if there is nothing that
-    Quire could do."""
+    """A sentence about what Quire does by itself, or why it does nothing. Empty if there is nothing
+    that Quire could do."""
 
 
 Bookie = Mapping[str, Any]
@@ -224,7 +224,8 @@ def _risk(risk: AtRisk | None, group: str) -> str:
     left = f", and {last} {have} entries with only one copy left" if last else ""
     lack = "lacks" if lacking == 1 else "lack"
     least = "" if risk.whole else "at least "
-    return f"{least}{lacking} of {counted(risk.ledgers, 'ledger')} {lack} the copies there{left}"
+    of = f"{lacking} of {counted(risk.ledgers, 'ledger')}"
+    return f"{least}{of} {lack} the copies stored there{left}"
 
 
 def _count(number: int, risk: AtRisk) -> str:

@@ -56,8 +56,7 @@ _NO_MARK = CollectionMark(0, "")
 
 @dataclass(frozen=True, slots=True)
 class CollectionRefusal:
-    """The state of a bookie that found the store older than its own mark: it collects no
-    garbage."""
+    """The state of a bookie that found the store older than its mark: it collects no garbage."""
 
     remembered: CollectionMark
     """The mark that the bookie remembers and the store does not have."""
@@ -120,8 +119,7 @@ class BookieMark:
             return cls(_NO_MARK, CollectionRefusal(_NO_MARK, 0, unreadable=str(error)))
 
     def holds(self, remembered: CollectionMark | None) -> bool:
-        """Return whether a store with this mark certainly did not go back to a state before
-        `remembered`."""
+        """Return whether this mark proves that the store did not go back to before `remembered`."""
         if remembered is None or self.mark.count > remembered.count:
             return True
         return self.mark == remembered

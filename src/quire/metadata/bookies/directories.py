@@ -109,8 +109,7 @@ class BookieDirectories:
         return cls(ids, given_up, marks)
 
     def path_of(self, directory_id: str) -> str | None:
-        """Return the path at which the bookie has this directory, or None if it does not have
-        it."""
+        """Return the path at which the bookie has this directory, or None."""
         return next((path for path, one in self.ids.items() if one == directory_id), None)
 
     def left(self, directory_id: str) -> GivenUp | None:
@@ -185,8 +184,9 @@ async def read_directories(
 async def write_directories(
     store: MetadataStore, bookie_id: str, made: BookieDirectories, version: int | None
 ) -> int:
-    """Create the record (version None), or replace the one with this version. Return the new
-    version.
+    """Create the record (version None), or replace the one with this version.
+
+    Return the new version.
 
     Raises:
         KeyExistsError: The version is None, and the bookie has a record.

@@ -1,5 +1,5 @@
-"""Rules about the metadata of ledgers that hold for every driver: changes, sizes, creations and
-under-replication.
+"""Rules for the metadata of ledgers in every store: changes, sizes, creations and replication
+marks.
 
 Start with `update`.
 """

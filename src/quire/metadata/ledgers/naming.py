@@ -1,5 +1,7 @@
-"""The ledgers whose metadata names a bookie. Read them before you take something from the
-bookie."""
+"""The ledgers whose metadata names a bookie.
+
+Read them before you take something from the bookie.
+"""
 
 from __future__ import annotations
 

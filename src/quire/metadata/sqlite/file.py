@@ -1,7 +1,7 @@
 """One SQLite file, its worker thread, and the translation of its errors.
 
-Every call may block (for the disk, or for another process that holds the lock). So all calls run on
-one thread that this object owns, never on the event loop. The file uses write-ahead logging with
+Every call may block on the disk or on another process that holds the lock. So all calls run on one
+thread that this object owns, never on the event loop. The file uses write-ahead logging with
 `synchronous=FULL`: a commit is one fsync, and readers do not wait for writers. Writes that arrive
 while the thread is busy share one commit.
 
@@ -36,24 +36,25 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 BUSY_TIMEOUT_MS = 5_000
-"""How long a call waits for another process to release the file."""
+"""Milliseconds that a call waits for another process to release the file."""
 
 QUEUED_CALLS_MAX = 1_024
-"""Calls of one store that wait for its thread; behind them callers wait."""
+"""The number of calls of one store that wait for its thread. Further callers wait."""
 
 APPLICATION_ID = 0x51756972
-"""Marks the file as ours: 'Quir'."""
+"""The SQLite application id of a metadata file: 'Quir' in ASCII."""
 
 SCHEMA_VERSION = 2
-"""2 added the tree. A file of version 1 gets it when it is opened."""
+"""The version of the tables. Version 2 added the tree, which a file of version 1 gets when it is
+opened."""
 
 OPEN_ATTEMPTS_MAX = 3
-"""The number of attempts to open a file whose inode changes meanwhile."""
+"""The number of attempts to open a file whose inode changes in the meantime."""
 
 MISSING_REMEDY = (
-    "If the cluster is new, make it with `quire cluster init --metadata URI`. If it is not, "
-    "correct the URI, or put the file or a backup of it back (docs/guides/disaster-recovery.md): "
-    "its bookies still have their data"
+    "If the cluster is new, create it with `quire cluster init --metadata URI`. If it is not, "
+    "correct the URI, or restore the file or a backup of it (docs/guides/disaster-recovery.md): "
+    "the bookies still have their entries"
 )
 
 _BUSY_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -112,7 +113,7 @@ INSERT INTO tree VALUES ('/', '', 0, 0, NULL, x'');
 
 
 class _Write:
-    """Some work of a shared commit, and what became of it."""
+    """A write that shares a commit with others, and its result or error."""
 
     __slots__ = ("error", "future", "result", "work")
 
@@ -123,6 +124,7 @@ class _Write:
         self.error: Exception | None = None
 
     def tell(self) -> None:
+        """Complete the future of the caller."""
         if self.future.done():
             return  # its caller was cancelled
         if self.error is not None:
@@ -132,7 +134,10 @@ class _Write:
 
 
 class SqliteFile:
-    """Open with `SqliteFile.open`; close with `close`, or the thread stays."""
+    """An open SQLite file and its thread.
+
+    Open it with `SqliteFile.open`; `close` ends the thread.
+    """
 
     def __init__(self, path: Path, *, busy_timeout_ms: int) -> None:
         self.path = path.absolute()
@@ -140,14 +145,14 @@ class SqliteFile:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sqlite-{path.name}")
         self._queue = asyncio.Semaphore(QUEUED_CALLS_MAX)
         self._writes: list[_Write] = []
-        """For the next commit; the thread takes them all at once."""
+        """The writes of the next commit. The thread takes all of them at once."""
         self._taking = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._presence = OpenFileCheck(self.path)
         self._instance_id: str | None = None
         """The instance id of the cluster, once the file is open."""
         self._next_ledger_id = 0
-        """The counter of ledger ids as last read. It never falls."""
+        """The counter of ledger ids as last read. It never decreases."""
         self._closed = False
 
     @classmethod
@@ -158,9 +163,21 @@ class SqliteFile:
         *,
         busy_timeout_ms: int = BUSY_TIMEOUT_MS,
     ) -> tuple[SqliteFile, bool]:
-        """The file, and whether it was made now. With an `instance_id` a file that is missing (or
-        empty) becomes a new cluster; without, that is `ClusterNotInitialisedError`, and nothing is
-        left on the disk."""
+        """Open a file, and return it with whether it was created now.
+
+        If the call fails or is cancelled, nothing stays open.
+
+        Args:
+            path: The path of the file.
+            instance_id: The instance id of a new cluster. With it, a missing or empty file becomes
+                this cluster.
+            busy_timeout_ms: Milliseconds to wait for another process to release the file.
+
+        Raises:
+            ClusterNotInitialisedError: The file is missing or empty, and there is no `instance_id`,
+                or its log still has content. Nothing was changed on the disk.
+            MetadataError: The file cannot be used.
+        """
         file = cls(path, busy_timeout_ms=busy_timeout_ms)
         try:
             created = await file._submit(lambda: file._connect(instance_id))
@@ -170,24 +187,27 @@ class SqliteFile:
         return file, created
 
     async def close(self) -> None:
+        """Close the file and end its thread."""
         if self._closed:
             return
         self._closed = True
         loop = asyncio.get_running_loop()
         disconnected = loop.run_in_executor(self._thread, self._disconnect)
         self._thread.shutdown(wait=False)
-        # Shielded: the connection is closed, and with it the file, even if we are cancelled.
+        # The shield closes the connection and the file even if this call is cancelled.
         await asyncio.shield(disconnected)
 
     async def read(self, work: Work[T]) -> T:
-        """`work` inside one read transaction: it sees one moment."""
+        """Run `work` in one read transaction, in which the file does not change."""
         return await self._submit(lambda: self._read(work))
 
     async def write(self, work: Work[T]) -> T:
-        """`work` inside a write transaction, durable when this returns. It may share the commit
-        with other writes, and see what those before it did; if it raises, nothing of its own was
-        changed. If the commit fails, so do all that share it. If the caller is cancelled, the
-        outcome is unknown."""
+        """Run `work` in a write transaction, and return its result when it is durable.
+
+        The write may share its commit with others, and sees the effects of those before it. If
+        `work` raises an error, nothing of its own was changed. If the commit fails, all writes that
+        share it fail. If the call is cancelled, the outcome is unknown.
+        """
         await self._place()
         write = _Write(work, asyncio.get_running_loop().create_future())
         write.future.add_done_callback(lambda _: self._queue.release())
@@ -205,15 +225,18 @@ class SqliteFile:
         return await write.future  # type: ignore[no-any-return]
 
     async def data_version(self) -> int:
-        """A number that changes when another connection has changed the file."""
+        """Return a number that changes when another connection has changed the file."""
         return await self._submit(self._data_version)
 
     async def check_structure(self) -> None:
-        """Raise `MetadataError` unless all pages of the file fit together. Reads the whole file.
+        """Read the whole file, and check that its pages fit together.
 
-        A backup that is copied over a file in use leaves old pages beside the new ones of the log.
-        The newest marks are in the log, and ledgers that only new pages name are gone. Where the
-        file has not grown since the backup, that cannot be seen.
+        If a backup is copied over a file in use, its old pages are mixed with the new ones in the
+        log. The newest marks are in the log, and ledgers that only new pages name are gone. This
+        check cannot see that if the file has not grown since the backup.
+
+        Raises:
+            MetadataError: The pages do not fit together.
         """
         await self._submit(self._check_structure)
 
@@ -228,7 +251,7 @@ class SqliteFile:
         return await future
 
     async def _place(self) -> None:
-        """A place in the queue, to be released by whoever asks for it."""
+        """Wait for a place in the queue. The caller must release it."""
         self._check_open()
         await self._queue.acquire()
         try:
@@ -241,9 +264,9 @@ class SqliteFile:
         try:
             return asyncio.get_running_loop().run_in_executor(self._thread, work)
         except RuntimeError:
-            # The interpreter ends, before this was closed: no thread takes work any more.
+            # The interpreter is ending although this is open, so no thread accepts work any more.
             raise ClientClosedError(
-                f"the metadata store {self.path} is closed: the process ends"
+                f"the metadata store {self.path} is closed, because the process is ending"
             ) from None
 
     def _check_open(self) -> None:
@@ -256,7 +279,7 @@ class SqliteFile:
         """Open the file, and return whether it was created now.
 
         An overlay file system may give the file another inode when it is first opened for writing.
-        Then it is opened once more.
+        The file is then opened once more.
         """
         for _ in range(OPEN_ATTEMPTS_MAX):
             created = self._open_once(instance_id)
@@ -264,12 +287,15 @@ class SqliteFile:
                 return created
             self._disconnect()
         raise MetadataUnavailableError(
-            f"the metadata file {self.path} was replaced again and again while it was opened",
-            remedy="Find out which program replaces it, and open it again",
+            f"the metadata file {self.path} was replaced repeatedly while it was opened",
+            remedy="Find out which program replaces it, and open the file again",
         )
 
     def _open_once(self, instance_id: str | None) -> bool | None:
-        """Return None if the path named another file before the open than after it."""
+        """Open the file, and return whether it was created now.
+
+        Return None if the path named another file before the open than after it.
+        """
         before = self._stat()
         if before is None or before.st_size == 0:
             self._refuse_nothing(instance_id)
@@ -291,7 +317,7 @@ class SqliteFile:
         if not self._is_cluster():
             if instance_id is None:
                 raise ClusterNotInitialisedError(
-                    f"the metadata file {self.path} is empty: it holds no cluster",
+                    f"the metadata file {self.path} is empty, so it contains no cluster",
                     remedy=MISSING_REMEDY,
                 )
             created = self._transaction("BEGIN IMMEDIATE", lambda _: self._create(instance_id))
@@ -305,22 +331,25 @@ class SqliteFile:
         return created
 
     def _refuse_nothing(self, instance_id: str | None) -> None:
-        """Raise where a file without content does not become a new cluster. SQLite must not see
-        it: it deletes the log of an empty file when it opens it, and the newest commits with it."""
+        """Raise an error for a missing or empty file that must not become a new cluster.
+
+        SQLite must not open it: it would delete the log of an empty file, and with it the newest
+        commits.
+        """
         log = Path(f"{self.path}{LOG_SUFFIX}")
         try:
             logged = log.stat().st_size
         except FileNotFoundError:
             logged = 0
-        found = self._stat()  # after the log: another process may be making the cluster
+        found = self._stat()  # after the log, because another process may be creating the cluster
         if found is not None and found.st_size:
             return
-        what = "does not exist" if found is None else "is empty: it holds no cluster"
+        what = "does not exist" if found is None else "is empty, so it contains no cluster"
         if logged:
             raise ClusterNotInitialisedError(
-                f"the metadata file {self.path} {what}, but {log} beside it holds {logged} bytes: "
+                f"the metadata file {self.path} {what}, but its log {log} has {logged} bytes with "
                 "the newest changes of a cluster. Nothing was changed",
-                remedy="Put the file back that this log belongs to. To use a backup instead "
+                remedy="Restore the file that this log belongs to. To use a backup instead "
                 "(docs/guides/disaster-recovery.md), move the log away first, and keep it",
             )
         if instance_id is None:
@@ -335,7 +364,7 @@ class SqliteFile:
             return None
 
     def _recognise(self, connection: sqlite3.Connection) -> None:
-        """Raise unless the file is the cluster that was opened, and has not gone back."""
+        """Check that the file is the cluster that was opened, and has not gone back in time."""
         instance_id, upcoming = connection.execute(
             "SELECT instance_id, next_ledger_id FROM cluster"
         ).fetchone()
@@ -343,9 +372,9 @@ class SqliteFile:
             self._instance_id = instance_id
         if instance_id != self._instance_id:
             raise MetadataError(
-                f"the metadata file {self.path} holds another cluster than before: {instance_id}, "
-                f"not {self._instance_id}. Nothing was changed",
-                remedy="Put the file of this cluster back, and start this process again",
+                f"the metadata file {self.path} now contains another cluster: {instance_id}, not "
+                f"{self._instance_id}. Nothing was changed",
+                remedy="Restore the file of this cluster, and restart this process",
             )
         if upcoming < self._next_ledger_id:
             raise MetadataWentBackError(
@@ -366,7 +395,7 @@ class SqliteFile:
 
     def _check_structure(self) -> None:
         assert self._connection is not None
-        # The file gets the length that the log wants, whatever its own first page says.
+        # This gives the file the length that the log says, whatever its own first page says.
         self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         found = self._read(self._misfit)
         if found:
@@ -379,17 +408,20 @@ class SqliteFile:
             )
 
     def _misfit(self, connection: sqlite3.Connection) -> str:
-        """Return what does not fit together; '' if everything does."""
+        """Return what does not fit together, or '' if everything does."""
         pages, page_bytes = self._number("PRAGMA page_count"), self._number("PRAGMA page_size")
         stat = self._stat()
         if stat is not None and stat.st_size > pages * page_bytes:
-            return f"it has {stat.st_size} bytes, and its first page tells of {pages} pages"
+            return f"it has {stat.st_size} bytes, but its first page says {pages} pages"
         told = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
         return "" if told == "ok" else told.rpartition("\n")[2]
 
     def _use_write_ahead_log(self, connection: sqlite3.Connection) -> None:
-        """The mode is kept in the file. It cannot be changed while another process reads or
-        writes: then the next one to open the file does it, and until then commits are slower."""
+        """Switch the file to write-ahead logging, which the file remembers.
+
+        The mode cannot be changed while another process reads or writes. The next process that
+        opens the file then changes it. Until then commits are slower.
+        """
         try:
             connection.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError as error:
@@ -409,9 +441,9 @@ class SqliteFile:
             )
         if not 1 <= schema_version <= SCHEMA_VERSION:
             raise MetadataError(
-                f"the metadata file {self.path} has schema {schema_version}; this version of Quire "
-                f"knows {SCHEMA_VERSION}",
-                remedy="Use the version of Quire that wrote it",
+                f"the metadata file {self.path} has schema {schema_version}, but this version of "
+                f"Quire only knows schemas up to {SCHEMA_VERSION}",
+                remedy="Use the version of Quire that wrote the file",
             )
         return True
 
@@ -427,7 +459,7 @@ class SqliteFile:
         return True
 
     def _migrate(self) -> None:
-        """From schema 1 to 2, unless another process was faster."""
+        """Change schema 1 to 2, unless another process has done that."""
         assert self._connection is not None
         if self._number("PRAGMA user_version") != SCHEMA_VERSION:
             for statement in _TREE_SCHEMA.split(";"):
@@ -459,13 +491,13 @@ class SqliteFile:
         return result
 
     def _commit(self) -> list[_Write]:
-        """All writes that wait, in one transaction. Each has its result or its error then."""
+        """Run all waiting writes in one transaction, and set the result or error of each."""
         with self._taking:
             writes, self._writes = self._writes, []
         writes = [write for write in writes if not write.future.cancelled()]
         try:
             self._transaction("BEGIN IMMEDIATE", lambda connection: self._run(connection, writes))
-        except Exception as error:  # noqa: BLE001 - all that share the commit are told
+        except Exception as error:  # noqa: BLE001 - all writes that share the commit get the error
             for write in writes:
                 write.error = self._in_our_words(error)
         else:
@@ -473,14 +505,13 @@ class SqliteFile:
         return writes
 
     def _check_committed(self, writes: list[_Write]) -> None:
-        """Set an error with an unknown outcome on the writes if the file lost its name during the
-        commit."""
+        """Set an error with an unknown outcome on the writes if the file was replaced meanwhile."""
         try:
             self._presence.check()
         except MetadataUnavailableError as error:
             for write in writes:
                 write.error = MetadataUnavailableError(
-                    f"the metadata file {self.path} was deleted or replaced while it was written: "
+                    f"the metadata file {self.path} was deleted or replaced during a commit, so "
                     "the outcome is unknown",
                     remedy=error.remedy,
                 )
@@ -493,7 +524,7 @@ class SqliteFile:
                 write.result = write.work(connection)
             except Exception as error:
                 if not connection.in_transaction:
-                    raise  # SQLite has taken back those before it too
+                    raise  # SQLite has rolled back the writes before it as well
                 connection.execute("ROLLBACK TO write")
                 write.error = self._in_our_words(error)
             connection.execute("RELEASE write")
@@ -526,31 +557,31 @@ def _tell(committed: asyncio.Future[list[_Write]]) -> None:
 
 
 def _translate(path: Path, error: sqlite3.Error, busy_timeout_ms: int) -> QuireError:
-    """Our words for what SQLite reports. Primary result codes are the low byte."""
+    """Return our error for an error of SQLite's. Primary result codes are the low byte."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _BUSY_CODES:
         busy = MetadataUnavailableError(
-            f"the metadata file {path} was locked by another process for {busy_timeout_ms} ms; "
-            "nothing was changed",
-            remedy="Try again; end the process that holds the file",
+            f"the metadata file {path} was locked by another process for {busy_timeout_ms} ms. "
+            "Nothing was changed",
+            remedy="Try again. If that does not help, stop the process that locks the file",
         )
         busy.outcome_known = True
         return busy
     if code == sqlite3.SQLITE_FULL:
         full = MetadataUnavailableError(
-            f"the disk of the metadata file {path} is full; nothing was changed",
-            remedy="Free space and try again",
+            f"the disk of the metadata file {path} is full. Nothing was changed",
+            remedy="Free some space, and try again",
         )
         full.outcome_known = True
         return full
     if code == sqlite3.SQLITE_IOERR:
         return MetadataUnavailableError(
             f"the metadata file {path} could not be read or written ({error})",
-            remedy="Check the disk; what was being written may or may not be there",
+            remedy="Check the disk. A write may or may not have been stored",
         )
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return MetadataError(
-            f"the metadata file {path} is damaged, or is no SQLite file ({error})",
+            f"the metadata file {path} is damaged, or is not a SQLite file ({error})",
             remedy="Restore it from a backup, or correct the URI",
         )
     if code in (

@@ -1,9 +1,10 @@
-"""Checks that an open SQLite file is still the one that its path names.
+"""A check that an open SQLite file is still the one that its path names.
 
 SQLite silently continues to read and write a file that was deleted or replaced. Such writes go to a
 file without a name, and vanish with the last process that has it open. So the device and the inode
 of the file are compared before a write, after its commit, and after each read. The same applies to
-`-wal` and `-shm`, which hold the newest commits: nobody may remove them while a connection is open.
+`-wal` and `-shm`, which contain the newest commits: nobody may remove them while a connection is
+open.
 
 A file that was moved away and comes back to its path is the same file, and is used again. A file
 that replaced it is never used: this process must be restarted to open it.
@@ -19,15 +20,17 @@ from quire.metadata.common import logger
 
 LOG_SUFFIX = "-wal"
 SIDE_FILES = (LOG_SUFFIX, "-shm")
-"""SQLite's write-ahead log and its index, beside the file."""
+"""The suffixes of SQLite's write-ahead log and of the log's index, next to the file."""
 
 Inode = tuple[int, int]
 """The device and the inode of a file."""
 
 
 class OpenFileCheck:
-    """The files that the names of one open database refer to. All calls run on the database's
-    thread."""
+    """The files that the names of one open database refer to.
+
+    All calls run on the database's thread.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
@@ -37,8 +40,11 @@ class OpenFileCheck:
     def opened(self, before: os.stat_result | None) -> bool:
         """Record the file as the open one, after it was opened and read.
 
-        `before` is the file that the path named before the open, or None if the file was created.
-        Return False if the path names another file now, so that it is unknown which one is open.
+        Args:
+            before: The file that the path named before the open, or None if the file was created.
+
+        Returns:
+            False if the path names another file now, so that it is unknown which one is open.
         """
         stat = os.stat(self._path)
         if before is not None and (before.st_dev, before.st_ino) != (stat.st_dev, stat.st_ino):
@@ -46,7 +52,7 @@ class OpenFileCheck:
         self._known = {self._path: (stat.st_dev, stat.st_ino)}
         if stat.st_nlink > 1:
             logger.warning(
-                "the metadata file %s has %d names. Open it by one of them only: each name has a "
+                "the metadata file %s has %d names. Use only one of them, because each name has a "
                 "write-ahead log of its own",
                 self._path,
                 stat.st_nlink,
@@ -54,8 +60,12 @@ class OpenFileCheck:
         return True
 
     def check(self) -> None:
-        """Raise MetadataUnavailableError, with a known outcome, unless each name still refers to
-        the open file. Takes about 3 us."""
+        """Check that each name still refers to the open file, in about 3 us.
+
+        Raises:
+            MetadataUnavailableError: A file was deleted or replaced. The outcome is known: nothing
+                was changed.
+        """
         for name in (self._path, *(self._path + side for side in SIDE_FILES)):
             known = self._known.get(name)
             try:
@@ -69,15 +79,15 @@ class OpenFileCheck:
                 raise self._gone(f"{name} was replaced by another file")
         if self._told:
             self._told = False
-            logger.warning("the metadata file %s is back, and is used again", self._path)
+            logger.warning("the metadata file %s is back and is used again", self._path)
 
     def _gone(self, what: str) -> MetadataUnavailableError:
         error = MetadataUnavailableError(
-            f"{what} while the metadata file {self._path} was in use: nothing was changed, and "
-            "nothing is known of what it held",
-            remedy="Put the same file back at its path, with its -wal and -shm, and it is used "
-            "again. To use another one, such as a backup, stop all processes of the cluster first "
-            "(docs/guides/disaster-recovery.md)",
+            f"{what} while the metadata file {self._path} was in use. Nothing was changed, and "
+            "nothing is known about its content",
+            remedy="Move the same file back to its path, with its -wal and -shm files, and it is "
+            "used again. To use another file, such as a backup, stop all processes of the cluster "
+            "first (docs/guides/disaster-recovery.md)",
         )
         error.outcome_known = True
         if not self._told and self._known:

@@ -1,17 +1,16 @@
-"""Sessions in the SQLite file, with the bookies and nodes that belong to them, for the processes of
-one machine.
+"""Sessions of processes in the SQLite file, with the bookies and nodes that belong to them.
 
-A session is alive while all of this holds:
+A session is alive while all of these conditions hold:
 
-- it was begun since the machine was started (the boot id is the same),
-- its lease has not run out on the boot clock, which is one for all processes and goes on while the
-  machine sleeps,
-- its process still exists: a process that was killed is gone at once, not after its lease. A
-  process is named by its id and its start time, since ids are used again, and is only looked for
-  within one process namespace: others cannot be seen from here.
+- It began after the last start of the machine (it has the same boot id).
+- Its lease has not expired. Leases use the boot clock, which all processes share and which
+  continues while the machine sleeps.
+- Its process exists, so that the session of a killed process ends at once and not with its lease. A
+  process is identified by its id and start time, because ids are used again. Only processes in the
+  same process namespace can be checked; others are taken to exist.
 
-A `Session` runs on the file's thread, inside the caller's transaction: whether a lease holds is
-decided under the lock that also guards what is done about it.
+The calls of `Session` run on the file's thread, in the caller's transaction. The lock of the
+transaction covers both the check of a lease and what is done about it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ from quire.metadata.common import decode_address
 from quire.metadata.interface import BookieAddress, Bookies
 
 _NO_START = 0
-"""The start time of a process is not known: there is no /proc. Only its lease tells."""
+"""The start time of a process if it is unknown, because there is no /proc. Only its lease counts
+then."""
 _BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _SYSCTL_TIMEOUT_S = 5
 _ZOMBIE_STATES = ("Z", "X", "x")
@@ -37,30 +37,37 @@ _ZOMBIE_STATES = ("Z", "X", "x")
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
+    """A process of this machine."""
+
     pid: int
     namespace: str
     start: int
+    """The start time, in clock ticks since the start of the machine."""
 
 
 class LeaseMachine(Protocol):
-    """What a lease needs to know of the machine. Tests hand in their own. Calls may block."""
+    """The properties of the machine that leases depend on. Tests replace them. Calls may block."""
 
     def boot_id(self) -> str:
-        """Changes with each start of the machine."""
+        """Return an id that changes with each start of the machine."""
         ...
 
     def now_ms(self) -> int:
-        """Milliseconds since the machine was started."""
+        """Return the milliseconds since the machine was started."""
         ...
 
-    def this_process(self) -> ProcessId: ...
+    def this_process(self) -> ProcessId:
+        """Return the present process."""
+        ...
 
     def exists(self, process: ProcessId) -> bool:
-        """False only if the process is certainly gone."""
+        """Return False only if the process has certainly ended."""
         ...
 
 
 class ThisMachine:
+    """The machine that this process runs on."""
+
     def boot_id(self) -> str:
         try:
             return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -81,7 +88,10 @@ class ThisMachine:
 
 
 def _boot_id_of_sysctl() -> str:
-    """macOS. Without it a lease from before a restart could look alive, until it runs out."""
+    """Return the boot id of macOS, or "unknown".
+
+    Without it, a lease from before a restart could look alive until it expires.
+    """
     try:
         run = subprocess.run(
             ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"],
@@ -102,13 +112,15 @@ def _namespace() -> str:
 
 
 def _start_of(pid: int) -> int | None:
-    """When the process was started, in ticks since boot; None if there is no such process, or it
-    has ended and only waits for its parent to notice."""
+    """Return when the process was started, in clock ticks since the start of the machine.
+
+    Return None if there is no such process, or if it has ended and only waits for its parent.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name stands in parentheses and may contain anything: fields count from behind it.
+    # The name is in parentheses and may contain anything, so fields are counted after it.
     fields = stat.rpartition(")")[2].split()
     if fields[0] in _ZOMBIE_STATES:
         return None
@@ -122,7 +134,7 @@ _SESSION_ID_END = 2**63
 
 @dataclass(frozen=True, slots=True)
 class WantedRegistration:
-    """A bookie as this session wants it registered."""
+    """A registration that this session wants to have."""
 
     bookie_id: str
     payload: bytes
@@ -130,7 +142,10 @@ class WantedRegistration:
 
 
 class Session:
-    """This store's session: a lease, renewed by `touch`, and the bookies that hang on it."""
+    """The session of one store: a lease, and the bookies that depend on it.
+
+    `touch` renews the lease.
+    """
 
     def __init__(self, session_id: int, timeout_ms: int, machine: LeaseMachine) -> None:
         self._session_id = session_id
@@ -141,13 +156,18 @@ class Session:
 
     @property
     def session_id(self) -> int:
-        """Changes when the lease has run out before it was renewed. May be read on any thread."""
+        """The id of the session. It changes if the lease expired before it was renewed.
+
+        It may be read on any thread.
+        """
         return self._session_id
 
     def touch(self, connection: sqlite3.Connection) -> None:
-        """Begin the session or renew its lease, and clear away the sessions that have ended. A
-        lease that ran out is not renewed: others have seen that it did. A new session begins, which
-        takes over the bookies that nobody has cleared away, but no nodes."""
+        """Begin the session or renew its lease, and delete the sessions that have ended.
+
+        A lease that has expired is not renewed, because other processes may have seen that. A new
+        session begins instead. It takes over the bookies that nobody has deleted, but no nodes.
+        """
         if self._begun and self._session_id not in self.living(connection):
             ended, self._session_id = self._session_id, (self._session_id + 1) % _SESSION_ID_END
             connection.execute(
@@ -173,7 +193,10 @@ class Session:
                 _delete(connection, session_id)
 
     def take(self, connection: sqlite3.Connection, presence: WantedRegistration) -> bool:
-        """Register the bookie, or change how. False if another living session has the id."""
+        """Register the bookie, or change its registration.
+
+        Return False if another living session has the id.
+        """
         self.touch(connection)
         row = connection.execute(
             "SELECT session_id FROM bookies WHERE bookie_id = ?", (presence.bookie_id,)
@@ -189,8 +212,10 @@ class Session:
     def renew(
         self, connection: sqlite3.Connection, presences: Iterable[WantedRegistration]
     ) -> list[str]:
-        """Renew the lease and whatever was lost with an earlier one. Returns the ids that another
-        session has taken meanwhile."""
+        """Renew the lease, and register again what was lost with an earlier one.
+
+        Return the ids that another session has taken in the meantime.
+        """
         self.touch(connection)
         rows = connection.execute("SELECT bookie_id, session_id, readonly, payload FROM bookies")
         held = {row[0]: row[1:] for row in rows}
@@ -202,16 +227,18 @@ class Session:
         return taken
 
     def withdraw(self, connection: sqlite3.Connection, bookie_id: str) -> None:
+        """Delete the registration of a bookie of this session."""
         connection.execute(
             "DELETE FROM bookies WHERE bookie_id = ? AND session_id = ?",
             (bookie_id, self._session_id),
         )
 
     def end(self, connection: sqlite3.Connection) -> None:
+        """Delete the session, its bookies and its nodes."""
         _delete(connection, self._session_id)
 
     def bookies(self, connection: sqlite3.Connection) -> Bookies:
-        """The bookies of the living sessions."""
+        """Return the bookies of the living sessions."""
         living = self.living(connection)
         writable: dict[str, BookieAddress] = {}
         readonly: dict[str, BookieAddress] = {}
@@ -224,6 +251,7 @@ class Session:
         return Bookies(writable, readonly)
 
     def living(self, connection: sqlite3.Connection) -> frozenset[int]:
+        """Return the ids of the living sessions."""
         now_ms = self._machine.now_ms()
         boot_id = self._this_boot()
         return frozenset(

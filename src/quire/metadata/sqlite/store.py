@@ -1,7 +1,7 @@
 """The metadata store in one SQLite file, shared by the processes of one machine.
 
-What a call returns is on the disk (`synchronous=FULL`). Compare-and-swap is one write transaction.
-What is ephemeral hangs on a session: a lease on the machine's boot clock (`session`).
+A change is on the disk when its call returns (`synchronous=FULL`). A compare-and-swap is one write
+transaction. Ephemeral data depends on a session: a lease on the machine's boot clock (`session`).
 """
 
 from __future__ import annotations
@@ -66,15 +66,20 @@ from quire.metadata.sqlite.watch import WATCH_POLL_S, Watches
 T = TypeVar("T")
 
 RENEWALS_PER_TIMEOUT = 4
-"""A lease is renewed so often before it would run out."""
+"""The number of times that a lease is renewed within its duration."""
 
 REGISTER_POLL_S = 0.1
-"""Between two looks whether another session has let go of a bookie's id."""
+"""Seconds between two checks whether another session has released a bookie's id."""
 
 _SESSION_ID_BITS = 63
 
 
 class SqliteStore:
+    """A metadata store in a SQLite file.
+
+    `quire.metadata.interface.MetadataStore` documents the calls.
+    """
+
     def __init__(
         self,
         file: SqliteFile,
@@ -116,7 +121,10 @@ class SqliteStore:
         machine: LeaseMachine | None = None,
         watch_poll_s: float = WATCH_POLL_S,
     ) -> SqliteStore:
-        """See `open_metadata`. Nothing stays open if this raises or is cancelled."""
+        """Open a store.
+
+        See `open_metadata`. If the call fails or is cancelled, nothing stays open.
+        """
         file, created = await SqliteFile.open(
             path,
             new_instance_id(rng) if create else None,
@@ -143,7 +151,7 @@ class SqliteStore:
             if self._session_used:
                 await self._file.write(self._session.end)
         except MetadataError as error:
-            # The lease runs out by itself, or ends with this process.
+            # The lease expires by itself, or ends with this process.
             logger.warning("the session could not be ended: %s", error)
         finally:
             await self._file.close()
@@ -154,13 +162,13 @@ class SqliteStore:
         no_ledger_manager(self.uri, ledger_manager)
         instance_id = await self.instance_id()
         if not self._claim_initialise:
-            raise KeyExistsError(f"{self._file.path} holds a cluster already")
+            raise KeyExistsError(f"{self._file.path} already contains a cluster")
         self._claim_initialise = False
         return instance_id
 
     async def is_initialised(self) -> bool:
         self._check_open()
-        return True  # opening refuses everything else
+        return True  # a file without a cluster cannot be opened
 
     async def instance_id(self) -> str:
         def work(connection: sqlite3.Connection) -> str:
@@ -289,7 +297,7 @@ class SqliteStore:
         try:
             await self._take_in_time(presence)
         except BaseException:
-            # What was asked of the thread may still be done: ask it to undo that.
+            # The thread may still carry out the registration, so ask it to undo that.
             del self._presences[address.bookie_id]
             self._tasks.start(self._withdraw_row(address.bookie_id))
             raise
@@ -321,7 +329,7 @@ class SqliteStore:
                 failing = False
             except MetadataError as error:
                 if not failing:
-                    logger.warning("the session's lease could not be renewed: %s", error)
+                    logger.warning("the lease of the session could not be renewed: %s", error)
                 failing = True
                 continue
             for bookie_id, registration in list(self._registrations.items()):
@@ -351,7 +359,9 @@ class SqliteStore:
         try:
             await self._write(lambda connection: self._session.withdraw(connection, bookie_id))
         except (MetadataError, ClientClosedError) as error:
-            logger.warning("bookie %s stays registered for a while: %s", bookie_id, error)
+            logger.warning(
+                "bookie %s stays registered until its lease expires: %s", bookie_id, error
+            )
 
     async def bookies(self) -> Bookies:
         return await self._read(self._session.bookies)
@@ -399,7 +409,7 @@ class SqliteStore:
         def work(connection: sqlite3.Connection) -> set[str]:
             rows = connection.execute('SELECT name FROM "values"')
             if before:
-                # '0' follows '/': everything that begins with `before`.
+                # The character '0' follows '/', so this is everything that begins with `before`.
                 query = 'SELECT name FROM "values" WHERE name >= ? AND name < ?'
                 rows = connection.execute(query, (before, before[:-1] + "0"))
             return {name[len(before) :].partition("/")[0] for (name,) in rows}
@@ -429,7 +439,7 @@ class SqliteStore:
             stored = _version_of(connection, table, name)
             if version is None:
                 if stored is not None:
-                    raise KeyExistsError(f"{what} exists already")
+                    raise KeyExistsError(f"{what} already exists")
                 connection.execute(f'INSERT INTO "{table}" VALUES (?, 0, ?)', (name, data))
                 return 0
             if stored is None:
@@ -470,16 +480,22 @@ class SqliteStore:
 
 
 class _SqliteRegistration:
+    """The registration of one bookie."""
+
     def __init__(self, store: SqliteStore, bookie_id: str) -> None:
         self._store = store
         self._bookie_id = bookie_id
         self._closed = False
         self.held_until: float | None = None
-        """On the loop's clock, since another session was seen to hold the id."""
+        """The time, on the clock of the event loop, until which another session may keep the id. It
+        is None if no other session has it."""
         self.lost: asyncio.Future[KeyExistsError] = asyncio.get_running_loop().create_future()
 
     def held(self, timeout_ms: int) -> bool:
-        """Another session holds the id. True once it has done so for too long: then it is lost."""
+        """Note that another session has the id. Return True if it has kept the id for too long.
+
+        This registration is lost then.
+        """
         now = asyncio.get_running_loop().time()
         if self.held_until is None:
             logger.error("another process has registered bookie %s", self._bookie_id)
@@ -513,7 +529,7 @@ def _ledger(connection: sqlite3.Connection, ledger_id: int) -> Versioned[LedgerM
 
 
 def _next_ledger_id(connection: sqlite3.Connection) -> int:
-    """The next id of the counter that no caller has chosen for a ledger of its own."""
+    """Return the next id of the counter that no caller has chosen for a ledger."""
     found = int(connection.execute("SELECT next_ledger_id FROM cluster").fetchone()[0])
     while connection.execute("SELECT 1 FROM ledgers WHERE ledger_id = ?", (found,)).fetchone():
         found += 1

@@ -1,8 +1,8 @@
-"""The tree in a SQLite file: one row a node.
+"""The tree in a SQLite file: one row for each node.
 
-Ephemeral nodes hang on the session's lease, as bookies do. A node whose session has ended is not
-there for whoever looks, and the next commit of anyone deletes its row; that is decided inside the
-transaction that reads or commits.
+Ephemeral nodes depend on the lease of their session, like registrations of bookies. A node whose
+session has ended does not exist for readers, and the next commit of any process deletes its row.
+The transaction that reads or commits decides that.
 """
 
 from __future__ import annotations
@@ -39,14 +39,17 @@ from quire.metadata.tree import Check, Create, Delete, Operation, Put, Result
 T = TypeVar("T")
 
 SESSION_ATTEMPTS_MAX = 10
-"""Of one commit whose lease runs out again and again before it gets to the file."""
+"""The number of attempts for one commit whose lease expires each time before it reaches the
+file."""
 
 
 class _NoSessionError(Exception):
-    """The lease that an ephemeral node is to hang on has not begun, or has run out."""
+    """The session of a new ephemeral node has not begun, or its lease has expired."""
 
 
 class SqliteTree:
+    """The tree of a SQLite store. `quire.metadata.tree.Tree` documents the calls."""
+
     def __init__(
         self,
         file: SqliteFile,
@@ -55,7 +58,15 @@ class SqliteTree:
         keep_session: Callable[[], None],
         check_open: Callable[[], None],
     ) -> None:
-        """`keep_session` sees to it that the lease is renewed from now on."""
+        """Create the tree of a store.
+
+        Args:
+            file: The open file.
+            session: The session of the store.
+            watches: The watches of the store.
+            keep_session: Starts the renewal of the lease, if it is not running yet.
+            check_open: Raises ClientClosedError if the store is closed.
+        """
         self._file = file
         self._session = session
         self._watches = watches
@@ -92,12 +103,12 @@ class SqliteTree:
             try:
                 return await self._write(lambda connection: self._commit(connection, operations))
             except _NoSessionError:
-                # In a transaction of its own: the session has begun even if the commit fails.
+                # This is a transaction of its own, so the session begins even if the commit fails.
                 self._keep_session()
                 await self._write(self._session.touch)
         raise MetadataUnavailableError(
-            f"the lease of this process at {self._file.path} runs out before it can be used; "
-            "the commit was not done",
+            f"the lease of this process in {self._file.path} expired {SESSION_ATTEMPTS_MAX} times "
+            "before it could be used. Nothing was committed",
             remedy="Use a longer session time-out",
         )
 
@@ -119,7 +130,7 @@ class SqliteTree:
         check_path_below_root(path)
 
         def work(connection: sqlite3.Connection) -> None:
-            # '0' follows '/': everything below the path.
+            # The character '0' follows '/', so this range is everything below the path.
             connection.execute(
                 "DELETE FROM tree WHERE path = ? OR (path > ? AND path < ?)",
                 (path, path + "/", path + "0"),
@@ -128,7 +139,7 @@ class SqliteTree:
         await self._write(work)
 
     async def sync(self) -> None:
-        """Reads of a file see what was committed."""
+        """Check the file. Reads always see everything that was committed before."""
         await self._file.data_version()
 
     def watch_children(self, path: str, changed: Callable[[list[str] | None], None]) -> Watch:
@@ -146,7 +157,10 @@ class SqliteTree:
         return self._session_watches.add(lost)
 
     def look_at_session(self) -> None:
-        """To be called when the session was touched: it may be a new one."""
+        """Notify the watches if the session is a new one.
+
+        Call this after the session was touched.
+        """
         if self._session_seen != self._session.session_id:
             self._session_seen = self._session.session_id
             self._session_watches.tell()
@@ -165,7 +179,7 @@ class SqliteTree:
     def _value(
         self, connection: sqlite3.Connection, path: str
     ) -> tuple[Versioned[bytes] | None, bool]:
-        """The node, and whether it may end without a change of the file."""
+        """Return a node, and whether it may end without a change of the file."""
         row = _node(connection, path)
         if row is None:
             return None, False
@@ -175,7 +189,7 @@ class SqliteTree:
         return Versioned(value, version), owner is not None
 
     def _children(self, connection: sqlite3.Connection, path: str) -> tuple[list[str] | None, bool]:
-        """The names, and whether some may end without a change of the file."""
+        """Return the children's names, and whether some may end without a change of the file."""
         there, mortal = self._value(connection, path)
         if there is None:
             return None, False
@@ -262,7 +276,7 @@ class SqliteTree:
 
 
 def _node(connection: sqlite3.Connection, path: str) -> tuple[bytes, int, int | None] | None:
-    """Value, version and owner, whether that lives or not."""
+    """Return the value, version and owner of a node, even if the owner's session has ended."""
     found: tuple[bytes, int, int | None] | None = connection.execute(
         "SELECT data, version, owner FROM tree WHERE path = ?", (path,)
     ).fetchone()

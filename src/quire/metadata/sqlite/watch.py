@@ -1,8 +1,8 @@
-"""Watches on a SQLite file: it tells nobody of changes, so it is asked.
+"""Watches on a SQLite file, which does not report changes and is therefore polled.
 
-One task per store, as long as there are watches, compares `PRAGMA data_version` (no disk access)
-every `WATCH_POLL_S`. Leases run out, and processes die, without a change of the file: registered
-bookies, and ephemeral nodes of the tree, are looked at every `LIVENESS_POLL_S` besides.
+While a store has watches, one task compares `PRAGMA data_version` every `WATCH_POLL_S`, which needs
+no disk access. Leases expire and processes die without a change of the file. The task therefore
+also reads registered bookies and ephemeral nodes of the tree every `LIVENESS_POLL_S`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ from quire.metadata.sqlite.session import Session
 V = TypeVar("V")
 
 WATCH_POLL_S = 0.1
+"""Seconds between two checks whether the file has changed."""
 LIVENESS_POLL_S = 0.5
+"""Seconds between two reads of what may end without a change of the file."""
 
 NodeKey = tuple[str, str]
-"""What of which node: watches with the same key look at the same."""
+"""The kind of a watch and the path of its node. Watches with the same key share one read."""
 
 NodeLook = Callable[[sqlite3.Connection], tuple[V | None, bool]]
-"""On the file's thread: what there is (None: no such node), and whether it may end without a change
-of the file."""
+"""A function that reads a node on the file's thread. It returns the value (None: no such node), and
+whether the value may end without a change of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What one look at the file gave. A ledger that does not exist is None."""
+    """The result of one read of the file. A ledger that does not exist is None."""
 
     ledgers: dict[int, tuple[int, int, bytes] | None]
     bookies: Bookies | None
@@ -45,6 +47,8 @@ class _View:
 
 
 class SqliteLedgerWatch(WatchHandle):
+    """A watch of the metadata of one ledger."""
+
     def __init__(
         self,
         closed: Callable[[], None],
@@ -67,12 +71,14 @@ class SqliteLedgerWatch(WatchHandle):
             try:
                 value = decode_ledger(self.ledger_id, data, ctime_ms, version)
             except UnreadableMetadataError as error:
-                logger.warning("a watch waits: %s", error)
-                return  # until the next version
+                logger.warning("a watch cannot deliver the present version: %s", error)
+                return  # the next version is delivered
             self._changed(Versioned(value, version, ctime_ms))
 
 
 class SqliteBookieWatch(WatchHandle):
+    """A watch of the registered bookies."""
+
     def __init__(self, closed: Callable[[], None], changed: Callable[[Bookies], None]) -> None:
         super().__init__(closed)
         self._changed = changed
@@ -85,6 +91,8 @@ class SqliteBookieWatch(WatchHandle):
 
 
 class NodeWatch(WatchHandle, Generic[V]):
+    """A watch of a node of the tree, or of its children."""
+
     def __init__(
         self,
         closed: Callable[[], None],
@@ -106,7 +114,7 @@ class NodeWatch(WatchHandle, Generic[V]):
 
 
 class Watches:
-    """The watches of one store and the task that serves them."""
+    """The watches of one store, and the task that serves them."""
 
     def __init__(
         self, file: SqliteFile, session: Session, tasks: TaskSet, *, poll_s: float = WATCH_POLL_S
@@ -119,7 +127,7 @@ class Watches:
         self._bookies: set[SqliteBookieWatch] = set()
         self._nodes: set[NodeWatch[Any]] = set()
         self._nodes_mortal = False
-        """Whether some node that was seen may end without a change of the file."""
+        """Whether a watched value may end without a change of the file."""
         self._wake = asyncio.Event()
         self._polling = False
 
@@ -146,7 +154,7 @@ class Watches:
         return watch
 
     def wake(self) -> None:
-        """Look now: something was changed by this store, which `data_version` does not tell."""
+        """Read now, because this store has changed the file, which `data_version` does not show."""
         self._wake.set()
 
     def close(self) -> None:
@@ -180,9 +188,11 @@ class Watches:
                     return
                 except MetadataError as error:
                     if not failing:
-                        logger.warning("watches of the metadata store wait: %s", error)
+                        logger.warning(
+                            "watches cannot read the metadata store and try again: %s", error
+                        )
                     failing = True
-                    self._wake.set()  # what happened meanwhile is not known
+                    self._wake.set()  # changes in the meantime are unknown
                     await asyncio.sleep(self._poll_s)
                 await came(self._wake, asyncio.timeout(self._poll_s))
         finally:
@@ -203,7 +213,7 @@ class Watches:
 
         view = await self._file.read(work)
         self._nodes_mortal = any(mortal for _, mortal in view.nodes.values())
-        # From the loop, so that an error in a caller's callback is not ours.
+        # Called from the event loop, so that an error in a callback does not end this task.
         loop = asyncio.get_running_loop()
         for watch in ledgers:
             loop.call_soon(watch.deliver, view.ledgers[watch.ledger_id])

@@ -1,5 +1,6 @@
-"""Bookies in ZooKeeper: ephemeral nodes below `available` and `available/readonly`
-(metadata spec, 1.4).
+"""Bookies in ZooKeeper: ephemeral nodes below `available` and `available/readonly`.
+
+Source: metadata spec, 1.4.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ READONLY = "readonly"
 READONLY_PATH = f"{AVAILABLE}/{READONLY}"
 
 KEEP_BACKOFF = Backoff(1.0, 1.0)
-"""Between two attempts to register again after a lost session."""
+"""The pause between two attempts to register again after a lost session."""
 
 HELD_TIMEOUT_FACTOR = 1.5
-"""How long another session may go on holding the id, in session time-outs. More than one: a server
-ends a session that is silent at a tick of its own, up to one tick after the time-out."""
+"""The time that another session may keep the id, in session time-outs. It is more than one because
+a server ends a silent session up to one tick after the time-out."""
 
 WITHDRAW_TIMEOUT_S = 5.0
-"""How long closing a registration waits for ZooKeeper; afterwards the session's end does it."""
+"""Seconds that closing a registration waits for ZooKeeper. Afterwards the node is deleted when the
+session ends."""
 
 
 async def read_bookies(root: ZooKeeperRoot, notify: Notify | None = None) -> Bookies:
-    """Who is registered. `notify` is called once, when one of the lists has changed."""
+    """Return the registered bookies. `notify` is called once, when one of the lists has changed."""
     await root.check_layout()
     writable = await _read_list(root, AVAILABLE, notify)
     readonly = await _read_list(root, READONLY_PATH, notify)
@@ -51,7 +53,7 @@ async def _read_list(
     try:
         names = await root.zk.children(path, notify)
     except NoNodeError:
-        # A watch needs the node to be there; whoever needs it first makes it (as Java does).
+        # A watch needs an existing node. As in Java, the first process that needs it creates it.
         await root.make(path)
         names = await root.zk.children(path, notify)
     ids = sorted(name for name in names if name != READONLY)
@@ -63,7 +65,7 @@ async def _read_address(root: ZooKeeperRoot, path: str, bookie_id: str) -> Booki
     try:
         payload, _ = await root.zk.get(path)
     except NoNodeError:
-        return None  # it went in between
+        return None  # it was deleted after the listing
     return decode_address(bookie_id, payload)
 
 
@@ -72,8 +74,11 @@ class _HeldError(Exception):
 
 
 class ZooKeeperRegistration:
-    """One bookie's presence. A task keeps it: it alone changes the nodes, when it is told to and
-    after each reconnection. It ends when another session keeps the id: `lost` then says so."""
+    """The registration of one bookie, which a task keeps.
+
+    Only the task changes the nodes, on request and after each reconnection. It ends when another
+    session keeps the id, and then completes `lost`.
+    """
 
     def __init__(
         self,
@@ -92,33 +97,43 @@ class ZooKeeperRegistration:
         self._readonly = readonly
         self._held_timeout_ms = int(session_timeout_ms * HELD_TIMEOUT_FACTOR)
         self._held_until: float | None = None
-        """On the loop's clock, since another session was seen to hold the id."""
+        """The time, on the clock of the event loop, until which another session may keep the id. It
+        is None if no other session has it."""
         self._wake = asyncio.Event()
         self._changes: list[asyncio.Future[None]] = []
         self._forget = root.zk.on_connected(self._wake.set)
         self._keeper: asyncio.Task[None] | None = None
         self.lost: asyncio.Future[KeyExistsError] = asyncio.get_running_loop().create_future()
         self.withdrawing: asyncio.Task[None] | None = None
-        """After a failed `begin`: clears away what it may have made."""
+        """The task that deletes, after a failed `begin`, what it may have created."""
         self._closed = False
 
     @property
     def over(self) -> bool:
+        """Whether the registration was closed or lost."""
         return self._closed or self.lost.done()
 
     async def begin(self) -> None:
-        """Register, waiting for another session to go. `KeyExistsError` if it stays."""
+        """Register the bookie, and wait if another session has its id.
+
+        Raises:
+            KeyExistsError: The other session keeps the id.
+        """
         try:
             await self._register()
         except BaseException:
             self._forget()
-            # Whatever was made meanwhile, as by a request whose answer was not waited for.
+            # A request whose response we did not wait for may still create a node.
             self.withdrawing = self._tasks.start(self._withdraw())
             raise
         self._keeper = self._tasks.start(self._keep())
 
     async def _register(self) -> None:
-        """`KeyExistsError` if another session has kept the id for too long."""
+        """Register the bookie.
+
+        Raises:
+            KeyExistsError: Another session has kept the id for too long.
+        """
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -127,14 +142,20 @@ class ZooKeeperRegistration:
                 return
             except _HeldError:
                 if self._held_until is None:
-                    logger.warning("bookie %s waits: another session has its id", self._bookie_id)
+                    logger.warning(
+                        "bookie %s waits for its registration: another session has its id",
+                        self._bookie_id,
+                    )
                     self._held_until = loop.time() + self._held_timeout_ms / 1000
                 elif loop.time() >= self._held_until:
                     raise bookie_exists(self._bookie_id, self._held_timeout_ms) from None
                 await self._wait_for_change(self._held_until)
 
     async def _wait_for_change(self, deadline: float) -> None:
-        """Until one of the nodes changes, or may have: a reconnection counts."""
+        """Wait until one of the nodes has changed or may have.
+
+        A reconnection counts as a change.
+        """
         gone = asyncio.Event()
 
         async def watch(again: bool) -> bool:
@@ -143,10 +164,10 @@ class ZooKeeperRegistration:
 
         if not await self._root.do(f"register bookie {self._bookie_id}", watch):
             return
-        await came(gone, asyncio.timeout_at(deadline))  # the caller looks once more
+        await came(gone, asyncio.timeout_at(deadline))  # the caller tries once more
 
     async def set_readonly(self, readonly: bool) -> None:
-        """After an error it is still wanted: the task goes on trying."""
+        """Move the bookie to the other list. After an error the task continues to try."""
         if self.lost.done():
             raise self.lost.result()
         if self._closed:
@@ -169,7 +190,7 @@ class ZooKeeperRegistration:
         await self._withdraw()
 
     def abandon(self) -> None:
-        """The session is over, and the node with it."""
+        """End the registration after its session has ended, and its node with it."""
         self._closed = True
         self._forget()
         self._answer_waiting(self._closed_error())
@@ -204,14 +225,17 @@ class ZooKeeperRegistration:
                 raise
 
     def _lose(self, error: KeyExistsError) -> None:
-        """Two processes under one id would each answer for the other's data."""
+        """End the registration.
+
+        Two processes with one id would answer for each other's data.
+        """
         logger.error("the registration of bookie %s is lost: %s", self._bookie_id, error)
         self._forget()
         self._answer_waiting(error)
         self.lost.set_result(error)
 
     def _paths(self) -> tuple[str, str]:
-        """Where the node is to be, and where it is not to be."""
+        """Return the path where the node must be, and the path where it must not be."""
         paths = (
             self._root.at(f"{READONLY_PATH}/{self._bookie_id}"),
             self._root.at(f"{AVAILABLE}/{self._bookie_id}"),
@@ -221,7 +245,7 @@ class ZooKeeperRegistration:
     async def _ensure(self, again: bool) -> None:
         wanted, other = self._paths()
         if again:
-            await self._root.zk.sync(wanted)  # another server may lag behind what was done
+            await self._root.zk.sync(wanted)  # another server may lag behind the first attempt
         owner = await self._owner_of(other)
         if owner not in (None, self._root.zk.session_id):
             raise _HeldError
@@ -236,13 +260,15 @@ class ZooKeeperRegistration:
             await self._delete(other)
 
     async def _moved(self, old: str, new: str) -> bool:
-        """At once, so that the bookie is always in one of the lists, and the deletion first: as
-        watches are told of it in this order, Apache's client knows where the bookie is behind it.
-        What it hears of a deletion it takes for the end of a bookie that it has just found in the
-        other list, and cannot connect to it until a list changes again (4.17.2)."""
+        """Move the bookie to the other list in one transaction, so that it always is in a list.
+
+        The deletion comes first, because watches fire in this order. Apache's client (4.17.2) takes
+        a deletion for the end of the bookie. If it heard of it after it had found the bookie in the
+        other list, it could not connect to the bookie until a list changed again.
+        """
         try:
             await self._root.zk.commit([Delete(old), Create(new, self._payload, ephemeral=True)])
-        except (NoNodeError, NodeExistsError):  # No such list yet, nothing to delete, or in both.
+        except (NoNodeError, NodeExistsError):  # no list yet, nothing to delete, or in both lists
             return False
         return True
 
@@ -263,10 +289,12 @@ class ZooKeeperRegistration:
                     while await self._withdraw_from(path):
                         pass
         except (TimeoutError, MetadataError, ClientClosedError) as error:
-            logger.warning("bookie %s stays registered for a while: %s", self._bookie_id, error)
+            logger.warning(
+                "bookie %s stays registered until its session ends: %s", self._bookie_id, error
+            )
 
     async def _withdraw_from(self, path: str) -> bool:
-        """Delete our own node. True: try again."""
+        """Delete our own node. Return True to try again."""
         try:
             await self._root.zk.wait_connected()
             if await self._owner_of(path) == self._root.zk.session_id:

@@ -1,11 +1,11 @@
-"""Commits of the tree in ZooKeeper, each carried out once although its answer may get lost.
+"""Commits of the tree in ZooKeeper. Each is carried out once, although its response may be lost.
 
-The nodes' bytes are the caller's, and somebody else may want the very same: they cannot tell whose
-commit was done. So each commit also changes a *mark*, an ephemeral node of this session below
-`/quire/.marks` that only one commit at a time uses, and only from the version that it is known to
-have. After a lost connection the commit is simply made again: it succeeds if the first attempt was
-not carried out, and fails at the mark if it was. Where the session is lost, so is the mark, and the
-outcome is unknown.
+The bytes of the nodes belong to the caller, and another process may write the same bytes, so they
+do not show whose commit was done. Therefore each commit also changes a *mark*: an ephemeral node of
+this session below `/quire/.marks`. Only one commit at a time uses a mark, and it changes it only
+from the version that it knows. After a lost connection the commit is sent again. It succeeds if the
+first attempt was not carried out, and fails at the mark if it was. If the session is lost, the mark
+is lost as well, and the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from quire.metadata.zookeeper.kazoo_adapter import (
 from quire.metadata.zookeeper.root import ZooKeeperRoot
 
 MARKS = f"{VALUES_ROOT}/.marks"
-"""Other clusters, with other identities, have theirs there as well."""
+"""The parent of all marks. Other clusters, with other identities, have theirs here as well."""
 
 COMMITS_AT_ONCE_MAX = 64
-"""Of one session, and so of its marks; behind them callers wait."""
+"""The number of concurrent commits of one session, and so of its marks. Further callers wait."""
 
 _ATTEMPTS_MAX = 10
-"""Of one commit whose session ends each time before it is sent."""
+"""The number of attempts for one commit whose session ends each time before it is sent."""
 
 _SEQUENCE_DIGITS = 10
 
@@ -60,6 +60,8 @@ class _Mark:
 
 
 class Commits:
+    """The commits of one store."""
+
     def __init__(self, root: ZooKeeperRoot, tasks: TaskSet) -> None:
         self._root = root
         self._tasks = tasks
@@ -68,6 +70,7 @@ class Commits:
         self._session_id = 0
 
     async def commit(self, operations: Sequence[Operation]) -> list[Result]:
+        """Carry out all of the operations or none. See `Tree.commit`."""
         what = f"commit {len(operations)} operations, the first on {operations[0].path}"
         async with self._at_once:
             commit = _Commit(self, self._root, operations, what)
@@ -81,11 +84,11 @@ class Commits:
                 commit.leave_mark()
 
     async def take(self) -> _Mark:
-        """A mark of the session, for one commit."""
+        """Return a mark of the session for one commit."""
         zk = self._root.zk
         if self._session_id != zk.session_id:
             self._session_id = zk.session_id
-            self._idle.clear()  # gone with the session before
+            self._idle.clear()  # they were deleted with the session before
         if self._idle:
             return self._idle.pop()
         try:
@@ -103,10 +106,14 @@ class Commits:
             pass
 
     def give_back(self, mark: _Mark) -> None:
+        """Keep a mark for the next commit."""
         self._idle.append(mark)
 
     def drop(self, mark: _Mark) -> None:
-        """Its version is not known. If this fails, the node goes with the session."""
+        """Delete a mark whose version is unknown.
+
+        If that fails, it is deleted when the session ends.
+        """
         self._tasks.start(self._delete_quietly(mark.path))
 
     async def _delete_quietly(self, path: str) -> None:
@@ -117,7 +124,7 @@ class Commits:
 
 
 class _Commit:
-    """One commit with its attempts."""
+    """One commit and its attempts."""
 
     def __init__(
         self, commits: Commits, root: ZooKeeperRoot, operations: Sequence[Operation], what: str
@@ -128,20 +135,25 @@ class _Commit:
         self._what = what
         self._mark: _Mark | None = None
         self._mark_known = True
-        """Whether the mark's node has the version that we think it has."""
+        """Whether the version of the mark's node is the one that we remember."""
         self._in_doubt = False
-        """An attempt was sent, and its answer lost."""
+        """Whether an attempt was sent and its response was lost."""
 
     def leave_mark(self) -> None:
+        """Give the mark back, or delete it if its version is unknown."""
         if self._mark is not None:
             (self._commits.give_back if self._mark_known else self._commits.drop)(self._mark)
 
     async def attempt(self) -> list[Result]:
+        """Send the commit once.
+
+        It is sent again for each new session that begins before it is sent.
+        """
         for _ in range(_ATTEMPTS_MAX):
             if self._mark is None:
                 self._mark = await self._commits.take()
             mark = self._mark
-            self._mark_known = False  # should we be cancelled now
+            self._mark_known = False  # in case the commit is cancelled now
             try:
                 results = await self._zk.commit(
                     [Put(mark.path, b"", mark.version), *self._operations]
@@ -154,32 +166,35 @@ class _Commit:
                 raise
             except NodeError as error:
                 if error.step > 0:
-                    # The mark was as we left it: no earlier attempt was carried out.
+                    # The mark had the version that we remember, so no earlier attempt was done.
                     self._mark_known = True
                     raise _translated(self._operations[error.step - 1], error) from None
                 if isinstance(error, BadVersionError) and self._in_doubt:
                     results = [mark.version + 1, *await self._results(mark)]
                 else:
-                    self._mark = None  # it is gone: this is a new session
+                    self._mark = None  # the mark is gone, so this is a new session
                     if self._in_doubt:
-                        raise self._unknown("the session with ZooKeeper was lost with it") from None
+                        raise self._unknown("the session has ended") from None
                     continue
             mark.version += 1
             self._mark_known = True
             return results[1:]
         raise MetadataError(
-            f"{self._what}: the session with ZooKeeper ended {_ATTEMPTS_MAX} times before it was "
-            "done",
+            f"{self._what}: the session with ZooKeeper ended {_ATTEMPTS_MAX} times before the "
+            "commit was sent. Nothing was changed",
             remedy="Use a longer session time-out",
         )
 
-    # -- carried out, and the answer lost -----------------------------------------------------
+    # -- the results of a commit whose response was lost --------------------------------------
 
     async def _results(self, mark: _Mark) -> list[Result]:
-        """What the lost answer said, from what all nodes of a commit share: the transaction."""
+        """Return the results in the lost response.
+
+        All nodes of a commit have the same transaction number, by which its changes are recognised.
+        """
         stat = await self._zk.exists(mark.path)
         if stat is None:
-            raise self._unknown("the session with ZooKeeper was lost with it")
+            raise self._unknown("the session has ended")
         return [
             await self._result_of(at, operation, stat.changed_zxid)
             for at, operation in enumerate(self._operations)
@@ -199,7 +214,7 @@ class _Commit:
                 return None
 
     async def _created(self, at: int, operation: Create, zxid: int) -> str:
-        """The path of a sequential node."""
+        """Return the path of a sequential node that the commit created."""
         parent = parent_of(operation.path)
         start = len(operation.path)
         found = []
@@ -216,11 +231,11 @@ class _Commit:
                     found.append(path)
         alike = [index for index, each in enumerate(self._operations) if each == operation]
         if len(found) != len(alike):
-            raise self._unknown("it was done, but a node that it created is gone")
+            raise self._unknown("the commit was done, but a node that it created is gone")
         return found[alike.index(at)]
 
     async def _version_of(self, at: int, operation: Put, zxid: int) -> int:
-        """The version that a blind `Put` gave."""
+        """Return the version that a `Put` without a version made."""
         later = [each for each in self._operations[at + 1 :] if each.path == operation.path]
         stat = await self._zk.exists(operation.path)
         if (
@@ -228,13 +243,13 @@ class _Commit:
             or stat.changed_zxid != zxid
             or not all(isinstance(each, Put | Check) for each in later)
         ):
-            raise self._unknown(f"it was done, but {operation.path} was changed since")
+            raise self._unknown(f"the commit was done, but {operation.path} was changed since")
         return stat.version - sum(isinstance(each, Put) for each in later)
 
     def _unknown(self, why: str) -> MetadataUnavailableError:
         return MetadataUnavailableError(
-            f"{self._what}: ZooKeeper's answer was lost, and {why}",
-            remedy="Look at the nodes before trying again",
+            f"{self._what}: ZooKeeper's response was lost, and {why}",
+            remedy="Read the nodes before you try again",
         )
 
 

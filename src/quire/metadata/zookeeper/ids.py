@@ -1,12 +1,13 @@
 """New ledger ids from ZooKeeper's sequence nodes (metadata spec, 1.7).
 
 Short ids, below 2**31 - 1, are the numbers of `idgen/ID-` (flat manager: of `ID-` below the root).
-When they are used up, or as soon as `idgen-long` exists, ids are (number of the greatest
-`idgen-long/HOB-`) << 32 | (number of a sequence node below it); the flat and the legacy manager
-have no such ids. Ids are handed out once; some are never used.
+When they are used up, or as soon as `idgen-long` exists, ids are long. A long id is (number of the
+greatest `idgen-long/HOB-`) << 32 | (number of a sequence node below it). The flat and the legacy
+manager have no long ids. No id is generated twice, and some are never used.
 
-Whether `idgen-long` exists is asked for every id. Java remembers that it does not, so that for a
-while some clients make long ids and others short ones: no harm, the two never meet.
+The existence of `idgen-long` is checked for every id. Java remembers that it does not exist, so for
+a while some clients may generate long ids and others short ones. This is harmless, because the two
+ranges do not overlap.
 """
 
 from __future__ import annotations
@@ -27,23 +28,28 @@ from quire.metadata.zookeeper.root import ZooKeeperRoot
 
 _FIRST_HIGH_ORDER = 1
 HIGH_ORDER_KEPT = 3
-"""Older `HOB-` nodes are cleared away."""
+"""The number of `HOB-` nodes to keep. Older ones are deleted."""
 
 COUNTED_MAX = 1_000_000
-"""The number of ids that are skipped one by one, at some thousands a second."""
+"""The largest number of ids to skip one by one, which takes some thousands a second."""
 
 _ATTEMPTS_MAX = 10
-"""Of one id, while others clear away the node it was to be made below."""
+"""The number of attempts to generate one id while others delete the node above it."""
 
 
 class LedgerIdCounter:
+    """The generator of ledger ids of one cluster."""
+
     def __init__(self, root: ZooKeeperRoot, tasks: TaskSet) -> None:
         self._root = root
         self._tasks = tasks
         self._long = root.at("idgen-long")
 
     async def next(self, again: bool) -> int:
-        """An id that was never handed out. May be repeated: that only leaves an id unused."""
+        """Return an id that was never generated before.
+
+        Repeating the call only leaves an id unused.
+        """
         manager = self._root.manager
         if not manager.long_ids or await self._root.zk.exists(self._long) is None:
             below = manager.sequence_parent
@@ -52,19 +58,19 @@ class LedgerIdCounter:
                 return number
         if not manager.long_ids:
             raise MetadataError(
-                f"no ledger id is left: the {manager.name} ledger manager has none from "
-                f"{SHORT_ID_END} on",
-                remedy="Use a new cluster with the hierarchical ledger manager, or choose ids",
+                f"no ledger id is left: the {manager.name} ledger manager generates only ids below "
+                f"{SHORT_ID_END}",
+                remedy="Create a cluster with the hierarchical ledger manager, or choose the ids "
+                "yourself",
             )
         return await self._next_long()
 
     def may_jump(self, made: int, last: int) -> bool:
-        """Return whether it is faster to switch to long ids above `last` than to skip ids one by
-        one."""
+        """Return whether to `jump`, because skipping ids up to `last` one by one takes too long."""
         return self._root.manager.long_ids and last - made > COUNTED_MAX
 
     async def jump(self, last: int) -> None:
-        """Create long ids above `last` from now on."""
+        """Generate long ids above `last` from now on."""
         await self._make_high_order((last >> 32) + 1)
 
     async def _next_long(self) -> int:
@@ -73,11 +79,14 @@ class LedgerIdCounter:
             try:
                 number = await self._sequence(f"{self._long}/{high_order_name(high)}", make=False)
             except NoNodeError:
-                continue  # it was cleared away meanwhile: there is a greater one
+                continue  # the node was deleted meanwhile, because there is a greater one
             if 0 <= number < SHORT_ID_END:
                 return long_id(high, number)
             await self._make_high_order(high + 1)
-        raise MetadataError(f"no ledger id could be made below {self._long}")
+        raise MetadataError(
+            f"no ledger id could be generated below {self._long}: its nodes were deleted "
+            f"{_ATTEMPTS_MAX} times"
+        )
 
     async def _high_order(self) -> int:
         try:
@@ -95,7 +104,7 @@ class LedgerIdCounter:
     async def _make_high_order(self, high: int) -> None:
         if high > HIGH_ORDER_MAX:
             raise MetadataError("no ledger id is left")
-        # Open to all in a cluster with access control too, as Java has it.
+        # As in Java, everyone has access, also in a cluster with access control.
         await self._root.make(f"{self._long}/{high_order_name(high)}", Access.OPEN)
 
     async def _sequence(self, parent: str, *, make: bool = True) -> int:
@@ -107,7 +116,7 @@ class LedgerIdCounter:
                 raise
             await self._root.make(parent)
             path, _ = await self._root.zk.create(prefix, ephemeral=True, sequence=True)
-        # Behind our back: if it fails, the node goes with the session.
+        # In the background. If it fails, the node is deleted when the session ends.
         self._tasks.start(self._delete_quietly(path))
         return sequence_of(path)
 

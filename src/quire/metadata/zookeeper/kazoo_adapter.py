@@ -1,9 +1,9 @@
-"""kazoo behind types and coroutines: one session with ZooKeeper.
+"""One session with ZooKeeper: kazoo with types and coroutines.
 
-kazoo works on threads of its own; results come back with `call_soon_threadsafe`. A request is made
-once and answered once: `LostConnectionError` says that its outcome is not known, and repeating it
-is the caller's decision. After a lost session kazoo opens a new one by itself; `on_connected` tells
-so that what was ephemeral or watched can be set up again.
+Kazoo works on threads of its own; results return to the event loop with `call_soon_threadsafe`. A
+request is sent once and answered once. LostConnectionError means that its outcome is unknown, and
+the caller decides whether to repeat it. When a session is lost, kazoo begins a new one by itself.
+`on_connected` reports that, so that ephemeral nodes and watches can be set up again.
 """
 
 from __future__ import annotations
@@ -39,15 +39,18 @@ from quire.metadata.zookeeper.kazoo_handler import (
 from quire.metadata.zookeeper.options import AUTH_FILE_VARIABLE, ZooKeeperOptions
 
 CONNECT_TIMEOUT_S = 10.0
-"""For the first connection; later ones are tried for ever, operations wait for them in bounds."""
+"""Seconds to wait for the first connection. Later connections are tried without a limit, and the
+operations that wait for them have limits of their own."""
 
 RECONNECT_DELAY_S = 0.1
+"""Seconds to wait after the first failed attempt to connect. The delay grows with each attempt."""
 RECONNECT_DELAY_MAX_S = 2.0
+"""The longest delay between two attempts to connect, in seconds."""
 CLOSE_TIMEOUT_S = 2.0
-"""How long `close` waits for kazoo's threads, which may hang in a connection attempt."""
+"""Seconds that `close` waits for kazoo's threads, which may be in an attempt to connect."""
 
 REQUESTS_IN_FLIGHT_MAX = 256
-"""Of one session; behind them callers wait."""
+"""The number of requests of one session that wait for a response. Further callers wait."""
 
 ANY_VERSION = -1
 
@@ -55,49 +58,50 @@ _AUTH_SCHEME = "digest"
 
 
 class Access(enum.Enum):
-    """Who may touch a node that we create, in a cluster whose nodes belong to their creator."""
+    """The rights to a node that we create, in a cluster whose nodes belong to their creator."""
 
     OWN = "own"
-    """We alone."""
+    """Only our identity has rights."""
     SHARED = "shared"
-    """Others may create nodes of their own below it: it stands above several clusters."""
+    """Others may read the node and create nodes below it, because it is above several clusters."""
     OPEN = "open"
-    """Everyone may do everything."""
+    """Everyone has all rights."""
 
 
 class NodeError(Exception):
-    """An answer of ZooKeeper that the drivers handle; never seen outside of them."""
+    """A response of ZooKeeper that the driver handles. It does not leave the driver."""
 
     step = 0
-    """Of a transaction: which operation it is about. Those before it could have been done."""
+    """The index of the failed operation in its transaction. The operations before it could have
+    been done."""
 
 
 class NoNodeError(NodeError):
-    pass
+    """The node, or the parent of a new node, does not exist."""
 
 
 class NodeExistsError(NodeError):
-    pass
+    """The node exists."""
 
 
 class BadVersionError(NodeError):
-    pass
+    """The node has another version."""
 
 
 class NodeNotEmptyError(NodeError):
-    pass
+    """The node has children."""
 
 
 class BelowEphemeralError(NodeError):
-    """An ephemeral node has no children."""
+    """The parent of a new node is ephemeral and cannot have children."""
 
 
 class LostConnectionError(NodeError):
-    """The connection or the session ended before the answer came."""
+    """The connection or the session ended before the response came. The outcome is unknown."""
 
 
 class NotSentError(LostConnectionError):
-    """There was no connection: certainly nothing was done."""
+    """There was no connection, so the request was not sent."""
 
 
 _TRANSLATED: dict[type[BaseException], type[NodeError]] = {
@@ -118,25 +122,25 @@ _TRANSLATED: dict[type[BaseException], type[NodeError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What ZooKeeper says about a node besides its data."""
+    """The properties of a node besides its data."""
 
     version: int
     ctime_ms: int
     owner: int
-    """The session that an ephemeral node belongs to; 0: the node is persistent."""
+    """The session that an ephemeral node belongs to, or 0 if the node is persistent."""
     children: int
     created_zxid: int
     """The transaction that created the node."""
     changed_zxid: int
-    """The transaction that last gave it a value: all nodes of one commit have the same."""
+    """The transaction that last set the node's value. All nodes of one commit have the same one."""
 
 
 Notify = Callable[[], None]
-"""Called on the event loop, once, when what was read has changed or may have."""
+"""A function that is called once, on the event loop, when what was read has changed or may have."""
 
 
 class ZooKeeperConnection:
-    """Use `connect`. All methods are for the event loop it was called on."""
+    """A session with ZooKeeper. Use `connect`, and call all methods on the same event loop."""
 
     def __init__(
         self, servers: Sequence[str], *, session_timeout_ms: int, options: ZooKeeperOptions
@@ -164,8 +168,11 @@ class ZooKeeperConnection:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         options: ZooKeeperOptions | None = None,
     ) -> ZooKeeperConnection:
-        """`MetadataUnavailableError` if no server answers in time. Cancelling leaves nothing
-        open."""
+        """Connect to the first server that answers. If the call is cancelled, nothing stays open.
+
+        Raises:
+            MetadataUnavailableError: No server answered in time.
+        """
         connection = cls(
             servers, session_timeout_ms=session_timeout_ms, options=options or ZooKeeperOptions()
         )
@@ -176,10 +183,11 @@ class ZooKeeperConnection:
         except TimeoutError:
             await connection.close()
             raise MetadataUnavailableError(
-                f"no ZooKeeper server answered within {connect_timeout_s:g} s: "
-                f"{connection.servers}; nothing was changed",
+                f"no ZooKeeper server of {connection.servers} answered within "
+                f"{connect_timeout_s:g} s. Nothing was changed",
                 causes=connection._handler.failures,
-                remedy="Check that ZooKeeper is running there, and the servers in the metadata URI",
+                remedy="Check that ZooKeeper is running and that the metadata URI names its "
+                "servers",
             ) from None
         except BaseException:
             await connection.close()
@@ -187,12 +195,14 @@ class ZooKeeperConnection:
         return connection
 
     async def close(self) -> None:
-        """End the session: what is ephemeral goes at once. Requests that wait for an answer fail
-        with ClientClosedError."""
+        """End the session, which deletes its ephemeral nodes at once.
+
+        Requests that wait for a response fail with ClientClosedError.
+        """
         if self._closed:
             return
         self._closed = True
-        self._connected.set()  # those who wait for it look, and find it closed
+        self._connected.set()  # the callers that wait for a connection find it closed
         for future in list(self._waiting):
             if not future.done():
                 future.set_exception(self._closed_error())
@@ -202,16 +212,26 @@ class ZooKeeperConnection:
 
     @property
     def connected(self) -> bool:
+        """Whether there is a connection now."""
         return bool(self._client.connected)
 
     @property
     def session_id(self) -> int:
-        """Of the last session that was connected. From kazoo, not from what the loop was told: a
-        node that the newest session has made must never look like another's."""
+        """The id of the last session that was connected.
+
+        It is read from kazoo, which may be ahead of the callbacks on the event loop. A node that
+        the newest session has created must never look like a node of another session.
+        """
         client_id = self._client.client_id
         return self._session_id if client_id is None else int(client_id[0])
 
     async def wait_connected(self) -> None:
+        """Wait until there is a connection.
+
+        Raises:
+            ClientClosedError: The connection is closed.
+            MetadataDeniedError: The server refuses our identity.
+        """
         while not self.connected:
             if self._closed:
                 raise self._closed_error()
@@ -221,8 +241,11 @@ class ZooKeeperConnection:
             await self._connected.wait()
 
     def on_connected(self, notify: Notify) -> Callable[[], None]:
-        """Call `notify` after each reconnection, with the old session or a new one: watches are
-        gone, ephemeral nodes perhaps. Returns a function that ends it."""
+        """Call `notify` after each reconnection, with the same session or a new one.
+
+        The watches are gone then, and after a new session the ephemeral nodes as well. Returns a
+        function that ends the calls.
+        """
         self._listeners.append(notify)
 
         def forget() -> None:
@@ -243,7 +266,7 @@ class ZooKeeperConnection:
                 "delay": RECONNECT_DELAY_S,
                 "max_delay": RECONNECT_DELAY_MAX_S,
             },
-            # Told to the server on each new connection, before any request.
+            # Kazoo sends it on each new connection, before any request.
             auth_data=[] if digest is None else [(_AUTH_SCHEME, digest)],
             logger=QuietLogger(logger, {}),
         )
@@ -251,7 +274,10 @@ class ZooKeeperConnection:
         return client, handler
 
     def _state_changed(self, client: Any, state: str) -> None:
-        """On a thread of kazoo's, which must not be held up."""
+        """Forward a change of state to the event loop.
+
+        Kazoo calls this on a thread that must not be blocked.
+        """
         self._to_loop(self._on_state, client, state, client.client_id, client.client_state)
 
     def _on_state(
@@ -268,16 +294,16 @@ class ZooKeeperConnection:
                 notify()
         elif state == KazooState.LOST and keeper_state == KeeperState.AUTH_FAILED:
             self._refused = True
-            self._connected.set()  # those who wait for it look, and are told
+            self._connected.set()  # the callers that wait for a connection find it refused
         elif state == KazooState.LOST and keeper_state == KeeperState.CLOSED:
-            # kazoo's loop has ended on something that it did not expect: only a new client helps.
-            logger.warning("the ZooKeeper client has stopped; it is started again")
+            # Kazoo's loop has ended with an unexpected error, so a new client is needed.
+            logger.warning("the ZooKeeper client has stopped; a new one is started")
             self._client, self._handler = self._new_client()
             self._client.start_async()
             self._abandon(client)
 
     def _abandon(self, client: Any) -> None:
-        """Stop a client in the background: joining its threads would hold up the loop."""
+        """Stop a client in the background, because joining its threads blocks."""
         threading.Thread(target=stop_client, args=(client,), daemon=True).start()
 
     async def _stop(self, client: Any) -> None:
@@ -288,14 +314,14 @@ class ZooKeeperConnection:
             self._to_loop(stopped.set)
 
         threading.Thread(target=stop, daemon=True, name="zookeeper-close").start()
-        # Otherwise it ends once its connection attempt does; nothing waits for it.
+        # After the time-out the thread ends when its attempt to connect does. Nothing waits for it.
         await came(stopped, asyncio.timeout(CLOSE_TIMEOUT_S))
 
     def _to_loop(self, call: Callable[..., None], *args: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
-            pass  # the loop is closed: nobody is left who could want to know
+            pass  # the event loop is closed, so nobody waits for the call
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -308,7 +334,12 @@ class ZooKeeperConnection:
         sequence: bool = False,
         access: Access = Access.OWN,
     ) -> tuple[str, Stat]:
-        """The path, with its number if it is a sequence node. `NodeExistsError`, `NoNodeError`."""
+        """Create a node and return its path, with the number if it is sequential.
+
+        Raises:
+            NodeExistsError: The node exists.
+            NoNodeError: The parent does not exist.
+        """
         acl = self._acl(access)
         real_path, stat = await self._ask(
             path,
@@ -321,8 +352,14 @@ class ZooKeeperConnection:
     async def commit(
         self, operations: Sequence[Operation], access: Sequence[Access] = ()
     ) -> list[Result]:
-        """All or none, in order. Errors are those of the single operations, with their `step`.
-        `access` is that of each node created, in order; OWN where it says nothing."""
+        """Carry out all of the operations in order, or none of them.
+
+        An error is the one of the failed operation, with its index as `step`.
+
+        Args:
+            operations: The operations.
+            access: The access of each new node, in order. Nodes without one get `Access.OWN`.
+        """
         accesses = iter(access)
 
         def start(client: Any) -> Any:
@@ -345,7 +382,7 @@ class ZooKeeperConnection:
         for step, (operation, result) in enumerate(zip(operations, results, strict=True)):
             match operation, result:
                 case _, kazoo_errors.RolledBackError():
-                    pass  # not the one that failed
+                    pass  # another operation of the transaction failed
                 case _, BaseException():
                     try:
                         self._raise_translated(operation.path, result)
@@ -368,15 +405,22 @@ class ZooKeeperConnection:
         return CREATOR_ALL_ACL
 
     async def get(self, path: str, notify: Notify | None = None) -> tuple[bytes, Stat]:
-        """`NoNodeError`: and then nothing is watched."""
+        """Return the data of a node, and watch it with `notify`.
+
+        Raises:
+            NoNodeError: The node does not exist. Nothing is watched then.
+        """
         data, stat = await self._ask(
             path, lambda client: client.get_async(path, self._watch(notify))
         )
         return data, _stat(stat)
 
     async def get_or_sync(self, path: str) -> tuple[bytes, Stat]:
-        """As `get`; a node that is missing is looked for again as of now, for the server asked may
-        lag behind whoever has just made it."""
+        """Return the data of a node like `get`, but look for a missing node twice.
+
+        The server may lag behind a process that has just created the node. It catches up before the
+        second attempt.
+        """
         try:
             return await self.get(path)
         except NoNodeError:
@@ -384,33 +428,54 @@ class ZooKeeperConnection:
             return await self.get(path)
 
     async def exists(self, path: str, notify: Notify | None = None) -> Stat | None:
+        """Return the properties of a node, or None if it does not exist. Watch it in both cases."""
         stat = await self._ask(path, lambda client: client.exists_async(path, self._watch(notify)))
         return None if stat is None else _stat(stat)
 
     async def children(self, path: str, notify: Notify | None = None) -> list[str]:
-        """`NoNodeError`."""
+        """Return the names of the children of a node, and watch them with `notify`.
+
+        Raises:
+            NoNodeError: The node does not exist.
+        """
         names = await self._ask(
             path, lambda client: client.get_children_async(path, self._watch(notify))
         )
         return [str(name) for name in names]
 
     async def children_synced(self, path: str) -> list[str]:
-        """As `children`, as of now and not of some moment before: the server asked first catches
-        up. `NoNodeError`."""
+        """Return the names like `children`, after the server has caught up.
 
-        # One connection answers in order: the listing follows the sync without waiting for it.
+        They reflect everything that was committed before the call.
+
+        Raises:
+            NoNodeError: The node does not exist.
+        """
+        # One connection answers in order, so the listing is sent without waiting for the sync.
         _, names = await asyncio.gather(self.sync(path), self.children(path))
         return names
 
     async def set(self, path: str, data: bytes, version: int) -> Stat:
-        """`BadVersionError`, `NoNodeError`."""
+        """Replace the data of a node.
+
+        Raises:
+            BadVersionError: The node has another version.
+            NoNodeError: The node does not exist.
+        """
         return _stat(await self._ask(path, lambda client: client.set_async(path, data, version)))
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """`BadVersionError`, `NoNodeError`, `NodeNotEmptyError`."""
+        """Delete a node.
+
+        Raises:
+            BadVersionError: The node has another version.
+            NoNodeError: The node does not exist.
+            NodeNotEmptyError: The node has children.
+        """
         await self._ask(path, lambda client: client.delete_async(path, version))
 
     async def sync(self, path: str) -> None:
+        """Let the server catch up with everything that was committed before."""
         await self._ask(path, lambda client: client.sync_async(path))
 
     async def _ask(self, path: str, start: Callable[[Any], Any]) -> Any:
@@ -418,8 +483,8 @@ class ZooKeeperConnection:
             if self._closed:
                 raise self._closed_error()
             if not self.connected:
-                # kazoo would keep the request and make it whenever a connection is there again,
-                # long after the caller has gone.
+                # Kazoo would keep the request and send it after the next reconnection, perhaps long
+                # after the caller has given up.
                 raise NotSentError("not connected")
             future: asyncio.Future[Any] = self._loop.create_future()
             self._waiting.add(future)
@@ -428,7 +493,7 @@ class ZooKeeperConnection:
             return await future
 
     def _answered(self, path: str, future: asyncio.Future[Any], result: Any) -> None:
-        """On a thread of kazoo's."""
+        """Forward a response to the event loop. Kazoo calls this on a thread of its own."""
         self._to_loop(self._settle, path, future, result)
 
     def _settle(self, path: str, future: asyncio.Future[Any], result: Any) -> None:
@@ -452,13 +517,13 @@ class ZooKeeperConnection:
             raise self._refusal() from None
         name = type(error).__name__.removesuffix("Error")
         raise MetadataError(
-            f"ZooKeeper refused the request about {path}: {name} {error}".rstrip()
+            f"ZooKeeper refused a request for the node {path}: {name} {error}".rstrip()
         ) from error
 
     def _refusal(self) -> MetadataDeniedError:
         return MetadataDeniedError(
-            f"ZooKeeper at {self.servers} refuses the identity {self._options.user!r}: it does not "
-            f"take the scheme {_AUTH_SCHEME!r}",
+            f"ZooKeeper at {self.servers} refuses the identity {self._options.user!r}, because it "
+            f"does not accept the authentication scheme {_AUTH_SCHEME!r}",
             remedy="Allow digest authentication in the server's configuration",
         )
 
@@ -467,13 +532,13 @@ class ZooKeeperConnection:
         if user is None:
             return MetadataDeniedError(
                 f"ZooKeeper at {self.servers} denies access to {path}: the cluster's nodes belong "
-                "to an identity, and this process has given none",
-                remedy=f"Put user:password into a file and name the file in {AUTH_FILE_VARIABLE}, "
+                "to an identity, and this process has none",
+                remedy=f"Put user:password into a file and set {AUTH_FILE_VARIABLE} to its path, "
                 "or pass ZooKeeperOptions(digest=...)",
             )
         return MetadataDeniedError(
             f"ZooKeeper at {self.servers} denies access to {path} to the identity {user!r}",
-            remedy=f"Check user and password ({AUTH_FILE_VARIABLE}), or the ACL of the node",
+            remedy=f"Check the user and password ({AUTH_FILE_VARIABLE}) and the ACL of the node",
         )
 
     def _watch(self, notify: Notify | None) -> Callable[[object], None] | None:

@@ -1,4 +1,4 @@
-"""kazoo's threads, its callbacks from them, and its log, as the adapter wants them."""
+"""Kazoo's threads, its callbacks and its log, adapted for `kazoo_adapter`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ logger = logging.getLogger("quire.metadata.zookeeper")
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, with connection attempts that end early enough to try another server while
-    the session lives, and a memory of why they failed."""
+    """Kazoo's threads, with a short limit for each attempt to connect.
+
+    The limit leaves time to try another server while the session lives. The reasons of failed
+    attempts are kept for the error message.
+    """
 
     def __init__(self, attempt_timeout_s: float) -> None:
         super().__init__()
@@ -32,12 +35,16 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         except OSError as error:
             self.failures[server] = error.strerror or str(error) or type(error).__name__
             raise
-        self.failures[server] = "it accepts connections, but does not answer as ZooKeeper does"
+        self.failures[server] = "it accepts connections, but does not answer like ZooKeeper"
         return connection
 
 
 class QuietLogger(logging.LoggerAdapter[logging.Logger]):
-    """kazoo warns at each failed attempt to connect; what matters of it we report ourselves."""
+    """Kazoo's logger, with its warnings as information.
+
+    Kazoo warns about each failed attempt to connect. The adapter itself reports failures that
+    matter.
+    """
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         super().log(logging.INFO if level == logging.WARNING else level, msg, *args, **kwargs)
@@ -50,8 +57,11 @@ class QuietLogger(logging.LoggerAdapter[logging.Logger]):
 
 @dataclass(frozen=True, slots=True)
 class Watcher:
-    """Equal for equal `notify`: kazoo keeps a set of them, so that a watch that is set again while
-    it is still there is not called twice."""
+    """A callback of kazoo's that calls `notify` on the event loop.
+
+    Two watchers with the same `notify` are equal. Kazoo keeps watchers in a set, so a watch that is
+    set twice is called once.
+    """
 
     to_loop: Callable[..., None]
     notify: Callable[[], None]
@@ -61,8 +71,9 @@ class Watcher:
 
 
 def stop_client(client: Any) -> None:
+    """Stop a kazoo client. Errors are only logged."""
     try:
         client.stop()
         client.close()
-    except Exception as error:  # noqa: BLE001 (a thread of ours: nobody else would see it)
+    except Exception as error:  # noqa: BLE001 (this thread is ours: nobody else would report it)
         logger.info("the ZooKeeper client did not stop cleanly: %r", error)

@@ -1,9 +1,9 @@
-"""Ledger metadata in ZooKeeper: one node a ledger, changed by compare-and-set on its version
-(metadata spec, 1.8 and 1.10).
+"""Ledger metadata in ZooKeeper: one node for each ledger (metadata spec, 1.8 and 1.10).
 
-An answer can get lost with the connection. The repetition then finds its own traces: a ledger with
-its own creation token, or its own bytes at the version that its write would have made. Where it
-cannot tell, the error says that the outcome is unknown.
+Changes are compare-and-set operations on the version of the node. A response can be lost with its
+connection. The repeated request then recognises its own earlier attempt: a ledger with its creation
+token, or its bytes at the version that its write would have made. If it cannot tell, the error says
+that the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -45,61 +45,74 @@ from quire.metadata.zookeeper.root import ZooKeeperRoot
 from quire.metadata.zookeeper.watch import ZooKeeperWatch
 
 SKIPPED_AT_ONCE = 64
-"""The number of ids that are created at once in order to skip them."""
+"""The number of ids that are generated concurrently in order to skip them."""
 
 
 class _AmbiguousError(Exception):
-    """A ledger is there, and it cannot be told whether this very call has created it."""
+    """A ledger exists, and it is unknown whether this call has created it."""
 
 
 class ZooKeeperLedgers:
+    """The ledger metadata of one cluster."""
+
     def __init__(self, root: ZooKeeperRoot, tasks: TaskSet) -> None:
         self._root = root
         self._tasks = tasks
         self._ids = LedgerIdCounter(root, tasks)
 
     async def create(self, data: bytes, ctoken: int) -> tuple[int, Versioned[LedgerMetadata]]:
-        """Under a new id. `ctoken` 0: the stored form has none."""
+        """Create a ledger with a new id.
+
+        `ctoken` is 0 if the stored format has no creation token.
+        """
         for _ in range(CREATE_ATTEMPTS_MAX):
-            ledger_id = await self._root.do("make a ledger id", self._ids.next)
+            ledger_id = await self._root.do("generate a ledger id", self._ids.next)
             try:
                 return ledger_id, await self._create_at(ledger_id, data, ctoken)
             except LedgerExistsError:
                 continue
             except _AmbiguousError:
-                # Taking it for ours could give one ledger two writers; as Java, take another id.
+                # If it is not ours, using it would give it two writers. As in Java, use another id.
                 logger.warning(
-                    "ledger %d may be left behind, empty: the connection to ZooKeeper was lost "
-                    "while it was created",
+                    "ledger %d may be left behind without entries: the connection to ZooKeeper was "
+                    "lost while it was created",
                     ledger_id,
                 )
-        raise MetadataError(f"{CREATE_ATTEMPTS_MAX} new ledger ids in a row were taken already")
+        raise MetadataError(
+            f"no ledger was created: {CREATE_ATTEMPTS_MAX} generated ids in a row were taken"
+        )
 
     async def skip_ids(self, last: int) -> None:
-        """Give new ledgers no id up to `last` from now on."""
-        made = await self._root.do("make a ledger id", self._ids.next)
+        """Generate only ids above `last` from now on."""
+        made = await self._root.do("generate a ledger id", self._ids.next)
         if self._ids.may_jump(made, last):
             await self._root.do("skip ledger ids", lambda again: self._ids.jump(last))
-            made = await self._root.do("make a ledger id", self._ids.next)
+            made = await self._root.do("generate a ledger id", self._ids.next)
         while made < last:
             some = min(last - made, SKIPPED_AT_ONCE)
             made = max(
                 await asyncio.gather(
-                    *(self._root.do("make a ledger id", self._ids.next) for _ in range(some))
+                    *(self._root.do("generate a ledger id", self._ids.next) for _ in range(some))
                 )
             )
 
     async def create_at(
         self, ledger_id: int, data: bytes, ctoken: int
     ) -> Versioned[LedgerMetadata]:
-        """Under an id that the caller chose. `LedgerExistsError`."""
+        """Create a ledger with an id that the caller chose.
+
+        Raises:
+            LedgerExistsError: The id is taken.
+            MetadataUnavailableError: It is unknown whether this call or another one created the
+                ledger.
+        """
         try:
             return await self._create_at(ledger_id, data, ctoken)
         except _AmbiguousError:
             raise MetadataUnavailableError(
                 f"ledger {ledger_id} was created while the connection to ZooKeeper was lost, "
                 "perhaps by this call",
-                remedy="Open the ledger and look, or create it under another id",
+                remedy="Read the ledger's metadata to find out, or create it with another id",
             ) from None
 
     async def _create_at(
@@ -115,7 +128,7 @@ class ZooKeeperLedgers:
             try:
                 there, stat = await self._root.zk.get(path)
             except NoNodeError:
-                raise ledger_exists(ledger_id) from None  # it did, a moment ago
+                raise ledger_exists(ledger_id) from None  # it existed a moment ago
             try:
                 value = decode_ledger(ledger_id, there, stat.ctime_ms, stat.version)
             except UnreadableMetadataError:
@@ -145,8 +158,7 @@ class ZooKeeperLedgers:
         version: int,
         known: Versioned[LedgerMetadata] | None = None,
     ) -> Versioned[LedgerMetadata]:
-        """Replace a ledger's metadata if it has this version, and with `known`, if the creation is
-        the same.
+        """Replace a ledger's metadata if it has this version and is the same creation as `known`.
 
         ZooKeeper only compares versions, so the creation is read just before the write. A deletion
         and a creation between the two are noticed afterwards, from the node that was written.
@@ -220,7 +232,10 @@ class ZooKeeperLedgers:
         return ZooKeeperWatch(self._root, self._tasks, look, deliver)
 
     async def _missing(self, ledger_id: int) -> NoSuchLedgerError:
-        """Only a cluster that is there can lack a ledger: without it that would be a guess."""
+        """Return the error for a missing ledger, after checking that the cluster exists.
+
+        Without the cluster nothing is known about the ledger.
+        """
         await self._root.check_layout()
         return no_such_ledger(ledger_id)
 
@@ -232,7 +247,7 @@ def _versioned(ledger_id: int, data: bytes, stat: Stat) -> Versioned[LedgerMetad
 
 def _overwritten(ledger_id: int) -> LedgerRecreatedError:
     error = LedgerRecreatedError(
-        f"ledger {ledger_id} was deleted and created again while its metadata was written: this "
+        f"ledger {ledger_id} was deleted and created again while its metadata was written. This "
         "change of the former ledger has overwritten the metadata of the new one",
         ledger_id=ledger_id,
         remedy="Tell the owner of the new ledger, and compare `quire ledger show` with its bookies",

@@ -1,9 +1,9 @@
 """Listing of all ledgers of a ZooKeeper root, in ascending ranges without a gap (spec 3.2).
 
-A bookie deletes ledgers that are in no range. So everything unexpected is an error: a missing root,
-a missing LAYOUT, or a ledger where the cluster's ledger manager puts none. An example is a small id
-in the tree of the long ids. A complete listing also fails on each unknown name in the ledger trees;
-only such a listing may be used for deletion. Other listings skip the name.
+A bookie deletes ledgers that are in no range. Therefore everything unexpected is an error: a
+missing root, a missing LAYOUT, or a ledger where the cluster's ledger manager stores none, such as
+a small id in the tree of the long ids. A complete listing also fails on each unknown name in the
+ledger trees; only such a listing may be used for deletion. Other listings skip the name.
 
 A parent that vanished during the listing counts as empty if LAYOUT still exists, because ZooKeeper
 only removes a parent without children. A ledger that is created below it afterwards is younger than
@@ -37,7 +37,7 @@ _TOP_LIKE = re.compile(r"L?\d+", re.ASCII)
 async def list_ledgers(
     root: ZooKeeperRoot, first: int, *, complete: bool = False
 ) -> AsyncIterator[LedgerRange]:
-    """Yield ranges that cover [first, 2**63-1]. `complete`: see `MetadataStore.list_ledgers`."""
+    """Yield ranges that cover [first, 2**63-1]. See `MetadataStore.list_ledgers` for `complete`."""
     top = await _children(root, "", must_exist=True)
     manager = root.manager
     await _refuse_foreign(root, manager, top)
@@ -59,13 +59,13 @@ async def list_ledgers(
                 yield LedgerRange(start, last, tuple(id_ for id_ in found if id_ >= start))
                 start = last + 1
     if start <= LEDGER_ID_MAX:
-        # What is said of the rest rests on the first listing: the cluster must be there still.
+        # The last range relies on the first listing, so the cluster must still exist.
         await root.do("list ledgers", lambda again: root.check_layout())
         yield LedgerRange(start, LEDGER_ID_MAX, _flat(manager, top, start))
 
 
 def _flat(manager: LedgerManager, top: Sequence[str], start: int) -> tuple[int, ...]:
-    """The ledgers right below the root, where the manager has them there."""
+    """Return the ledgers directly below the root, where the flat manager stores them."""
     if manager.trees:
         return ()
     found = (manager.ledger_id_of(name) for name in top if is_flat_name(name))
@@ -73,7 +73,10 @@ def _flat(manager: LedgerManager, top: Sequence[str], start: int) -> tuple[int, 
 
 
 async def _refuse_foreign(root: ZooKeeperRoot, manager: LedgerManager, top: Sequence[str]) -> None:
-    """Ledgers that another manager has written would be left out, and so be deleted."""
+    """Raise MetadataError if another manager has stored ledgers.
+
+    They would be missing from the list, and bookies would delete them.
+    """
     own = [tree.top_digits for tree in manager.trees]
     for digits in TOP_DIGITS:
         for name in [] if digits in own else _tops(top, digits):
@@ -86,9 +89,9 @@ async def _refuse_foreign(root: ZooKeeperRoot, manager: LedgerManager, top: Sequ
 
 def _foreign(root: ZooKeeperRoot, manager: LedgerManager, name: str) -> MetadataError:
     return MetadataError(
-        f"{root.at(name)} is there, where the {manager.name} ledger manager has no ledgers: the "
-        "ledgers cannot be listed",
-        remedy="Find out which program wrote it, with which ledger manager",
+        f"the ledgers cannot be listed: {root.at(name)} exists, but the {manager.name} ledger "
+        "manager of this cluster stores no ledgers there",
+        remedy="Find out which program created the node, and with which ledger manager",
     )
 
 
@@ -114,8 +117,10 @@ class _Walk:
     async def lowest_parents(
         self, names: list[str], digits: int, first: int, before: int = LEDGER_ID_MAX + 1
     ) -> AsyncIterator[str]:
-        """Yield the parents of leaves below `names`, in order, that can have ids from `first` on
-        and below `before`."""
+        """Yield the parents of leaves below `names`, in order, that can have ids in this range.
+
+        The range contains `first`, and ends before `before`.
+        """
         for name in names:
             number = int(name.replace("/", ""))
             missing = digits - 4 - len(name.replace("/", ""))
@@ -137,7 +142,7 @@ class _Walk:
         return found
 
     async def ledgers_below(self, parent: str, tree: LedgerTree) -> tuple[list[int], int]:
-        """Return the ledgers of a lowest parent, and the last id that it can have."""
+        """Return the ledgers below a parent of leaves, and the last id that it can have."""
         base = int(parent.replace("/", "")) * LEAF_CAPACITY
         found = []
         for name in await _children(self._root, parent):

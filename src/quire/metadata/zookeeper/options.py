@@ -1,13 +1,13 @@
-"""Who we are to ZooKeeper, and who may touch what we create there.
+"""The identity of a client in ZooKeeper, and the access to the nodes that it creates.
 
-Passwords do not belong into URIs, which end up in process lists and logs. They come from Python, or
+Passwords do not belong in URIs, which appear in process lists and logs. They come from Python or
 from the environment:
 
-| variable                    | content                                                     |
-|-----------------------------|-------------------------------------------------------------|
-| `QUIRE_ZOOKEEPER_AUTH_FILE` | a file with one line, `user:password`                       |
-| `QUIRE_ZOOKEEPER_AUTH`      | `user:password` itself                                      |
-| `QUIRE_ZOOKEEPER_ACL`       | `creator` or `open`: who may do what with nodes we create   |
+| variable                    | content                                                        |
+|-----------------------------|----------------------------------------------------------------|
+| `QUIRE_ZOOKEEPER_AUTH_FILE` | the path of a file with one line, `user:password`              |
+| `QUIRE_ZOOKEEPER_AUTH`      | `user:password` itself                                         |
+| `QUIRE_ZOOKEEPER_ACL`       | `creator` or `open`: the access to the nodes that are created  |
 """
 
 from __future__ import annotations
@@ -52,11 +52,13 @@ class ZooKeeperOptions:
                 "the identity for ZooKeeper is not of the form user:password (it is not shown here)"
             )
         if self.acl not in (None, CREATOR, OPEN):
-            raise UsageError(f"{self.acl!r} is no access to ZooKeeper's nodes: use creator or open")
+            raise UsageError(
+                f"{self.acl!r} is not a kind of access to ZooKeeper's nodes: use creator or open"
+            )
         if self.acl == CREATOR and self.digest is None:
             raise UsageError(
                 "nodes in ZooKeeper can belong to their creator only if it has an identity",
-                remedy=f"Give one: digest=, or {AUTH_FILE_VARIABLE}",
+                remedy=f"Set digest=, or the variable {AUTH_FILE_VARIABLE}",
             )
 
     @property
@@ -111,6 +113,6 @@ def _read(file: str) -> str:
     line = text.removesuffix("\n").removesuffix("\r")
     if len(text) > _AUTH_BYTES_MAX or not ZooKeeperOptions._usable(line):
         raise UsageError(
-            f"{AUTH_FILE_VARIABLE} names {file}, which does not hold one line user:password"
+            f"{AUTH_FILE_VARIABLE} names {file}, which does not contain one line user:password"
         )
     return line

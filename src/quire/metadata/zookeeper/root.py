@@ -1,5 +1,6 @@
-"""A cluster's root in ZooKeeper: its paths, whether it is there, and operations that survive a
-lost connection.
+"""A cluster's root in ZooKeeper: its paths, its LAYOUT, and operations that are repeated.
+
+An operation is repeated after a lost connection.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from quire.metadata.zookeeper.kazoo_adapter import (
 T = TypeVar("T")
 
 OPERATION_TIMEOUT_S = 30.0
-"""For one operation with all its repetitions. Behind it the outcome is unknown."""
+"""Seconds for one operation with all its repetitions. After that its outcome is unknown."""
 
 PARENT_ATTEMPTS_MAX = 100
-"""Of one create whose parents someone else, deleting the last node beside it, takes away."""
+"""The number of attempts to create a node while others delete its parents."""
 
 
 class ZooKeeperRoot:
+    """The ledgers root of one cluster."""
+
     def __init__(
         self,
         connection: ZooKeeperConnection,
@@ -49,32 +52,46 @@ class ZooKeeperRoot:
         self._layout_seen = False
         self._manager: LedgerManager | None = None
         self._instance_id = ""
-        """The instance id of the cluster, as first read; '' if it had none."""
+        """The instance id of the cluster as first read, or '' if it had none."""
 
     def __str__(self) -> str:
         return f"zk://{self.zk.servers}{self.path}"
 
     def at(self, below: str) -> str:
+        """Return the path of a node below the root."""
         return f"{self.path}/{below}"
 
     @property
     def manager(self) -> LedgerManager:
-        """Known once LAYOUT was read: within `do`, unless that was told not to check."""
+        """The ledger manager of the cluster.
+
+        It is known after LAYOUT was read, so within `do` unless that was called without `check`.
+        """
         assert self._manager is not None
         return self._manager
 
     def ledger_path(self, ledger_id: int) -> str:
-        """Where the ledger lies. As `manager`, known once LAYOUT was read. `UsageError` if the
-        manager has no place for such an id."""
+        """Return the path of a ledger's node. LAYOUT must have been read, as for `manager`.
+
+        Raises:
+            UsageError: The manager has no place for this id.
+        """
         return self.at(self.manager.path_of(ledger_id))
 
     async def do(self, what: str, work: Callable[[bool], Awaitable[T]], *, check: bool = True) -> T:
-        """The result of `work`, repeated for as long as connections get lost.
+        """Return the result of `work`, which is repeated while connections are lost.
 
-        `work` is told whether an earlier attempt may have been carried out already: it must then
-        take its own traces for success. `check` first makes sure that there is a cluster. Raises
-        MetadataUnavailableError after `OPERATION_TIMEOUT_S`; cancelling leaves the outcome
-        unknown.
+        If the call is cancelled, the outcome is unknown.
+
+        Args:
+            what: The operation, for error messages.
+            work: Does the operation once. Its argument says whether an earlier attempt may have
+                been carried out. It must then recognise the traces of that attempt as its own
+                success.
+            check: Whether to check first that the cluster exists.
+
+        Raises:
+            MetadataUnavailableError: The operation took longer than `OPERATION_TIMEOUT_S`.
         """
         again = False
         try:
@@ -87,31 +104,33 @@ class ZooKeeperRoot:
                         return await work(again)
                     except LostConnectionError:
                         again = True
-                        # One event-loop iteration, so that kazoo's word on its state arrives.
+                        # Wait for one event-loop iteration, so that kazoo's state arrives.
                         await asyncio.sleep(0)
         except NodeError as error:
             raise MetadataError(
-                f"{what}: ZooKeeper's nodes were changed by others at the same time "
+                f"could not {what}: other processes changed ZooKeeper's nodes at the same time "
                 f"({type(error).__name__})",
                 remedy="Try again",
             ) from error
         except TimeoutError:
             raise MetadataUnavailableError(
-                f"ZooKeeper at {self.zk.servers} did not answer within "
-                f"{self._operation_timeout_s:g} s: {what}"
+                f"could not {what}: ZooKeeper at {self.zk.servers} did not answer within "
+                f"{self._operation_timeout_s:g} s"
             ) from None
 
     async def know_layout(self) -> None:
-        """Do the same as `check_layout`, unless LAYOUT was seen before."""
+        """Check the cluster like `check_layout`, unless that was done before."""
         if not self._layout_seen:
             await self.check_layout()
 
     async def check_layout(self) -> None:
-        """Check that the root is initialised, and still belongs to this cluster.
+        """Check that the root is initialised and still belongs to this cluster.
 
-        Raises ClusterNotInitialisedError if the root or LAYOUT is missing. Raises MetadataError if
-        the ledger manager is unknown or differs from the URI. Raises it also if the root belongs to
-        another cluster than before: then a missing ledger proves nothing about ours.
+        Raises:
+            ClusterNotInitialisedError: The root or LAYOUT is missing.
+            MetadataError: The ledger manager is unknown or differs from the URI, or the root
+                belongs to another cluster than before. In that case a missing ledger proves nothing
+                about this cluster.
         """
         try:
             data, _ = await self.zk.get_or_sync(self.at("LAYOUT"))
@@ -123,13 +142,13 @@ class ZooKeeperRoot:
             raise MetadataError(
                 f"{self} has the {found.name} ledger manager, but the metadata URI asks for "
                 f"{layout.Layout(self._factory).manager().name}",
-                remedy="Use zk:// in the URI, which takes what the cluster has",
+                remedy="Use zk:// in the URI, which accepts the manager that the cluster has",
             )
         if self._manager not in (None, found):
             raise MetadataError(
-                f"the ledger manager of {self} was changed to {found.name} under our hands: this "
-                "is another cluster now",
-                remedy="Start this process again",
+                f"the ledger manager of {self} was changed to {found.name} while this process was "
+                "connected, so this is another cluster now",
+                remedy="Restart this process",
             )
         await self._check_instance()
         self._manager = found
@@ -143,24 +162,30 @@ class ZooKeeperRoot:
         found = data.decode(errors="replace").strip()
         if self._instance_id and found != self._instance_id:
             raise MetadataError(
-                f"{self} holds the cluster {found or 'without an instance id'}, and held "
-                f"{self._instance_id} before: this is another cluster now",
-                remedy="Find out who created it, and restore the data of the earlier one "
-                "(docs/guides/disaster-recovery.md); then start this process again",
+                f"{self} now contains another cluster: its instance id is {found or 'missing'}, "
+                f"and was {self._instance_id}",
+                remedy="Find out who created it, and restore the data of the earlier cluster "
+                "(docs/guides/disaster-recovery.md). Then restart this process",
             )
         self._instance_id = found
 
     def not_initialised(self) -> ClusterNotInitialisedError:
+        """Return the error for a root without a cluster."""
         return ClusterNotInitialisedError(
-            f"{self} holds no cluster",
-            remedy="If the cluster is new, make it with `quire cluster init --metadata URI`. If it "
-            "is not, correct the servers and the root in the URI, or restore ZooKeeper's data "
-            "(docs/guides/disaster-recovery.md): the bookies still have theirs",
+            f"{self} contains no cluster",
+            remedy="If the cluster is new, create it with `quire cluster init --metadata URI`. If "
+            "it is not, correct the servers and the root in the URI, or restore ZooKeeper's data "
+            "(docs/guides/disaster-recovery.md): the bookies still have their entries",
         )
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Stat:
-        """Create a node at `path`, below the root or below Quire's own values, and its parents
-        where they are missing (persistent, empty). `NodeExistsError`."""
+        """Create a node and its missing parents, which are persistent and empty.
+
+        The path is below the root or below Quire's own values.
+
+        Raises:
+            NodeExistsError: The node exists.
+        """
         for _ in range(PARENT_ATTEMPTS_MAX):
             try:
                 _, stat = await self.zk.create(path, data, ephemeral=ephemeral)
@@ -168,13 +193,18 @@ class ZooKeeperRoot:
                 await self.make(path.rpartition("/")[0])
             else:
                 return stat
-        raise MetadataError(f"{path} could not be created: its parents vanish again and again")
+        raise MetadataError(f"{path} could not be created: others delete its parents repeatedly")
 
     async def make(self, path: str, access: Access = Access.OWN) -> None:
-        """Make the persistent node `path` and its parents. The root of the cluster is not made: it
-        must exist. Success if they are there."""
+        """Create a persistent node and its missing parents, except the root of the cluster.
+
+        Succeeds if they exist.
+
+        Raises:
+            ClusterNotInitialisedError: The root does not exist.
+        """
         if path == self.path:
-            await self.check_layout()  # it is there if LAYOUT is
+            await self.check_layout()  # the root exists if LAYOUT does
             return
         for _ in range(PARENT_ATTEMPTS_MAX):
             try:
@@ -185,4 +215,4 @@ class ZooKeeperRoot:
                 await self.make(path.rpartition("/")[0], access)
             else:
                 return
-        raise MetadataError(f"{path} could not be created: its parents vanish again and again")
+        raise MetadataError(f"{path} could not be created: others delete its parents repeatedly")

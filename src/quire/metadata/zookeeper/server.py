@@ -1,8 +1,8 @@
-"""A real ZooKeeper for development and tests, from the jars that PySpark brings.
+"""A real ZooKeeper for development and tests, from the jars in PySpark.
 
-Nothing is installed for it: PySpark contains `org.apache.zookeeper.server.quorum.QuorumPeerMain`,
-which plain `java -cp` starts as a standalone server. One server, one directory: no replication, so
-this is not for production.
+Nothing else needs to be installed: PySpark contains ZooKeeper's class `QuorumPeerMain`, which plain
+`java -cp` starts as a standalone server. It is one server with one directory and no replication, so
+do not use it in production.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from quire.errors import StartError, UsageError
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
-"""Between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL."""
 
 PORT_ATTEMPTS_MAX = 5
-"""Of finding a free port that nobody takes before the server has it."""
+"""The number of ports to try if another process takes a free port before the server does."""
 
 TICK_MS = 2_000
 HEAP_MB = 256
@@ -38,7 +38,10 @@ _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
 class ZooKeeperServer:
-    """A server process. Use it as a context manager, or `start` and `stop`; all of them block."""
+    """A server process.
+
+    Use it as a context manager, or call `start` and `stop`. All calls block.
+    """
 
     def __init__(
         self,
@@ -49,9 +52,17 @@ class ZooKeeperServer:
         tick_ms: int = TICK_MS,
         command_prefix: Sequence[str] = (),
     ) -> None:
-        """`port` 0 chooses a free one: `port` then tells which. Session time-outs are bounded by 2
-        and 20 times `tick_ms`. `command_prefix` starts the server: a launcher, for example, that
-        ends it with its parent."""
+        """Describe a server without starting it.
+
+        Args:
+            data_dir: The directory of the server. It is created if it is missing.
+            port: The port, or 0 to choose a free one. The attribute `port` then has the chosen one.
+            host: The address to listen at.
+            tick_ms: ZooKeeper's tickTime in milliseconds. Session time-outs are between 2 and 20
+                times this.
+            command_prefix: A command that starts the server, such as a launcher that ends it with
+                its parent.
+        """
         for what, text in (("host", host), ("directory", os.fspath(data_dir))):
             if not text or not text.isprintable() or (what == "host" and set(text) & set(" []/")):
                 raise UsageError(f"{text!r} cannot be the {what} of a ZooKeeper server")
@@ -80,10 +91,13 @@ class ZooKeeperServer:
         return f"zk+hierarchical://{self.address}{root}"
 
     def start(self) -> None:
-        """Returns once this very process answers clients. `StartError` otherwise, and then nothing
-        is left running."""
+        """Start the server, and return when it answers clients.
+
+        Raises:
+            StartError: The server did not start. Nothing is left running.
+        """
         if self._process is not None:
-            raise StartError("the ZooKeeper server is running already")
+            raise StartError("the ZooKeeper server is already running")
         java = _java()
         options = [f"-Xmx{HEAP_MB}m", "-XX:+UseSerialGC", "-cp", _class_path(), _MAIN]
         command = [*self._command_prefix, java, *options]
@@ -106,7 +120,10 @@ class ZooKeeperServer:
             raise
 
     def stop(self) -> None:
-        """SIGTERM, then SIGKILL. Safe to call twice; what clients were told is on the disk."""
+        """Stop the server with SIGTERM, then with SIGKILL. Repeated calls do nothing.
+
+        Everything that the server confirmed to clients is on the disk.
+        """
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
@@ -120,7 +137,7 @@ class ZooKeeperServer:
             self._lock = None
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """The exit status once the server ends by itself; None after the time-out."""
+        """Return the exit status when the server ends by itself, or None after the time-out."""
         if self._process is None:
             return None
         try:
@@ -143,14 +160,14 @@ class ZooKeeperServer:
     # -- starting -----------------------------------------------------------------------------
 
     def _take_lock(self) -> None:
-        """Two servers on one directory would destroy each other's data."""
+        """Lock the directory. Two servers in one directory would destroy each other's data."""
         self._lock = (self.data_dir / "quire.lock").open("ab")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StartError(
-                f"a ZooKeeper server is running in {self.data_dir} already",
-                remedy="Use that one, or another directory",
+                f"another ZooKeeper server is already running in {self.data_dir}",
+                remedy="Use that server, or another directory",
             ) from None
 
     def _launch(self, command: list[str]) -> None:
@@ -175,7 +192,10 @@ class ZooKeeperServer:
             )
 
     def _wait_until_it_answers(self, *, last: bool) -> bool:
-        """False: it ended, perhaps because its port was taken, and another one may be tried."""
+        """Return True when the server answers.
+
+        Return False if it ended because its port was taken, and another port may be tried.
+        """
         assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
@@ -196,7 +216,7 @@ class ZooKeeperServer:
         )
 
     def _answers(self) -> bool:
-        """Whether the server at the port is ours: it names our directory."""
+        """Return whether the server at the port is ours, by the directory that it names."""
         try:
             address = (self.host, self.port)
             with socket.create_connection(address, _ANSWER_TIMEOUT_S) as connection:
@@ -222,13 +242,14 @@ def _java() -> str:
     found = found or shutil.which("java")
     if found is None:
         raise StartError(
-            "no Java was found", remedy="Install Java 17 or later, or set JAVA_HOME to it"
+            "Java was not found",
+            remedy="Install Java 17 or later, or set JAVA_HOME to its directory",
         )
     return found
 
 
 def _class_path() -> str:
-    """PySpark's jars, found without importing PySpark."""
+    """Return the path of PySpark's jars, which are found without importing PySpark."""
     spec = importlib.util.find_spec("pyspark")
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     for place in places:

@@ -1,16 +1,16 @@
 """The metadata store in ZooKeeper, in Apache BookKeeper's layout (metadata spec, section 1).
 
-| path below the ledgers root      | content                                       |
-|----------------------------------|-----------------------------------------------|
-| `LAYOUT`, `INSTANCEID`           | arrangement of ledgers, identity              |
-| `available/<id>`, `.../readonly` | ephemeral: who is there (`zookeeper_bookies`) |
-| `cookies/<id>`                   | cookies (`zookeeper_values`)                  |
-| `idgen`, `idgen-long`            | new ledger ids (`zookeeper_ids`)              |
-| `00/0001/L2345`, ...             | ledger metadata (`zookeeper_ledgers`)         |
+| path below the ledgers root      | content                                          |
+|----------------------------------|--------------------------------------------------|
+| `LAYOUT`, `INSTANCEID`           | the ledger manager and the id of the cluster     |
+| `available/<id>`, `.../readonly` | ephemeral registrations of bookies (`bookies`)   |
+| `cookies/<id>`                   | cookies (`values`)                               |
+| `idgen`, `idgen-long`            | the source of ledger ids (`ids`)                 |
+| `00/0001/L2345`, ...             | ledger metadata (`ledgers`)                      |
 
-Quire's own values lie outside: below `/quire` + the root; the tree (`zookeeper_tree`) wherever its
-paths say. Operations are repeated over lost
-connections for at most `OPERATION_TIMEOUT_S`.
+Quire's own values are outside of the root, below `/quire` + the root. The tree (`tree`) has nodes
+at the paths that its callers choose. An operation is repeated after lost connections for at most
+`OPERATION_TIMEOUT_S`.
 """
 
 from __future__ import annotations
@@ -76,6 +76,11 @@ _CTOKEN_FORMAT_MIN = 3
 
 
 class ZooKeeperStore:
+    """A metadata store in ZooKeeper.
+
+    `quire.metadata.interface.MetadataStore` documents the calls.
+    """
+
     def __init__(
         self,
         where: MetadataURI,
@@ -120,8 +125,13 @@ class ZooKeeperStore:
         operation_timeout_s: float = OPERATION_TIMEOUT_S,
         options: ZooKeeperOptions | None = None,
     ) -> ZooKeeperStore:
-        """See `open_metadata`. `MetadataUnavailableError` if no server answers in time. Without
-        `options` we are nobody in particular: the environment is not looked at."""
+        """Connect to a store. See `open_metadata`.
+
+        Without `options` the client has no identity; the environment is not used.
+
+        Raises:
+            MetadataUnavailableError: No server answered in time.
+        """
         connection = await ZooKeeperConnection.connect(
             where.servers,
             session_timeout_ms=session_timeout_ms,
@@ -166,9 +176,9 @@ class ZooKeeperStore:
                 )
             except NodeExistsError:
                 whole = await self._zk.exists(self._root.at("LAYOUT")) is not None
-                state = "" if whole else ", but without a LAYOUT: it is no complete cluster"
+                state = "" if whole else ", but has no LAYOUT, so it is not a complete cluster"
                 raise KeyExistsError(
-                    f"{self._root} exists already{state}", remedy="Use it, or choose another root"
+                    f"{self._root} already exists{state}", remedy="Use it, or choose another root"
                 ) from None
             return instance_id
 
@@ -180,13 +190,14 @@ class ZooKeeperStore:
         factory = layout.FACTORIES.get(ledger_manager)
         if factory is None:
             raise UsageError(
-                f"{ledger_manager!r} is no ledger manager: use one of {', '.join(layout.FACTORIES)}"
+                f"{ledger_manager!r} is not a ledger manager: use one of "
+                f"{', '.join(layout.FACTORIES)}"
             )
         if self._factory not in (None, factory):
             raise UsageError(
-                f"the ledger manager {ledger_manager} is asked for, but the metadata URI "
-                f"{self.uri} names another",
-                remedy="Use zk:// in the URI",
+                f"the ledger manager {ledger_manager} cannot be used: the metadata URI "
+                f"{self.uri} names another one",
+                remedy="Use zk:// in the URI, or name the same ledger manager in both places",
             )
         return factory
 
@@ -201,7 +212,7 @@ class ZooKeeperStore:
             (path, b"", Access.SHARED) for path in parents if await self._zk.exists(path) is None
         ]
         if stat is None or stat.children:
-            # A root with children is somebody's: making it fails, and all with it.
+            # A root with children is in use. Creating it fails, and with it the whole transaction.
             nodes.append((root.path, b"", Access.OWN))
         return [
             *nodes,
@@ -300,7 +311,7 @@ class ZooKeeperStore:
         payload = encode_address(address)
         bookie_id = address.bookie_id
         if bookie_id in self._withdrawing:
-            # An attempt that failed: what clears up behind it must not meet the new node.
+            # An earlier attempt failed. Its clean-up must not delete the new node.
             await asyncio.wait([self._withdrawing[bookie_id]])
             self._withdrawing.pop(bookie_id, None)
         known = self._registrations.get(bookie_id)

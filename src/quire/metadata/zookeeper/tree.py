@@ -1,4 +1,4 @@
-"""The tree in ZooKeeper: its nodes are znodes at the same paths, wherever the ledgers root is."""
+"""The tree in ZooKeeper. Its nodes are znodes at the same paths, wherever the ledgers root is."""
 
 from __future__ import annotations
 
@@ -44,19 +44,21 @@ from quire.metadata.zookeeper.watch import ZooKeeperWatch
 V = TypeVar("V")
 
 DELETE_ATTEMPTS_MAX = 100
-"""Of one `delete_tree` against others that change what it deletes."""
+"""The number of attempts of one `delete_tree` while others change what it deletes."""
 
 LOOK_ATTEMPTS_MAX = 100
-"""Of one look at a node that others delete and create again and again."""
+"""The number of attempts to read a node that others delete and create repeatedly."""
 
 LISTED_AT_ONCE = 100
-"""Nodes whose children are asked for together."""
+"""The number of nodes whose children are listed concurrently."""
 
 _OWN = "zookeeper"
-"""Below '/': ZooKeeper's own."""
+"""The node below '/' that ZooKeeper reserves for itself."""
 
 
 class ZooKeeperTree:
+    """The tree of a ZooKeeper store. `quire.metadata.tree.Tree` documents the calls."""
+
     def __init__(self, root: ZooKeeperRoot, tasks: TaskSet, check_open: Callable[[], None]) -> None:
         self._root = root
         self._zk = root.zk
@@ -89,7 +91,7 @@ class ZooKeeperTree:
         async def work(again: bool) -> bool:
             if await self._zk.exists(path) is not None:
                 return True
-            await self._zk.sync(path)  # the server asked may lag behind whoever has just made it
+            await self._zk.sync(path)  # the server may lag behind a process that just created it
             return await self._zk.exists(path) is not None
 
         return await self._root.do(f"look for {path}", work, check=False)
@@ -135,7 +137,9 @@ class ZooKeeperTree:
                     todo.append(parent_of(each))
                 except BelowEphemeralError:
                     raise below_ephemeral(Create(each)) from None
-            raise MetadataError(f"{path} could not be created: its parents vanish again and again")
+            raise MetadataError(
+                f"{path} could not be created: others delete its parents repeatedly"
+            )
 
         await self._root.do(f"make {path}", work, check=False)
 
@@ -150,13 +154,16 @@ class ZooKeeperTree:
                         await self._zk.commit(operations)
                     return
                 except (NoNodeError, NodeNotEmptyError):
-                    continue  # others create or delete below it at the same time
+                    continue  # others create or delete nodes below it at the same time
             raise MetadataError(f"{path} could not be deleted: others create nodes below it")
 
         await self._root.do(f"delete {path} with all below it", work, check=False)
 
     async def _below(self, path: str) -> list[str]:
-        """`path` and all below it, each behind what is below it; nothing if it is missing."""
+        """Return `path` and everything below it, children before parents.
+
+        The result is empty if the node does not exist.
+        """
         found: list[str] = []
         level = [path]
         while level:
@@ -214,7 +221,7 @@ class ZooKeeperTree:
                 except NoNodeError:
                     if await self._zk.exists(path, notify) is None:
                         return None
-            raise NodeError(f"{path} comes and goes")
+            raise NodeError(f"{path} is deleted and created repeatedly")
 
         def deliver(found: V | None) -> bool:
             nonlocal first, seen
@@ -244,7 +251,7 @@ def _names(path: str, names: Iterable[str]) -> list[str]:
 
 
 def _deletions(paths: Iterable[str]) -> Iterator[list[Operation]]:
-    """In commits of a size that ZooKeeper takes."""
+    """Yield the deletions in commits that ZooKeeper accepts."""
 
     def size_of(path: str) -> int:
         return len(path.encode()) + OPERATION_BYTES

@@ -1,14 +1,14 @@
 """Nodes with a version in ZooKeeper: cookies, and Quire's own values.
 
-Values lie below `/quire` + the ledgers root, outside of what Apache's tools look at. The top node
-holds the cluster's instance id: the values of an earlier cluster on the same root name ledgers that
-are not those of today, and are refused.
+Values are stored below `/quire` + the ledgers root, where Apache's tools do not read. The top node
+contains the cluster's instance id. The values of an earlier cluster on the same root are refused,
+because the ledgers that they name are not those of the present cluster.
 
-| payload           | meaning                                                            |
-|-------------------|--------------------------------------------------------------------|
-| empty             | no value: only a parent of others                                  |
-| '=' + data        | the value `data`, which may itself be empty                        |
-| '#' + mark + data | the same, with 8 random bytes that the writer knows its write by   |
+| payload           | meaning                                                               |
+|-------------------|-----------------------------------------------------------------------|
+| empty             | no value: the node is only the parent of others                       |
+| '=' + data        | the value `data`, which may be empty                                  |
+| '#' + mark + data | the same, with 8 random bytes by which a writer recognises its write  |
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _PLAIN = b"="
 _MARKED = b"#"
 _MARK_BYTES = 8
 _ATTEMPTS_MAX = 100
-"""Of one change against others that change the same node in between."""
+"""The number of attempts to change a node that others change at the same time."""
 
 
 class Cookies:
-    """`<root>/cookies/<bookie id>`."""
+    """The cookies of a cluster, at `<root>/cookies/<bookie id>`."""
 
     def __init__(self, root: ZooKeeperRoot) -> None:
         self._root = root
@@ -64,7 +64,7 @@ class Cookies:
             except NodeExistsError:
                 if again and await _holds(self._root, path, data, 0):
                     return 0
-                raise KeyExistsError(f"{what} exists already") from None
+                raise KeyExistsError(f"{what} already exists") from None
 
         async def update(again: bool) -> int:
             assert version is not None
@@ -116,7 +116,7 @@ class Cookies:
 
 
 class Values:
-    """`/quire<root>/<key>/<key>...`."""
+    """Quire's own values, at `/quire<root>/<key>/<key>...`."""
 
     def __init__(self, root: ZooKeeperRoot, rng: random.Random) -> None:
         self._root = root
@@ -152,13 +152,13 @@ class Values:
                     pass
                 try:
                     there, stat = await self._root.zk.get(path)
-                    if not there:  # only a parent of others: it becomes a value as well
+                    if not there:  # it is only a parent of others, and becomes a value as well
                         return (await self._root.zk.set(path, payload, stat.version)).version
                 except (NoNodeError, BadVersionError):
                     continue
                 if there == payload:
-                    return stat.version  # our own, whose answer was lost
-                error = KeyExistsError(f"{what} exists already")
+                    return stat.version  # this is our own write, whose response was lost
+                error = KeyExistsError(f"{what} already exists")
                 error.outcome_known = not again or stat.version == 0
                 raise error
             raise conflict(what, 0)
@@ -168,7 +168,7 @@ class Values:
             if not await self._base_exists():
                 raise _no_value(key)
             if version == 0 and await _holds(self._root, path, b"", 0):
-                raise _no_value(key)  # a parent of others, as it was made: not ours to change
+                raise _no_value(key)  # it is only a parent of others
             try:
                 return (await self._root.zk.set(path, payload, version)).version
             except NoNodeError:
@@ -179,7 +179,7 @@ class Values:
                 except NoNodeError:
                     raise _no_value(key) from None
                 if there == payload:
-                    return stat.version  # our own, whose answer was lost
+                    return stat.version  # this is our own write, whose response was lost
                 if not there:
                     raise _no_value(key) from None
                 unknown = again and stat.version > version + 1
@@ -236,8 +236,10 @@ class Values:
         return "/".join((self._base, *key))
 
     async def _in_use(self, path: str) -> bool:
-        """Whether a node is a value or a parent of some: parents are left empty by a process that
-        ends between two steps."""
+        """Return whether a node is a value or the parent of one.
+
+        A process that ends between two steps may leave an empty parent behind.
+        """
         try:
             payload, stat = await self._root.zk.get(path)
         except NoNodeError:
@@ -256,19 +258,24 @@ class Values:
                 return
 
     async def refuse_leftovers(self) -> None:
-        """`KeyExistsError` if there are values although the cluster is yet to be made."""
+        """Raise KeyExistsError if there are values although the cluster does not exist yet."""
         try:
             owner, _ = await self._root.zk.get(self._base)
         except NoNodeError:
             return
-        if owner:  # empty: only a parent of another cluster's values
+        if owner:  # without content it is only a parent of another cluster's values
             raise KeyExistsError(
-                f"{self._base} holds the values of an earlier cluster ({owner!r})",
+                f"no cluster was created: {self._base} contains the values of an earlier cluster "
+                f"({owner!r})",
                 remedy=self._remove_remedy(),
             )
 
     async def _base_exists(self) -> bool:
-        """Whether there are values; `MetadataError` if they are another cluster's."""
+        """Return whether there are values of this cluster.
+
+        Raises:
+            MetadataError: The values belong to another cluster.
+        """
         if self._base_checked:
             return True
         try:
@@ -278,7 +285,7 @@ class Values:
         instance_id = await read_instance_id(self._root)
         if owner.decode(errors="replace") != instance_id:
             if not owner:
-                return False  # only a parent so far
+                return False  # it is only a parent so far
             raise MetadataError(
                 f"the values below {self._base} belong to the earlier cluster {owner!r}, not to "
                 f"{instance_id!r}",
@@ -289,10 +296,10 @@ class Values:
 
     def _remove_remedy(self) -> str:
         return (
-            f"The node {self._base} holds the id of that cluster. If its nodes below the ledgers "
-            "root are lost, restore ZooKeeper's data (docs/guides/disaster-recovery.md); for a new "
-            "cluster take another root. Only where nobody needs the datasets and streams of the "
-            f"earlier one: `deleteall {self._base}` in ZooKeeper's command line"
+            f"The node {self._base} contains the id of that cluster. If its nodes below the "
+            "ledgers root are lost, restore ZooKeeper's data (docs/guides/disaster-recovery.md). "
+            "For a new cluster use another root. Only if nobody needs the datasets and streams of "
+            f"the earlier cluster, run `deleteall {self._base}` in ZooKeeper's command line"
         )
 
     async def _make_base(self) -> None:
@@ -305,25 +312,31 @@ class Values:
             except NodeExistsError:
                 await self._claim_base(instance_id)
             except NoNodeError:
-                # Other clusters, with other identities, may have their values below these.
+                # Other clusters, with other identities, may have their values below these nodes.
                 await self._root.make(self._base.rpartition("/")[0], Access.SHARED)
                 continue
             if await self._base_exists():
                 return
-        raise MetadataError(f"{self._base} could not be created")
+        raise MetadataError(
+            f"{self._base} could not be created: others changed it {PARENT_ATTEMPTS_MAX} times",
+            remedy="Try again",
+        )
 
     async def _claim_base(self, instance_id: str) -> None:
-        """Mark the node as ours where it was only a parent of another cluster's values."""
+        """Write our instance id into the top node if it has none.
+
+        It was then only a parent of another cluster's values.
+        """
         try:
             owner, stat = await self._root.zk.get(self._base)
             if not owner:
                 await self._root.zk.set(self._base, instance_id.encode(), stat.version)
         except (NoNodeError, BadVersionError):
-            pass  # the caller looks again
+            pass  # the caller reads the node again
 
 
 async def read_instance_id(root: ZooKeeperRoot) -> str:
-    """'' where the cluster has none."""
+    """Return the instance id of the cluster, or '' if it has none."""
     try:
         data, _ = await root.zk.get(root.at("INSTANCEID"))
     except NoNodeError:
@@ -333,7 +346,7 @@ async def read_instance_id(root: ZooKeeperRoot) -> str:
 
 
 async def _holds(root: ZooKeeperRoot, path: str, data: bytes, version: int | None) -> bool:
-    """Whether the node has this content, at this version (None: at any)."""
+    """Return whether the node has this content and this version (None: any version)."""
     try:
         there, stat = await root.zk.get(path)
     except NodeError:
@@ -346,7 +359,9 @@ def _value_of(payload: bytes, key: Sequence[str]) -> bytes:
         return payload[len(_MARKED) + _MARK_BYTES :]
     if payload.startswith(_PLAIN):
         return payload[len(_PLAIN) :]
-    raise MetadataError(f"the value {'/'.join(key)} is of a form that is not known")
+    raise MetadataError(
+        f"the value {'/'.join(key)} has an unknown form: it begins with neither '=' nor '#'"
+    )
 
 
 def _no_value(key: Sequence[str]) -> NoSuchKeyError:

@@ -1,7 +1,9 @@
-"""Watches in ZooKeeper: its own fire once and are lost with the connection.
+"""Watches in ZooKeeper that survive lost connections.
 
-A watch here is one task: look and set ZooKeeper's watches, deliver, wait for one of them to fire or
-for a reconnection, look again. Nothing is missed: what changes while it looks makes it look again.
+ZooKeeper's own watches fire once and are lost with the connection. A watch here is a task with a
+loop: it reads and sets ZooKeeper's watches, delivers what it read, and waits until one of them
+fires or the connection is replaced. No change is missed, because a change during the read causes
+another read.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ from quire.metadata.zookeeper.root import ZooKeeperRoot
 T = TypeVar("T")
 
 BACKOFF = Backoff(1.0, 1.0)
-"""After an error, such as a cluster that is not initialised yet."""
+"""The pause after an error, such as a cluster that is not initialised yet."""
 
 
 class ZooKeeperWatch(WatchHandle, Generic[T]):
-    """`look` reads and sets watches that call its argument. `deliver` gets what it read, and says
-    whether to go on."""
+    """A watch that calls `deliver` with each value that `look` returns.
+
+    `look` reads, and sets ZooKeeper watches that call its argument. `deliver` returns whether the
+    watch continues.
+    """
 
     def __init__(
         self,
@@ -63,11 +68,11 @@ class ZooKeeperWatch(WatchHandle, Generic[T]):
                 return
             except (MetadataError, NodeError) as error:
                 if not failing:
-                    logger.warning("a watch waits: %s", error)
+                    logger.warning("a watch cannot read the metadata and tries again: %s", error)
                 failing = True
                 await retry.pause()
                 continue
-            # From the loop, so that an error in the caller's callback is not ours.
+            # Called from the event loop, so that an error in the callback does not end the watch.
             asyncio.get_running_loop().call_soon(self._deliver_unless_closed, found)
             await self._dirty.wait()
 

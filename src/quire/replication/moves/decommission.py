@@ -50,6 +50,7 @@ from quire.replication.moves.recover import (
     RecoverResult,
     check_bookie,
     moves_of,
+    not_known,
     take_out_of,
     with_unread,
 )
@@ -127,14 +128,10 @@ async def decommission(
         await check_bookie(client, bookie, even_if_alive=True)
     unread = Unread()
     moves = await moves_of(client, bookie, unread, password=options.password, progress=progress)
+    if cookie is None and order is None and not alive and not moves:
+        raise not_known(bookie, len(unread))
     if dry_run:
         return Decommissioned(with_unread(RecoverResult(bookie, True, tuple(moves)), unread), alive)
-    if cookie is None and order is None and not alive and not moves:
-        but = f" (the metadata of {unread} cannot be read)" if unread else ""
-        raise UsageError(
-            f"bookie {bookie} is not known: no ledger names it{but}, and it has no cookie",
-            remedy="`quire cluster bookies` lists the registered bookies",
-        )
     await check_not_back(client.metadata)
     if order is None or order.value.what is not What.RETIRED:
         await job.drain(Order(What.DRAIN, now_ms(), owner), order)

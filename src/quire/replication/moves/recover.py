@@ -16,8 +16,9 @@ from typing import Any, Protocol
 
 from quire._runtime.suggest import did_you_mean
 from quire._runtime.tasks import each, pages
+from quire._runtime.units import counted
 from quire.client import Client
-from quire.errors import NoSuchLedgerError, QuireError, UsageError
+from quire.errors import NoSuchKeyError, NoSuchLedgerError, QuireError, UsageError
 from quire.metadata.ledgers.unreadable import UNREADABLE, Unread
 from quire.replication.autorecovery.settings import OPEN_GRACE_S, PARALLEL
 from quire.replication.budget import Budget
@@ -202,6 +203,29 @@ async def check_known(client: Client, bookie: str) -> None:
         raise UsageError(f"bookie {bookie} is not known", remedy=hint)
 
 
+async def refuse_unknown(client: Client, bookie: str, unread: int) -> None:
+    """Raise UsageError if the cluster does not know this bookie, which no ledger names.
+
+    The bookie is known if it is registered or has a cookie. `unread` is the number of ledgers whose
+    metadata cannot be read, and which may name it. Raises MetadataError.
+    """
+    if (await client.bookies()).find(bookie) is not None:
+        return
+    try:
+        await client.metadata.read_cookie(bookie)
+    except NoSuchKeyError:
+        raise not_known(bookie, unread) from None
+
+
+def not_known(bookie: str, unread: int) -> UsageError:
+    """Return the error for a bookie without a cookie that no ledger names."""
+    but = f" (the metadata of {counted(unread, 'ledger')} cannot be read)" if unread else ""
+    return UsageError(
+        f"bookie {bookie} is not known: no ledger names it{but}, and it has no cookie",
+        remedy="`quire cluster bookies` lists the registered bookies",
+    )
+
+
 def not_tried(ledger_id: int) -> LedgerResult:
     return LedgerResult(ledger_id, LedgerOutcome.FAILED, reason="not tried")
 
@@ -300,6 +324,8 @@ async def recover_bookie(
     await check_bookie(client, bookie, even_if_alive=False)
     unread = Unread()
     moves = await moves_of(client, bookie, unread, password=options.password, progress=progress)
+    if not moves:
+        await refuse_unknown(client, bookie, len(unread))
     if dry_run:
         return with_unread(RecoverResult(bookie, True, tuple(moves)), unread)
     done = await take_out_of(client, locks, bookie, moves, options=options, progress=progress)

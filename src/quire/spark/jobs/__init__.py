@@ -1,10 +1,10 @@
 """Jobs on Spark, as functions. The command `quire pipeline` runs the same jobs.
 
-`docs/guides/pipelines.md` is the guide, and `docs/reference/pipelines.md` lists the options.
-
     from quire.spark.jobs import ClusterOptions, offload
     cluster = ClusterOptions("zk+hierarchical://zk:2181/ledgers")
     result = offload(spark, cluster, "/shop", "orders", "/archive")
+
+`docs/guides/pipelines.md` is the guide, and `docs/reference/pipelines.md` lists the options.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WHERE = {
     "ProgressCallback": "tasks",
     "silent": "tasks",
 }
-"""The module of each name. It is imported when the name is first used."""
+"""The module of each name, which is imported when the name is used."""
 
 __all__ = [
     "ClusterOptions",
@@ -63,8 +63,11 @@ __all__ = [
 
 
 class _Jobs(ModuleType):
-    """A module whose attributes are the jobs, even after a submodule with the same name was
-    imported. (Python sets a submodule as an attribute of its package.)"""
+    """A package whose names refer to the jobs, whatever was imported first.
+
+    Importing a submodule sets it as an attribute of its package, and most jobs have the name of
+    their module.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, ModuleType) and _WHERE.get(name) == name:

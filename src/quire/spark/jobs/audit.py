@@ -1,12 +1,12 @@
-"""Every replica of every entry, read from the bookie that should have it, and compared.
+"""The job `audit`: every replica of every entry is read from its bookie, and compared.
 
-A first pass reads: each task one bookie; its answer is a sum for each block of entries. Blocks
-whose replicas have different sums are read again from all their bookies, and compared entry by
-entry. Findings are checked against the metadata once more in the end: what was deleted, or moved
-away, while the audit ran is not one.
+A first pass reads. Each of its tasks reads one bookie, and answers with a checksum for each block
+of entries. Blocks whose replicas have different checksums are read again from all their bookies,
+and compared entry by entry. Finally, the findings are checked against the metadata once more,
+because what was deleted or moved during the audit is not a finding.
 
-The pieces are those of `quire.replication.audit.pieces`; what counts as wrong, and as what, is in
-`quire.core.replicas`.
+`quire.replication.audit.pieces` defines the pieces, and `quire.core.replicas` defines the kinds of
+findings.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 NAMESPACE = "/streams"
 DEFAULT_SLOTS = 4
-"""Tasks at once, where Spark does not say."""
+"""The assumed number of concurrent tasks if Spark does not tell it."""
 SCHEMA = "ledger bigint, first bigint, last bigint, bookie string, kind string, detail string"
 
 Work = Callable[[Client, Piece, bytes], Coroutine[Any, Any, Piece]]
@@ -47,18 +47,23 @@ Work = Callable[[Client, Piece, bytes], Coroutine[Any, Any, Piece]]
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
+    """The result of an audit."""
+
     ledgers: int
-    """That were looked at."""
+    """The number of ledgers that were audited."""
     entries: int
-    """Replicas of entries that were read and are right."""
+    """The number of replicas of entries that were read and are correct."""
     bytes: int
-    """Their payload."""
+    """The payload bytes of these replicas."""
     findings: tuple[Finding, ...]
-    """By ledger, bookie and entry. After a repair: what was found before it."""
+    """The findings by ledger, bookie and entry, as they were before a repair."""
     repair: RepairResult | None = None
+    """The result of the repair, if there was one."""
     unreadable: tuple[str, ...] = ()
-    """The ledgers and streams whose metadata could not be read, with the reasons. They were not
-    audited; all others were."""
+    """The ledgers and streams whose metadata could not be read, with the reasons.
+
+    They were not audited. All others were.
+    """
 
     @property
     def clean(self) -> bool:
@@ -67,12 +72,18 @@ class AuditResult:
 
     @property
     def kinds(self) -> dict[str, int]:
-        """How many findings there are of each kind."""
+        """The number of findings of each kind."""
         return dict(sorted(Counter(one.kind.value for one in self.findings).items()))
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """The findings: ledger, first, last, bookie, kind, detail. Of what the bookie should hold
-        of entries first..last, all is like this."""
+        """Return the findings as a DataFrame: ledger, first, last, bookie, kind, detail.
+
+        A row applies to everything that the bookie should hold of the entries from `first` to
+        `last`.
+
+        Args:
+            spark: The session that creates the DataFrame.
+        """
         rows = [
             (one.ledger, one.first, one.last, one.bookie, one.kind.value, one.detail)
             for one in self.findings
@@ -80,6 +91,7 @@ class AuditResult:
         return spark.createDataFrame(rows, SCHEMA)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the result as the command prints it."""
         return {
             "ledgers": self.ledgers,
             "entries": self.entries,
@@ -103,21 +115,38 @@ def audit(
     repair: bool = False,
     progress: ProgressCallback = silent,
 ) -> AuditResult:
-    """Read every replica of the ledgers with these ids, of the streams of `namespace` whose names
-    match the pattern `streams`, or of all ledgers of the cluster. Open ledgers are read up to what
-    is acknowledged; they stay open.
+    """Read every replica of some or all ledgers, and compare the replicas.
 
-    `bytes_per_second_per_bookie` bounds what is read of a bookie (and, with `repair`, what is
-    written by each task). With `repair` what was found is written back from replicas that are right
-    (see `repair_findings`). Without it nothing is changed.
+    Open ledgers are read up to what is acknowledged, and stay open. Without `repair` nothing is
+    changed. If the call is interrupted, it leaves nothing behind, but a repair may be incomplete.
 
-    Raises UsageError, NoSuchLedgerError for an id that is given and is not there, JobError, and
-    MetadataUnavailableError. Interrupted it leaves nothing behind; a repair may be done in part.
+    Args:
+        spark: The session that runs the tasks.
+        cluster: The cluster.
+        ledgers: The ids of the ledgers to audit. By default all ledgers of the cluster are audited.
+        streams: A pattern. The ledgers of the streams whose names match it are audited.
+        namespace: The namespace of these streams.
+        bytes_per_second_per_bookie: A limit on what is read from a bookie. With `repair` it also
+            limits what each task writes.
+        repair: Whether to write back what was found, from correct replicas (see `repair_findings`).
+        progress: A function that receives the progress.
+
+    Returns:
+        What was read and found.
+
+    Raises:
+        UsageError: An argument is not valid.
+        NoSuchLedgerError: One of `ledgers` does not exist.
+        NoSuchStreamError: No stream matches `streams`.
+        JobError: Spark failed.
+        MetadataUnavailableError: The metadata store does not answer.
     """
     if ledgers is not None and streams is not None:
         raise UsageError("ledgers and streams exclude each other: audit one, then the other")
     if bytes_per_second_per_bookie is not None and bytes_per_second_per_bookie <= 0:
-        raise UsageError("a bound of 0 bytes per second would let the audit wait for ever")
+        raise UsageError(
+            "bytes_per_second_per_bookie must be more than 0, or the audit would wait forever"
+        )
     rate = bytes_per_second_per_bookie
     wanted, unread_streams = _wanted(cluster, ledgers, streams, namespace)
     record = Audit()
@@ -140,7 +169,7 @@ def audit(
 def _wanted(
     cluster: ClusterOptions, ledgers: Iterable[int] | None, streams: str | None, namespace: str
 ) -> tuple[list[int], list[str]]:
-    """The ledgers, and the streams that could not be read."""
+    """Return the ledgers to audit, and the streams that could not be read."""
     if ledgers is not None:
         return sorted(set(ledgers)), []
     with cluster.client() as client:
@@ -158,8 +187,10 @@ def _read_all(
     progress: ProgressCallback,
     unread: dict[int, str],
 ) -> list[Finding]:
-    """Audit the wanted ledgers, and return the findings. `unread` receives the ledgers that could
-    not be read, with the reasons."""
+    """Audit the wanted ledgers, and return the findings.
+
+    `unread` receives the ledgers that could not be read, with the reasons.
+    """
 
     def run(
         pieces: Sequence[Piece], do: Work, what: str, told: ProgressCallback = progress
@@ -198,7 +229,7 @@ def _task(cluster: ClusterOptions, do: Work) -> Callable[[Piece], Piece]:
 
 
 class _Turn:
-    """The progress of one turn, as part of the whole."""
+    """The progress of one turn as a part of the whole."""
 
     def __init__(self, progress: ProgressCallback, before: int, total: int) -> None:
         self._progress, self._before, self._total = progress, before, total
@@ -208,7 +239,7 @@ class _Turn:
 
 
 def slots(spark: SparkSession) -> int:
-    """How many tasks run at once."""
+    """Return the number of tasks that run at once."""
     if not hasattr(spark, "_jsc"):  # Spark Connect
         return DEFAULT_SLOTS
     return max(int(spark.sparkContext.defaultParallelism), 1)
@@ -217,8 +248,10 @@ def slots(spark: SparkSession) -> int:
 async def stream_ledgers(
     client: Client, namespace: str, pattern: str, password: bytes
 ) -> tuple[list[int], list[str]]:
-    """Return the ledgers of the matching streams of `namespace`, and the streams that could not be
-    read, with the reasons. Raises NoSuchStreamError if none matches."""
+    """Return the ledgers of the matching streams, and the streams that could not be read.
+
+    The latter have their reasons. Raises NoSuchStreamError if no stream of `namespace` matches.
+    """
     unread: list[str] = []
     async with await open_namespace(client, namespace, password=password) as streams:
         names = [name for name in await streams.streams() if fnmatchcase(name, pattern)]
@@ -231,7 +264,7 @@ async def stream_ledgers(
             except MetadataUnavailableError:
                 raise
             except NoSuchStreamError:
-                return []  # deleted since it was listed
+                return []  # the stream was deleted since it was listed
             except MetadataError as error:
                 unread.append(f"stream {name}: {error}")
                 return []

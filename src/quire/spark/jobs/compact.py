@@ -1,9 +1,10 @@
-"""A keyed stream to the latest record of each key: as a table, or as another stream.
+"""The job `compact`: from a keyed stream to the latest record of each key, as a table or a stream.
 
-A table is a directory of versions (`versions`). Each holds the whole table and the position up to
-which the stream is in it; a run reads the former version and what came since, and adds the next
-one. Another stream gets, with each run, the latest records of the keys that changed, in one
-transaction whose id says from where to where: so the stream itself knows how far it is.
+A table is a directory of versions (`versions`). Each version holds the whole table, and the
+position up to which the table includes the stream. A run reads the former version and the records
+since then, and adds the next version. A target stream gets, with each run, the latest records of
+the keys that changed, in one transaction. The id of the transaction names the positions from which
+and to which the run has read, so the target stream itself tells how far it is.
 
 Records are compared by position (segment, entry, slot), which is the order of the stream.
 """
@@ -49,32 +50,38 @@ TRANSACTION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RecordKey:
-    """What the key of a record is, and what says that the key is gone. One of `field` (of a JSON
-    object: "id", "customer.id" or a path "$['a b']"), `prefix` (the value up to this text) and
-    `sql` (an expression of the stream's columns: "txid", "get_json_object(string(value), ...)")."""
+    """The key of a record, and the mark that removes a key.
+
+    The key is one of `field`, `prefix` and `sql`.
+    """
 
     field: str | None = None
+    """A field of a JSON object: "id", "customer.id" or a path "$['a b']"."""
     prefix: str | None = None
+    """A text up to which the value is the key."""
     sql: str | None = None
+    """An SQL expression of the stream's columns: "txid", "get_json_object(string(value), ...)"."""
     tombstone_field: str | None = None
-    """A record in which this field is missing, or null, removes its key."""
+    """A field. A record in which it is missing or null removes its key."""
     tombstone_sql: str | None = None
-    """A record for which this is true removes its key. With `prefix` and neither of the two: a
-    record with nothing behind the prefix."""
+    """An SQL expression. A record for which it is true removes its key.
+
+    With `prefix` and no tombstone option, a record that ends with the prefix removes its key.
+    """
 
     def __post_init__(self) -> None:
         given = [one for one in (self.field, self.prefix, self.sql) if one]
         if len(given) != 1:
             raise UsageError(
-                "nothing says what the key of a record is"
+                "no option selects the key of a record"
                 if not given
-                else "a key is a field, a prefix or an expression: one of them"
+                else "the key must be only one of a field, a prefix and an expression"
             )
         if self.tombstone_field is not None and self.tombstone_sql is not None:
-            raise UsageError("a tombstone is told by a field or by an expression: one of them")
+            raise UsageError("the tombstone must be either a field or an expression, not both")
 
     def column(self) -> Column:
-        """Of a record of the stream; null: it has none."""
+        """Return the key of a record of the stream, which is null if it has none."""
         from pyspark.sql import functions as f
 
         text = f.col("value").cast("string")
@@ -85,7 +92,7 @@ class RecordKey:
         return f.expr(self.sql or "").cast("string")
 
     def tombstone(self) -> Column | None:
-        """None: nothing removes a key."""
+        """Return whether a record removes its key, or None if no record does."""
         from pyspark.sql import functions as f
 
         text = f.col("value").cast("string")
@@ -104,21 +111,27 @@ def _path(field: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CompactResult:
+    """The result of a run of `compact`."""
+
     stream: str
+    """The name of the stream."""
     target: str
+    """The directory or the stream that holds the latest records."""
     start: str
+    """The position from which this run has read."""
     end: str
-    """The position behind the last record that is in the target."""
+    """The position after the last record that the target includes."""
     records: int
-    """Of the stream that were read."""
+    """The number of records of the stream that were read."""
     rows: int
-    """Of the table now; records that were appended to the stream."""
+    """The number of rows of the table now, or of records appended to the target stream."""
     version: str | None = None
-    """Of the table."""
+    """The name of the table's version, or None for a stream."""
     changed: bool = True
-    """There was something new."""
+    """Whether there was something new."""
 
     def as_json(self) -> dict[str, Any]:
+        """Return the result as the command prints it."""
         return asdict(self)
 
 
@@ -126,10 +139,19 @@ class CompactResult:
 
 
 def latest(frame: DataFrame, key: RecordKey, *, skip_keyless: bool = False) -> DataFrame:
-    """The latest record of each key among rows of the stream source (of one stream): `key`, then
-    the columns of the record. Tombstones are records here: `living` leaves them out.
+    """Return the latest record of each key among rows of one stream.
 
-    A record without key fails the query that uses this, unless it is to be skipped."""
+    Tombstones count as records; `living` removes them.
+
+    Args:
+        frame: Rows of the stream source, of one stream.
+        key: The key of a record.
+        skip_keyless: Whether to skip records without a key. Otherwise such a record fails the
+            query.
+
+    Returns:
+        The column `key`, followed by the columns of the record.
+    """
     from pyspark.sql import functions as f
 
     keyed = frame.withColumn("key", key.column())
@@ -150,17 +172,37 @@ def _newest(keyed: DataFrame) -> DataFrame:
 
 
 def living(frame: DataFrame, key: RecordKey) -> DataFrame:
-    """Without the keys whose latest record removes them."""
+    """Remove the keys whose latest record is a tombstone.
+
+    Args:
+        frame: The result of `latest`.
+        key: The key of a record.
+
+    Returns:
+        The remaining rows.
+    """
     gone = key.tombstone()
     return frame if gone is None else frame.where(~gone)
 
 
 def compacted(spark: SparkSession, directory: str) -> DataFrame:
-    """The table that `compact` keeps in a directory, as it is now: `key`, and the columns of the
-    record. Two later runs of `compact` leave the files of this version where they are."""
+    """Return the present table that `compact` keeps in a directory.
+
+    The files of this version are kept until two later runs of `compact` have ended.
+
+    Args:
+        spark: The session that reads the table.
+        directory: The directory.
+
+    Returns:
+        The column `key`, followed by the columns of the record.
+
+    Raises:
+        UsageError: The directory holds no table.
+    """
     current = Versions(directory).newest()
     if current is None or current.name is None:
-        raise UsageError(f"{directory} holds no compacted stream")
+        raise UsageError(f"the directory {directory} holds no compacted stream")
     return spark.read.parquet(Versions(directory).spark_path(current))
 
 
@@ -180,16 +222,35 @@ def compact(
     skip_keyless: bool = False,
     progress: ProgressCallback = silent,
 ) -> CompactResult:
-    """Bring a table (`to`, a directory or URI of a store), or another stream of the namespace
-    (`to_stream`, which must exist), up to what is acknowledged in `stream` now.
+    """Bring a table or a stream of latest records up to date with a stream.
 
-    What was read before is not read again, unless `full`. On return the new version is durable, and
-    whoever opens the table sees it, or else the former one; a run that is killed leaves the former
-    one, and the next run goes on from there.
+    The run includes everything that is acknowledged now. Records that were read before are not read
+    again, unless `full` is set. On return the new version is durable. A reader of the table sees
+    either the former version or the new one. A run that is killed leaves the former version, and
+    the next run continues.
 
-    UsageError: the target belongs to something else, or was made with another key; StreamGapError:
-    records were truncated before they were read; HistoryError: another run has begun meanwhile.
-    Inside of Spark's errors: what the source and the sink raise, and records without key."""
+    Args:
+        spark: The session that runs the job.
+        cluster: The cluster.
+        stream: The name of the stream.
+        key: The key of a record.
+        to: The directory of the table, as a path or the URI of a store.
+        to_stream: Instead of `to`, a stream of the namespace, which must exist.
+        namespace: The namespace.
+        full: Whether to read the whole stream again.
+        skip_keyless: Whether to skip records without a key. Otherwise such a record fails the job.
+        progress: A function that receives the progress.
+
+    Returns:
+        What was read and written.
+
+    Raises:
+        UsageError: The target belongs to something else, or was made with another key.
+        StreamGapError: Records were truncated before they were read, or another stream has the
+            name.
+        HistoryError: Another run has begun to write to the directory.
+        Exception: An error of Spark, which contains the error of the source or the sink.
+    """
     made = source_of(cluster, stream, key, to, to_stream, namespace)
     if to is not None:
         return _to_table(spark, made, to, full, skip_keyless, progress)
@@ -205,9 +266,9 @@ def source_of(
     to_stream: str | None,
     namespace: str,
 ) -> CompactSource:
-    """UsageError for targets that cannot be."""
+    """Return the stream to be compacted. Raises UsageError for targets that are not valid."""
     if (to is None) == (to_stream is None):
-        raise UsageError("a stream is compacted to a directory, or to another stream: name one")
+        raise UsageError("name either a directory or another stream as the target")
     if to_stream == stream:
         raise UsageError(f"stream {stream} cannot be compacted into itself")
     with cluster.client() as client:
@@ -235,9 +296,9 @@ class CompactSource:
             "stream": stream,
             "key": {name: value for name, value in asdict(key).items() if value is not None},
         }
-        """What a target was made of."""
+        """The properties that a target must have in common with this run."""
         self.life = call(self._life(client.aio))
-        """Another one, if the stream was deleted and made again."""
+        """The life of the stream, which differs if the stream was deleted and created again."""
 
     async def _life(self, aio: Client) -> str:
         async with await open_namespace(
@@ -249,10 +310,12 @@ class CompactSource:
 
     @property
     def id(self) -> str:
+        """The id of the stream and its key in transaction ids."""
         text = json.dumps([self.made_of, self.life], sort_keys=True).encode()
         return hashlib.sha256(text).hexdigest()[:16]
 
     def span(self, since: StreamOffset | None) -> CompactSpan:
+        """Return what a run reads."""
         with self.cluster.client() as client:
             return call(self._span(client.aio, since))
 
@@ -268,6 +331,7 @@ class CompactSource:
                 view.close()
 
     def rows(self, spark: SparkSession, span: CompactSpan) -> DataFrame:
+        """Return the records of a span."""
         reader = spark.read.format("quire").options(**self.cluster.options())
         return reader.options(
             namespace=self.namespace,
@@ -280,7 +344,7 @@ class CompactSource:
 
 @dataclass(frozen=True, slots=True)
 class CompactSpan:
-    """What a run reads."""
+    """The part of the stream that a run reads."""
 
     start: DLSN
     end: StreamOffset
@@ -288,6 +352,7 @@ class CompactSpan:
 
     @property
     def empty(self) -> bool:
+        """Whether there is nothing new."""
         return self.end.position <= self.start
 
 
@@ -310,9 +375,10 @@ async def _span(view: StreamView, since: StreamOffset | None) -> CompactSpan:
 
 
 def remade(stream: str) -> StreamGapError:
+    """Return the error for a stream that was deleted and created again."""
     return StreamGapError(
-        f"stream {stream} is not the one that was compacted: it was deleted and made again",
-        remedy="Compact it anew (full), or to another target",
+        f"stream {stream} is not the one that was compacted: it was deleted and created again",
+        remedy="Compact it completely again (full), or to another target",
     )
 
 
@@ -336,7 +402,8 @@ def _to_table(
     claim = versions.claim()
     if not full and claim.former != former:
         raise UsageError(
-            f"{directory} was compacted meanwhile", remedy="Run it again: it goes on behind that"
+            f"another run has compacted to {directory} meanwhile",
+            remedy="Run the job again: it continues after that",
         )
     frame = latest(source.rows(spark, span), source.key, skip_keyless=skip_keyless)
     if since is not None:
@@ -353,7 +420,10 @@ def _to_table(
 def table_reached(
     source: CompactSource, versions: Versions, directory: str, full: bool
 ) -> tuple[Version | None, StreamOffset | None]:
-    """The newest version, unless it does not count, and how far it is."""
+    """Return the newest version and how far it is.
+
+    With `full` there is none.
+    """
     former = None if full else versions.newest()
     if former is None or former.name is None:
         return former, None
@@ -380,8 +450,8 @@ def _check_made_of(target: str, found: Mapping[str, Any], wanted: Mapping[str, A
     for what, value in wanted.items():
         if found.get(what) != value:
             raise UsageError(
-                f"{target} was compacted with {what} {found.get(what)}, this is {value}",
-                remedy="Choose another target, or compact it anew (full)",
+                f"{target} was compacted with {what} {found.get(what)}, but this run has {value}",
+                remedy="Choose another target, or compact the stream completely again (full)",
             )
 
 
@@ -426,7 +496,7 @@ def _to_stream(
 
 
 def published(source: CompactSource, target: str) -> StreamOffset | None:
-    """How far the target is, by what it remembers of its jobs."""
+    """Return how far the target stream is, according to the jobs that it remembers."""
     found = None
     for name, _, _ in _jobs(source, target):
         told = TRANSACTION.fullmatch(name)
@@ -477,7 +547,7 @@ def _jobs(source: CompactSource, target: str) -> list[tuple[str, int, int]]:
         except QuireError:
             raise
         except (KeyError, ValueError) as error:
-            raise MetadataError(f"what stream {target} remembers cannot be read: {error}") from None
+            raise MetadataError(f"the jobs of stream {target} cannot be decoded: {error}") from None
 
 
 # -- what a dry run reports --------------------------------------------------------------------
@@ -485,16 +555,21 @@ def _jobs(source: CompactSource, target: str) -> list[tuple[str, int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class CompactPreview:
-    """What a run would read."""
+    """The part of the stream that a run would read."""
 
     stream: str
+    """The name of the stream."""
     target: str
+    """The directory or the stream that holds the latest records."""
     start: str
+    """The position from which it would read."""
     end: str
-    """The position up to which it would read: what is acknowledged now."""
+    """The position up to which it would read: the end of what is acknowledged now."""
     records: int
+    """The number of records that it would read."""
 
     def as_json(self) -> dict[str, Any]:
+        """Return the preview as the command prints it."""
         return {"dry_run": True, **asdict(self)}
 
 
@@ -508,8 +583,25 @@ def preview_compact(
     namespace: str = NAMESPACE,
     full: bool = False,
 ) -> CompactPreview:
-    """What `compact` would read with these arguments, without Spark; how many keys that makes is
-    known behind reading only. Nothing is changed. Raises what `compact` raises before it reads."""
+    """Return what `compact` would read with these arguments, without using Spark.
+
+    The number of keys is known only after reading. Nothing is changed.
+
+    Args:
+        cluster: The cluster.
+        stream: The name of the stream.
+        key: The key of a record.
+        to: The directory of the table.
+        to_stream: Instead of `to`, a stream of the namespace.
+        namespace: The namespace.
+        full: Whether the whole stream would be read again.
+
+    Returns:
+        What would be read.
+
+    Raises:
+        QuireError: See `compact`, as far as that is known before reading.
+    """
     made = source_of(cluster, stream, key, to, to_stream, namespace)
     if to is not None:
         _, since = table_reached(made, Versions(to), to, full)

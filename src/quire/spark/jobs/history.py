@@ -1,7 +1,7 @@
-"""The job `history`: what was offloaded of a stream, and what was not yet, as one DataFrame.
+"""The job `history`: the offloaded and the live records of a stream as one DataFrame.
 
-Where the one ends and the other begins says the manifest. The live part is read by tasks from the
-bookies; if a segment is offloaded and truncated while they read it, they go on in its file.
+The manifest tells where the offloaded part ends. Tasks read the live part from the bookies. If a
+segment is offloaded and truncated while they read it, they continue in its file.
 """
 
 from __future__ import annotations
@@ -32,31 +32,36 @@ if TYPE_CHECKING:
 
 LIVE_PARTITION_BYTES = 64 * 1024 * 1024
 LOOKS_MAX = 5
-"""How often manifest and segments are read until they fit together."""
+"""The number of times to read manifest and segments until they fit together."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryFacts:
-    """Where the parts of a stream are."""
+    """The offloaded and the live part of a stream."""
 
     stream: str
+    """The name of the stream."""
     directory: str
+    """The directory of the offloaded part."""
     start: DLSN | None
-    """Of the files; None: nothing was offloaded."""
+    """The first position in the files, or None if nothing was offloaded."""
     boundary: DLSN
-    """Everything before it is in the files."""
+    """The position before which everything is in the files."""
     records: int
-    """In the files."""
+    """The number of records in the files."""
     size_bytes: int
+    """The size of the files in bytes."""
     files: int
+    """The number of files."""
     gaps: tuple[Gap, ...]
-    """That were lost before they could be offloaded."""
+    """The records that were lost before they could be offloaded."""
     live_start: DLSN
-    """The oldest record that the bookies have."""
+    """The position of the oldest record that the bookies have."""
     live_segments: int
-    """That are read from the bookies, from the boundary on."""
+    """The number of segments that are read from the bookies, from the boundary on."""
 
     def as_json(self) -> dict[str, Any]:
+        """Return the facts as the command prints them."""
         return {
             "stream": self.stream,
             "directory": self.directory,
@@ -84,22 +89,39 @@ def history(
     fail_on_data_loss: bool = True,
     partition_bytes: int = LIVE_PARTITION_BYTES,
 ) -> DataFrame:
-    """The records of a stream from `start` on, to before `end` (None: what is acknowledged now),
-    from the files that `offload` made in `directory` and from the bookies: each once. Columns as of
-    the format `quire`.
+    """Return the records of a stream from its offloaded files and from the bookies, each once.
 
-    What is read is settled by this call, however often and whenever the DataFrame is used; segments
-    may be offloaded and truncated meanwhile. Rows have no order of their own: sort by `sequence`,
-    or by `segment`, `entry` and `slot`.
+    This call determines what is read, however often and whenever the DataFrame is used. Segments
+    may be offloaded and truncated meanwhile. The rows have no order: sort them by `sequence`, or by
+    `segment`, `entry` and `slot`.
 
-    StreamGapError for records that are neither here nor there (False for `fail_on_data_loss`
-    passes over them), HistoryDamagedError for a file that is missing or was changed, UsageError for
-    the history of another stream."""
+    Args:
+        spark: The session that reads.
+        cluster: The cluster.
+        namespace: The namespace of the stream.
+        stream: The name of the stream.
+        directory: The directory to which `offload` has written.
+        start: The place at which to begin.
+        end: The place before which to end. By default it is the end of what is acknowledged now.
+        columns: The columns to return, as of the format `quire`.
+        fail_on_data_loss: Whether records that exist nowhere are an error. Otherwise they are
+            skipped.
+        partition_bytes: The approximate largest size of a task that reads from the bookies, in
+            bytes.
+
+    Returns:
+        The records.
+
+    Raises:
+        StreamGapError: Records exist neither in the files nor on the bookies.
+        HistoryDamagedError: A file is missing or was changed.
+        UsageError: An argument is not valid, or the directory holds the history of another stream.
+    """
     from quire.spark.streams.reader import spark_schema
 
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown or not columns:
-        raise UsageError(f"there is no column {unknown}, only {', '.join(COLUMNS)}")
+        raise UsageError(f"there is no column {unknown}. The columns are {', '.join(COLUMNS)}")
     found = OffloadHistory(directory, stream)
     with cluster.client() as client:
         plan = call(
@@ -127,7 +149,21 @@ def history(
 def history_facts(
     cluster: ClusterOptions, namespace: str, stream: str, directory: str
 ) -> HistoryFacts:
-    """Where the parts of a stream are; no Spark is needed. Raises as `history`, but for gaps."""
+    """Return the offloaded and the live part of a stream, without using Spark.
+
+    Args:
+        cluster: The cluster.
+        namespace: The namespace of the stream.
+        stream: The name of the stream.
+        directory: The directory to which `offload` has written.
+
+    Returns:
+        The facts.
+
+    Raises:
+        HistoryDamagedError: A file is missing or was changed.
+        UsageError: The directory holds the history of another stream.
+    """
     found = OffloadHistory(directory, stream)
     with cluster.client() as client:
         return call(_facts(client.aio, cluster, namespace, found))
@@ -136,9 +172,23 @@ def history_facts(
 def check_history(
     spark: SparkSession, stream: str, directory: str, *, progress: ProgressCallback = silent
 ) -> list[str]:
-    """Read all files of a stream's history, and compare each record with the digests that were
-    taken when it was read from its ledger; what is wrong. HistoryDamagedError for what is
-    missing."""
+    """Read all files of a stream's history, and check them against their digests.
+
+    The digests were taken when the records were read from their ledgers.
+
+    Args:
+        spark: The session that runs the tasks.
+        stream: The name of the stream.
+        directory: The directory to which `offload` has written.
+        progress: A function that receives the progress.
+
+    Returns:
+        A description of each file that is damaged.
+
+    Raises:
+        UsageError: Nothing of the stream was offloaded to the directory.
+        HistoryDamagedError: A file is missing.
+    """
     found = OffloadHistory(directory, stream)
     manifest = found.newest()
     if manifest is None:
@@ -163,7 +213,7 @@ def _place(place: Start | str | None) -> Start | None:
 class _Plan:
     files: tuple[HistoryFile, ...]
     start: DLSN | None
-    """Where the files have more before it."""
+    """The first position to read, if the files have records before it."""
     end: DLSN | None
     live: tuple[StreamSplit, ...]
 
@@ -183,7 +233,8 @@ async def _planned(
         view = StreamView(streams, found.stream)
         try:
             for look in range(LOOKS_MAX):
-                # Segments go only after a manifest has what they held: it is read behind them.
+                # Segments are freed only after a manifest has their records, so read the manifest
+                # after the segments.
                 await (view.look() if look else view.open())
                 manifest = await _manifest(client, streams, found)
                 first, last = await _bounds(view, found, manifest, start, end)
@@ -224,7 +275,7 @@ async def _manifest(client: Client, streams: Namespace, found: OffloadHistory) -
 
 
 def _gaps(manifest: Manifest | None, first: DLSN, last: DLSN | None) -> list[Gap]:
-    """What the history itself lacks of what is wanted."""
+    """Return what the history lacks of the wanted records."""
     if manifest is None:
         return []
     gaps = list(manifest.gaps)
@@ -236,7 +287,7 @@ def _gaps(manifest: Manifest | None, first: DLSN, last: DLSN | None) -> list[Gap
 async def _bounds(
     view: Any, found: OffloadHistory, manifest: Manifest | None, start: Start, end: Start | None
 ) -> tuple[DLSN, DLSN | None]:
-    """The positions that are meant."""
+    """Return the positions of the wanted places."""
 
     async def position(place: Start) -> DLSN:
         if isinstance(place, DLSN) or manifest is None or place == LATEST:
@@ -252,7 +303,10 @@ async def _bounds(
 
 
 def in_files(history: OffloadHistory, files: Iterable[HistoryFile], place: Start) -> DLSN | None:
-    """The first record in the files that is not before the place; None: none is."""
+    """Return the position of the first record in the files that is not before the place.
+
+    Returns None if there is no such record.
+    """
     import pyarrow.compute as pc
 
     for file in files:
@@ -261,11 +315,11 @@ def in_files(history: OffloadHistory, files: Iterable[HistoryFile], place: Start
         elif isinstance(place, AtSequence):
             column, wanted, greatest = "sequence", place.sequence, file.sequences[1]
         elif isinstance(place, AtTime):
-            # Where no time is known, the txid counts, as for live streams.
+            # If no time is known, the txid is compared, as for live streams.
             column, wanted = "time", place.time_ms
             greatest = max(file.times_us[1] // 1_000 if file.times_us else wanted, file.txids[1])
         else:
-            raise UsageError(f"{place!r} is no place in a stream")
+            raise UsageError(f"{place!r} is not a place in a stream")
         if greatest < wanted:
             continue
         names = ["segment", "entry", "slot", "txid", "sequence", "time"]
@@ -308,7 +362,7 @@ async def _facts(
 
 
 def not_before(position: DLSN) -> Column:
-    """Rows at the position or behind it."""
+    """Return the condition for rows at the position or after it."""
     from pyspark.sql import functions as F
 
     segment, entry, slot = F.col("segment"), F.col("entry"), F.col("slot")
@@ -340,7 +394,7 @@ def _live(
 
 @dataclass(frozen=True, slots=True)
 class LiveTail:
-    """Reads what was live when it was planned. A value that tasks are given."""
+    """Reads what was live at planning. It is a value for tasks."""
 
     cluster: ClusterOptions
     directory: str
@@ -348,7 +402,7 @@ class LiveTail:
     parts: tuple[StreamPartition, ...] = ()
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The records of the parts with these numbers."""
+        """Yield the records of the parts with these numbers."""
         from quire.spark.worker import prepare
 
         prepare()
@@ -359,6 +413,7 @@ class LiveTail:
                         yield from self.of_piece(client, piece)
 
     def of_piece(self, client: blocking.Client, piece: StreamSplit) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one piece, from its ledger or from the files."""
         from quire.spark.streams.reader import BATCH_BYTES, BATCH_ROWS
 
         gathered, upcoming = RecordColumns(self.columns), piece.first
@@ -388,7 +443,10 @@ class LiveTail:
             yield from ledger.read_runs(piece.first, piece.last)
 
     def _offloaded(self, piece: StreamSplit) -> Iterator[pa.RecordBatch]:
-        """What is left of a piece whose ledger is gone. StreamGapError: it is nowhere."""
+        """Yield the rest of a piece whose ledger is gone.
+
+        Raises StreamGapError if its records are not in the files either.
+        """
         import pyarrow.compute as pc
 
         origin, first = piece.origin, DLSN(piece.origin.segment.lssn, piece.first, 0)
@@ -401,7 +459,7 @@ class LiveTail:
                 f"stream {origin.stream}: entries {piece.first} to {piece.last} of segment "
                 f"{first.lssn} (ledger {origin.segment.ledger_id}) were truncated while they were "
                 "read, and were not offloaded",
-                remedy="Ask for the history again",
+                remedy="Call history again",
             )
         segment, entry, slot = pc.field("segment"), pc.field("entry"), pc.field("slot")
 
@@ -415,7 +473,10 @@ class LiveTail:
 
 
 def _exists(client: blocking.Client, piece: StreamSplit) -> bool:
-    """Bookies may forget the entries of a deleted ledger before whoever reads it learns why."""
+    """Return whether the ledger of a piece still exists.
+
+    Bookies may forget the entries of a deleted ledger before its reader learns that it was deleted.
+    """
     try:
         client.ledger_metadata(piece.origin.segment.ledger_id)
     except NoSuchLedgerError:

@@ -1,9 +1,10 @@
-"""Files, tables and DataFrames into streams.
+"""The job `ingest`: files, tables and DataFrames into streams.
 
-A batch (`ingest`) is published once for each transaction id; a rerun with the same id adds nothing.
-Of files the id can be derived (`content_id`): the same files, unchanged, read in the same way, are
-the same batch. New files of a directory (`follow`) go through Spark's file source, whose checkpoint
-knows what was read, and the sink, which publishes each micro-batch once.
+A batch (`ingest`) is published once for each transaction id, so a rerun with the same id adds
+nothing. For files the id can be derived (`content_id`): the same unchanged files, read in the same
+way, are the same batch. New files of a directory (`follow`) pass through Spark's file source and
+the sink. The checkpoint of the source records which files were read, and the sink publishes each
+micro-batch once.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 NAMESPACE = "/streams"
 VALUE, STREAM, ORDER = "value", "stream", "__order"
 STREAMS_MAX = 100
-"""Of one ingest: the sink writes so many at once."""
+"""The largest number of streams of one ingest, which is the limit of the sink."""
 FORMATS = ("csv", "json", "orc", "parquet", "text")
 SUFFIXES = {
     "csv": "csv", "tsv": "csv", "json": "json", "jsonl": "json", "ndjson": "json", "orc": "orc",
@@ -43,9 +44,9 @@ SUFFIXES = {
 }  # fmt: skip
 COMPRESSED = frozenset(("bz2", "deflate", "gz", "lz4", "snappy", "xz", "zst"))
 FORMAT_OPTIONS = {"csv": {"header": "true"}}
-"""What is set unless the caller says otherwise."""
+"""The options that are set unless the caller sets them."""
 WATCH_S = 0.5
-"""Between two looks at a query that runs."""
+"""Seconds between two looks at a running query."""
 STOPPED_BY = "stopped"
 
 
@@ -54,89 +55,117 @@ STOPPED_BY = "stopped"
 
 @dataclass(frozen=True, slots=True)
 class IngestTarget:
-    """Which streams, and how rows become their records."""
+    """The streams to write, and how rows become their records."""
 
     stream: str | None = None
+    """The name of the stream."""
     namespace: str = NAMESPACE
+    """The namespace of the streams."""
     stream_column: str | None = None
-    """Instead of `stream`: the column that says where a row goes."""
+    """Instead of `stream`, the column that tells to which stream a row belongs."""
     streams: Sequence[str] = ()
-    """With `stream_column`: those that may be written, names or patterns; none: those that occur in
-    the column."""
+    """With `stream_column`, the names or patterns of the streams that may be written.
+
+    By default these are the streams that occur in the column.
+    """
     value_column: str | None = None
-    """The column that becomes the record. None: the only column, if it is text or binary, else all
-    columns as one JSON object, those that are null left out."""
+    """The column that becomes the record.
+
+    By default it is the only column, if that is text or binary. Otherwise all columns become one
+    JSON object, without those that are null.
+    """
     order_by: str | None = None
+    """The column by which rows are sorted."""
     create: bool = False
-    """Streams that are missing."""
+    """Whether to create streams that do not exist."""
     token: str = field(default="", repr=False)
+    """The fencing token of the streams."""
 
     def __post_init__(self) -> None:
         if (self.stream is None) == (self.stream_column is None):
             raise UsageError(
-                "nothing says which stream to write"
+                "no option selects the stream to write"
                 if self.stream is None
                 else f"stream {self.stream} and column {self.stream_column!r} exclude each other",
-                remedy="Give a stream, or a column that says which",
+                remedy="Name a stream, or a column that tells the stream of each row",
             )
         if self.streams and self.stream_column is None:
-            raise UsageError("several streams need a column that says which of them a row goes to")
+            raise UsageError(
+                "to write several streams, name a column that tells the stream of each row"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What is read. Paths as Spark knows them."""
+    """The files to read."""
 
     paths: Sequence[str]
+    """The paths in the form that Spark accepts."""
     format: str | None = None
-    """None: by the suffixes of the files."""
+    """The format. By default the suffixes of the files determine it."""
     options: Mapping[str, str] = field(default_factory=dict)
+    """Options for Spark's reader."""
     schema: str | None = None
-    """As of CREATE TABLE; None: what Spark finds out."""
+    """The schema in the form of CREATE TABLE. By default Spark infers it."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestBatch:
-    """One stream, as far as this batch goes."""
+    """The part of a batch for one stream."""
 
     stream: str
+    """The name of the stream."""
     records: int
+    """The number of records."""
     bytes: int
+    """The stored bytes."""
     repeated: bool
-    """It had been published before: nothing was added now."""
+    """Whether the batch was published before, so that nothing was added now."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
+    """The result of an ingest."""
+
     namespace: str
+    """The namespace of the streams."""
     txn_id: str
+    """The transaction id of the batch."""
     streams: tuple[IngestBatch, ...]
+    """The streams that have the batch."""
 
     @property
     def records(self) -> int:
-        """That this run has added."""
+        """The number of records that this run has added."""
         return sum(one.records for one in self.streams if not one.repeated)
 
     @property
     def repeated(self) -> bool:
-        """Nothing was added: all of it was there."""
+        """Whether nothing was added, because every stream had the batch already."""
         return bool(self.streams) and all(one.repeated for one in self.streams)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the result as the command prints it."""
         return {**asdict(self), "records": self.records, "repeated": self.repeated}
 
 
 @dataclass(frozen=True, slots=True)
 class FollowResult:
+    """The result of following a directory."""
+
     namespace: str
+    """The namespace of the streams."""
     checkpoint: str
+    """The directory of the checkpoint."""
     records: int
-    """That this run has written."""
+    """The number of records that this run has written."""
     batches: int
+    """The number of micro-batches that this run has written."""
     ended: str
-    """ "available": all that was there is written; "stopped": by an interrupt."""
+    """"available" if everything that existed is written, or "stopped" after an interrupt."""
 
     def as_json(self) -> dict[str, Any]:
+        """Return the result as the command prints it."""
         return asdict(self)
 
 
@@ -152,15 +181,29 @@ def ingest(
     txn_id: str | None = None,
     progress: ProgressCallback = silent,
 ) -> IngestResult:
-    """Append the rows of a DataFrame to streams. All of them are durable on return, and each stream
-    got its rows in one step.
+    """Append the rows of a DataFrame to streams.
 
-    With a `txn_id` (of files: `content_id`) a stream takes the batch once, whoever runs it how
-    often; without one, running it again appends the rows again. `order_by` sorts all rows;
-    otherwise they come as Spark reads them, which for several files is no promise.
+    On return all rows are durable, and each stream got its rows in one step. A job that is killed
+    publishes either nothing or everything for each stream.
 
-    What the sink raises: UsageError, NoSuchStreamError, StreamFencedError and others, inside of
-    Spark's own error. A job that is killed publishes nothing, or is published."""
+    Args:
+        spark: The session that runs the job.
+        cluster: The cluster.
+        frame: The rows.
+        target: The streams, and how rows become their records. Its `order_by` sorts all rows.
+            Otherwise they come in the order in which Spark reads them, which is not guaranteed for
+            several files.
+        txn_id: An id with which a stream accepts the batch only once, such as `content_id` for
+            files. Without it, every run appends the rows again.
+        progress: A function that receives the progress.
+
+    Returns:
+        The records that each stream got.
+
+    Raises:
+        UsageError: The target or a column is not valid.
+        Exception: An error of Spark, which contains the error of the sink.
+    """
     txn_id = txn_id or f"ingest:{uuid.uuid4().hex}"
     wanted = _streams(frame, target, progress)
     with cluster.client() as client:
@@ -187,7 +230,7 @@ def _published(
     names: Sequence[str],
     txn_id: str,
 ) -> dict[str, tuple[int, int]]:
-    """(records, bytes) of the batch in each stream that has it."""
+    """Return the records and bytes of the batch in each stream that has it."""
 
     async def look(aio: Client) -> dict[str, tuple[int, int]]:
         found: dict[str, tuple[int, int]] = {}
@@ -224,7 +267,7 @@ def _named(names: Sequence[str], there: set[str]) -> list[str]:
 
 
 def _streams(frame: DataFrame, target: IngestTarget, progress: ProgressCallback) -> list[str]:
-    """The streams that rows are for."""
+    """Return the streams for which there are rows."""
     if target.stream is not None:
         return [target.stream]
     if target.streams:
@@ -232,7 +275,7 @@ def _streams(frame: DataFrame, target: IngestTarget, progress: ProgressCallback)
     assert target.stream_column is not None
     if frame.isStreaming:
         raise UsageError(
-            "which streams the rows to come are for cannot be known",
+            "the streams of future rows are unknown",
             remedy="Name the streams that may be written, or patterns of them",
         )
     column = _column(frame, target.stream_column)
@@ -240,19 +283,24 @@ def _streams(frame: DataFrame, target: IngestTarget, progress: ProgressCallback)
         rows = frame.select(column.cast("string")).distinct().limit(STREAMS_MAX + 1).collect()
     names = [row[0] for row in rows]
     if None in names:
-        raise UsageError(f"column {target.stream_column!r} is null in some rows: they are for none")
+        raise UsageError(
+            f"column {target.stream_column!r} is null in some rows, which therefore belong to no "
+            "stream",
+            remedy="Filter such rows, or replace the nulls",
+        )
     if len(names) > STREAMS_MAX:
         raise UsageError(
-            f"column {target.stream_column!r} has more than {STREAMS_MAX} values, each a stream",
+            f"column {target.stream_column!r} names more than the {STREAMS_MAX} streams that can "
+            "be written at once",
             remedy="Choose another column, or ingest in several parts",
         )
     if not names:
-        raise UsageError("there are no rows, and so no streams to write")
+        raise UsageError("there are no rows, so there is no stream to write")
     return sorted(names)
 
 
 def _make_namespace(client: blocking.Client, cluster: ClusterOptions, target: IngestTarget) -> None:
-    """The default one: its name cannot be a typing error."""
+    """Create the default namespace, whose name cannot be a typing error."""
     if target.create and target.namespace == NAMESPACE:
 
         async def make(aio: Client) -> None:
@@ -265,7 +313,10 @@ def _make_namespace(client: blocking.Client, cluster: ClusterOptions, target: In
 async def _make_sure(
     aio: Client, cluster: ClusterOptions, target: IngestTarget, names: Sequence[str]
 ) -> None:
-    """That the streams are there: a query that waits for files would not tell."""
+    """Check that the streams exist, or create them.
+
+    A query that waits for files would not report a stream that is missing.
+    """
     from quire.spark.streams.sink import make_sure
 
     async with await open_namespace(aio, target.namespace, password=cluster.password) as streams:
@@ -278,7 +329,7 @@ async def _make_sure(
 
 
 def shaped(frame: DataFrame, target: IngestTarget) -> DataFrame:
-    """The columns that the sink takes: `value`, and what says stream and order."""
+    """Return the columns that the sink accepts: `value`, and those for stream and order."""
     columns = [_value(frame, target).alias(VALUE)]
     if target.stream_column is not None:
         columns.append(_column(frame, target.stream_column).cast("string").alias(STREAM))
@@ -321,6 +372,7 @@ def _column(frame: DataFrame, name: str) -> Column:
 def sink_options(
     cluster: ClusterOptions, target: IngestTarget, streams: Sequence[str]
 ) -> dict[str, Any]:
+    """Return the options of the sink."""
     options: dict[str, Any] = {
         **cluster.options(), "namespace": target.namespace, "valueColumn": VALUE,
         "createStream": str(target.create).lower(),
@@ -337,18 +389,22 @@ def sink_options(
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files behind some paths, when they were looked at."""
+    """The files behind some paths, at one moment."""
 
     files: tuple[tuple[str, int, str], ...]
-    """(path, bytes, modification time)."""
+    """The path, size in bytes and modification time of each file."""
 
     @property
     def bytes(self) -> int:
+        """The size of all files in bytes."""
         return sum(size for _, size, _ in self.files)
 
 
 def list_files(spark: SparkSession, files: Files) -> Listing:
-    """What Spark would read; no content is read for this. UsageError: nothing is there."""
+    """Return the files that Spark would read, without reading their content.
+
+    Raises UsageError if there are none.
+    """
     frame = spark.read.format("binaryFile").load(list(files.paths))
     rows = frame.selectExpr("path", "length", "string(modificationTime)").collect()
     if not rows:
@@ -357,15 +413,15 @@ def list_files(spark: SparkSession, files: Files) -> Listing:
 
 
 def format_of(files: Files, listing: Listing) -> str:
-    """UsageError where the suffixes do not tell, or disagree."""
+    """Return the format of the files. Raises UsageError if their suffixes do not determine one."""
     if files.format is not None:
         return files.format
     found = {_by_suffix(path) for path, _, _ in listing.files}
     if len(found) != 1 or None in found:
         paths = ", ".join(path.rpartition("/")[2] for path, _, _ in listing.files[:3])
         raise UsageError(
-            f"the names of the files do not tell one format: {paths}",
-            remedy=f"Name it: {', '.join(FORMATS)}",
+            f"the format of the files cannot be determined from their names: {paths}",
+            remedy=f"Choose one: {', '.join(FORMATS)}",
         )
     (name,) = found
     assert name is not None
@@ -380,6 +436,7 @@ def _by_suffix(path: str) -> str | None:
 
 
 def read_files(spark: SparkSession, files: Files, listing: Listing) -> DataFrame:
+    """Return the content of the files as a DataFrame."""
     reader = spark.read.format(format_of(files, listing)).options(**_options(files, listing))
     if files.schema is not None:
         reader = reader.schema(files.schema)
@@ -397,8 +454,10 @@ def _options(files: Files, listing: Listing) -> dict[str, str]:
 
 
 def content_id(files: Files, listing: Listing, target: IngestTarget) -> str:
-    """A transaction id of these files, read and written in this way: path, size and time of each
-    count. The content itself is not read."""
+    """Return a transaction id for these files, read and written in this way.
+
+    It depends on the path, size and modification time of each file. Their content is not read.
+    """
     how = {
         "files": listing.files,
         "format": format_of(files, listing),
@@ -427,15 +486,37 @@ def follow(
     interval_s: float | None = None,
     progress: ProgressCallback = silent,
 ) -> FollowResult:
-    """Append the rows of the files in one directory, and of those that are put there, each file
-    once: `checkpoint` knows which. Until all that is there is written (`available_now`), or for
-    ever; an interrupt (KeyboardInterrupt) stops it between two micro-batches.
+    """Append the rows of the files in a directory, each file once, also of files added later.
 
-    A file must be complete when it appears (write it elsewhere and move it there), and is not
-    looked at again when it changes. `order_by` sorts the rows of each task.
+    With `available_now` the call returns when everything that exists is written. Otherwise it
+    continues without end. An interrupt (KeyboardInterrupt) stops it between two micro-batches.
 
-    Run again with the same checkpoint it goes on. With a new one all files are new: the sink
-    refuses that for a `writer_id` that has published before, unless `takeover` is given."""
+    A file must be complete when it appears, so write it elsewhere and move it there. A file that
+    changes later is not read again. A run with the same checkpoint continues. With a new checkpoint
+    all files are new.
+
+    Args:
+        spark: The session that runs the query.
+        cluster: The cluster.
+        files: The directory and the format of its files.
+        target: The streams, and how rows become their records. Its `order_by` sorts the rows of
+            each task.
+        checkpoint: The directory in which Spark records which files were read.
+        writer_id: The name under which the streams remember the batches.
+        takeover: Whether a new checkpoint may continue after what `writer_id` has published before.
+            Otherwise the sink refuses it.
+        available_now: Whether to stop when everything that exists is written.
+        interval_s: Seconds between two micro-batches. By default they follow each other at once.
+        progress: A function that receives the progress.
+
+    Returns:
+        What this run has written.
+
+    Raises:
+        UsageError: An argument is not valid.
+        JobError: The query failed.
+        Exception: An error of Spark, which contains the error of the sink.
+    """
     if len(files.paths) != 1:
         raise UsageError("one directory can be followed at a time")
     source = _source(spark, files)
@@ -475,7 +556,7 @@ def _watch(
     ended = "available"
     try:
         while True:
-            over = query.awaitTermination(WATCH_S)  # raises what the query failed with
+            over = query.awaitTermination(WATCH_S)  # raises the error of the query
             for one in query.recentProgress:
                 if one["numInputRows"]:
                     batches[one["batchId"]] = one["numInputRows"]

@@ -1,10 +1,11 @@
-"""The job `offload`: closed segments of streams to Parquet, and the bookies freed of them.
+"""The job `offload`: closed segments of streams to Parquet, with their space on bookies freed.
 
-For each stream, under a claim (`parquet_manifest`): segments that are old enough are laid out as
-pieces, each of which a task copies into one file and verifies (`parquet_files`); what the tasks
-found is compared with the stream's metadata; a manifest names the files; only then the stream is
-truncated up to where the manifest goes. Whatever ends the job in between, the next one removes what
-does not count and goes on.
+For each stream, the job takes a claim (`archive.manifest`) and divides the segments that are old
+enough into pieces. A task copies each piece into one file and verifies it
+(`archive.parquet_files`). The job compares what the tasks found with the stream's metadata, and
+then a manifest names the files. Only after that the stream is truncated up to where the manifest
+extends. If the job ends in between, the next one removes the files that no manifest names, and
+continues.
 """
 
 from __future__ import annotations
@@ -62,34 +63,61 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILE_BYTES = 128 * 1024 * 1024
-"""Of a file, in bytes of the ledgers, about."""
+"""The approximate size of a file, in bytes of the ledgers."""
 TURN_BYTES = 4 * 1024 * 1024 * 1024
-"""So much is copied, about, before a manifest counts it: what a job that is killed does again."""
+"""The approximate number of bytes to copy before the next manifest is written.
+
+A job that is killed repeats at most this much.
+"""
 WAIT_S = 30.0
-"""For another job on the same stream: the session of one that was killed ends within this time."""
+"""Seconds to wait for another job on the same stream.
+
+The session of a job that was killed ends within this time.
+"""
 FAILED_IN_A_ROW_MAX = 3
-"""Streams: then it is the cluster that fails, or the directory."""
+"""The number of consecutive streams whose failure means that the cluster or the directory fails."""
 FORMATS = ("parquet", "delta", "iceberg")
 PATTERN_SIGNS = "*?["
 LOCKS = ".quire/offloads"
-"""Below a namespace."""
+"""The path of the locks below a namespace."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadOptions:
-    """What `offload` does with each stream."""
+    """The options of `offload` for each stream."""
 
     older_than_s: float = 0.0
+    """Offload only segments that were closed at least this many seconds ago."""
     larger_than: int | None = None
+    """Offload only while the stream has more bytes than this on its bookies.
+
+    If `older_than_s` is given too, one of the two conditions is enough.
+    """
     truncate: bool = False
+    """Whether to truncate the stream after what is offloaded, and free its ledgers.
+
+    This applies only to what was verified and is named by a durable manifest, also of former runs.
+    """
     format: str = "parquet"
+    """The format: "parquet", "delta" or "iceberg".
+
+    "delta" also adds the files to a Delta table (DIRECTORY/STREAM), and "iceberg" to the table
+    `table` of a catalog.
+    """
     table: str | None = None
+    """The Iceberg table, such as NAMESPACE.NAME."""
     catalog: Mapping[str, str] = field(default_factory=dict)
+    """The properties of the Iceberg catalog for pyiceberg."""
     compression: str = "zstd"
+    """The compression of the files."""
     file_bytes: int = FILE_BYTES
+    """The approximate size of a file, in bytes of the ledgers."""
     turn_bytes: int = TURN_BYTES
+    """The approximate number of bytes to copy before the next manifest is written."""
     fail_on_data_loss: bool = True
+    """Whether records that no longer exist are an error. Otherwise they are noted and skipped."""
     wait_s: float = WAIT_S
+    """Seconds to wait for another job that offloads the same stream."""
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -97,44 +125,52 @@ class OffloadOptions:
             ("compression", self.compression, COMPRESSIONS),
         ):
             if value not in known:
-                raise UsageError(f"there is no {name} {value!r}, only {', '.join(known)}")
+                raise UsageError(f"{name} must be one of {', '.join(known)}, not {value!r}")
         if min(self.file_bytes, self.turn_bytes) < 1 or (self.larger_than or 0) < 0:
-            raise UsageError("a size is negative, or nothing")
+            raise UsageError(
+                "file_bytes and turn_bytes must be at least 1, and larger_than must not be negative"
+            )
         if min(self.older_than_s, self.wait_s) < 0:
-            raise UsageError("a time is negative")
+            raise UsageError("older_than_s and wait_s must not be negative")
         if self.format == "iceberg" and not self.table:
             raise UsageError("format iceberg needs a table", remedy="Such as NAMESPACE.NAME")
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPreview:
+    """The work that `offload` would do for one stream."""
+
     stream: str
+    """The name of the stream."""
     start: str
-    """The position from which on it would be offloaded."""
+    """The position from which it would be offloaded."""
     behind: str
-    """The position up to before which it would be."""
+    """The position before which the offloaded part would end."""
     segments: int
-    """That would be copied, whole or from `start` on."""
+    """The number of segments that would be copied, completely or from `start` on."""
     files: int
-    """That would be written, at most: what holds no records has none."""
+    """The largest number of files that would be written. Pieces without records have no file."""
     ledger_bytes: int
-    """What is copied takes in ledgers (each replica)."""
+    """The bytes of one replica of what would be copied."""
     freed_ledgers: tuple[int, ...]
-    """That would be deleted: with `truncate` what was offloaded before and what would be now."""
+    """The ledgers that would be deleted with `truncate`, also those that were offloaded before."""
     error: str = ""
-    """The reason why the stream cannot be offloaded; then the rest is empty."""
+    """The reason why the stream cannot be offloaded. All other values are then empty."""
 
     @classmethod
     def of_failure(cls, stream: str, error: Exception) -> StreamPreview:
+        """Return the preview of a stream that cannot be offloaded."""
         return cls(stream, "", "", 0, 0, 0, (), str(error))
 
     def as_json(self) -> dict[str, Any]:
+        """Return the preview as the command prints it."""
         return {**asdict(self), "freed_ledgers": list(self.freed_ledgers)}
 
 
 def preview_of(
     stream: str, plan: OffloadPlan, file_bytes: int, freed: Sequence[StreamSegment]
 ) -> StreamPreview:
+    """Return the preview of a plan."""
     return StreamPreview(
         stream,
         str(plan.start),
@@ -148,22 +184,27 @@ def preview_of(
 
 @dataclass(frozen=True, slots=True)
 class StreamOffload:
-    """What was done for one stream."""
+    """The work that was done for one stream."""
 
     stream: str
+    """The name of the stream."""
     behind: str
-    """The position up to before which it is offloaded now."""
+    """The position before which the stream is offloaded now."""
     records: int
+    """The number of records that this run has offloaded."""
     files: int
+    """The number of files that this run has written."""
     size_bytes: int
-    """Of these files."""
+    """The size of these files in bytes."""
     ledger_bytes: int
-    """What these records take in ledgers (each replica)."""
+    """The bytes of one replica of these records in ledgers."""
     freed_ledgers: tuple[int, ...]
+    """The ledgers that were deleted."""
     total_records: int
-    """Offloaded now and before."""
+    """The number of records that were offloaded by this and all former runs."""
 
     def as_json(self) -> dict[str, Any]:
+        """Return the result as the command prints it."""
         return {
             "stream": self.stream,
             "behind": self.behind,
@@ -178,28 +219,37 @@ class StreamOffload:
 
 @dataclass(frozen=True, slots=True)
 class OffloadResult:
+    """The result of a run of `offload`."""
+
     streams: tuple[StreamOffload, ...]
+    """The streams that were offloaded."""
     failed: Mapping[str, QuireError] = field(default_factory=dict)
-    """By stream. What they had before, they have still."""
+    """The error of each stream that could not be offloaded. What it had before is unchanged."""
     seconds: float = 0.0
+    """The duration of the run in seconds."""
 
     @property
     def records(self) -> int:
+        """The number of records of all streams."""
         return sum(one.records for one in self.streams)
 
     @property
     def files(self) -> int:
+        """The number of files of all streams."""
         return sum(one.files for one in self.streams)
 
     @property
     def freed_ledgers(self) -> int:
+        """The number of ledgers that were deleted."""
         return sum(len(one.freed_ledgers) for one in self.streams)
 
     @property
     def ledger_bytes(self) -> int:
+        """The bytes of one replica of all records."""
         return sum(one.ledger_bytes for one in self.streams)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the result as the command prints it."""
         return {
             "records": self.records,
             "files": self.files,
@@ -221,23 +271,33 @@ def offload(
     progress: ProgressCallback = silent,
     **options: Any,
 ) -> OffloadResult:
-    """Copy the closed segments of streams (names, and patterns as in a shell) to Parquet files in
-    `directory`, which every machine that runs tasks reaches under this name: a path, or a URI.
+    """Copy the closed segments of streams to Parquet files.
 
-    `options` are the fields of `OffloadOptions`:
-    - `older_than_s`: only segments that were closed so long ago; `larger_than`: only while the
-      stream has more bytes than this on its bookies. Where both are given, either is enough.
-    - `truncate`: behind what is verified and named by a durable manifest, truncate the stream and
-      free its ledgers, in this run and for what former runs have offloaded.
-    - `format`: "parquet"; "delta" also adds the files to a Delta table (DIRECTORY/STREAM),
-      "iceberg" to the table `table` of a catalog (`catalog`: properties of pyiceberg).
-    - `compression`, `file_bytes`, `turn_bytes` (after how much a manifest is written).
-    - `fail_on_data_loss`: False notes records that are gone, and goes on behind them.
-    - `wait_s`: for another job that offloads the same stream.
+    On return everything in the result is durable. After any failure, also of the driver, run the
+    job again: no record is duplicated or missing. A stream that cannot be offloaded is reported in
+    `failed`. If only one stream was named, or if several fail in a row, its error is raised.
 
-    On return everything that is told is durable. Run again after any failure, also of the driver:
-    no record is twice or missing. A stream that cannot be offloaded is told in `failed`; where only
-    one was named, or several fail in a row, the error is raised.
+    Args:
+        spark: The session that runs the tasks.
+        cluster: The cluster.
+        namespace: The namespace of the streams.
+        streams: The names of the streams, or shell patterns of them.
+        directory: The directory for the files, as a path or a URI. Every machine that runs tasks
+            must reach it under this name.
+        progress: A function that receives the progress.
+        **options: The fields of `OffloadOptions`.
+
+    Returns:
+        What was done with each stream.
+
+    Raises:
+        UsageError: An argument is not valid, or the directory holds the history of another stream.
+        NoSuchStreamError: No stream has one of the names, or matches a pattern.
+        StreamGapError: Records of the stream no longer exist.
+        StreamLockedError: Another job offloads the stream.
+        HistoryError: The directory cannot be used, or another job has begun.
+        HistoryDamagedError: A file is missing or was changed.
+        MetadataUnavailableError: The metadata store does not answer.
     """
     wanted = OffloadOptions(**options)
     store = ArchiveDirectory(directory)
@@ -272,9 +332,21 @@ def preview_offload(
 ) -> list[StreamPreview]:
     """Return what `offload` would do now with these arguments, without using Spark.
 
-    Nothing changes in the cluster or in `directory`. No lock is taken, so a job that runs meanwhile
-    may do part of it. A stream that cannot be offloaded has an `error`; if it is the only one that
-    was named, the error is raised.
+    Nothing changes in the cluster or in the directory. No lock is taken, so a job that runs
+    meanwhile may do part of it.
+
+    Args:
+        cluster: The cluster.
+        namespace: The namespace of the streams.
+        streams: The names of the streams, or shell patterns of them.
+        directory: The directory for the files.
+        **options: The fields of `OffloadOptions`.
+
+    Returns:
+        The preview of each stream. A stream that cannot be offloaded has an `error`.
+
+    Raises:
+        QuireError: The only stream that was named cannot be offloaded. See `offload`.
     """
     wanted, store = OffloadOptions(**options), ArchiveDirectory(directory)
     with cluster.client() as client:
@@ -298,10 +370,10 @@ def preview_offload(
 async def _names(
     client: Client, cluster: ClusterOptions, namespace: str, wanted: str | Sequence[str]
 ) -> tuple[list[str], bool]:
-    """The streams that are meant; whether it is one that was named."""
+    """Return the selected streams, and whether it is one that was named."""
     texts = [wanted] if isinstance(wanted, str) else list(wanted)
     async with await open_namespace(client, namespace, password=cluster.password) as opened:
-        # A name may look like a pattern, and then it is the name.
+        # A stream whose name looks like a pattern is taken as a name.
         named = [
             text
             for text in texts
@@ -335,7 +407,7 @@ def _run_of(
     *,
     locked: bool = True,
 ) -> Iterator[_Run]:
-    """`locked`: nobody else offloads the stream meanwhile."""
+    """Yield the run on one stream. With `locked`, nobody else offloads the stream meanwhile."""
     stack, tasks = AsyncExitStack(), TaskSet()
 
     async def opened() -> _Run:
@@ -367,7 +439,10 @@ def _run_of(
 async def _lock(
     client: Client, namespace: str, name: str, tasks: TaskSet, wait_s: float
 ) -> StreamLock:
-    """Keeps jobs from interrupting each other; that nothing is lost does not depend on it."""
+    """Take the lock that keeps jobs from interrupting each other.
+
+    Correctness does not depend on the lock.
+    """
     path = f"{namespace}/{LOCKS}/{quote(name, safe='')}"
     await client.metadata.tree.make_path(path)
     lock = StreamLock(client.metadata.tree, path, tasks)
@@ -376,7 +451,8 @@ async def _lock(
     except StreamLockedError:
         raise StreamLockedError(
             f"another job is offloading stream {name}, and has not ended within {wait_s:g} s",
-            remedy="Wait for it; one that was killed lets go when its session ends",
+            remedy="Wait for that job. If it was killed, its lock is released when its session "
+            "ends",
         ) from None
     return lock
 
@@ -398,6 +474,7 @@ class _Run:
         return self.metadata.paths.name
 
     def all(self, spark: SparkSession, progress: ProgressCallback) -> StreamOffload:
+        """Offload the stream."""
         history = OffloadHistory(self.store, self.name)
         found = history.newest()
         if found is not None:
@@ -418,7 +495,7 @@ class _Run:
         return self._told(claim, before, plan)
 
     def preview(self) -> StreamPreview:
-        """What `all` would do now; nothing is changed."""
+        """Return what `all` would do now. Nothing is changed."""
         before = OffloadHistory(self.store, self.name).newest()
         if before is not None:
             self._check(before)
@@ -452,10 +529,10 @@ class _Run:
             sum(file.rows for file in files),
         )
 
-    # -- what -----------------------------------------------------------------------------
+    # -- planning -------------------------------------------------------------------------
 
     async def _planned(self, manifest: Manifest | None) -> OffloadPlan:
-        """StreamGapError for what is gone."""
+        """Return what is to be copied. Raises StreamGapError if records are gone."""
         options = self.options
         segments = await self.metadata.segments()
         completed = list(takewhile(lambda segment: not segment.in_progress, segments))
@@ -474,7 +551,7 @@ class _Run:
         if gaps and options.fail_on_data_loss:
             raise StreamGapError(
                 f"stream {self.name}: {'; '.join(map(str, gaps))}, and were not offloaded",
-                remedy="Go on behind them with --skip-lost (fail_on_data_loss=False)",
+                remedy="Continue after them with --skip-lost (fail_on_data_loss=False)",
             )
         wanted = [one.segment for one in ranges]
         sizes = [size for size in found if size is not None]
@@ -491,7 +568,7 @@ class _Run:
         return OffloadPlan(start, tuple(gaps), tuple(turns), sum(sizes[:count]))
 
     async def _size(self, segment: StreamSegment) -> int | None:
-        """None if its ledger was deleted, so that its records are lost."""
+        """Return the size of a segment's ledger, or None if the ledger was deleted."""
         try:
             return max((await self.client.ledger_metadata(segment.ledger_id)).length, 0)
         except NoSuchLedgerError:
@@ -538,7 +615,7 @@ class _Run:
     # -- what depends on a manifest ----------------------------------------------------------
 
     def _publish(self, claim: OffloadClaim) -> None:
-        """To the table, what it has not yet."""
+        """Add the files that the table does not have yet."""
         if self.options.format == "parquet" or claim.manifest is None:
             return
         from quire.spark.jobs.archive import tables as parquet_tables
@@ -552,7 +629,7 @@ class _Run:
             )
 
     def _truncate(self, claim: OffloadClaim) -> None:
-        """Behind what counts; never what is not in a durable manifest."""
+        """Truncate the stream up to what a durable manifest names, and never beyond it."""
         manifest = claim.manifest
         if not self.options.truncate or manifest is None:
             return

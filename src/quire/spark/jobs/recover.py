@@ -1,9 +1,9 @@
-"""Recovery of a lost bookie by Spark's tasks, under the same locks and rules as autorecovery.
+"""The job `recover`: the recovery of a lost bookie by Spark's tasks.
 
-Autorecovery's workers (`quire.replication.repair.bookie_removal`) may do the same meanwhile.
-
-Done twice it does nothing the second time; interrupted it goes on where it was, for the metadata of
-each ledger says what is left.
+It uses the same locks and rules as autorecovery. Autorecovery's workers
+(`quire.replication.repair.bookie_removal`) may do the same work meanwhile. A second run finds
+nothing to do. A run that was interrupted continues, because the metadata of each ledger tells what
+is left.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from quire.replication.moves.recover import (
     added,
     check_bookie,
     not_tried,
+    refuse_unknown,
     result_of,
 )
 from quire.spark.jobs.repair import task_locks
@@ -49,10 +50,10 @@ if TYPE_CHECKING:
 __all__ = ["RecoverResult", "RemainingLedger", "recover"]
 
 PIECE_BYTES = 64 * 1024 * 1024
-"""Payload that one task copies, about."""
+"""The approximate number of payload bytes that one task copies."""
 PIECE_LEDGERS_MAX = 200
 LEDGERS_AT_ONCE = 4
-"""Of one task."""
+"""The number of ledgers that one task copies at the same time."""
 
 
 def recover(
@@ -68,24 +69,45 @@ def recover(
     progress: ProgressCallback = silent,
     wait: Callable[[float], None] = time.sleep,
 ) -> RecoverResult:
-    """Replace a bookie in every segment of every ledger that names it, copying what its place
-    should hold from the other replicas. On return what `fragments` counts is durable on the new
-    bookies and named in the metadata.
+    """Replace a bookie in every segment of every ledger that names it.
 
-    A ledger that is open with the bookie in its last segment is given `open_grace_s` for its writer
-    to replace the bookie; if nothing happens to it in that time its writer is taken for dead, and
-    the ledger is fenced, closed and copied (not with `fence_open` false: then it is left). One
-    that is written meanwhile is left, and named in the result.
+    What its place should hold is copied from the other replicas. On return everything counted as
+    `fragments` is durable on the new bookies and named in the metadata. Repeating the call is safe,
+    also beside autorecovery. If it is interrupted, the next run continues.
 
-    `dry_run` changes nothing and says what would move. `bytes_per_second` bounds the writes of each
-    task. Safe to repeat, and to run beside autorecovery. Raises UsageError for a bookie that is not
-    known, or that is alive (its data is better copied by decommissioning it; `even_if_alive` does
-    it nevertheless), JobError, MetadataUnavailableError.
+    A ledger may be open and have the bookie in its last segment. Its writer then gets
+    `open_grace_s` seconds to replace the bookie. If nothing happens to the ledger in that time, its
+    writer is assumed dead, and the ledger is fenced, closed and copied. A ledger that is written
+    meanwhile is left, and named in the result.
+
+    Args:
+        spark: The session that runs the tasks.
+        cluster: The cluster.
+        bookie: The id of the bookie.
+        dry_run: Whether to change nothing, and return what would be moved.
+        even_if_alive: Whether to replace a bookie that is alive. Decommissioning it is the better
+            way.
+        open_grace_s: Seconds to wait for the writers of open ledgers.
+        fence_open: Whether to fence open ledgers after that time. Otherwise they are left.
+        bytes_per_second: A limit on what each task writes.
+        progress: A function that receives the progress.
+        wait: The function that waits, for tests.
+
+    Returns:
+        What was replaced and what is left.
+
+    Raises:
+        UsageError: The bookie is unknown, or it is alive.
+        JobError: Spark failed.
+        MetadataUnavailableError: The metadata store does not answer.
     """
     with cluster.client() as client:
         call(check_bookie(client.aio, bookie, even_if_alive))
         ids = client.list_ledgers()
     moves, unread = _moves(spark, cluster, bookie, ids, progress)
+    if not moves:
+        with cluster.client() as client:
+            call(refuse_unknown(client.aio, bookie, len(unread)))
     if dry_run:
         return RecoverResult(bookie, True, tuple(moves), failed=unread)
     work = {one.ledger: not_tried(one.ledger) for one in moves}
@@ -121,8 +143,7 @@ def _moves(
     ids: Sequence[int],
     progress: ProgressCallback,
 ) -> tuple[list[LedgerMove], tuple[RemainingLedger, ...]]:
-    """Return the ledgers that name the bookie, and the ledgers that could not be read: they may
-    name it too."""
+    """Return the ledgers that name the bookie, and those that could not be read and may name it."""
     pieces: list[Piece] = [
         {"bookie": bookie, "ledgers": ids[at : at + LEDGERS_PER_LOOK]}
         for at in range(0, len(ids), LEDGERS_PER_LOOK)
@@ -163,8 +184,10 @@ def _pieces(
 
 
 def _look(cluster: ClusterOptions, piece: Piece) -> Piece:
-    """Return which of these ledgers name the bookie, and for how many entries. Those that cannot be
-    read are returned as `unreadable`, each with the reason."""
+    """Return which of these ledgers name the bookie, and for how many entries.
+
+    Ledgers that cannot be read are returned as `unreadable`, each with the reason.
+    """
     bookie, password = piece["bookie"], cluster.password
     unread: list[tuple[int, str]] = []
     with cluster.client() as client:

@@ -1,5 +1,7 @@
-"""What an audit found, written back by Spark's tasks. The rules are those of
-`quire.replication.repair.repair_findings`."""
+"""The repair of what an audit found, by Spark's tasks.
+
+The rules are those of `quire.replication.repair.repair_findings`.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +20,29 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FINDINGS_PER_PIECE = 1_000
-"""Of small ledgers; all of one ledger are in one piece."""
+"""The number of findings in a piece of small ledgers. All findings of a ledger are in one piece."""
 LEDGERS_PER_PIECE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class RepairResult:
+    """The result of a repair."""
+
     ledgers: int
+    """The number of ledgers that were repaired."""
     written_back: int
-    """Entries written again to the bookie that lacked them."""
+    """The number of entries that were written again to the bookie that lacked them."""
     moved: int
-    """Segments in which another bookie took the place of one."""
+    """The number of segments in which another bookie replaced one."""
     entries: int
+    """The number of entries that were written in total."""
     bytes: int
-    """Payload written, both ways together."""
+    """The payload bytes of all entries that were written."""
     left: tuple[Finding, ...]
-    """What could not be repaired; the detail says why."""
+    """The findings that could not be repaired. The detail tells the reason."""
 
     def as_json(self) -> dict[str, Any]:
+        """Return the result as the command prints it."""
         return {**asdict(self), "left": [asdict(one) for one in self.left]}
 
 
@@ -47,12 +54,26 @@ def repair_findings(
     bytes_per_second: float | None = None,
     progress: ProgressCallback = silent,
 ) -> RepairResult:
-    """Write back what `audit` found: to the bookie itself where it answers, from a replica whose
-    digest is right, and read again; else to another bookie that takes its place in the segment.
-    Each ledger is repaired under its lock of the under-replication tree.
+    """Write back what `audit` found.
 
-    `bytes_per_second` bounds each task. Safe to repeat; what was repaired is durable. Raises
-    JobError, MetadataUnavailableError.
+    A bookie that answers gets its entries again, from a replica whose digest is correct, and they
+    are read again. Otherwise another bookie replaces it in the segment. Each ledger is repaired
+    under its lock in the under-replication tree. What was repaired is durable on return. Repeating
+    the call is safe.
+
+    Args:
+        spark: The session that runs the tasks.
+        cluster: The cluster.
+        found: The findings.
+        bytes_per_second: A limit on what each task writes.
+        progress: A function that receives the progress.
+
+    Returns:
+        What was repaired and what is left.
+
+    Raises:
+        JobError: Spark failed.
+        MetadataUnavailableError: The metadata store does not answer.
     """
     by_ledger: dict[int, list[Finding]] = {}
     for one in found:
@@ -106,7 +127,7 @@ def _repair(cluster: ClusterOptions, piece: Piece) -> Piece:
 
 
 def task_locks(client: Client) -> ReplicationLocks:
-    """The locks of a task; others see the host that runs it."""
+    """Return the locks of a task. Others see the host that runs it."""
     return ReplicationLocks(client.metadata, socket.gethostname(), client.clock)
 
 

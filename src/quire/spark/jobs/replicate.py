@@ -1,14 +1,14 @@
-"""Streams copied to another cluster, once or continuously: the same segments with the same entries,
-byte for byte, at the same positions.
+"""The job `replicate`: streams copied to another cluster, once or continuously.
+
+A copy has the same segments with the same entries, byte for byte, at the same positions.
 
     result = replicate(spark, ClusterOptions(here), ClusterOptions(there), "/team")
     replicate(spark, ClusterOptions(here), ClusterOptions(there), "/team", continuous=True,
               stop=threading.Event())
 
-The bytes of sealed segments go through Spark's tasks, those of the segments that are being written
-through the driver, and none through the JVM. What is copied is in the copy once, whatever is
-killed: run it again, and it goes on. What is the same in the copy is in
-`docs/guides/pipelines-replicate.md`.
+The bytes of sealed segments pass through Spark's tasks. Those of segments in progress pass through
+the driver. None pass through the JVM. Every record is in the copy once, whatever is killed: run the
+job again, and it continues. `docs/guides/pipelines-replicate.md` defines what "the same" means.
 """
 
 from __future__ import annotations
@@ -63,52 +63,71 @@ GAP_CHOICES = ("raise", "skip")
 PATIENCE_S = 60.0
 REPORT_S = 1.0
 KEEP_S = 5.0
-"""Between two looks for what the source gave up, and for streams that are new."""
+"""Seconds between two looks for what the source truncated, and for new streams."""
 EXPLICIT_LAC_S = 0.2
-"""A record at the end of the source can be read in the copy this much later, at most."""
+"""Seconds after which a record at the end of the source can be read in the copy, at most."""
 STREAMS_AT_ONCE = 64
-"""Of a run that ends; one that goes on follows all."""
+"""The number of streams that a run that ends copies at the same time.
+
+A continuous run follows all streams at once.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamReplica:
-    """What a run has done for one stream, and what is left."""
+    """The work that a run has done for one stream, and the lag that is left."""
 
     stream: str
+    """The name of the stream."""
     segments: int = 0
-    """That were completed in the copy."""
+    """The number of segments that were completed in the copy."""
     entries: int = 0
+    """The number of entries that were copied."""
     bytes: int = 0
-    """Payload of these entries."""
+    """The payload bytes of these entries."""
     lag_records: int | None = None
-    """Acknowledged in the source and not in the copy; None: not known."""
+    """The records that are acknowledged in the source and not in the copy, or None if unknown."""
     lag_bytes: int | None = None
+    """The stored bytes of these records, or None if unknown."""
     lag_seconds: float | None = None
-    """For how long this run has known of the oldest of them."""
+    """Seconds for which this run has known of the oldest of these records, or None if unknown."""
     error: str = ""
-    """Why it was given up."""
+    """The reason why the stream was given up, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicateResult:
+    """The result of a run of `replicate`."""
+
     namespace: str
+    """The namespace in the source."""
     target_namespace: str
+    """The namespace in the target."""
     streams: tuple[StreamReplica, ...]
+    """The streams that match."""
     seconds: float
+    """The duration of the run in seconds."""
 
     @property
     def failed(self) -> tuple[StreamReplica, ...]:
+        """The streams that were given up."""
         return tuple(one for one in self.streams if one.error)
 
     def total(self, name: str) -> int:
-        """Of a number of the streams, such as "bytes" or "lag_records"."""
+        """Return the sum of a number over all streams.
+
+        Args:
+            name: The name of the number, such as "bytes" or "lag_records".
+        """
         return sum(getattr(one, name) or 0 for one in self.streams)
 
     @property
     def lag_seconds(self) -> float:
+        """The largest lag of a stream in seconds."""
         return max((one.lag_seconds or 0.0 for one in self.streams), default=0.0)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the result as the command prints it."""
         names = ("segments", "entries", "bytes", "lag_records", "lag_bytes")
         return {
             "namespace": self.namespace,
@@ -138,28 +157,54 @@ def replicate(
     report: Callable[[ReplicateResult], object] | None = None,
     progress: ProgressCallback = silent,
 ) -> ReplicateResult:
-    """Copy the streams of a namespace whose names match `streams` (as of a shell; `*` matches `/`
-    too) to the same namespace, or to `target_namespace`, of another cluster.
+    """Copy streams of a namespace to another cluster.
 
-    Once: what is acknowledged when it begins. With `continuous` it goes on, with streams that are
-    new too, until `stop` is set or `for_s` are over; `report` is told each second. On return what
-    is counted is durable in the target; what was not copied yet is the lag.
+    A run copies what is acknowledged when it begins. With `continuous` it continues until `stop` is
+    set or `for_s` seconds have passed, and includes new streams. On return everything that is
+    counted is durable in the target. What was not copied yet is the lag. After any failure, run the
+    job again: it continues.
 
-    The namespace is made in the target with the settings that the source has (where there is none
-    yet), streams with theirs; `settings` go before both: a smaller cluster needs other quorums.
-    `truncation`: what the source gives up, the copy gives up. Without it the copy keeps what it
-    has, and segments that the source gave up before they were copied are an error unless `on_gap`
-    is "skip".
+    If the target has no such namespace, it is created with the settings of the source. Streams get
+    their own settings. Streams fail independently: the others continue, and the result reports the
+    failures.
 
-    Streams fail one by one: the others go on, and the result tells. Raises the error where all
-    have failed: StreamDivergedError (the target's stream is no copy, or another writer was there;
-    nothing was changed), StreamFencedError (another writer took it), StreamGapError,
-    NoSuchStreamError; what ledgers and metadata raise, once nothing has gone on for `patience_s`.
+    Args:
+        spark: The session that runs the tasks.
+        source: The cluster to copy from.
+        target: The cluster to copy to.
+        namespace: The namespace of the streams.
+        streams: A shell pattern of the names of the streams, in which `*` also matches `/`.
+        target_namespace: The namespace in the target. By default it has the same path.
+        continuous: Whether to continue with what is appended later.
+        stop: An event that ends the run.
+        for_s: Seconds after which a continuous run ends.
+        truncation: Whether to truncate the copy like the source. Otherwise the copy keeps what it
+            has.
+        on_gap: Without `truncation`, what to do about segments that the source truncated before
+            they were copied: "raise" or "skip".
+        settings: Settings that override those of the source, such as smaller quorums for a smaller
+            cluster.
+        patience_s: Seconds without progress after which an error of ledgers or the metadata store
+            is final.
+        report: A function that receives the result so far, each second.
+        progress: A function that receives the progress.
+
+    Returns:
+        What was copied, and what is left.
+
+    Raises:
+        UsageError: An argument is not valid.
+        NoSuchStreamError: No stream matches.
+        StreamDivergedError: All streams failed, and the target's stream is not a copy. Nothing was
+            changed.
+        StreamFencedError: All streams failed, and another writer opened the target's stream.
+        StreamGapError: All streams failed, and the source lacks records that the copy was to have.
+        QuireError: All streams failed, and this is the error of the first.
     """
     if on_gap not in GAP_CHOICES:
-        raise UsageError(f"on_gap {on_gap!r} is none of {', '.join(GAP_CHOICES)}")
+        raise UsageError(f"on_gap must be one of {', '.join(GAP_CHOICES)}, not {on_gap!r}")
     if for_s is not None and not continuous:
-        raise UsageError("'for_s' is for a continuous run: without it, a run ends by itself")
+        raise UsageError("'for_s' needs 'continuous': other runs end by themselves")
     path = namespace_path(namespace)
     to_path = namespace_path(target_namespace or namespace)
 
@@ -192,34 +237,36 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 @dataclass(frozen=True, slots=True)
 class ReplicateEnd:
-    """Where streams come from, or go to."""
+    """One end of a replication: a namespace in a cluster."""
 
     client: Client
     password: bytes
     path: str
 
     async def open(self) -> Namespace:
+        """Open the namespace."""
         return await open_namespace(self.client, self.path, password=self.password)
 
 
 async def check_ends(source: ReplicateEnd, target: ReplicateEnd) -> None:
-    """UsageError where a stream would be copied onto itself."""
+    """Raise UsageError if a stream would be copied onto itself."""
     ids = [await end.client.metadata.instance_id() for end in (source, target)]
     if ids[0] == ids[1] and source.path == target.path:
         raise UsageError(
-            f"namespace {source.path} would be replicated onto itself: source and target are one "
-            "cluster",
+            f"namespace {source.path} would be replicated onto itself: source and target are the "
+            "same cluster",
             remedy="Name another cluster, or another namespace for the target",
         )
 
 
 async def matching(source: Namespace, pattern: str) -> list[str]:
-    """The names of streams."""
+    """Return the names of the matching streams."""
     return [name for name in await source.streams() if fnmatchcase(name, pattern)]
 
 
 def none_matches(path: str, pattern: str) -> NoSuchStreamError:
-    return NoSuchStreamError(f"no stream of namespace {path} is called {pattern}")
+    """Return the error for a pattern that no stream matches."""
+    return NoSuchStreamError(f"no stream of namespace {path} matches {pattern}")
 
 
 @dataclass(slots=True)
@@ -270,7 +317,10 @@ class _Job:
         return result
 
     async def _open_target(self, source: Namespace) -> Namespace:
-        """Made with what the source was given, where there is none."""
+        """Open the target namespace, and create it if it does not exist.
+
+        A new one gets the settings that were given to the source.
+        """
         try:
             return await self.target.open()
         except NoSuchNamespaceError:
@@ -334,7 +384,7 @@ class _Job:
         self.running[mirror.name] = group.create_task(run())
 
     async def _guarded(self, mirror: Mirror, work: Any) -> None:
-        """One stream's error is its own."""
+        """Record the error of one stream, so that the others continue."""
         try:
             await work
         except QuireError as error:
@@ -343,7 +393,7 @@ class _Job:
     # -- while it runs ------------------------------------------------------------------------
 
     async def _watch(self, ending: asyncio.Event, look: Callable[[], Any]) -> None:
-        """Tell how far it is, until it is over."""
+        """Report the progress until the run is over."""
         keep_at = time.monotonic() + KEEP_S
         while any(not task.done() for task in self.running.values()) or not ending.is_set():
             await self._rest(ending)
@@ -358,12 +408,12 @@ class _Job:
                 try:
                     await look()
                 except PASSING:
-                    pass  # the next time
+                    pass  # try again the next time
             if self.report is not None or self.progress is not silent:
                 await self._tell()
 
     async def _rest(self, ending: asyncio.Event) -> None:
-        """Until something ends, or it is time to tell."""
+        """Wait until something ends, or it is time to report."""
         until = time.monotonic() + REPORT_S
         while time.monotonic() < until and not (self.stop.is_set() and not ending.is_set()):
             tasks = [task for task in self.running.values() if not task.done()]
@@ -414,40 +464,52 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPreview:
-    """What a run would do for one stream."""
+    """The work that a run would do for one stream."""
 
     stream: str
+    """The name of the stream."""
     new: bool = False
-    """There is no copy yet."""
+    """Whether there is no copy yet."""
     segments: int = 0
-    """That would be completed in the copy."""
+    """The number of segments that would be completed in the copy."""
     in_progress: bool = False
-    """What is acknowledged of the segment that is being written would be copied, too."""
+    """Whether acknowledged entries of the segment in progress would be copied, too."""
     records: int = 0
-    """In what would be copied."""
+    """The number of records that would be copied."""
     bytes: int = 0
-    """Payload of it."""
+    """The payload bytes that would be copied."""
     freed_ledgers: tuple[int, ...] = ()
-    """Of the copy, that would be deleted because the source gave up what they hold."""
+    """The ledgers of the copy that would be deleted because the source was truncated."""
     error: str = ""
-    """Why it would be given up; nothing else is known then."""
+    """The reason why the stream would be given up. All other values are then unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicatePreview:
+    """The work that a run of `replicate` would do."""
+
     namespace: str
+    """The namespace in the source."""
     target_namespace: str
+    """The namespace in the target."""
     streams: tuple[ReplicaPreview, ...]
+    """The streams that match."""
 
     @property
     def failed(self) -> tuple[ReplicaPreview, ...]:
+        """The streams that cannot be replicated."""
         return tuple(one for one in self.streams if one.error)
 
     def total(self, name: str) -> int:
-        """Of a number of the streams, such as "bytes"."""
+        """Return the sum of a number over all streams.
+
+        Args:
+            name: The name of the number, such as "bytes".
+        """
         return sum(getattr(one, name) for one in self.streams)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the preview as the command prints it."""
         return {
             "dry_run": True,
             "namespace": self.namespace,
@@ -467,10 +529,27 @@ def preview_replicate(
     truncation: bool = True,
     on_gap: str = "raise",
 ) -> ReplicatePreview:
-    """What `replicate` would copy now with these arguments, without Spark. Nothing is changed in
-    either cluster, and no copy is claimed: a run that goes on meanwhile goes on. A stream that
-    cannot be replicated is told, with the reason; raises what `replicate` raises before it looks
-    at streams."""
+    """Return what `replicate` would copy now with these arguments, without using Spark.
+
+    Nothing is changed in either cluster, and no copy is claimed, so a run that is in progress
+    continues.
+
+    Args:
+        source: The cluster to copy from.
+        target: The cluster to copy to.
+        namespace: The namespace of the streams.
+        streams: A shell pattern of the names of the streams.
+        target_namespace: The namespace in the target.
+        truncation: Whether the copy would be truncated like the source.
+        on_gap: What would be done about segments that were truncated before they were copied.
+
+    Returns:
+        What would be copied. A stream that cannot be replicated has an `error`.
+
+    Raises:
+        UsageError: An argument is not valid.
+        NoSuchStreamError: No stream matches.
+    """
     path, to_path = namespace_path(namespace), namespace_path(target_namespace or namespace)
     config = ClientConfig(tls=target.tls)
     with source.client() as read, blocking.connect(target.metadata, config=config) as other:
@@ -541,7 +620,7 @@ async def _preview(
                 f"{name} of the source is lost"
             )
     copied = [fact for fact in facts if await _grew(source, fact, end)]
-    read = [fact for fact in copied if not fact.truncated]  # what was given up is copied empty
+    read = [fact for fact in copied if not fact.truncated]  # truncated segments are copied empty
     return ReplicaPreview(
         name,
         new,
@@ -554,7 +633,7 @@ async def _preview(
 
 
 async def _grew(source: Namespace, fact: SegmentStatistics, end: int) -> bool:
-    """Whether there is more of it than the copy shows, which is up to entry `end`."""
+    """Return whether a segment has more than the copy shows, which is up to entry `end`."""
     if not fact.segment.in_progress:
         return True
     async with await source.client.open_ledger(

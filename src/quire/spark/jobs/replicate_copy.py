@@ -1,5 +1,4 @@
-"""What a task of `replicate` does, and how the segments of many streams come together in jobs of
-Spark."""
+"""The tasks of `replicate`, and the collection of many streams' segments into Spark jobs."""
 
 from __future__ import annotations
 
@@ -15,14 +14,17 @@ from quire.spark.jobs.tasks import ClusterOptions
 from quire.streams.mirror.copy import Piece, copy_ledger
 
 PIECES_MAX = 256
-"""Of one job of Spark."""
+"""The largest number of pieces in one Spark job."""
 GATHER_S = 0.02
-"""How long the first piece waits for those of other streams."""
+"""Seconds that the first piece waits for pieces of other streams."""
 
 
 def copy_piece(source: ClusterOptions, target: ClusterOptions, piece: Piece) -> Piece:
-    """In a task: a sealed ledger as another one. Errors are answers, so that the driver can tell
-    what may be tried again; Spark's own attempts are for workers that die."""
+    """Copy a sealed ledger, in a task.
+
+    Errors are returned as answers, so that the driver can tell what may be tried again. Spark's own
+    retries are for workers that die.
+    """
     try:
         with source.client() as read, target.client() as written:
             passwords = source.password, target.password
@@ -32,7 +34,7 @@ def copy_piece(source: ClusterOptions, target: ClusterOptions, piece: Piece) -> 
 
 
 def error_of(answer: Piece) -> QuireError | None:
-    """What a task has answered in the place of numbers."""
+    """Return the error in a task's answer, or None."""
     if "error" not in answer:
         return None
     kind: Any = getattr(errors, answer["error"], JobError)
@@ -41,16 +43,16 @@ def error_of(answer: Piece) -> QuireError | None:
 
 
 class SegmentCopier:
-    """Gathers the pieces of all streams into jobs of Spark, one job at a time."""
+    """Collects the pieces of all streams into Spark jobs, and runs one job at a time."""
 
     def __init__(self, run: Callable[[Sequence[Piece]], list[Piece]]) -> None:
-        """`run` blocks until the answers are there."""
+        """Create a copier. `run` blocks until the answers are there."""
         self._run = run
         self._waiting: deque[tuple[Piece, asyncio.Future[Piece]]] = deque()
         self._work = asyncio.Event()
 
     async def copy(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """The answers, in order. Raises what the task has told, or what Spark says."""
+        """Return the answers in order. Raises the error of a task, or of Spark."""
         loop = asyncio.get_running_loop()
         futures = []
         for piece in pieces:
@@ -66,7 +68,7 @@ class SegmentCopier:
         return answers
 
     async def serve(self) -> None:
-        """Until cancelled."""
+        """Run jobs until cancelled."""
         while True:
             await self._work.wait()
             await asyncio.sleep(GATHER_S)
@@ -84,7 +86,7 @@ class SegmentCopier:
             return
         try:
             answers = await asyncio.to_thread(self._run, [piece for piece, _ in wanted])
-        except Exception as error:  # noqa: BLE001 - Spark's; whoever waits raises it
+        except Exception as error:  # noqa: BLE001 - Spark's error, which the waiting callers raise
             for _, future in wanted:
                 if not future.done():
                     future.set_exception(error)

@@ -1,5 +1,7 @@
-"""Work cut into pieces that Spark's tasks do, where the payload never enters the JVM: a piece says
-what to do (ledger, first, last, bookie), and its task answers with a few numbers."""
+"""Work in pieces that Spark's tasks do, without passing payloads through the JVM.
+
+A piece says what to do (ledger, first, last, bookie), and its task answers with a few numbers.
+"""
 
 from __future__ import annotations
 
@@ -20,41 +22,58 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Piece = Mapping[str, Any]
-"""What JSON can say. So is an answer."""
+"""Values that JSON can represent. An answer has the same form."""
 
 PIECES_MAX = 20_000
-"""Of one Spark job: planning more costs more than it brings. Larger work goes in turns."""
+"""The largest number of pieces in one Spark job. Larger work is divided into several jobs.
+
+Planning more pieces costs more than it gains.
+"""
 POLL_S = 0.2
 
 
 class ProgressCallback(Protocol):
-    """Told of a job's progress, from any thread: units done, of how many (None: not known)."""
+    """A function that receives the progress of a job, from any thread."""
 
-    def __call__(self, what: str, done: int, total: int | None) -> None: ...
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        """Report the progress.
+
+        Args:
+            what: What is being done.
+            done: The number of units that are done.
+            total: The number of units in total, or None if it is unknown.
+        """
+        ...
 
 
 def silent(what: str, done: int, total: int | None) -> None:
-    """Progress that nobody wants to see."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """A cluster, as the driver and its tasks reach it. The password shows nowhere."""
+    """A cluster, as the driver and its tasks reach it. The password does not appear in a `repr`."""
 
     metadata: str
+    """The metadata URI of the cluster."""
     password: bytes = field(default=b"", repr=False)
+    """The password of the ledgers."""
     tls: TlsClientConfig | None = None
-    """Its files must be there on every machine that runs tasks."""
+    """The TLS settings of connections to bookies. Every machine that runs tasks needs the files."""
 
     def options(self) -> dict[str, str]:
-        """Of the data source, for this cluster. UsageError: it has no option for one of ours."""
+        """Return the options of the data source for this cluster.
+
+        Raises UsageError if the data source has no option for one of the settings.
+        """
         given = {"metadata": self.metadata}
         if self.password:
             given["password"] = self.password.decode()
         if self.tls is not None:
             if self.tls.key_password_file is not None or not self.tls.verify_host_name:
                 raise UsageError(
-                    "Spark's data source takes no encrypted keys and no certificates without names"
+                    "Spark's data source supports neither encrypted keys nor certificates without "
+                    "host names"
                 )
             given["tlsCa"] = self.tls.ca or "system"
             files = {"tlsCert": self.tls.certificate, "tlsKey": self.tls.private_key}
@@ -63,7 +82,7 @@ class ClusterOptions:
 
     @contextmanager
     def client(self) -> Iterator[blocking.Client]:
-        """The client of this process for the cluster: one for all tasks and calls."""
+        """Yield the client of this process for the cluster, which all tasks and calls share."""
         from quire.spark import worker
 
         with worker.client(self.metadata, self.tls) as client:
@@ -78,11 +97,12 @@ def run_pieces(
     what: str,
     progress: ProgressCallback = silent,
 ) -> list[Piece]:
-    """One task for each piece; their answers, in the order of the pieces.
+    """Run one task for each piece, and return the answers in the order of the pieces.
 
-    `do` runs in a Python worker, perhaps twice (a retry, or speculation), perhaps twice at the same
-    time: what it leaves behind must be as good then. Whatever it raises fails the job, once
-    Spark's retries are used up."""
+    `do` runs in a Python worker. It may run twice (a retry, or speculation), even at the same time,
+    so its effects must be the same then. An error that it raises fails the job once Spark's retries
+    are used up.
+    """
     answers: list[Piece] = []
     for at in range(0, len(pieces), PIECES_MAX):
         turn = [json.dumps(piece) for piece in pieces[at : at + PIECES_MAX]]
@@ -106,7 +126,7 @@ def _run(spark: SparkSession, pieces: list[str], do: Callable[[Piece], Piece]) -
 
     numbers = spark.range(0, len(pieces), 1, numPartitions=len(pieces))
     rows = numbers.mapInArrow(task, "piece bigint, answer string").collect()
-    # Speculation gives one answer for each piece too: Spark takes one attempt of a task.
+    # Even with speculation there is one answer for each piece: Spark uses one attempt of a task.
     return [json.loads(row.answer) for row in sorted(rows, key=lambda row: int(row.piece))]
 
 
@@ -119,8 +139,11 @@ def watched(
     before: int = 0,
     total: int | None = None,
 ) -> Iterator[None]:
-    """Tell of finished tasks of what this thread does meanwhile. `total` None: of as many as Spark
-    has planned up to now. Spark Connect has no tracker: nothing is told there."""
+    """Report the finished tasks of what this thread does in the block.
+
+    `total` is None for the number of tasks that Spark has planned so far. Spark Connect has no
+    tracker, so nothing is reported there.
+    """
     if progress is silent or not hasattr(spark, "_jsc"):
         yield
         return

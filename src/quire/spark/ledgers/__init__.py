@@ -1,1 +1,1 @@
-"""Ledgers as DataFrames: `reader` and `writer`, and `plan`, which cuts ledgers into tasks."""
+"""Ledgers as DataFrames: `reader` and `writer`, and `plan`, which divides ledgers into tasks."""

@@ -1,4 +1,4 @@
-"""How ledgers become tasks: ranges of entries, cut and grouped. Pure."""
+"""The division of ledgers into tasks: ranges of entries, cut and grouped, without any I/O."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import NamedTuple
 from quire.errors import UsageError
 
 ENTRY_OVERHEAD_BYTES = 64
-"""What an entry costs beside its payload: header, digest, columns."""
+"""The cost of an entry in addition to its payload: header, digest and columns."""
 RANGES_MAX = 1_000
-"""Of one task, so that its description stays small."""
+"""The largest number of ranges in one task, so that its description stays small."""
 TASKS_MAX = 100_000
 UNCUT_FRACTION = 8
-"""A ledger that is smaller than this part of a share goes to one task as a whole."""
+"""A ledger smaller than one part in this many of a share goes to one task as a whole."""
 
 
 class Range(NamedTuple):
-    """Entries first..last of a ledger."""
+    """The entries from `first` to `last` of a ledger."""
 
     ledger_id: int
     first: int
@@ -26,6 +26,7 @@ class Range(NamedTuple):
 
     @property
     def entries(self) -> int:
+        """The number of entries."""
         return self.last - self.first + 1
 
 
@@ -34,17 +35,18 @@ Task = tuple[Range, ...]
 
 @dataclass(frozen=True, slots=True)
 class WeightedRange:
-    """A range, and the payload bytes in it (known or estimated)."""
+    """A range, and the known or estimated number of payload bytes in it."""
 
     range: Range
     bytes: int
 
     @property
     def weight(self) -> int:
+        """The cost of reading the range, in bytes."""
         return self.bytes + ENTRY_OVERHEAD_BYTES * self.range.entries
 
     def clip(self, first: int, last: int) -> WeightedRange | None:
-        """What of it lies in entries first..last."""
+        """Return the part of the range in these entries, or None if there is none."""
         whole = self.range
         first, last = max(first, whole.first), min(last, whole.last)
         if first > last:
@@ -60,11 +62,11 @@ def plan(
     partition_entries: int | None = None,
     min_partitions: int = 1,
 ) -> list[tuple[Range, ...]]:
-    """Tasks that cover all extents, each entry once, in order, with about equal shares.
+    """Return tasks that cover all extents in order, each entry once, with about equal shares.
 
-    A task has about `partition_bytes` at most (the entries of a ledger count as equally large, and
-    one entry is not cut) and never more than `partition_entries`. There are at least
-    `min_partitions` tasks if there are as many entries.
+    A task has at most about `partition_bytes`, and never more than `partition_entries`. The entries
+    of a ledger count as equally large, and an entry is not cut. There are at least `min_partitions`
+    tasks if there are as many entries.
     """
     whole = list(extents)
     count = max(min_partitions, _ceil(sum(extent.weight for extent in whole), partition_bytes))
@@ -74,7 +76,7 @@ def plan(
     count = min(count, entries)
     if count > TASKS_MAX:
         raise UsageError(
-            f"this would make {count} tasks, at most {TASKS_MAX} can be",
+            f"the query would have {count} tasks, but at most {TASKS_MAX} are allowed",
             remedy="Choose larger partitionBytes and partitionEntries",
         )
     tasks: list[Task] = []
@@ -84,8 +86,11 @@ def plan(
 
 
 def _shares(whole: Sequence[WeightedRange], count: int) -> Iterator[Task]:
-    """All extents, laid end to end, cut into `count` shares of equal weight; those without an entry
-    are left out. Small extents are not cut: each would be opened twice."""
+    """Cut all extents, laid end to end, into `count` shares of equal weight.
+
+    Shares without an entry are left out. Small extents are not cut, because each of them would be
+    opened twice.
+    """
     total = sum(extent.weight for extent in whole)
     shares: dict[int, list[Range]] = {}
     before = 0
@@ -110,7 +115,7 @@ def _shares(whole: Sequence[WeightedRange], count: int) -> Iterator[Task]:
 
 
 def _within(task: Task, entries_max: int | None) -> Iterator[Task]:
-    """The task, in equal parts if it has too many entries, or ranges."""
+    """Cut a task into equal parts if it has too many entries or ranges."""
     count = 1 if entries_max is None else _ceil(_entries(task), entries_max)
     for part in _parts(task, count):
         for at in range(0, len(part), RANGES_MAX):
@@ -118,7 +123,10 @@ def _within(task: Task, entries_max: int | None) -> Iterator[Task]:
 
 
 def _at_least(count: int, tasks: list[Task]) -> list[Task]:
-    """Where single entries outweigh shares: halve the tasks with the most entries."""
+    """Halve the tasks with the most entries until there are `count` tasks.
+
+    This is needed if single entries outweigh shares.
+    """
     while len(tasks) < count:
         largest = max(range(len(tasks)), key=lambda at: _entries(tasks[at]), default=None)
         if largest is None or _entries(tasks[largest]) == 1:
@@ -128,7 +136,10 @@ def _at_least(count: int, tasks: list[Task]) -> list[Task]:
 
 
 def _parts(task: Task, count: int) -> list[Task]:
-    """The task cut into `count` parts of equal numbers of entries; it has as many."""
+    """Cut a task into `count` parts with equal numbers of entries.
+
+    The task must have at least that many entries.
+    """
     if count == 1:
         return [task]
     total = _entries(task)

@@ -1,4 +1,7 @@
-"""Batch reading: ledgers cut into tasks on the driver, entries as Arrow batches on the workers."""
+"""Batch reading of ledgers.
+
+The driver divides ledgers into tasks, and the workers return entries as Arrow batches.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,16 @@ from quire.spark.schema import our_column
 
 BATCH_ROWS = 1_024
 BATCH_BYTES = 1024 * 1024
-"""Runs are joined until they have as many rows or bytes: small batches cost Spark twice the time
-per row."""
+"""The rows or bytes at which runs are joined into a batch.
+
+With smaller batches Spark takes twice the time per row.
+"""
 BATCH_BYTES_MAX = 32 * 1024 * 1024
-"""Larger runs are cut: Spark holds a batch in memory as a whole."""
+"""The size above which runs are cut, because Spark holds a whole batch in memory."""
 ID_BATCH_ROWS = 16_384
-"""Of batches that consist of ids only."""
+"""The number of rows in batches that consist of ids only."""
 REFRESH_ATTEMPTS = 3
-"""Of a task whose view of an open ledger is older than the driver's."""
+"""The number of attempts of a task whose view of an open ledger is older than the driver's."""
 
 LEDGER_ID_MAX = 2**63 - 1
 TYPES: dict[str, DataType] = {
@@ -48,19 +53,20 @@ TYPES: dict[str, DataType] = {
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:
+    """Return the schema of these columns."""
     return StructType([StructField(name, TYPES[name], nullable=False) for name in columns])
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerPartition(InputPartition):  # type: ignore[misc]
-    """One task: these ranges, one behind the other."""
+    """One task, which reads these ranges one after the other."""
 
     ranges: tuple[Range, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What filters leave of the ids."""
+    """The ids that filters leave."""
 
     ledger_first: int = 0
     ledger_last: int = LEDGER_ID_MAX
@@ -69,11 +75,13 @@ class Bounds:
     entry_last: int = LEDGER_ID_MAX
 
     def has_ledger(self, ledger_id: int) -> bool:
+        """Return whether the bounds include a ledger."""
         return self.ledger_first <= ledger_id <= self.ledger_last and (
             self.ledgers is None or ledger_id in self.ledgers
         )
 
     def within(self, column: str, first: int, last: int) -> Bounds:
+        """Return the bounds with a column restricted to a range."""
         if column == "ledger_id":
             first, last = max(first, self.ledger_first), min(last, self.ledger_last)
             return replace(self, ledger_first=first, ledger_last=last)
@@ -81,15 +89,16 @@ class Bounds:
         return replace(self, entry_first=first, entry_last=last)
 
     def among(self, ledgers: Iterable[int]) -> Bounds:
+        """Return the bounds restricted to these ledgers."""
         both = frozenset(ledgers)
         return replace(self, ledgers=both if self.ledgers is None else both & self.ledgers)
 
 
 class QuireReader(DataSourceReader):  # type: ignore[misc]
-    """Reads ledgers by id, or those of a dataset as it is when the query is planned.
+    """Reads ledgers by id, or the ledgers of a dataset as it is when the query is planned.
 
-    The schema may be any part of the columns, in any order. `length` and `value` need the entries
-    themselves; a schema of `ledger_id` and `entry_id` alone is made from the metadata, without
+    The schema may be any part of the columns, in any order. `length` and `value` need the entries.
+    The rows of a schema with `ledger_id` and `entry_id` alone are made from the metadata, without
     asking a bookie.
     """
 
@@ -108,6 +117,7 @@ class QuireReader(DataSourceReader):  # type: ignore[misc]
 
     @worker.plainly
     def partitions(self) -> list[LedgerPartition]:
+        """Return the tasks."""
         options = self._options
         with worker.client(options.metadata, options.tls) as client:
             extents = list(self._extents(client))
@@ -138,14 +148,15 @@ class QuireReader(DataSourceReader):  # type: ignore[misc]
             ) as ledger:
                 last = ledger.last_add_confirmed
                 if last >= 0:
-                    # An open ledger's length is known to its last entry only.
+                    # Only the last entry of an open ledger knows the ledger's length.
                     length = ledger.length if ledger.ledger_closed else _length_at_end(ledger)
                     yield WeightedRange(Range(ledger_id, 0, last), length)
 
     # -- on the workers -----------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, LedgerPartition):  # Spark's stand-in for "no partitions"
+        """Yield the rows of one task."""
+        if not isinstance(partition, LedgerPartition):  # Spark's placeholder for "no partitions"
             return iter(())
         worker.prepare()
         if {"length", "value"} & set(self._columns):
@@ -155,7 +166,7 @@ class QuireReader(DataSourceReader):  # type: ignore[misc]
     def _entries(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         try:
             yield from self._batches(ranges)
-        except QuireError as error:  # as `worker.plainly`, for a generator
+        except QuireError as error:  # like `worker.plainly`, but for a generator
             raise error.with_traceback(None) from None
 
     def _batches(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
@@ -185,8 +196,8 @@ class QuireReader(DataSourceReader):  # type: ignore[misc]
             if self._options.dataset is None:
                 raise
             raise ReadError(
-                f"ledger {part.ledger_id} of dataset {self._options.dataset!r} was deleted while "
-                "it was read: the dataset was overwritten or dropped",
+                f"ledger {part.ledger_id} was deleted while it was read, because dataset "
+                f"{self._options.dataset!r} was overwritten or dropped",
                 ledger_id=part.ledger_id,
                 remedy="Run the query again",
             ) from None
@@ -215,12 +226,14 @@ class QuireReader(DataSourceReader):  # type: ignore[misc]
 
 
 class QuirePushdownReader(QuireReader):
-    """As `QuireReader`, and comparisons of `ledger_id` and `entry_id` with constants decide what
-    is read. A class of its own: Spark refuses a reader that has `pushFilters` unless
-    `spark.sql.python.filterPushdown.enabled` is set."""
+    """A reader that also uses comparisons of `ledger_id` and `entry_id` with constants.
+
+    It is a separate class because Spark refuses a reader with `pushFilters` unless
+    `spark.sql.python.filterPushdown.enabled` is set.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Those that Spark has to apply itself."""
+        """Use the filters that can be used, and yield those that Spark must apply itself."""
         for condition in filters:
             bounds = narrowed(self._bounds, condition)
             if bounds is None:
@@ -230,10 +243,10 @@ class QuirePushdownReader(QuireReader):
 
 
 def narrowed(bounds: Bounds, condition: Filter) -> Bounds | None:
-    """The bounds under one more condition; None where they cannot express it exactly."""
+    """Return the bounds with one more condition, or None if they cannot express it exactly."""
     column = condition.attribute[0] if len(getattr(condition, "attribute", ())) == 1 else ""
     if column in TYPES and isinstance(condition, IsNotNull):
-        return bounds  # nothing is ever null
+        return bounds  # no column is ever null
     if column not in ("ledger_id", "entry_id"):
         return None
     value: Any = getattr(condition, "value", None)
@@ -257,7 +270,7 @@ def narrowed(bounds: Bounds, condition: Filter) -> Bounds | None:
 
 
 def cut(run: EntryRun, bytes_max: int) -> Iterator[EntryRun]:
-    """A run in pieces of about so many bytes; one entry is not cut."""
+    """Cut a run into pieces of about this many bytes. An entry is not cut."""
     if len(run.data) <= bytes_max:
         yield run
         return

@@ -1,9 +1,9 @@
-"""Batch writing: every task writes a ledger of its own, the driver publishes them as a dataset.
+"""Batch writing: every task writes a ledger of its own, and the driver publishes them as a dataset.
 
-Until the one compare-and-swap of `commit` nothing is seen by readers of the dataset. Ledgers of
-tasks that failed, were killed or lost to a speculative twin are orphans: they say in their custom
-metadata what they belong to, and are deleted by the task itself, at the end of the job, or by
-`quire.spark.sweep_orphans`, whichever can.
+Readers of the dataset see nothing before the one compare-and-swap of `commit`. The ledgers of
+failed or killed tasks, and of tasks that lost to a speculative copy, are orphans. Their custom
+metadata names the job and the dataset. The task itself, the end of the job or
+`quire.spark.sweep_orphans` deletes them, whichever can.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ ATTEMPT_KEY = "quire.attempt"
 TXN_KEY = "quire.txn"
 
 SWEEP_BEFORE = 1_000
-"""How many ledger ids before the first of a job its failed attempts are looked for."""
+"""The number of ledger ids before the first of a job in which to search for its failed attempts."""
 SWEEP_LEDGERS_MAX = 5_000
-"""Ledgers looked at by the sweep at the end of a job; `sweep_orphans` looks at all."""
+"""The number of ledgers that the sweep at the end of a job reads. `sweep_orphans` reads all."""
 
 logger = logging.getLogger("quire.spark")
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerMessage(WriterCommitMessage):  # type: ignore[misc]
-    """What a task wrote. `ledger_id` None: it had no rows."""
+    """The ledger that a task wrote. `ledger_id` is None if the task had no rows."""
 
     partition: int
     attempt: int
@@ -52,8 +52,11 @@ class LedgerMessage(WriterCommitMessage):  # type: ignore[misc]
 
 
 class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """One write job. Built once on the driver; Spark pickles it to the tasks, to `commit` and to
-    `abort`, so that `job` names the job in all of them."""
+    """One write job.
+
+    It is built once on the driver. Spark pickles it for the tasks, for `commit` and for `abort`, so
+    that `job` identifies the job in all of them.
+    """
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         self._options = options
@@ -70,8 +73,10 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     @worker.plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LedgerMessage:
-        """Write the rows of one partition into a new ledger and close it: all of them are on disk
-        on a quorum when this returns. Without rows there is no ledger."""
+        """Write the rows of one partition to a new ledger, and close it.
+
+        On return all rows are durable on an ack quorum. Without rows there is no ledger.
+        """
         worker.prepare()
         partition, attempt = task()
         if self._done:
@@ -92,6 +97,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def create_ledger(
         self, client: blocking.Client, partition: int, attempt: int
     ) -> blocking.LedgerWriter:
+        """Create the ledger of a task."""
         options = self._options
         custom = {
             OWNER_KEY: options.dataset,
@@ -113,8 +119,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     @worker.plainly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish all ledgers of the job in one step; then clean up what it leaves, as far as
-        that goes."""
+        """Publish all ledgers of the job in one step, and then clean up as far as possible."""
         if self._done:
             return
         written = _written(messages)
@@ -125,12 +130,13 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
                 self._clean_up(datasets, published, written, messages)
             except QuireError as error:
                 logger.warning(
-                    "dataset %s is published; its old ledgers are left for a later sweep: %s",
+                    "dataset %s was published, but some ledgers are left for a later sweep: %s",
                     self._options.dataset,
                     error,
                 )
 
     def publish(self, datasets: Datasets, written: Sequence[LedgerMessage]) -> Publication:
+        """Publish the ledgers of the job."""
         return datasets.publish(
             self._options.dataset,
             [
@@ -143,8 +149,11 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
         )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete what is not published. Spark also calls this after a `commit` that raised,
-        which may have published everything: what the dataset holds is never touched."""
+        """Delete what is not published.
+
+        Spark also calls this after a `commit` that raised, which may have published everything.
+        Ledgers that the dataset holds are therefore never deleted.
+        """
         name = self._options.dataset
         try:
             with worker.writing(self._options) as client:
@@ -164,7 +173,8 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
     ) -> None:
         name = self._options.dataset
         if published.repeated:
-            # By another driver with this transaction id, or by ourselves: the dataset tells.
+            # Another driver with this transaction id published it, or an earlier attempt did.
+            # `discard` keeps what the dataset names.
             datasets.discard(name, _ids(written))
         if published.replaced:
             datasets.discard(name, [ledger.ledger_id for ledger in published.replaced])
@@ -176,7 +186,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
         written: Sequence[LedgerMessage],
         messages: Sequence[WriterCommitMessage | None],
     ) -> None:
-        """Look for ledgers of failed attempts of this job, where there may be some."""
+        """Delete the ledgers of failed attempts of this job, if there may be some."""
         retried = any(message is None or message.attempt for message in messages)
         if retried and written:
             datasets.sweep_orphans(
@@ -190,8 +200,10 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
 
 class LedgerTaskOutput:
-    """The ledger of one task, created with its first rows. One batch is on its way while the next
-    is taken from Spark."""
+    """The ledger of one task, which is created with its first rows.
+
+    One batch is being written while the next is taken from Spark.
+    """
 
     def __init__(
         self, client: blocking.Client, job: QuireWriter, partition: int, attempt: int
@@ -206,6 +218,7 @@ class LedgerTaskOutput:
         self._bytes = 0
 
     def append(self, values: Sequence[bytes]) -> None:
+        """Append rows to the ledger."""
         if self._ledger is None:
             self._ledger = self._job.create_ledger(self._client, self._partition, self._attempt)
         call(self._append(self._ledger.aio, values))
@@ -222,14 +235,14 @@ class LedgerTaskOutput:
             await pending
 
     def close(self) -> LedgerMessage:
-        """Wait for all rows, close the ledger."""
+        """Wait for all rows, and close the ledger."""
         if self._ledger is None:
             return LedgerMessage(self._partition, self._attempt)
         call(self._settle())
         last = self._ledger.close()
         if last + 1 != self._rows:
             raise QuireError(
-                f"ledger {self._ledger.ledger_id} has {last + 1} entries, the task wrote "
+                f"ledger {self._ledger.ledger_id} has {last + 1} entries, but the task wrote "
                 f"{self._rows}"
             )
         return LedgerMessage(
@@ -237,7 +250,7 @@ class LedgerTaskOutput:
         )
 
     def discard(self) -> None:
-        """Delete the ledger, which nobody has heard of; a sweep does where this fails."""
+        """Delete the ledger, which nothing names. If that fails, a sweep deletes it."""
         if self._ledger is None:
             return
         try:
@@ -256,9 +269,12 @@ class LedgerTaskOutput:
 def value_column(
     schema: StructType, wanted: str | None, *, stream: int | None = None, used: Iterable[int] = ()
 ) -> int:
-    """The place of the column that becomes the entries: the one asked for, else `value`, else the
-    only one that there is, but for those that are `used` otherwise and the one that names the
-    `stream`. No other column is passed over silently: UsageError names them."""
+    """Return the index of the column that becomes the entries.
+
+    This is the wanted column, or `value`, or the only column. Columns that are `used` for something
+    else and the one that names the `stream` do not count. No other column is dropped silently:
+    UsageError names them.
+    """
     fields = [(at, field) for at, field in enumerate(schema.fields) if at != stream]
     name = (wanted or "value").lower()
     found = [one for one in fields if str(one[1].name).lower() == name]
@@ -269,23 +285,25 @@ def value_column(
         if isinstance(field.dataType, BinaryType | StringType):
             return at
         raise UsageError(
-            f"column {field.name!r} is {field.dataType.simpleString()}: an entry is made of "
+            f"column {field.name!r} is {field.dataType.simpleString()}, but an entry must be "
             "binary or string",
-            remedy="Cast or encode it, for example with to_json",
+            remedy="Cast or encode the column, for example with to_json",
         )
     have = ", ".join(f"{field.name} {field.dataType.simpleString()}" for _, field in fields)
     what = f"no column {wanted!r} to write" if wanted else "it is not clear which column to write"
     raise UsageError(
         f"{what}: there are {have or 'none'}",
-        remedy="Name a binary or string column with the option 'valueColumn', or make one of all: "
-        "df.selectExpr('to_json(struct(*)) AS value')",
+        remedy="Name a binary or string column with the option 'valueColumn', or combine all "
+        "columns into one: df.selectExpr('to_json(struct(*)) AS value')",
     )
 
 
 def payloads(column: pa.Array) -> list[bytes]:
+    """Return the values of a column as bytes. Raises UsageError for a null."""
     if column.null_count:
         raise UsageError(
-            "a value is null, and an entry cannot be", remedy="Filter such rows, or replace them"
+            "a value is null, but an entry must have a value",
+            remedy="Filter such rows, or replace the nulls",
         )
     if not pa.types.is_binary(column.type):
         column = column.cast(pa.binary())
@@ -294,7 +312,7 @@ def payloads(column: pa.Array) -> list[bytes]:
 
 
 def task() -> tuple[int, int]:
-    """(partition, attempt) of the task that runs here."""
+    """Return the partition and the attempt of the task that runs here."""
     context = TaskContext.get()
     return (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
 

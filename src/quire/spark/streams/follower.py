@@ -1,5 +1,8 @@
-"""Noticing that a stream has more, for next to nothing: one long poll at a time on one bookie, and
-a watch on the list of segments. What there is, others find out."""
+"""The follower, which notices that a stream has new records at very low cost.
+
+It keeps one long poll on one bookie and a watch on the list of segments. Others find out what is
+new.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,11 @@ BACKOFF = Backoff(0.2, 5.0)
 
 
 class StreamFollower:
-    """Calls `tell` (name, whether segments may have changed) once there is something new, or may
-    be, and then waits until `take`: a query that is busy is not told again and again."""
+    """Calls `tell` once when there is, or may be, something new, and then waits until `take`.
+
+    A query that is busy is therefore not notified repeatedly. The arguments of `tell` are the name
+    of the stream, and whether its segments may have changed.
+    """
 
     def __init__(
         self, streams: Namespace, name: str, tasks: TaskSet, tell: Callable[[str, bool], None]
@@ -32,10 +38,11 @@ class StreamFollower:
         self._task = tasks.start(self._run())
 
     def take(self) -> None:
-        """Whatever is there now is known."""
+        """Note that everything up to now is known."""
         self._taken.set()
 
     def stop(self) -> None:
+        """Stop following."""
         self._task.cancel()
 
     async def _run(self) -> None:
@@ -47,11 +54,11 @@ class StreamFollower:
                         await self._follow(listed)
                         retry.reset()
             except QuireError:
-                await self._news()  # who looks then meets the error itself, or finds it gone
+                await self._news()  # the query then sees the error itself, or that it has passed
                 await retry.pause()
 
     async def _follow(self, listed: SegmentList) -> None:
-        """As long as the newest segment stays the same."""
+        """Follow the stream as long as its newest segment stays the same."""
         newest = listed.segments[-1] if listed.segments else None
         if newest is None or not newest.in_progress:
             await self._news()
@@ -80,7 +87,7 @@ class StreamFollower:
 
 
 async def _first(one: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any]) -> bool:
-    """Whether `one` ended first; the other one is given up."""
+    """Return whether `one` ended first. The other one is cancelled."""
     tasks = [asyncio.ensure_future(one), asyncio.ensure_future(other)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""How far streaming queries are behind the streams that they read."""
+"""The lag of streaming queries behind the streams that they read."""
 
 from __future__ import annotations
 
@@ -12,45 +12,59 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 QUERIES_MAX = 1_000
-"""That are remembered; the oldest are forgotten first."""
+"""The number of queries that are remembered. The oldest are forgotten first."""
 
 logger = logging.getLogger("quire.spark")
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLag:
-    """Of one query and one stream, when a trigger had been planned: what is left for the next."""
+    """The records of one stream that a query had left unread when a trigger had been planned."""
 
     query: str
-    """Its name, else its id."""
+    """The name of the query, or else its id."""
     batch: int
+    """The number of the micro-batch."""
     stream: str
+    """The name of the stream."""
     records: int
+    """The number of records that are left for later triggers."""
     bytes: int
-    """As stored."""
+    """The stored bytes of these records."""
     seconds: float | None
-    """How long the oldest record that is left has been waiting; None: nothing tells."""
+    """How long the oldest of these records has been waiting, or None if that is unknown."""
 
 
 class LagListener(StreamingQueryListener):  # type: ignore[misc]
-    """Keeps the newest lag of every query, and logs it (`quire.spark`, level INFO). It asks nobody:
-    the queries report it themselves."""
+    """Keeps the newest lag of every query, and logs it (`quire.spark`, level INFO).
+
+    The queries report their lag themselves, so the listener contacts neither bookies nor metadata
+    store.
+    """
 
     def __init__(self) -> None:
         self._lags: dict[str, list[StreamLag]] = {}
         self._lock = threading.Lock()
 
     def lags(self, query: str | None = None) -> list[StreamLag]:
-        """The newest of all queries, or of the one with this name (or id)."""
+        """Return the newest lags of all queries, or of one query.
+
+        Args:
+            query: The name or the id of the query.
+
+        Returns:
+            The lag of each stream of these queries.
+        """
         with self._lock:
             return [
                 lag for name, lags in self._lags.items() if query in (None, name) for lag in lags
             ]
 
     def onQueryStarted(self, event: Any) -> None:
-        pass
+        """Do nothing."""
 
     def onQueryProgress(self, event: Any) -> None:
+        """Keep and log the lags of one micro-batch."""
         progress = event.progress
         name = progress.name or str(progress.id)
         lags = [
@@ -72,14 +86,14 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
             )  # fmt: skip
 
     def onQueryIdle(self, event: Any) -> None:
-        pass
+        """Do nothing."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        pass
+        """Do nothing."""
 
 
 def lags_of(query: str, batch: int, latest_offset: str | None) -> list[StreamLag]:
-    """What the progress of a source tells; nothing of sources that are not ours."""
+    """Return the lags in the progress of a source, or none for a source of another format."""
     try:
         reported = json.loads(latest_offset or "null")
         return [
@@ -91,7 +105,10 @@ def lags_of(query: str, batch: int, latest_offset: str | None) -> list[StreamLag
 
 
 def lag_listener(spark: SparkSession) -> LagListener:
-    """A listener that is attached to the session; `spark.streams.removeListener` ends it."""
+    """Return a listener that is attached to the session.
+
+    `spark.streams.removeListener` ends it.
+    """
     listener = LagListener()
     spark.streams.addListener(listener)
     return listener

@@ -31,7 +31,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """One stream."""
+    """The progress in one stream."""
 
     position: DLSN
     ledger_id: int | None = None
@@ -41,12 +41,15 @@ class StreamOffset:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
+    """The progress in all streams of a query."""
+
     cluster: str
-    """Its instance id."""
+    """The instance id of the cluster."""
     namespace: str
     streams: Mapping[str, StreamOffset]
 
     def to_json(self) -> dict[str, Any]:
+        """Return the form that the checkpoint stores."""
         checks = {}
         for name, reached in self.streams.items():
             known = {
@@ -65,17 +68,18 @@ class Offsets:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offsets:
-        """UsageError: it is none, or of a later version."""
+        """Decode the form that the checkpoint stores. Raises UsageError if that is not possible."""
         version = value.get("v") if isinstance(value, dict) else None
         if version is None:
             raise UsageError(
-                f"the checkpoint holds offsets of something else: {str(value)[:200]}",
-                remedy="Give the query a checkpoint location of its own",
+                f"the checkpoint holds offsets of another source: {str(value)[:200]}",
+                remedy="Use a separate checkpoint location for this query",
             )
         if version != VERSION:
             raise UsageError(
-                f"the checkpoint holds offsets of version {version}, known here is {VERSION}",
-                remedy="Use the version of quire that wrote it, or a later one",
+                f"the checkpoint holds offsets of version {version}, but this version of Quire "
+                f"reads only version {VERSION}",
+                remedy="Use the version of Quire that wrote the checkpoint, or a later one",
             )
         try:
             checks = value.get("checks", {})
@@ -96,16 +100,16 @@ class Offsets:
             raise UsageError(f"the checkpoint holds damaged offsets: {error!r}") from None
 
     def check(self, cluster: str, namespace: str) -> None:
-        """UsageError where they were made by a query on something else."""
+        """Raise UsageError if the offsets belong to another cluster or namespace."""
         remedy = "Use the options that the query was started with, or another checkpoint location"
         if self.namespace != namespace:
             raise UsageError(
-                f"the checkpoint belongs to streams of namespace {self.namespace}, the query reads "
-                f"{namespace}",
+                f"the checkpoint belongs to streams of namespace {self.namespace}, but the query "
+                f"reads {namespace}",
                 remedy=remedy,
             )
         if self.cluster != cluster:
             raise UsageError(
-                f"the checkpoint belongs to cluster {self.cluster}, the query reads {cluster}",
+                f"the checkpoint belongs to cluster {self.cluster}, but the query reads {cluster}",
                 remedy=remedy,
             )

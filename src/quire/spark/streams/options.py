@@ -1,4 +1,4 @@
-"""The options for reading streams, typed. Pure, without Spark."""
+"""The typed options for reading streams and tables. This module needs no Spark and does no I/O."""
 
 from __future__ import annotations
 
@@ -32,59 +32,69 @@ from quire.streams.read.arrow import COLUMNS
 from quire.streams.read.positions import PLACES, Start, parse_start
 
 STREAMS_MAX = 10_000
-"""Of one read."""
+"""The largest number of streams of one read."""
 MAX_TRIGGER_DELAY_S = 15 * 60.0
-"""How long `minRecordsPerTrigger` may hold records back."""
+"""The default number of seconds for which `minRecordsPerTrigger` may hold records back."""
 TABLES = ("ledgers", "fragments", "bookies", "streams", "segments", "subscriptions", "lag")
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPlaces:
-    """Where to begin, or to end, in each stream."""
+    """The places at which to begin, or to end, in each stream."""
 
     default: Start | None
     by_stream: tuple[tuple[str, Start], ...] = ()
 
     def of(self, stream: str) -> Start | None:
+        """Return the place in one stream."""
         return dict(self.by_stream).get(stream, self.default)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamReadOptions:
-    """`stream`, `streams` or `streamPattern` says what is read."""
+    """The options for reading streams: `stream`, `streams` or `streamPattern` selects which."""
 
     metadata: str
-    """The cluster's metadata URI. The default is QUIRE_METADATA of the driver's environment."""
+    """The metadata URI of the cluster, by default from QUIRE_METADATA of the driver."""
     namespace: str = DEFAULT_NAMESPACE
-    """The namespace. The default is QUIRE_NAMESPACE of the driver's environment, and then
-    /streams."""
+    """The namespace, by default from QUIRE_NAMESPACE of the driver, or else /streams."""
     streams: tuple[str, ...] = ()
+    """The names of the streams, from the option `stream` or `streams`."""
     pattern: str | None = None
-    """A pattern of names, as in a shell. `*` matches `/` too."""
+    """A shell pattern of the names of streams, in which `*` also matches `/`."""
     password: bytes = field(default=b"", repr=False)
+    """The password of the ledgers. The default is QUIRE_PASSWORD of the driver's environment."""
     start: StreamPlaces = StreamPlaces(EARLIEST)
+    """The place at which to begin in each stream."""
     end: StreamPlaces = StreamPlaces(None)
-    """The place before which reading ends. None: everything that is acknowledged when the query is
-    planned."""
+    """The place before which to end. The default is the end of what is acknowledged now."""
     columns: tuple[str, ...] = COLUMNS
+    """The columns to read."""
     pushdown: bool = False
+    """Whether comparisons with constants reduce what is read."""
     partition_bytes: int = PARTITION_BYTES
+    """The approximate largest size of one task in bytes."""
     min_partitions: int = 1
+    """The smallest number of tasks."""
     fail_on_data_loss: bool = True
-    """Whether records that are gone are an error. Otherwise they are skipped."""
+    """Whether records that no longer exist are an error. Otherwise they are skipped."""
     tls: TlsClientConfig | None = None
+    """The TLS settings of connections to bookies. Every machine that runs tasks needs the files."""
 
-    # Of a streaming query:
+    # Only for streaming queries:
     records_max: int | None = None
-    """The largest number of records of a micro-batch. If `bytes_max` is given too, the limit that
-    is reached first counts."""
+    """The largest number of records of a micro-batch.
+
+    If `bytes_max` is set too, the limit that is reached first applies.
+    """
     bytes_max: int | None = None
     """The largest number of stored bytes of a micro-batch."""
     records_min: int = 0
+    """The number of records that a micro-batch waits for, at most for `trigger_delay_s`."""
     trigger_delay_s: float = MAX_TRIGGER_DELAY_S
+    """The longest time in seconds for which a micro-batch waits for `records_min` records."""
     subscription: str | None = None
-    """The name under which the positions of the query are stored with each stream, for
-    monitoring."""
+    """The subscription under which the query stores its positions with each stream."""
 
     @classmethod
     def parse(
@@ -95,7 +105,10 @@ class StreamReadOptions:
         streaming: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> StreamReadOptions:
-        """`pushdown` is the default of that option."""
+        """Parse the options that a user gave. Raises UsageError.
+
+        `pushdown` is the default of the option with this name.
+        """
         given = GivenOptions(options, STREAM_READING, "reading streams", (*READING, *WRITING))
         pattern = given.take("streamPattern", parse_name, None)
         one = given.take("stream", parse_stream, None)
@@ -106,8 +119,8 @@ class StreamReadOptions:
         end = given.take("end", _places(streams, None), StreamPlaces(None))
         if streaming and end != StreamPlaces(None):
             raise UsageError(
-                "option 'end' is of no use for a streaming query",
-                remedy="Read it as a batch, or stop the query, or use the trigger availableNow",
+                "option 'end' cannot be used for a streaming query",
+                remedy="Read the stream as a batch, or use the trigger availableNow",
             )
         return cls(
             metadata=given.metadata(environ),
@@ -133,22 +146,29 @@ class StreamReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
+    """The options for reading a table of metadata."""
+
     table: str
+    """The name of the table, one of `TABLES`."""
     metadata: str
+    """The metadata URI of the cluster, by default from QUIRE_METADATA of the driver."""
     namespace: str | None = None
-    """The namespace. None: all namespaces of the store."""
+    """The namespace to list, or None for all namespaces of the metadata store."""
     password: bytes = field(default=b"", repr=False)
+    """The password of the ledgers. The default is QUIRE_PASSWORD of the driver's environment."""
     tls: TlsClientConfig | None = None
+    """The TLS settings of connections to bookies. Every machine that runs tasks needs the files."""
 
     @classmethod
     def parse(
         cls, options: Mapping[str, str], *, environ: Mapping[str, str] = os.environ
     ) -> TableOptions:
+        """Parse the options that a user gave. Raises UsageError."""
         others = (*STREAM_READING, *READING, *WRITING)
         given = GivenOptions(options, TABLE_READING, "reading tables", others)
         table = given.take("table", str.lower, "")
         if table not in TABLES:
-            raise UsageError(f"there is no table {table!r}, only {', '.join(TABLES)}")
+            raise UsageError(f"there is no table {table!r}. The tables are {', '.join(TABLES)}")
         return cls(
             table,
             given.metadata(environ),
@@ -166,12 +186,12 @@ def _names(text: str) -> tuple[str, ...]:
     if len(set(names)) != len(names):
         raise ValueError(f"a stream is given twice: {text}")
     if len(names) > STREAMS_MAX:
-        raise ValueError(f"{len(names)} streams are more than {STREAMS_MAX}")
+        raise ValueError(f"at most {STREAMS_MAX} streams can be read at once, not {len(names)}")
     return names
 
 
 def _places(streams: tuple[str, ...], default: Start | None) -> Callable[[str], StreamPlaces]:
-    """A parser of one place for all streams, or of a JSON object with one for each."""
+    """Return a parser of one place for all streams, or of a JSON object with a place for each."""
 
     def parsed(text: str) -> StreamPlaces:
         if not text.startswith("{"):
@@ -179,12 +199,12 @@ def _places(streams: tuple[str, ...], default: Start | None) -> Callable[[str], 
         try:
             found = json.loads(text)
         except ValueError:
-            raise ValueError(f"{text!r} is no JSON object") from None
+            raise ValueError(f"{text!r} is not a JSON object") from None
         for name, place in found.items():
             if streams and name not in streams:
-                raise ValueError(f"{name!r} is none of the streams that are read")
+                raise ValueError(f"{name!r} is not one of the streams that are read")
             if not isinstance(place, str):
-                raise ValueError(f"the place in stream {name!r} is no text: give {PLACES}")
+                raise ValueError(f"the place in stream {name!r} is not a text. Use {PLACES}")
         return StreamPlaces(default, tuple((name, _place(place)) for name, place in found.items()))
 
     return parsed

@@ -1,6 +1,8 @@
-"""How parts of streams become tasks. Pure.
+"""The division of parts of streams into tasks.
 
-segments, from where to where -> ranges of segments (and gaps) -> splits -> partitions
+    segments, start and end -> ranges of segments (and gaps) -> splits -> partitions
+
+This module does no I/O.
 """
 
 from __future__ import annotations
@@ -15,20 +17,21 @@ from quire.streams import DLSN, Gap, StreamSegment, Truncation
 from quire.streams.read.arrow import Origin
 
 COUNT_BYTES = 1
-"""What a record weighs that is made from metadata."""
+"""The weight of a record whose row is made from metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRange:
-    """A part of one segment that can be read: from `start` on, to before `end`."""
+    """A readable part of one segment, from `start` to just before `end`."""
 
     segment: StreamSegment
     start: DLSN
     end: DLSN | None
-    """None: to its end, or to what is acknowledged."""
+    """The position before which to end, or None for the end of what is acknowledged."""
 
     @property
     def whole(self) -> bool:
+        """Whether the part is the whole segment."""
         return self.end is None and self.start == self.segment.first_dlsn
 
 
@@ -40,14 +43,17 @@ def lay_out(
     *,
     reached: bool = False,
 ) -> tuple[list[SegmentRange], list[Gap]]:
-    """What of start..end can be read, and what is gone. `sequence`: how many records came before
-    `start`, where that is known: then what is gone and had been read is no gap. `reached`: the
-    stream had come to `end`, so that what is missing there was there."""
+    """Return the parts of start..end that can be read, and the gaps.
+
+    `sequence` is the number of records before `start`, if it is known. Records that are gone and
+    had been read are then not a gap. `reached` tells that the stream once extended to `end`, so
+    that everything missing before it is a gap.
+    """
     parts: list[SegmentRange] = []
     gaps: list[Gap] = []
 
     def gone(kind: str, behind: DLSN) -> None:
-        """Told as a whole, also where it goes on behind `end`."""
+        """Add a gap as a whole, even if it extends beyond `end`."""
         if position < behind and (end is None or position < end):
             gaps.append(Gap(kind, position, behind))
 
@@ -83,8 +89,10 @@ def lay_out(
 
 @dataclass(frozen=True, slots=True)
 class StreamSplit:
-    """Entries first..last of a segment, and of them the records from `start` on, to before `end`.
-    A value that tasks are given."""
+    """The entries from `first` to `last` of a segment, as a value for tasks.
+
+    Of these entries only the records from `start` to just before `end` are read.
+    """
 
     origin: Origin
     first: int
@@ -92,16 +100,16 @@ class StreamSplit:
     start: DLSN | None = None
     end: DLSN | None = None
     size_bytes: int = 0
-    """Of its entries, about."""
+    """The approximate size of the entries."""
     records: int | None = None
-    """Known from the metadata, where no bookie has to be asked."""
+    """The number of records, if the metadata tells it and no bookie has to be asked."""
     first_sequence: int = 0
-    """Of its first record, where no bookie is asked."""
+    """The sequence id of the first record, if no bookie is asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPartition(InputPartition):  # type: ignore[misc]
-    """One task: these splits, one behind the other."""
+    """One task, which reads these splits one after the other."""
 
     splits: tuple[StreamSplit, ...]
 
@@ -109,8 +117,10 @@ class StreamPartition(InputPartition):  # type: ignore[misc]
 def split_of(
     origin: Origin, part: SegmentRange, last_entry: int, size_bytes: int, entries: int
 ) -> StreamSplit | None:
-    """The entries of a part whose segment can be read up to `last_entry`; its ledger has
-    `size_bytes` in so many `entries`."""
+    """Return the entries of a part whose segment can be read up to `last_entry`.
+
+    Its ledger has `size_bytes` in this many `entries`. Returns None if the part has no entries.
+    """
     first, last = part.start.entry_id, last_entry
     if part.end is not None:
         last = min(last, part.end.entry_id - (not part.end.slot_id))
@@ -123,7 +133,10 @@ def split_of(
 
 
 def counted(origin: Origin, part: SegmentRange) -> StreamSplit | None:
-    """The split that needs no bookie: of a completed segment that is read as a whole."""
+    """Return the split that needs no bookie, or None.
+
+    It exists for a completed segment that is read as a whole.
+    """
     segment = part.segment
     if segment.in_progress or segment.lost or not part.whole:
         return None
@@ -136,8 +149,11 @@ def counted(origin: Origin, part: SegmentRange) -> StreamSplit | None:
 def partitions(
     streams: Iterable[Sequence[StreamSplit]], *, partition_bytes: int, min_partitions: int = 1
 ) -> list[StreamPartition]:
-    """Tasks of about equal shares. Those of one stream keep its order. Small streams share a task;
-    the tasks of large ones take turns, so that those which run together ask different bookies."""
+    """Return tasks with about equal shares, in which each stream keeps its order.
+
+    Small streams share a task. The tasks of large streams alternate, so that tasks that run at the
+    same time ask different bookies.
+    """
     laid = [list(splits) for splits in streams if splits]
     total = sum(_extent(split).weight for splits in laid for split in splits)
     share = max(1, min(partition_bytes, -(-total // max(min_partitions, 1))))

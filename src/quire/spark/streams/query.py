@@ -1,5 +1,7 @@
-"""The driver's side of a streaming query: what is new, how much of it a trigger takes, how far
-behind the query is. Lives on the event loop of the client, without Spark.
+"""The driver's side of a streaming query.
+
+It finds what is new, decides how much of it a trigger reads, and measures how far the query is
+behind. It runs on the event loop of the client, without Spark.
 """
 
 from __future__ import annotations
@@ -31,13 +33,15 @@ from quire.streams import EARLIEST, Namespace
 from quire.streams.namespace.namespace import open_namespace
 
 POLL_S = 1.0
-"""How long an idle query waits for news before Spark is told that there is none."""
+"""Seconds that an idle query waits for news before it tells Spark that there is none."""
 DISCOVERY_INTERVAL_S = 10.0
-"""Between two looks for new streams of a pattern."""
+"""Seconds between two searches for new streams that match a pattern."""
 
 PATIENCE_S = 60.0
-"""How long a query goes on without news of a stream whose bookies, or the metadata store, do not
-answer, before it fails."""
+"""Seconds that a query continues without news of a stream before it fails.
+
+This applies when the bookies of the stream, or the metadata store, do not answer.
+"""
 
 logger = logging.getLogger("quire.spark")
 
@@ -49,25 +53,25 @@ class _Followed:
     view: StreamView
     follower: StreamFollower | None = None
     frontier: CountedPosition | None = None
-    """As last looked at; None: look."""
+    """The end of the stream at the last look, or None if it must be read."""
     done: CountedPosition | None = None
-    """What the offset `done_for` means, where that is still there."""
+    """The position that the offset `done_for` stands for, if it still exists."""
     done_for: StreamOffset | None = None
     first_life: str | None = None
-    """The life that the stream had when the query opened it. It applies to offsets without a
-    life."""
+    """The life of the stream when the query opened it, for offsets without a life.
+    """
     abandoned: StreamOffset | None = None
     """The offset in a former stream of this name, whose loss was already reported."""
     stale: bool = True
-    """There may be more than the frontier tells."""
+    """Whether there may be more than the frontier tells."""
     relist: bool = False
-    """And there may be more segments."""
+    """Whether there may also be more segments."""
     failing_since_s: float | None = None
-    """Nobody could tell since then."""
+    """The time since which the stream could not be read, or None."""
 
 
 class StreamQuery:
-    """One query on some streams. All calls from one thread after the other; `close` at the end."""
+    """One query on some streams. Its calls must not overlap. Call `close` at the end."""
 
     def __init__(self, client: Client, options: StreamReadOptions) -> None:
         self.client = client
@@ -79,14 +83,15 @@ class StreamQuery:
         self._news = asyncio.Event()
         self._discovered_s = float("-inf")
         self._target: dict[str, CountedPosition] | None = None
-        """Of a query that stops where the streams ended when it began."""
+        """The ends of the streams at the beginning, for a query that stops there."""
         self._held_since_s: float | None = None
         self._reported: Any = None
-        """Of what the report tells."""
+        """The state that the report describes."""
         self.report: dict[str, Any] | None = None
-        """For `reportLatestOffset`."""
+        """The answer to `reportLatestOffset`."""
 
     async def open(self) -> None:
+        """Open the namespace."""
         options = self._options
         self._streams = await open_namespace(
             self.client, options.namespace, password=options.password
@@ -94,6 +99,7 @@ class StreamQuery:
         self._cluster = await self.client.metadata.instance_id()
 
     async def close(self) -> None:
+        """Stop following, and close the namespace."""
         await self._tasks.close()
         for followed in self._followed.values():
             followed.view.close()
@@ -102,16 +108,21 @@ class StreamQuery:
 
     @property
     def streams(self) -> Namespace:
+        """The open namespace."""
         assert self._streams is not None
         return self._streams
 
     # -- which streams ------------------------------------------------------------------------
 
     async def names(self) -> list[str]:
+        """Return the names of the streams that the options select."""
         return await stream_names(self.streams, self._options)
 
     async def _discover(self, known: Iterable[str] = ()) -> None:
-        """Look for new streams, now and then; NoSuchStreamError for one that was asked for."""
+        """Look for new streams from time to time.
+
+        Raises NoSuchStreamError if a stream that was named does not exist.
+        """
         now_s = asyncio.get_running_loop().time()
         if self._followed and now_s - self._discovered_s < DISCOVERY_INTERVAL_S:
             return
@@ -130,12 +141,13 @@ class StreamQuery:
             self._followed[name] = _Followed(view, first_life=view.life or None)
 
         await each([name for name in names if name not in self._followed], opened)
-        # In the order of their names, whichever answered first.
+        # Keep the order of the names, whichever stream answered first.
         self._followed = {name: self._followed[name] for name in names if name in self._followed}
 
     # -- offsets ------------------------------------------------------------------------------
 
     async def initial(self) -> Offsets:
+        """Return the offsets at which the query begins."""
         await self._discover()
         reached: dict[str, StreamOffset] = {}
         for name, followed in self._followed.items():
@@ -143,13 +155,14 @@ class StreamQuery:
             position = await followed.view.find(start)
             done = await followed.view.mark(position)
             at = followed.view.reached(done)
-            # A place that is truncated stays what it is: reading it tells.
+            # Keep a place that was truncated: reading it reports the gap.
             known = at if at.position == position else StreamOffset(position, life=at.life)
             followed.done, followed.done_for = done, known
             reached[name] = known
         return Offsets(self._cluster, self.streams.path, reached)
 
     async def prepare_available_now(self) -> None:
+        """Note the present ends of the streams, at which the query stops."""
         await self._discover()
         self._target = {}
         for name, followed in self._followed.items():
@@ -157,8 +170,11 @@ class StreamQuery:
             self._target[name] = await followed.view.frontier()
 
     async def latest(self, start: Offsets, *, limited: bool, wait: bool) -> Offsets | None:
-        """How far the next trigger goes; None: nowhere. `limited`: the options for admission count.
-        `wait`: give news a second to come."""
+        """Return the offsets at which the next trigger ends, or None if there is nothing to read.
+
+        With `limited` the options that limit a trigger apply. With `wait` the call waits a second
+        for news.
+        """
         start.check(self._cluster, self.streams.path)
         await self._discover()
         if self._target is None:
@@ -183,14 +199,16 @@ class StreamQuery:
     def _moved(
         self, name: str, start: Offsets, mark: CountedPosition, end: CountedPosition
     ) -> bool:
-        """Return whether this stream requires a trigger: it has more records, or is not the stream
-        of the offset."""
+        """Return whether this stream requires a trigger.
+
+        It does if it has more records, or is not the stream of the offset.
+        """
         reached = start.streams.get(name)
         restarted = reached is not None and self._followed[name].abandoned == reached
         return restarted or end.position > mark.position
 
     def _with_lives(self, start: Offsets) -> Offsets:
-        """Add the life to an offset that an earlier version stored without one."""
+        """Add the life to offsets that an earlier version stored without one."""
         return replace(start, streams={
             name: self._with_life(name, reached) for name, reached in start.streams.items()
         })  # fmt: skip
@@ -202,7 +220,7 @@ class StreamQuery:
         return replace(reached, life=followed.first_life)
 
     async def _wait_for_news(self, until_s: float) -> bool:
-        """Wait for news, until then."""
+        """Wait for news, at most until this time."""
         return await came(self._news, asyncio.timeout_at(until_s))
 
     def _next_offsets(
@@ -239,20 +257,20 @@ class StreamQuery:
             return
         if self._options.pattern is None:
             raise UsageError(
-                f"the checkpoint belongs to a query on {', '.join(sorted(start.streams))}: this "
-                f"one does not read {', '.join(gone)}",
+                f"the checkpoint belongs to a query on {', '.join(sorted(start.streams))}, but "
+                f"this query does not read {', '.join(gone)}",
                 remedy="Use the options that the query was started with, or another checkpoint "
                 "location",
             )
         self._report_loss(NoSuchStreamError(
-            f"{', '.join(gone)}: read up to now, does not exist any more",
-            remedy="Set the option failOnDataLoss to false to go on with the others",
+            f"{', '.join(gone)}: the query has read this stream, but it no longer exists",
+            remedy="Set the option failOnDataLoss to false to continue with the others",
         ))  # fmt: skip
 
     def _report_loss(self, error: StreamError) -> None:
         if self._options.fail_on_data_loss:
             raise error
-        logger.warning("going on without them: %s", error)
+        logger.warning("continuing without lost records: %s", error)
 
     async def _starts(self, start: Offsets) -> dict[str, CountedPosition]:
         async def mark(name: str) -> tuple[str, CountedPosition]:
@@ -263,8 +281,8 @@ class StreamQuery:
     async def _start_of(self, name: str, reached: StreamOffset | None) -> CountedPosition:
         """Return the position at which a trigger begins in a stream.
 
-        If the offset was taken in another stream of this name, raise an error, or if data loss is
-        allowed, begin at the start of the present stream.
+        If the offset belongs to another stream of this name, raise an error. If data loss is
+        allowed, begin at the start of the present stream instead.
         """
         followed = self._followed[name]
         view, done = followed.view, followed.done
@@ -286,8 +304,10 @@ class StreamQuery:
     # -- what is new --------------------------------------------------------------------------
 
     async def _look(self, start: Offsets, marks: dict[str, CountedPosition]) -> None:
-        """Read the streams that may have new records. The marks of streams that were replaced by
-        others are replaced as well."""
+        """Read the streams that may have new records.
+
+        The marks of streams that were replaced by others are replaced as well.
+        """
         await each(
             [name for name, followed in self._followed.items() if followed.stale],
             lambda name: self._look_at(name, start.streams.get(name), marks),
@@ -301,7 +321,7 @@ class StreamQuery:
             followed.frontier = self._target.get(name, mark)
             return
         relist = followed.relist
-        followed.stale = followed.relist = False  # before: what comes meanwhile is told again
+        followed.stale = followed.relist = False  # reset first: later news must set it again
         try:
             if relist:
                 life = followed.view.life
@@ -315,8 +335,8 @@ class StreamQuery:
             followed.stale = followed.relist = True
             gone = StreamGapError(
                 f"stream {name}: the ledger of the segment in progress is gone: {error}",
-                remedy="Open the stream for writing: that keeps the segment as lost. Then the "
-                "query can continue after it with the option failOnDataLoss set to false",
+                remedy="Open the stream for writing, which completes the segment as lost. Then "
+                "the query can continue after it with the option failOnDataLoss set to false",
             )
             if not self._is_patient(followed, gone):
                 raise gone from error
@@ -329,17 +349,17 @@ class StreamQuery:
         followed.failing_since_s = None
         frontier = followed.frontier
         if frontier is None or found.position > frontier.position:
-            # Nothing but the end of a segment, or control records, is no reason for a trigger.
+            # The end of a segment, or control records alone, do not require a trigger.
             empty = followed.view.records_between(mark, found) == 0
             followed.frontier = mark if empty else found
         if followed.follower is not None:
             followed.follower.take()
 
     def _tolerates(self, followed: _Followed, error: BaseException) -> bool:
-        """Whether the query goes on without news of this stream."""
+        """Return whether the query continues without news of this stream."""
         if isinstance(error, NoSuchStreamError) and self._options.pattern is not None:
             self._report_loss(error)
-            self._discovered_s = float("-inf")  # it will not be among them
+            self._discovered_s = float("-inf")  # search again: the stream will not be found
             return True
         return isinstance(error, ReadError | MetadataUnavailableError) and self._is_patient(
             followed, error
@@ -363,7 +383,7 @@ class StreamQuery:
     # -- how much of it -----------------------------------------------------------------------
 
     async def _admitted(self, marks: Mapping[str, CountedPosition]) -> dict[str, CountedPosition]:
-        """Within the limits of a trigger."""
+        """Return where a trigger ends within its limits."""
         options, ends = self._options, self._frontiers(marks)
         waiting = {
             name: self._followed[name].view.records_between(marks[name], end)
@@ -393,7 +413,7 @@ class StreamQuery:
         moved = any(found[name].position > marks[name].position for name in found)
         for name, end in ends.items() if not moved else ():
             if end.position > marks[name].position:
-                # One entry is larger than the limit: it goes alone.
+                # One entry is larger than the limit: read it alone.
                 view = self._followed[name].view
                 found[name] = await view.after_bytes(marks[name], 0, end, least=True)
                 break
@@ -431,7 +451,10 @@ class StreamQuery:
     async def splits(
         self, start: Offsets, end: Offsets, *, counts: bool
     ) -> list[list[StreamSplit]]:
-        """Of each stream, in order. Raises where records are gone, unless it may not."""
+        """Return what is to be read of each stream, in order.
+
+        Raises StreamError if records are gone, unless data loss is allowed.
+        """
         end.check(self._cluster, self.streams.path)
 
         async def of(name: str) -> list[StreamSplit]:
@@ -460,7 +483,7 @@ class StreamQuery:
         if self._followed.get(view.name) is None or self._target is not None:
             await view.look()
         if not view.same_stream(end):
-            # The stream that the batch was planned for is gone. The next batch finds the other one.
+            # The stream that the batch was planned for is gone. The next batch finds its successor.
             self._report_loss(another_stream(view.name, end.position))
             return []
         if start is not None:
@@ -496,29 +519,36 @@ class StreamQuery:
                 reached = end.streams[stream]
                 followed = self._followed.get(stream)
                 if followed is not None and not followed.view.same_stream(reached):
-                    return  # a position of the former stream of this name
+                    return  # the position belongs to a former stream of this name
                 position = reached.position
                 await self.streams.subscription(stream, name).commit(position)
             except StreamError as error:
-                logger.warning("subscription %s of stream %s is not moved: %s", name, stream, error)
+                logger.warning(
+                    "subscription %s of stream %s was not moved: %s", name, stream, error
+                )
 
         await each(end.streams, store)
 
 
 async def stream_names(streams: Namespace, options: StreamReadOptions) -> list[str]:
-    """What the options name; of a pattern those that exist now."""
+    """Return the names that the options select, or for a pattern the streams that exist now."""
     if options.pattern is None:
         return list(options.streams)
     pattern = options.pattern
     names = [name for name in await streams.streams() if fnmatchcase(name, pattern)]
     if len(names) > STREAMS_MAX:
-        raise UsageError(f"{len(names)} streams match {pattern!r}, more than {STREAMS_MAX}")
+        raise UsageError(
+            f"{len(names)} streams match {pattern!r}, but at most {STREAMS_MAX} can be read at once"
+        )
     return names
 
 
 async def lag(view: StreamView, at: CountedPosition, frontier: CountedPosition) -> dict[str, Any]:
-    """How far a reader at `at` is behind: records and stored bytes that it has not read, and for
-    how many seconds the oldest of them has been waiting (None: nothing tells)."""
+    """Return how far a reader at `at` is behind.
+
+    The lag is the number of records and of stored bytes that it has not read, and the seconds for
+    which the oldest of them has been waiting (None if that is unknown).
+    """
     records = view.records_between(at, frontier)
     if not records:
         return {"records": 0, "bytes": 0, "seconds": 0.0}
@@ -532,8 +562,10 @@ async def lag(view: StreamView, at: CountedPosition, frontier: CountedPosition) 
 
 
 def shares(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
-    """`limit` divided in proportion to what is wanted, to the last one; nobody gets more than
-    that."""
+    """Divide `limit` in proportion to the wanted amounts, without a remainder.
+
+    Nothing gets more than its wanted amount.
+    """
     total = sum(wanted.values())
     if total <= limit:
         return dict(wanted)

@@ -1,4 +1,4 @@
-"""Batch reading of streams, and what tasks of batches and of streaming queries do."""
+"""Batch reading of streams, and the tasks of batch and streaming queries."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ from quire.streams.read.positions import Start
 
 BATCH_ROWS = 16_384
 BATCH_BYTES = 1024 * 1024
-"""Records are gathered until they are so many, or so large."""
+"""The size in bytes, or the number of rows, at which records are passed to Spark."""
 FROM_METADATA = frozenset(("stream", "segment", "ledger", "sequence"))
-"""Columns for which no bookie is asked, where a segment is completed."""
+"""Columns for which no bookie is asked, if the segment is completed."""
 CATCH_UP_S = 20.0
-"""How long a task waits until the bookies know that what the driver saw acknowledged is so."""
+"""Seconds that a task waits until bookies know that the entries the driver saw are acknowledged."""
 CATCH_UP_BACKOFF = Backoff(0.05)
-"""The pauses between its looks."""
+"""The pauses between these attempts."""
 INT64_MAX = 2**63 - 1
 
 TYPES: dict[str, DataType] = {
@@ -72,6 +72,7 @@ logger = logging.getLogger("quire.spark")
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:
+    """Return the schema of these columns."""
     return StructType([StructField(name, TYPES[name], name in NULLABLE) for name in columns])
 
 
@@ -79,7 +80,7 @@ def spark_schema(columns: Sequence[str]) -> StructType:
 
 
 class StreamTasks:
-    """Reads the splits that a task is given. Has no state, and is sent to workers."""
+    """Reads the splits of a task. It has no state, and is sent to workers."""
 
     def __init__(self, options: StreamReadOptions, schema: StructType) -> None:
         self.options = options
@@ -94,11 +95,12 @@ class StreamTasks:
 
     @property
     def counts(self) -> bool:
-        """Whether the metadata can do without bookies."""
+        """Whether the columns can be made from metadata without bookies."""
         return set(self.columns) <= FROM_METADATA
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, StreamPartition):  # Spark's stand-in for "no partitions"
+        """Yield the rows of one task."""
+        if not isinstance(partition, StreamPartition):  # Spark's placeholder for "no partitions"
             return iter(())
         worker.prepare()
         return self._plainly(partition.splits)
@@ -106,7 +108,7 @@ class StreamTasks:
     def _plainly(self, splits: Sequence[StreamSplit]) -> Iterator[pa.RecordBatch]:
         try:
             yield from self._batches(splits)
-        except QuireError as error:  # as `worker.plainly`, for a generator
+        except QuireError as error:  # like `worker.plainly`, but for a generator
             raise error.with_traceback(None) from None
 
     def _batches(self, splits: Sequence[StreamSplit]) -> Iterator[pa.RecordBatch]:
@@ -136,19 +138,19 @@ class StreamTasks:
                 f"{split.origin.segment.lssn} (ledger {split.origin.segment.ledger_id}) are "
                 "gone: the stream was truncated or deleted while they were read, or its ledger "
                 "was deleted",
-                remedy="Run the query again, or set the option failOnDataLoss to false to go on "
+                remedy="Run the query again, or set the option failOnDataLoss to false to continue "
                 "without them",
             )
             if self.options.fail_on_data_loss:
                 raise error from None
-            logger.warning("going on without them: %s", error)
+            logger.warning("continuing without lost records: %s", error)
 
     def open(self, client: blocking.Client, split: StreamSplit) -> blocking.LedgerReader:
-        """The ledger of a split, once the bookies know all of it. NoSuchLedgerError."""
+        """Open the ledger of a split, once bookies know all of it. Raises NoSuchLedgerError."""
         segment = split.origin.segment
         ledger = client.open_ledger(segment.ledger_id, password=self.options.password)
         if not ledger.ledger_closed and not segment.in_progress:
-            # Completed by a writer that died before it closed the ledger.
+            # The writer that completed the segment died before it closed the ledger.
             ledger = client.open_ledger(
                 segment.ledger_id, password=self.options.password, recover=True
             )
@@ -157,11 +159,11 @@ class StreamTasks:
             if not retry.failed():
                 raise ReadError(
                     f"stream {split.origin.stream}: entry {split.last} of ledger "
-                    f"{segment.ledger_id} is acknowledged, and the bookies that answer know of "
-                    f"{ledger.last_add_confirmed} only",
+                    f"{segment.ledger_id} is acknowledged, but the bookies that answer know only "
+                    f"of the entries up to {ledger.last_add_confirmed}",
                     ledger_id=segment.ledger_id,
                     entry_id=split.last,
-                    remedy="Bring its bookies back",
+                    remedy="Start the other bookies of the ledger",
                 )
             ledger.refresh()
             if ledger.last_add_confirmed < split.last:
@@ -169,7 +171,7 @@ class StreamTasks:
         return ledger
 
     def _counted(self, split: StreamSplit, records: int) -> Iterator[pa.RecordBatch]:
-        """Rows of a whole segment, without asking for them."""
+        """Yield the rows of a whole segment without asking a bookie."""
         segment = split.origin.segment
         for first in range(0, records, BATCH_ROWS):
             count = min(BATCH_ROWS, records - first)
@@ -193,7 +195,7 @@ class StreamTasks:
 
 @dataclass(frozen=True, slots=True)
 class StreamBounds:
-    """What filters leave: streams, and first and last values, both included."""
+    """The streams and values that filters leave. Ranges include both ends."""
 
     streams: frozenset[str] | None = None
     segment: tuple[int, int] = (0, INT64_MAX)
@@ -202,21 +204,26 @@ class StreamBounds:
     time_ms: tuple[int, int] = (-INT64_MAX, INT64_MAX)
 
     def among(self, streams: Iterable[str]) -> StreamBounds:
+        """Return the bounds restricted to these streams."""
         both = frozenset(streams)
         return replace(self, streams=both if self.streams is None else both & self.streams)
 
     def within(self, column: str, first: int, last: int) -> StreamBounds:
+        """Return the bounds with a column restricted to a range."""
         low, high = getattr(self, column)
         narrower: dict[str, Any] = {column: (max(low, first), min(high, last))}
         return replace(self, **narrower)
 
     def has_stream(self, name: str) -> bool:
+        """Return whether the bounds include a stream."""
         return self.streams is None or name in self.streams
 
 
 def narrowed(bounds: StreamBounds, condition: Filter) -> StreamBounds:
-    """The bounds under one more condition. They may leave more than it does: Spark applies it
-    again."""
+    """Return the bounds with one more condition.
+
+    They may leave more than the condition does, because Spark applies it again.
+    """
     attribute: tuple[str, ...] = getattr(condition, "attribute", ())
     column = attribute[0] if len(attribute) == 1 else ""
     value: Any = getattr(condition, "value", None)
@@ -227,7 +234,7 @@ def narrowed(bounds: StreamBounds, condition: Filter) -> StreamBounds:
             return bounds.among(v for v in value if isinstance(v, str))
         return bounds
     if column == "time" and isinstance(value, datetime):
-        # Whole milliseconds around it.
+        # Use the whole milliseconds around the time.
         name, low = "time_ms", _floor_ms(value)
         high = low + 1
     elif column in ("segment", "txid", "sequence") and type(value) is int:
@@ -255,7 +262,7 @@ def _floor_ms(moment: datetime) -> int:
 
 
 class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
-    """Reads streams as they are when the query is planned: what is acknowledged then."""
+    """Reads what is acknowledged of streams when the query is planned."""
 
     def __init__(self, options: StreamReadOptions, schema: StructType) -> None:
         self._tasks = StreamTasks(options, schema)
@@ -264,6 +271,7 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
 
     @worker.plainly
     def partitions(self) -> list[StreamPartition]:
+        """Return the tasks."""
         options = self._options
         with worker.client(options.metadata, options.tls) as client:
             aio = client.aio
@@ -296,21 +304,24 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
         if gaps and options.fail_on_data_loss:
             raise lost(name, gaps)
         if gaps:
-            logger.warning("going on without them: %s", lost(name, gaps))
+            logger.warning("continuing without lost records: %s", lost(name, gaps))
         return splits
 
     async def _narrowed(
         self, view: StreamView, start: DLSN, end: DLSN | None
     ) -> tuple[DLSN, DLSN | None]:
-        """What the filters leave of start..end. Txids, sequences and times do not decrease along a
-        stream; a place is never narrowed to one that is gone."""
+        """Return what the filters leave of start..end.
+
+        Txids, sequences and times do not decrease along a stream. A place is never narrowed to one
+        that no longer exists.
+        """
         bounds = self._bounds
         first, last = bounds.segment
         starts = [start, max(DLSN(first, 0, 0), view.oldest) if first > 0 else start]
         ends = [end] if end is not None else []
         if last < INT64_MAX:
             ends.append(DLSN(max(last, 0) + 1, 0, 0))
-        # A time may be a txid or stand beside it: the wider of both is taken.
+        # A time may be a txid or be stored separately, so take the wider of both ranges.
         timed: list[Callable[[int], Start]] = [AtTime, AtTxid] if view.txid_is_time else [AtTime]
         for kinds, (low, high) in (
             ([AtTxid], bounds.txid), ([AtSequence], bounds.sequence), (timed, bounds.time_ms)
@@ -322,16 +333,23 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
         return max(starts), min(ends) if ends else None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
         return self._tasks.read(partition)
 
 
 class QuireStreamPushdownReader(QuireStreamBatchReader):
-    """As `QuireStreamBatchReader`, and comparisons of `stream`, `segment`, `txid`, `time` and
-    `sequence` with constants decide what is read. A class of its own: Spark refuses a reader that
-    has `pushFilters` unless `spark.sql.python.filterPushdown.enabled` is set."""
+    """A reader that also uses comparisons with constants.
+
+    It uses those of `stream`, `segment`, `txid`, `time` and `sequence`. It is a separate class
+    because Spark refuses a reader with `pushFilters` unless
+    `spark.sql.python.filterPushdown.enabled` is set.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """All of them: Spark applies them again, to the records at the edges."""
+        """Use the filters, and yield all of them.
+
+        Spark applies them again to the records at the edges.
+        """
         for condition in filters:
             self._bounds = narrowed(self._bounds, condition)
             yield condition

@@ -1,9 +1,9 @@
-"""Writing streams from Spark: what the driver plans, what a task writes, what the driver publishes.
+"""Writing streams from Spark: planning on the driver, writing in tasks, publishing on the driver.
 
-Each task fills one ledger for each stream that it has rows for; the driver publishes them as
-segments, once for each key (`quire.streams.publish.publishing`). The plan is made on the driver
-before the tasks: it takes the right to write, so that nobody else appends between, and goes with
-the tasks' messages to the commit, which runs in another process.
+Each task fills one ledger for each stream for which it has rows. The driver publishes the ledgers
+as segments, once for each key (`quire.streams.publish.publishing`). The driver makes the plan
+before the tasks run. The plan takes the right to write, so that nobody else appends in between. It
+travels with the messages of the tasks to the commit, which runs in another process.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from quire.streams.publish import publishing
 from quire.streams.publish.publishing import BuiltSegment, SegmentBuilder, StreamBatch
 
 STREAMS_MAX = 100
-"""That one job writes: each task may have a ledger open for each of them."""
+"""The number of streams that one job may write. Each task may have a ledger open for each."""
 ORDERED_BYTES_MAX = 256 * 1024 * 1024
-"""Of a partition that is sorted by the sink."""
+"""The largest size of a partition that the sink sorts."""
 RETAIN_EVERY_BATCHES = 16
-"""So often the retention of a stream is applied by a query that writes it."""
+"""The number of batches after which a query applies the retention of a stream that it writes."""
 TXID_COLUMN = "txid"
 
 logger = logging.getLogger("quire.spark")
 
 
-# -- what is written --------------------------------------------------------------------------
+# -- columns ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """Where in a row things are."""
+    """The indexes of the columns of a row that the sink uses."""
 
     value: int
     txid: int | None = None
@@ -59,7 +59,7 @@ class SinkColumns:
 
     @classmethod
     def of(cls, schema: StructType, options: StreamWriteOptions) -> SinkColumns:
-        """UsageError for a schema that does not fit."""
+        """Find the columns in a schema. Raises UsageError if it does not fit."""
         stream = _column(schema, "streamColumn", options.stream_column, StringType)
         txid = _column(schema, "txidColumn", options.txid_column, IntegralType)
         if txid is None and TXID_COLUMN in (named := _by_name(schema)):
@@ -97,24 +97,28 @@ def _column(schema: StructType, option: str, name: str | None, kind: type) -> in
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """Of one job or micro-batch, for its tasks: plain values."""
+    """The plan of one job or micro-batch for its tasks. It has plain values."""
 
     batches: dict[str, StreamBatch]
-    """By stream."""
+    """The batches by stream."""
     done: frozenset[str] = frozenset()
-    """Streams that have this batch already: what is for them is dropped."""
+    """The streams that have this batch already. Rows for them are dropped."""
     sweep: bool = False
-    """Somebody may have failed at it before: look for what that left."""
+    """Whether an earlier attempt may have left ledgers, so that a sweep is needed."""
 
 
 async def open_streams(client: Client, options: StreamWriteOptions) -> Namespace:
+    """Open the namespace that the options select."""
     return await open_namespace(client, options.namespace, password=options.password)
 
 
 async def check_streams(
     streams: Namespace, options: StreamWriteOptions, columns: SinkColumns
 ) -> list[str]:
-    """The streams that may be written; made, if that is wanted. NoSuchStreamError, UsageError."""
+    """Return the streams that may be written, and create them if that is wanted.
+
+    Raises NoSuchStreamError and UsageError.
+    """
     names: list[str] = []
     for given in options.streams:
         if any(sign in given for sign in "*?["):
@@ -125,33 +129,34 @@ async def check_streams(
     names = list(dict.fromkeys(names))
     if not 1 <= len(names) <= STREAMS_MAX:
         raise UsageError(
-            f"option 'streams' stands for {len(names)} streams of namespace {streams.path}: "
-            f"1 to {STREAMS_MAX} can be written at once"
+            f"option 'streams' selects {len(names)} streams of namespace {streams.path}, but 1 to "
+            f"{STREAMS_MAX} can be written at once"
         )
     for name in names:
         settings = await streams.stream_settings(name)
         if settings.txids == "given" and columns.txid is None:
             raise UsageError(
-                f"stream {name} is given its txids, and there is no column of them",
+                f"stream {name} needs a txid for each record, but no column has them",
                 remedy="Name a column of whole numbers with the option 'txidColumn'",
             )
         if settings.txids == "time" and options.txid_column is not None:
             raise UsageError(
-                f"stream {name} takes the time as txid, not column {options.txid_column!r}",
-                remedy="Leave out 'txidColumn', or set txids of the stream to given",
+                f"stream {name} assigns txids by time, so it cannot take them from column "
+                f"{options.txid_column!r}",
+                remedy="Leave out 'txidColumn', or set the stream's setting txids to given",
             )
     return names
 
 
 async def make_sure(streams: Namespace, name: str, create: bool) -> None:
-    """That the stream is there. NoSuchStreamError."""
+    """Create a stream if it does not exist and `create` is set. Raises NoSuchStreamError."""
     if await streams.exists(name):
         return
     if not create:
         hint = did_you_mean(name, await streams.streams(), quote=True)
         raise NoSuchStreamError(
             f"stream {name} does not exist in namespace {streams.path}",
-            remedy=f"{hint} With the option 'createStream' it is made".lstrip(),
+            remedy=f"{hint} The option 'createStream' creates it".lstrip(),
         )
     try:
         await streams.create_stream(name)
@@ -164,14 +169,14 @@ async def make_sure(streams: Namespace, name: str, create: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StreamMessage(WriterCommitMessage):  # type: ignore[misc]
-    """What a task wrote."""
+    """The ledgers that a task wrote."""
 
     partition: int
     attempt: int
     built: tuple[tuple[str, BuiltSegment], ...] = ()
-    """(stream, its ledger)."""
+    """The streams, and the ledger that was built for each."""
     batches: dict[str, StreamBatch] = field(default_factory=dict)
-    """Of the streams in `built`; of all streams in the message of partition 0."""
+    """The batches of the streams in `built`, or of all streams in the message of partition 0."""
     sweep: bool = False
 
 
@@ -182,7 +187,7 @@ def write_partition(
     plan: WritePlan,
     rows: Iterator[pa.RecordBatch],
 ) -> StreamMessage:
-    """Write the rows of one partition: all of them are on disk, in closed ledgers, on return."""
+    """Write the rows of one partition. On return they are durable, in closed ledgers."""
     partition, attempt = task()
     output = StreamTaskOutput(client, options, plan)
     try:
@@ -200,7 +205,7 @@ def write_partition(
 
 
 def _ordered(rows: Iterator[pa.RecordBatch], order: int | None) -> Iterable[pa.RecordBatch]:
-    """Sorted by a column, those that are equal as they came."""
+    """Sort rows by a column. Rows with equal values keep their order."""
     if order is None:
         return rows
     batches: list[pa.RecordBatch] = []
@@ -210,7 +215,7 @@ def _ordered(rows: Iterator[pa.RecordBatch], order: int | None) -> Iterable[pa.R
         size_bytes += batch.nbytes
         if size_bytes > ORDERED_BYTES_MAX:
             raise UsageError(
-                f"a partition has more than {ORDERED_BYTES_MAX} bytes to be sorted by the sink",
+                f"a partition has more than the {ORDERED_BYTES_MAX} bytes that the sink can sort",
                 remedy="Use more partitions, or sort in Spark (sortWithinPartitions) without "
                 "the option 'orderBy'",
             )
@@ -236,15 +241,17 @@ def _by_stream(
             known = [*plan.batches, *plan.done]
             otherwise = "Add it there, or filter such rows"
             raise UsageError(
-                f"a row is for stream {name!r}, which is none of the option 'streams'",
+                f"a row is for stream {name!r}, which the option 'streams' does not include",
                 remedy=did_you_mean(name or "", known, otherwise, quote=True),
             )
         yield name, batch.filter(pc.equal(names, name))
 
 
 class StreamTaskOutput:
-    """The ledgers of one task, made with the first rows of each. One batch is on its way while the
-    next is taken from Spark."""
+    """The ledgers of one task, each of which is created with its first rows.
+
+    One batch is being written while the next is taken from Spark.
+    """
 
     def __init__(
         self, client: blocking.Client, options: StreamWriteOptions, plan: WritePlan
@@ -256,11 +263,12 @@ class StreamTaskOutput:
         self._pending: asyncio.Future[None] | None = None
 
     def append(self, name: str, values: Sequence[bytes], txids: pa.Array | None) -> None:
+        """Append rows to the ledger of a stream."""
         batch = self._plan.batches[name]
         if batch.settings["txids"] == "time" or txids is None:
             numbers: Sequence[int] = [batch.txid] * len(values)
         elif txids.null_count:
-            raise UsageError("a txid is null", remedy="Filter such rows, or replace them")
+            raise UsageError("a txid is null", remedy="Filter such rows, or replace the nulls")
         else:
             numbers = txids.to_pylist()
         call(self._append(name, values, numbers))
@@ -289,6 +297,8 @@ class StreamTaskOutput:
             await pending
 
     def close(self) -> list[tuple[str, BuiltSegment]]:
+        """Wait for all rows, close the ledgers, and return them."""
+
         async def close() -> list[tuple[str, BuiltSegment]]:
             await self._settle()
             built = [(name, await builder.close()) for name, builder in self._builders.items()]
@@ -297,7 +307,7 @@ class StreamTaskOutput:
         return call(close())
 
     def discard(self) -> None:
-        """Delete what nobody has heard of; a sweep does where this fails."""
+        """Delete the ledgers, which nothing names. If that fails, a sweep deletes them."""
 
         async def discard() -> None:
             if self._pending is not None:
@@ -316,13 +326,13 @@ class StreamTaskOutput:
 
 
 class Committer:
-    """Publishes what tasks have written, or takes it away. One `commit` or `abort` at a time."""
+    """Publishes what tasks have written, or deletes it. Calls must not overlap."""
 
     def __init__(self, options: StreamWriteOptions) -> None:
         self._options = options
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish stream by stream: each has all of its rows, or none."""
+        """Publish one stream after another. Each gets all of its rows, or none."""
         written = written_by(messages)
         with worker.writing(self._options) as client:
             call(self._commit(client.aio, written))
@@ -339,18 +349,20 @@ class Committer:
                 await self.clean_up(streams, name, batch, built if sweep else [])
             except QuireError as error:
                 logger.warning(
-                    "%s is published to stream %s; something is left for a later sweep: %s",
+                    "%s was published to stream %s, but ledgers are left for a later sweep: %s",
                     batch.key, name, error,
                 )  # fmt: skip
 
     async def publish(
         self, streams: Namespace, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
     ) -> None:
+        """Publish the ledgers for one stream."""
         await publishing.publish(streams, name, batch, built)
 
     async def clean_up(
         self, streams: Namespace, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
     ) -> None:
+        """Delete the ledgers of failed attempts, and apply retention."""
         metadata = streams.metadata(name)
         if built:
             segments = await publishing.published_segments(metadata, batch.key)
@@ -363,14 +375,16 @@ class Committer:
             await streams.retain(name)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Delete what is not published. Spark also calls this after a `commit` that raised, which
-        may have published everything."""
+        """Delete what is not published.
+
+        Spark also calls this after a `commit` that raised, which may have published everything.
+        """
         written = written_by(messages)
         try:
             with worker.writing(self._options) as client:
                 call(self._abort(client.aio, written))
         except QuireError as error:
-            logger.warning("ledgers of a job that failed are left for a sweep: %s", error)
+            logger.warning("the ledgers of a failed job are left for a sweep: %s", error)
 
     async def _abort(self, client: Client, written: Sequence[StreamMessage]) -> None:
         streams = await open_streams(client, self._options)
@@ -379,18 +393,21 @@ class Committer:
 
 
 def written_by(messages: Sequence[WriterCommitMessage | None]) -> list[StreamMessage]:
-    """In the order of the partitions."""
+    """Return the messages in the order of the partitions."""
     found = [message for message in messages if isinstance(message, StreamMessage)]
     return sorted(found, key=lambda message: message.partition)
 
 
 def batches_of(written: Sequence[StreamMessage]) -> dict[str, StreamBatch]:
+    """Return the batches in all messages by stream."""
     return {name: batch for message in written for name, batch in message.batches.items()}
 
 
 def built_for(name: str, written: Sequence[StreamMessage]) -> list[BuiltSegment]:
+    """Return the ledgers that were built for a stream, in order."""
     return [one for message in written for stream, one in message.built if stream == name]
 
 
 def metadata_of(client: Client, options: StreamWriteOptions, name: str) -> StreamMetadata:
+    """Return the access to the metadata nodes of a stream."""
     return StreamMetadata(client, StreamPaths(options.namespace, name))

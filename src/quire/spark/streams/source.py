@@ -31,12 +31,15 @@ from quire.spark.streams.reader import StreamTasks
 T = TypeVar("T")
 
 IDLE_GAP_S = 0.05
-"""Spark asks an idle query for news every 10 ms. Only then it is made to wait for them: a query
-with several sources may have work for the others."""
+"""Seconds between two calls within which a query counts as idle.
+
+Spark asks an idle query for news every 10 ms, and only then is it made to wait for news. A query
+with several sources may have work for the others.
+"""
 
 
 class QuireStreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """The long-lived reader of a query, on the driver; on workers only `read` is used."""
+    """The long-lived reader of a query on the driver. Workers use only `read`."""
 
     def __init__(self, options: StreamReadOptions, schema: StructType) -> None:
         self._tasks = StreamTasks(options, schema)
@@ -44,17 +47,18 @@ class QuireStreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._query: StreamQuery | None = None
         self._available_now = False
         self._idle_s = float("-inf")
-        """When Spark was told last that there is nothing."""
+        """The time at which Spark was last told that there is nothing to read."""
 
     # -- on the driver ------------------------------------------------------------------------
 
     @worker.plainly
     def initialOffset(self) -> dict[str, Any]:
+        """Return the offsets at which a new query begins."""
         return self._ask(lambda query: query.initial()).to_json()
 
     @worker.plainly
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark only hands it back: all the limits stand in the options."""
+        """Return a limit that Spark only passes back, because the options contain all limits."""
         options = self._options
         if options.records_max is not None:
             return ReadMaxRows(options.records_max)
@@ -66,7 +70,7 @@ class QuireStreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     @worker.plainly
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next trigger ends; `start` itself where there is nothing to read."""
+        """Return where the next trigger ends, or `start` itself if there is nothing to read."""
         offsets = Offsets.from_json(start)
         wait = time.monotonic() - self._idle_s < IDLE_GAP_S
         limited = not isinstance(limit, ReadAllAvailable)
@@ -78,16 +82,18 @@ class QuireStreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     @worker.plainly
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """As an offset, with the lag of each stream: records, bytes and seconds."""
+        """Return the newest offsets, with the lag of each stream in records, bytes and seconds."""
         return None if self._query is None else self._query.report
 
     @worker.plainly
     def prepareForTriggerAvailableNow(self) -> None:
+        """Let the query stop where the streams end now."""
         self._available_now = True
         self._ask(lambda query: query.prepare_available_now())
 
     @worker.plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[StreamPartition]:
+        """Return the tasks of a micro-batch."""
         first, last = Offsets.from_json(start), Offsets.from_json(end)
         counts = self._tasks.counts
         laid = self._ask(lambda query: query.splits(first, last, counts=counts))
@@ -98,17 +104,19 @@ class QuireStreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     @worker.plainly
     def commit(self, end: dict[str, Any]) -> None:
+        """Store the progress under the subscription, if there is one."""
         if self._options.subscription is not None:
             offsets = Offsets.from_json(end)
             self._ask(lambda query: query.commit(offsets))
 
     def stop(self) -> None:
+        """Close the query."""
         query, self._query = self._query, None
         if query is not None:
             try:
                 call(query.close())
             except QuireError:
-                pass  # nothing is kept that would have to be let go
+                pass  # nothing remains that must be released
 
     def _ask(self, work: Callable[[StreamQuery], Coroutine[Any, Any, T]]) -> T:
         with self._opened() as query:
@@ -116,7 +124,7 @@ class QuireStreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     @contextmanager
     def _opened(self) -> Iterator[StreamQuery]:
-        """The query, on the client of this process: on a new one if that was lost."""
+        """Yield the query on the client of this process, or on a new client if that was lost."""
         with worker.client(self._options.metadata, self._options.tls) as client:
             aio = client.aio
             query = self._query
@@ -132,24 +140,31 @@ class QuireStreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     # -- on the workers -----------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
         return self._tasks.read(partition)
 
 
 class RefusedStreamSource(DataSourceStreamReader):  # type: ignore[misc]
-    """Stands for a reader that cannot be: Spark 4.3 hides the error of a reader that cannot be
-    made, and shows that of one whose first call fails."""
+    """A reader that raises an error at its first call.
+
+    Spark 4.3 hides the error of a reader that cannot be created, but shows that of a call.
+    """
 
     def __init__(self, error: QuireError) -> None:
         self._error = error
 
     def initialOffset(self) -> dict[str, Any]:
+        """Raise the error."""
         raise self._error
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Raise the error."""
         raise self._error
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Raise the error."""
         raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the error."""
         raise self._error

@@ -1,9 +1,8 @@
-"""What the driver knows of one stream: its segments, where it ends, and how much lies between two
-places in it.
+"""The driver's view of one stream: its segments, its end, and the amount between two places.
 
-All of it is read with the fewest questions: completed segments say everything in the metadata; of
-the one in progress the last acknowledged entry does, and entries in the middle where a trigger's
-limit has to be found.
+As little as possible is read. The metadata tells everything about completed segments. The last
+acknowledged entry tells it for the segment in progress. Entries in the middle are read only to find
+where the limit of a trigger is.
 """
 
 from __future__ import annotations
@@ -27,47 +26,50 @@ from quire.streams.read.positions import (
 from quire.streams.read.records import decode
 
 READERS_MAX = 4
-"""Ledgers of one stream that are held open."""
+"""The number of ledgers of one stream that are kept open."""
 LOOKS_MAX = 5
-"""How often the segments are read before a ledger that is gone counts as lost: its segment may
-have been truncated just then."""
+"""The number of times to read the segments before a missing ledger counts as lost.
+
+Its segment may have been truncated a moment ago.
+"""
 LOOK_DELAY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class CountedPosition:
-    """A place in a stream, and how much of its segment lies before it."""
+    """A place in a stream, and the amount of its segment before it."""
 
     position: DLSN
     lssn: int
     """The segment in which is counted: that of the position, or the one that ends before it."""
     records: int = 0
     size_bytes: int = 0
-    """Stored bytes of the entries before that of the position."""
+    """The stored bytes of the entries before that of the position."""
     next_ms: int | None = None
-    """When the record at the position was appended; None: there is none, or nothing tells."""
+    """The time at which the record at the position was appended, or None if it is unknown."""
 
 
 class StreamView:
-    """One stream as it was at the last `look`. Belongs to the event loop of its client."""
+    """One stream as it was at the last `look`. It belongs to the event loop of its client."""
 
     def __init__(self, streams: Namespace, name: str) -> None:
         self.name = name
         self.segments: list[StreamSegment] = []
         self.life: str | None = None
-        """The id of the life that `segments` belong to; "" if the client may not read it. None
-        before the first `look`."""
+        """The id of the life that `segments` belong to.
+
+        It is "" if the client may not read it, and None before the first `look`.
+        """
         self.txid_is_time = True
         self._streams = streams
         self._client = streams.client
         self._metadata = streams.metadata(name)
         self._lengths: dict[int, tuple[int, int]] = {}
-        """(bytes, entries) of closed ledgers."""
+        """The bytes and entries of closed ledgers."""
         self._readers: dict[int, LedgerReader] = {}
 
     async def look(self) -> None:
-        """Read the list of segments again, and the life that it belongs to. Raises
-        NoSuchStreamError."""
+        """Read the segments again, and the life that they belong to. Raises NoSuchStreamError."""
         self.life, self.segments = await self._metadata.segments_of_life(self.life)
         kept = {segment.ledger_id for segment in self.segments}
         for ledger_id in [*self._readers]:
@@ -76,51 +78,57 @@ class StreamView:
         self._lengths = {k: v for k, v in self._lengths.items() if k in kept}
 
     async def open(self) -> None:
-        """The first `look`, and the settings."""
+        """Read the segments for the first time, and the settings."""
         await self.look()
         settings = await self._streams.stream_settings(self.name)
         self.txid_is_time = settings.txids == "time"
 
     def close(self) -> None:
+        """Close the ledgers that are open."""
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
 
     def origin(self, segment: StreamSegment) -> Origin:
+        """Return the origin of the records of a segment."""
         return Origin(self.name, segment, self.txid_is_time)
 
     def now_ms(self) -> int:
+        """Return the present time in milliseconds."""
         return self._client.clock.now_ms()
 
     async def find(self, start: Start) -> DLSN:
-        """The position that is meant now."""
+        """Return the position that a start has now."""
         return await find(self._client, self.segments, start, self._streams.password)
 
     @property
     def oldest(self) -> DLSN:
+        """The first position that was not truncated."""
         return oldest_position(self.segments)
 
     # -- ledgers ------------------------------------------------------------------------------
 
     async def _reader(self, segment: StreamSegment) -> LedgerReader:
-        """The ledger; of one in progress as it was acknowledged when it was opened or refreshed
-        last."""
+        """Return the ledger of a segment.
+
+        For a segment in progress it is in the state of the last open or refresh.
+        """
         found = self._readers.pop(segment.ledger_id, None)
         if found is None or (found.ledger_closed is False and not segment.in_progress):
             found = await self._client.open_ledger(
                 segment.ledger_id, password=self._streams.password, recover=not segment.in_progress
             )
-        self._readers[segment.ledger_id] = found  # the newest is the last
+        self._readers[segment.ledger_id] = found  # keep the most recently used one last
         while len(self._readers) > READERS_MAX:
             self._readers.pop(next(iter(self._readers))).close()
         return found
 
     async def _size(self, segment: StreamSegment) -> tuple[int, int]:
-        """(bytes, entries) of the ledger of a completed segment."""
+        """Return the bytes and entries in the ledger of a completed segment."""
         size = self._lengths.get(segment.ledger_id)
         if size is None:
             metadata = await self._client.ledger_metadata(segment.ledger_id)
-            if not metadata.closed:  # its writer died between the two
+            if not metadata.closed:  # its writer died before it closed the ledger
                 metadata = (await self._reader(segment)).metadata
             size = (metadata.length, metadata.last_entry_id + 1)
             self._lengths[segment.ledger_id] = size
@@ -177,7 +185,7 @@ class StreamView:
         last = reader.last_add_confirmed
         if part.end is None or last < part.end.entry_id:
             last = await reader.refresh()
-        if part.end is not None and reached:  # tasks wait until the bookies know it again
+        if part.end is not None and reached:  # tasks wait until bookies know this entry again
             last = max(last, part.end.entry_id)
         if last < 0:
             return None
@@ -188,7 +196,7 @@ class StreamView:
     # -- where it ends ------------------------------------------------------------------------
 
     async def frontier(self, floor: DLSN | None = None) -> CountedPosition:
-        """Behind the last acknowledged record; nothing before `floor` is looked at."""
+        """Return the place after the last acknowledged record. Nothing before `floor` is read."""
         for segment in reversed(self.segments):
             if segment.in_progress:
                 mark = await self._frontier_in(segment, floor)
@@ -221,13 +229,16 @@ class StreamView:
     # -- places -------------------------------------------------------------------------------
 
     async def mark(self, position: DLSN) -> CountedPosition:
-        """Of any position: one that is gone counts as the oldest that is there, one behind the last
-        record of a completed segment as the beginning of the next."""
+        """Return the counted form of any position.
+
+        A position that no longer exists counts as the oldest one that exists. A position after the
+        last record of a completed segment counts as the beginning of the next segment.
+        """
         if not self.segments:
             return CountedPosition(position, position.lssn)
         position = max(position, self.oldest)
         segment = self._segment(position.lssn)
-        if segment is None:  # between two segments, or behind the last
+        if segment is None:  # between two segments, or after the last
             before = [found for found in self.segments if found.lssn < position.lssn]
             if not before:
                 return CountedPosition(position, position.lssn)
@@ -237,7 +248,7 @@ class StreamView:
         try:
             return await self._mark_in(segment, position)
         except NoSuchLedgerError:
-            return CountedPosition(position, segment.lssn)  # reading finds out
+            return CountedPosition(position, segment.lssn)  # reading reports the loss
 
     async def _end_of(self, segment: StreamSegment, position: DLSN) -> CountedPosition:
         if segment.in_progress:
@@ -267,7 +278,7 @@ class StreamView:
                 next_ms = None if told is None or told > TIME_MAX_MS else told
                 records = everything.positions[at] - 1
                 return CountedPosition(position, segment.lssn, records, before_bytes, next_ms)
-        # Behind all of them: what lies before is what there is.
+        # The position is after all records, so everything in the segment is before it.
         if not segment.in_progress:
             return await self._end_of(segment, position)
         found = await self._frontier_in(segment, None)
@@ -276,7 +287,7 @@ class StreamView:
         return CountedPosition(position, segment.lssn, found.records, found.size_bytes)
 
     def reached(self, mark: CountedPosition) -> StreamOffset:
-        """As a checkpoint keeps it."""
+        """Return the form that a checkpoint stores."""
         counted_in, here = self._segment(mark.lssn), self._segment(mark.position.lssn)
         sequence: int | None = None
         if (
@@ -291,15 +302,16 @@ class StreamView:
         )
 
     def knows(self, mark: CountedPosition) -> bool:
-        """Whether the segment in which it counts is listed still."""
+        """Return whether the segment in which the position is counted is still listed."""
         return self._segment(mark.lssn) is not None
 
     def same_stream(self, reached: StreamOffset) -> bool:
         """Return whether a position was taken in this stream, and not in a former one of its name.
 
         The life decides. It may be unknown in an old checkpoint, and DistributedLog's own programs
-        delete and create streams without a life. Then the ledger of the position and the number of
-        records before it may still show the difference."""
+        delete and create streams without a life. The ledger of the position and the number of
+        records before it may then still show the difference.
+        """
         position = reached.position
         if reached.life and self.life and reached.life != self.life:
             return False
@@ -311,7 +323,7 @@ class StreamView:
             if position.lssn != last.lssn + 1 or reached.sequence is None:
                 return position.lssn <= last.lssn + 1
             if last.in_progress:
-                return False  # no position was ever after its end
+                return False  # a segment in progress has no position after its end
             return last.first_sequence_id < 0 or reached.sequence == last.following_sequence_id
         if reached.ledger_id is not None:
             return reached.ledger_id == here.ledger_id
@@ -322,19 +334,19 @@ class StreamView:
     # -- how much -----------------------------------------------------------------------------
 
     def records_between(self, start: CountedPosition, end: CountedPosition) -> int:
-        """Acknowledged records; those that are gone do not count."""
+        """Return the number of acknowledged records between two places that still exist."""
         if end.position <= start.position:
             return 0
         return self._before(end) - self._before(start)
 
     def _before(self, mark: CountedPosition) -> int:
-        """Records of the segments that are listed before a place."""
+        """Return the number of records before a place, in the listed segments."""
         segment = self._segment(mark.lssn)
         here = mark.records if segment is not None and not segment.lost else 0
         return here + sum(s.known_records for s in self.segments if s.lssn < mark.lssn)
 
     async def bytes_between(self, start: CountedPosition, end: CountedPosition) -> int:
-        """Stored bytes of entries."""
+        """Return the stored bytes of the entries between two places."""
         if end.position <= start.position:
             return 0
         total = end.size_bytes - start.size_bytes
@@ -347,14 +359,14 @@ class StreamView:
         try:
             return (await self._size(segment))[0] if not segment.in_progress else 0
         except NoSuchLedgerError:
-            return 0  # truncated just now
+            return 0  # the segment was truncated just now
 
     # -- limits -------------------------------------------------------------------------------
 
     async def after_records(
         self, start: CountedPosition, limit: int, end: CountedPosition
     ) -> CountedPosition:
-        """Behind `limit` records from `start` on, or `end` if there are fewer."""
+        """Return the place after `limit` records from `start` on, or `end` if there are fewer."""
         if self.records_between(start, end) <= limit:
             return end
         left = limit + start.records
@@ -373,7 +385,7 @@ class StreamView:
                     segment,
                     lambda _, records, at, number=number: records.positions[at] < number,  # type: ignore[misc]
                 )
-            except NoSuchLedgerError:  # the whole ledger is gone: reading finds out
+            except NoSuchLedgerError:  # the ledger is gone: reading reports the loss
                 behind = segment.first_dlsn.next_segment()
                 return min(end, await self._end_of(segment, behind), key=_at)
             return end if found is None else min(end, await self._mark_in(segment, found), key=_at)
@@ -382,8 +394,10 @@ class StreamView:
     async def after_bytes(
         self, start: CountedPosition, limit: int, end: CountedPosition, *, least: bool
     ) -> CountedPosition:
-        """Behind the last entry that fits into so many stored bytes; with `least` one entry, if it
-        is larger than that."""
+        """Return the place after the last entry that fits into this many stored bytes.
+
+        With `least`, the result includes one entry even if it is larger than that.
+        """
         left = limit + start.size_bytes
         for segment in self.segments:
             if segment.lssn < start.lssn:
@@ -405,7 +419,7 @@ class StreamView:
         return end
 
     async def _fitting(self, segment: StreamSegment, first: int, limit_bytes: int) -> int:
-        """Behind the last entry with which the ledger has no more than so many bytes."""
+        """Return the id after the last entry up to which the ledger has at most this many bytes."""
         reader = await self._reader(segment)
         low, high = first, reader.last_add_confirmed + 1
         while low < high:
@@ -422,21 +436,20 @@ def _at(mark: CountedPosition) -> DLSN:
 
 
 def another_stream(name: str, position: DLSN) -> StreamError:
-    """Return the error for a stream that was deleted or renamed, and whose name another one has
-    now."""
+    """Return the error for a stream whose name another stream has now."""
     return StreamGapError(
         f"stream {name} is not the one that was read up to {position}: that one was "
         "deleted or renamed, and another stream has its name now",
         remedy="Start the query with another checkpoint location, or set the option "
-        "failOnDataLoss to false: either reads the present stream from its beginning",
+        "failOnDataLoss to false. Both read the present stream from its beginning",
     )
 
 
 def lost(name: str, gaps: list[Gap]) -> StreamError:
-    """What to raise for records that are gone."""
+    """Return the error for records that are gone."""
     told = "; ".join(str(gap) for gap in gaps)
     return StreamGapError(
         f"stream {name}: {told}",
-        remedy="Set the option failOnDataLoss to false to go on behind them, or start at a place "
-        "that is there",
+        remedy="Set the option failOnDataLoss to false to continue after them, or start at a "
+        "place that exists",
     )

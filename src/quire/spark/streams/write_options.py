@@ -1,4 +1,4 @@
-"""The options of writing to streams, typed. Pure, without Spark."""
+"""The typed options for writing streams. This module needs no Spark and does no I/O."""
 
 from __future__ import annotations
 
@@ -26,32 +26,46 @@ from quire.streams.namespace.names import check_key_name, check_token
 WILDCARDS = frozenset("*?[")
 """The characters that turn a name into a pattern."""
 OF_SPARK = ("checkpointLocation", "queryName")
-"""Spark hands its own options of a streaming query to the sink."""
+"""Options that Spark itself passes to the sink of a streaming query."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamWriteOptions:
+    """The options for writing streams."""
+
     metadata: str
+    """The metadata URI of the cluster, by default from QUIRE_METADATA of the driver."""
     namespace: str
+    """The namespace, by default from QUIRE_NAMESPACE of the driver, or else /streams."""
     streams: tuple[str, ...]
-    """The names, or patterns (`orders-*`) of existing streams."""
+    """The names of streams, or patterns (`orders-*`) of streams that exist."""
     stream_column: str | None = None
-    """The column with the name of the stream that a row goes to."""
+    """The column that tells for each row which of the streams it belongs to."""
     password: bytes = field(default=b"", repr=False)
+    """The password of the ledgers. The default is QUIRE_PASSWORD of the driver's environment."""
     value_column: str | None = None
+    """The column that becomes the records. By default it is `value`, or the only other column."""
     txid_column: str | None = None
+    """The column with the transaction ids, for streams whose setting `txids` is "given"."""
     order_by: str | None = None
+    """The column by which the sink sorts the rows of each partition."""
     create_stream: bool = False
+    """Whether to create streams that do not exist."""
     token: str = field(default="", repr=False)
     """The fencing token of the streams."""
     txn_id: str | None = None
-    """The id of a batch job. A job that was published under this id is not published again."""
+    """An id that makes a batch write idempotent.
+
+    What was published under this id is not published again.
+    """
     writer: str = ""
-    """The identity of a streaming query's writer."""
+    """The name of the writer of a streaming query, under which streams remember its batches."""
     takeover: bool = False
+    """Whether this query may continue after the batches of another query of the same writer."""
     placement: str = ""
-    """The placement of new ledgers, as in `WriteOptions`."""
+    """The bookies to use, as in `WriteOptions`."""
     tls: TlsClientConfig | None = None
+    """The TLS settings of connections to bookies. Every machine that runs tasks needs the files."""
 
     @classmethod
     def parse(
@@ -61,6 +75,7 @@ class StreamWriteOptions:
         streaming: bool,
         environ: Mapping[str, str] = os.environ,
     ) -> StreamWriteOptions:
+        """Parse the options that a user gave. Raises UsageError."""
         mine, others = (QUERY_ONLY, BATCH_ONLY) if streaming else (BATCH_ONLY, QUERY_ONLY)
         known = (*STREAM_WRITING, *mine, *(OF_SPARK if streaming else ()))
         doing = f"writing streams {'from a query' if streaming else 'in a batch'}"
@@ -90,15 +105,15 @@ def _streams(given: GivenOptions, column: str | None) -> tuple[str, ...]:
     several = given.take("streams", parse_streams, None)
     if (one is None) == (several is None):
         raise UsageError(
-            "nothing says which stream to write"
+            "no option selects the stream to write"
             if one is None
             else "options 'stream' and 'streams' exclude each other",
             remedy="Set 'stream', or 'streams' with 'streamColumn'",
         )
     if (several is None) != (column is None):
         raise UsageError(
-            "options 'streams' and 'streamColumn' go together: the streams that may be written, "
-            "and the column that says which of them a row goes to"
+            "options 'streams' and 'streamColumn' must be set together: the streams that may be "
+            "written, and the column that tells to which of them a row belongs"
         )
     return several or (one or "",)
 
@@ -115,7 +130,7 @@ def parse_streams(text: str) -> tuple[str, ...]:
     """Return the names and patterns of a list with commas. Raises UsageError."""
     names = tuple(part.strip() for part in text.split(","))
     if not all(names):
-        raise UsageError(f"a name is empty: {text!r}")
+        raise UsageError(f"the list contains an empty name: {text!r}")
     for name in names:
         if not set(name) & WILDCARDS:
             parse_stream(name)
@@ -123,7 +138,11 @@ def parse_streams(text: str) -> tuple[str, ...]:
 
 
 def _writer(given: GivenOptions) -> str:
-    """What stays the same when a query is started again: its name, or where its checkpoint is."""
+    """Return a name that stays the same when a query is started again.
+
+    It is the option `writerId`, or comes from the query's name, or from the location of its
+    checkpoint.
+    """
     if (chosen := given.take("writerId", _writer_name, None)) is not None:
         return chosen
     if (query := given.take("queryName", parse_name, None)) is not None:
@@ -131,7 +150,7 @@ def _writer(given: GivenOptions) -> str:
     place = given.take("checkpointLocation", parse_name, None)
     if place is None:
         raise UsageError(
-            "nothing names the writer, so that its batches could be told from those of others",
-            remedy="Set the option 'writerId' (or name the query)",
+            "no option names the writer, which is needed to recognise its batches",
+            remedy="Set the option 'writerId', or name the query",
         )
     return f"checkpoint:{hashlib.sha256(place.rstrip('/').encode()).hexdigest()[:32]}"

@@ -1,10 +1,10 @@
-"""Streams as a sink of Spark: of batch jobs, and of streaming queries in append mode.
+"""Streams as a sink of Spark, for batch jobs and for streaming queries in append mode.
 
-A batch job's writer is built once, on the driver, and pickled to the tasks, to `commit` and to
-`abort`. For a streaming query Spark builds one in the process that plans a micro-batch, and another
-in the process that commits it; only the tasks are told the query and the number of the batch. So
-the plan is made when the writer is pickled for the tasks, the tasks complete it, and their messages
-bring it to the commit.
+The writer of a batch job is built once on the driver, and pickled for the tasks, for `commit` and
+for `abort`. For a streaming query Spark builds one writer in the process that plans a micro-batch,
+and another one in the process that commits it. Only the tasks learn the query and the number of the
+batch. The plan is therefore made when the writer is pickled for the tasks. The tasks complete it,
+and their messages bring it to the commit.
 """
 
 from __future__ import annotations
@@ -46,23 +46,25 @@ from quire.streams.publish.publishing import BatchKey, StreamBatch
 
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
-"""What Spark tells the tasks of a micro-batch."""
+"""The properties in which Spark tells the tasks of a micro-batch its query and its number."""
 NOT_KNOWN_YET = ""
 
 _seen: set[tuple[str, str, str]] = set()
-"""(cluster, namespace, writer) of the queries for which this process has planned before."""
+"""The (cluster, namespace, writer) of the queries for which this process has planned before."""
 
 
 def refuse_overwrite(overwrite: bool) -> None:
+    """Raise UsageError if a stream is to be overwritten."""
     if overwrite:
         raise UsageError(
-            "a stream cannot be overwritten: what is read could not be told from what is lost",
+            "a stream cannot be overwritten, because its readers could not distinguish that from "
+            "lost records",
             remedy="Append, and then delete older records with quire stream truncate",
         )
 
 
 class StreamBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """One batch job."""
+    """The writer of one batch job."""
 
     def __init__(self, options: StreamWriteOptions, schema: StructType, overwrite: bool) -> None:
         refuse_overwrite(overwrite)
@@ -87,8 +89,10 @@ class StreamBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     @worker.plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamMessage:
-        """Write the rows of one partition into closed ledgers: all of them are on disk on a quorum
-        when this returns, and no reader sees them."""
+        """Write the rows of one partition to closed ledgers.
+
+        On return all rows are durable on an ack quorum, and no reader sees them.
+        """
         worker.prepare()
         with worker.writing(self._options) as client:
             return write_partition(client, self._options, self._columns, self._plan, iterator)
@@ -104,7 +108,7 @@ class StreamBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
 
 class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """One micro-batch of a streaming query."""
+    """The writer of one micro-batch of a streaming query."""
 
     def __init__(self, options: StreamWriteOptions, schema: StructType, overwrite: bool) -> None:
         refuse_overwrite(overwrite)
@@ -121,8 +125,11 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return await check_streams(streams, self._options, self._columns)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Spark pickles the writer for the tasks, and only then: the moment to become the streams'
-        writer. Pickling must not fail, so the tasks report what went wrong."""
+        """Become the streams' writer, and return what is pickled.
+
+        Spark pickles the writer only for the tasks, so this is the moment to make the plan.
+        Pickling must not fail, so the tasks report what went wrong.
+        """
         if self._plan is None and self._failure is None:
             try:
                 with worker.writing(self._options) as client:
@@ -132,7 +139,7 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return self.__dict__.copy()
 
     async def make_plan(self, client: Client) -> WritePlan:
-        """Without the keys: the tasks fill them in."""
+        """Return a plan without keys, which the tasks fill in."""
         streams, options = await open_streams(client, self._options), self._options
         key = BatchKey(options.writer, NOT_KNOWN_YET, 0)
         batches = {
@@ -150,7 +157,10 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
     @worker.plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamMessage:
-        """As for a batch job. What is for streams that have this micro-batch already is dropped."""
+        """Write the rows of one partition, as for a batch job.
+
+        Rows for streams that have this micro-batch already are dropped.
+        """
         worker.prepare()
         if self._failure is not None:
             raise self._failure
@@ -178,14 +188,16 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
     @worker.plainly
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Publish the micro-batch, each stream in one step; one that has it already is left as it
-        is."""
+        """Publish the micro-batch, each stream in one step.
+
+        A stream that has the micro-batch already is not changed.
+        """
         for message in written_by(messages):
             for batch in message.batches.values():
                 if batch.key.number != batchId:
                     raise UsageError(
-                        f"the tasks of batch {batchId} were told that it is batch "
-                        f"{batch.key.number}: nothing was published"
+                        f"Spark told the tasks of batch {batchId} that it is batch "
+                        f"{batch.key.number}. Nothing was published"
                     )
         self.committer.commit(messages)
 
@@ -195,10 +207,10 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
 
 def query_and_batch() -> tuple[str, int]:
-    """Of the micro-batch that the task which runs here is part of."""
+    """Return the query and the number of the micro-batch to which the running task belongs."""
     context = TaskContext.get()
     query = context.getLocalProperty(QUERY_PROPERTY) if context else None
     number = context.getLocalProperty(BATCH_PROPERTY) if context else None
     if query is None or number is None:
-        raise UsageError("Spark does not say which micro-batch this is")
+        raise UsageError("Spark did not tell this task which micro-batch it belongs to")
     return query, int(number)

@@ -260,8 +260,8 @@ async def _search(
     record_is_before: Callable[[StreamSegment, Records, int], bool],
 ) -> DLSN:
     end = oldest
+    # The beginning of a segment without a ledger that may have held the record.
     lost: DLSN | None = None
-    """The beginning of a segment without a ledger that may have held the record."""
     for segment in segments:
         if segment.truncation is Truncation.TRUNCATED:
             continue  # its ledger may be gone

@@ -27,8 +27,10 @@ class SegmentList:
     """
 
     def __init__(self, metadata: StreamMetadata, life: str | None = None) -> None:
-        """Prepare the list. `life` is the id of the expected life, or None for the one that the
-        first read finds."""
+        """Prepare the list.
+
+        `life` is the id of the expected life, or None for the one that the first read finds.
+        """
         self._metadata = metadata
         self.life = life
         self.segments: Sequence[StreamSegment] = ()

@@ -1,21 +1,21 @@
-"""What has been offloaded of a stream: a manifest beside the files, and whose turn it is to write.
+"""The offloaded history of a stream: a manifest beside the files, and the claim to write it.
 
     DIRECTORY/STREAM/
       manifest/00000003-1f0c9a2be4d7.claim            the third job that wrote here
       manifest/00000003-1f0c9a2be4d7-00000002.json    its second manifest
       data/0000000012-0000000000-00000003-...parquet
 
-A manifest names all files that count; any other file is left over and is removed by the next job.
-The newest manifest is the one whose name is the greatest. Nothing is ever written under a name that
-was used before, so that neither a rename nor a conditional put has to be atomic.
+A manifest names all files of the history. Any other file is left over from a failed job, and the
+next job removes it. The newest manifest is the one with the greatest name. No name is ever used
+twice, so neither a rename nor a conditional put has to be atomic.
 
-Two jobs at once (a driver that was taken for dead): a job first writes its claim, then reads what
-is there. After each manifest it looks for a later claim. If there is one, the manifest may not
-count, and the job ends before it truncates anything; if there is none, whoever claims later sees
-the manifest, and goes on behind it. Hence truncating behind a manifest that was `commit`ted is safe
-whatever others do.
+Two jobs may run at once, if a driver was mistaken for dead. A job first writes its claim, and then
+reads what exists. After each manifest it looks for a later claim. If there is one, the manifest may
+not count, and the job ends before it truncates anything. If there is none, every later job sees the
+manifest, and continues after it. Truncating the stream after a `commit` is therefore safe, whatever
+other jobs do.
 
-A version that is written here stays readable for ever.
+Every version of the format that is written here stays readable.
 """
 
 from __future__ import annotations
@@ -34,42 +34,48 @@ from quire.streams import DLSN, Gap
 
 VERSION = 1
 MANIFESTS_KEPT = 3
-"""Readers may be about to open the one before the newest."""
+"""The number of manifests to keep. Readers may be about to open the one before the newest."""
 READ_ATTEMPTS = 5
-"""While manifests are replaced faster than they can be read."""
+"""The number of attempts to read the newest manifest. One fails if it is replaced meanwhile."""
 DATA = "data"
 MANIFESTS = "manifest"
 _NAME = re.compile(r"(\d{8,})-([0-9a-f]{12})(?:\.claim|-(\d{8,})\.json)", re.ASCII)
 _FILE = re.compile(r"\d+-\d+-(\d{8,})-([0-9a-f]{12})-[0-9a-f]{8}\.parquet", re.ASCII)
-"""Where it begins, and who wrote it."""
+"""The name of a data file: where it begins, and who wrote it."""
 
 Key = tuple[int, str, int]
-"""The number of a claim, who made it, and the number of a manifest of it (0: the claim)."""
+"""The number and the owner of a claim, and the number of its manifest (0: the claim itself)."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryFile:
-    """One Parquet file, as it was found when it was read back."""
+    """One Parquet file, as it was when it was read back."""
 
     name: str
+    """The name of the file."""
     size_bytes: int
+    """The size in bytes."""
     rows: int
+    """The number of records."""
     first: DLSN
+    """The position of the first record."""
     last: DLSN
+    """The position of the last record."""
     sequences: tuple[int, int]
-    """Of the first and of the last record."""
+    """The sequence ids of the first and of the last record."""
     txids: tuple[int, int]
-    """The least and the greatest."""
+    """The least and the greatest txid."""
     times_us: tuple[int, int] | None
-    """The same; None: no record knows its time."""
+    """The least and the greatest time, or None if no record has a known time."""
     digests: Mapping[str, str] = field(default_factory=dict)
-    """Of each column, by name (`parquet_files`)."""
+    """The digest of each column, by name (`parquet_files`)."""
     crc: int = 0
-    """CRC-32C of the whole file: what Spark reads of it is not only the columns."""
+    """The CRC-32C of the whole file, because Spark reads more of it than the columns."""
     commit: int = 0
-    """Since which manifest it counts."""
+    """The number of the first manifest that names the file."""
 
     def as_json(self) -> dict[str, Any]:
+        """Return the form in a manifest."""
         return {
             "name": self.name,
             "bytes": self.size_bytes,
@@ -86,6 +92,7 @@ class HistoryFile:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> HistoryFile:
+        """Return the file that a manifest describes."""
         times = value["times_us"]
         return cls(
             name=str(value["name"]),
@@ -109,37 +116,46 @@ def _pair(value: Any) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that counts. Files follow each other, in the order of the stream."""
+    """The complete history at one moment. Its files are in the order of the stream."""
 
     cluster: str
-    """Its instance id."""
+    """The instance id of the cluster."""
     namespace: str
+    """The namespace of the stream."""
     stream: str
+    """The name of the stream."""
     life: str
-    """Tells the stream from another one that had, or gets, its name."""
+    """The life of the stream, which distinguishes it from others with the same name."""
     start: DLSN
-    """Where the history begins: what lies before was truncated when the first job came."""
+    """The position at which the history begins.
+
+    Records before it were truncated before the first job.
+    """
     behind: DLSN
-    """Everything before this is in the files, or in `gaps`. The beginning of a segment."""
+    """The position before which everything is in the files, or in `gaps`. It begins a segment."""
     sequence: int | None = None
-    """How many records of the stream came before `behind`; None: its segments do not tell."""
+    """The number of records of the stream before `behind`, or None if it is unknown."""
     ledger_id: int = -1
-    """That held the segment before `behind`."""
+    """The ledger that held the segment before `behind`."""
     commit: int = 0
-    """Grows by one with each manifest that adds something."""
+    """A number that grows by one with each manifest that adds something."""
     files: tuple[HistoryFile, ...] = ()
+    """The files of the history."""
     gaps: tuple[Gap, ...] = ()
+    """The records that were lost before they could be offloaded."""
 
     @property
     def records(self) -> int:
+        """The number of records in all files."""
         return sum(file.rows for file in self.files)
 
     @property
     def size_bytes(self) -> int:
+        """The size of all files in bytes."""
         return sum(file.size_bytes for file in self.files)
 
     def check(self, cluster: str, namespace: str, stream: str, life: str) -> None:
-        """UsageError where it is the history of something else."""
+        """Raise UsageError if this is the history of something else."""
         for what, mine, yours in (
             ("cluster", self.cluster, cluster),
             ("namespace", self.namespace, namespace),
@@ -147,17 +163,18 @@ class Manifest:
         ):
             if mine != yours:
                 raise UsageError(
-                    f"the directory holds the history of {what} {mine}, not {yours}",
+                    f"the directory holds the history of {what} {mine}, not of {yours}",
                     remedy="Use another directory",
                 )
         if self.life != life:
             raise UsageError(
-                f"the directory holds the history of a stream {stream} that was deleted: another "
-                "one has its name",
+                f"the directory holds the history of a stream {stream} that was deleted. Another "
+                "stream has its name now",
                 remedy="Use another directory",
             )
 
     def to_bytes(self) -> bytes:
+        """Return the stored form."""
         value = {
             "v": VERSION,
             "cluster": self.cluster,
@@ -176,13 +193,17 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Manifest:
-        """HistoryDamagedError; UsageError for one of a later version."""
+        """Decode the stored form.
+
+        Raises HistoryDamagedError, and UsageError if a later version of Quire wrote it.
+        """
         try:
             value = json.loads(data)
             if value["v"] != VERSION:
                 raise UsageError(
-                    f"{where} is a manifest of version {value['v']}, known here is {VERSION}",
-                    remedy="Use the version of quire that wrote it, or a later one",
+                    f"{where} is a manifest of version {value['v']}, but this version of Quire "
+                    f"reads only version {VERSION}",
+                    remedy="Use the version of Quire that wrote it, or a later one",
                 )
             return cls(
                 cluster=str(value["cluster"]),
@@ -203,16 +224,20 @@ class Manifest:
         except UsageError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise HistoryDamagedError(f"{where} is no manifest: {error!r}") from error
+            raise HistoryDamagedError(f"the manifest {where} is damaged: {error!r}") from error
 
 
 def directory_name(stream: str) -> str:
-    """As in a URI, with ~ for %, which some libraries decode once too often."""
+    """Return the name of a stream's directory.
+
+    It is encoded like a part of a URI, but with ~ for %, because some libraries decode % once too
+    often.
+    """
     return quote(stream, safe="").replace("~", "%7E").replace("%", "~")
 
 
 class OffloadHistory:
-    """What a directory holds of one stream."""
+    """The history of one stream in a directory."""
 
     def __init__(self, directory: ArchiveDirectory | str, stream: str) -> None:
         above = (
@@ -223,7 +248,10 @@ class OffloadHistory:
         self.store = above.below(directory_name(stream))
 
     def newest(self) -> Manifest | None:
-        """None: nothing was offloaded yet. HistoryError, HistoryDamagedError."""
+        """Return the newest manifest, or None if nothing was offloaded yet.
+
+        Raises HistoryError and HistoryDamagedError.
+        """
         for _ in range(READ_ATTEMPTS):
             keys = [key for key in self._keys() if key[2]]
             if not keys:
@@ -232,10 +260,13 @@ class OffloadHistory:
             data = self.store.read(name)
             if data is not None:
                 return Manifest.from_bytes(data, f"{self.store.uri}/{name}")
-        raise HistoryError(f"the manifests in {self.store.uri} are replaced all the time")
+        raise HistoryError(
+            f"the manifests in {self.store.uri} are replaced faster than they can be read",
+            remedy="Try again",
+        )
 
     def claim(self) -> OffloadClaim:
-        """Become the one that writes here: who was it before ends with its next manifest."""
+        """Become the only writer of the history. The former writer ends with its next manifest."""
         self.store.make(MANIFESTS)
         self.store.make(DATA)
         keys = self._keys()
@@ -244,7 +275,7 @@ class OffloadHistory:
         return OffloadClaim(self, key, self.newest())
 
     def check_files(self, manifest: Manifest) -> None:
-        """HistoryDamagedError where a file is missing, or has another size than it had."""
+        """Raise HistoryDamagedError if a file is missing, or has another size than it had."""
         found = self.store.files(DATA)
         for file in manifest.files:
             size_bytes = found.get(file.name)
@@ -252,9 +283,9 @@ class OffloadHistory:
                 continue
             state = "is missing" if size_bytes is None else f"has {size_bytes} bytes"
             raise HistoryDamagedError(
-                f"stream {self.stream}: records {file.first} to {file.last} are lost: file "
+                f"stream {self.stream}: records {file.first} to {file.last} are lost, because file "
                 f"{self.store.uri}/{DATA}/{file.name} ({file.size_bytes} bytes) {state}",
-                remedy="Restore it from a backup",
+                remedy="Restore the file from a backup",
             )
 
     def _keys(self) -> list[Key]:
@@ -271,17 +302,20 @@ class OffloadClaim:
     def __init__(self, history: OffloadHistory, key: Key, manifest: Manifest | None) -> None:
         self.history = history
         self.manifest = manifest
-        """The newest. None: there is none."""
+        """The newest manifest, or None if there is none."""
         self._key = key
 
     @property
     def label(self) -> str:
-        """In the names of the files that are written under this claim."""
+        """The text that identifies this claim in the names of its files."""
         return f"{self._key[0]:08d}-{self._key[1]}"
 
     def commit(self, manifest: Manifest) -> None:
-        """It counts, durably, and everyone who comes later goes on behind it. HistoryError:
-        another job has claimed the directory; it may count or not."""
+        """Make this manifest the newest, durably. Later jobs continue after it.
+
+        Raises HistoryError if another job has claimed the directory. The manifest may or may not
+        count then.
+        """
         self._key = (self._key[0], self._key[1], self._key[2] + 1)
         name = f"{MANIFESTS}/{_name(self._key)}"
         self.history.store.write(name, manifest.to_bytes())
@@ -289,24 +323,27 @@ class OffloadClaim:
         self.manifest = manifest
 
     def check(self) -> None:
-        """HistoryError: another job has claimed the directory."""
+        """Raise HistoryError if another job has claimed the directory."""
         if self.history._keys()[-1][:2] > self._key[:2]:
             raise HistoryError(
                 f"another job has begun to offload stream {self.history.stream} to "
-                f"{self.history.store.uri}; this one ends",
-                remedy="Run one at a time",
+                f"{self.history.store.uri}. This job ends",
+                remedy="Run one job at a time",
             )
 
     def settle(self, manifest: Manifest) -> None:
-        """Commit what the newest says (where there is none: that there is nothing), so that no
-        manifest of a former claim can become the newest any more; then remove what is left of
-        former jobs."""
+        """Commit the newest manifest again, or an empty one, and remove what former jobs left.
+
+        No manifest of a former claim can then become the newest any more.
+        """
         self.commit(manifest)
         self.sweep()
 
     def sweep(self) -> int:
-        """Remove files that do not count, and old manifests; how many data files. Only while no
-        task of this claim writes. What was written under later claims is left alone."""
+        """Remove files that no manifest needs, and old manifests. Return the number of data files.
+
+        Call this only while no task of this claim writes. Files of later claims are left alone.
+        """
         store = self.history.store
         counted = {file.name for file in self.manifest.files} if self.manifest else set()
         left = [
@@ -334,7 +371,7 @@ def with_files(
     manifest: Manifest, files: list[HistoryFile], gaps: list[Gap], behind: DLSN,
     sequence: int | None, ledger_id: int,
 ) -> Manifest:  # fmt: skip
-    """The next one."""
+    """Return the next manifest."""
     commit = manifest.commit + 1
     return replace(
         manifest,

@@ -1,4 +1,7 @@
-"""What of a stream is offloaded, in which pieces, and whether tasks found just that. Pure."""
+"""The plan of an offload: what is copied in which pieces, and the check of the results.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +20,30 @@ from quire.streams import DLSN, Gap, StreamSegment
 
 @dataclass(frozen=True, slots=True)
 class OffloadStep:
-    """Whole segments, for one manifest."""
+    """Whole segments that one manifest adds."""
 
     parts: tuple[SegmentPart, ...]
     behind: DLSN
-    """The position behind them."""
+    """The position after these segments."""
     sequence: int | None
-    """How many records of the stream came before that, where it is known."""
+    """The number of records of the stream before that position, if it is known."""
     ledger_id: int
-    """Of the last of them."""
+    """The ledger of the last of these segments."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadPlan:
+    """The segments that a run copies, in steps."""
+
     start: DLSN
-    """Of the history, if there is none yet."""
+    """The position at which the history begins, if there is none yet."""
     gaps: tuple[Gap, ...]
     turns: tuple[OffloadStep, ...] = ()
     ledger_bytes: int = field(default=0)
 
     @property
     def behind(self) -> DLSN:
-        """The position up to before which the history goes then."""
+        """The position before which the history ends after the run."""
         return self.turns[-1].behind if self.turns else self.start
 
 
@@ -49,8 +54,11 @@ def eligible(
     closed_before_ms: int | None,
     larger_than: int | None,
 ) -> int:
-    """How many of them, from the oldest on: those that were closed before that time, and so many
-    that what is left is not larger than that."""
+    """Return the number of segments to offload, beginning with the oldest.
+
+    These are segments that were closed before that time, and as many as it takes until the rest is
+    not larger than `larger_than` bytes.
+    """
     left = sum(sizes)
     for at, (segment, size) in enumerate(zip(segments, sizes)):
         old = closed_before_ms is not None and segment.completion_time_ms <= closed_before_ms
@@ -64,7 +72,7 @@ def eligible(
 def turns_of(
     ranges: Sequence[SegmentRange], sizes: Sequence[int], *, file_bytes: int, turn_bytes: int
 ) -> Iterator[OffloadStep]:
-    """What is copied before each manifest."""
+    """Yield what is copied before each manifest."""
     parts: list[SegmentPart] = []
     size_bytes = 0
     for at, (one, size) in enumerate(zip(ranges, sizes)):
@@ -81,7 +89,7 @@ def turns_of(
 def parts_of(
     segment: StreamSegment, start: DLSN, size_bytes: int, file_bytes: int
 ) -> list[SegmentPart]:
-    """One, or several of a large segment; its entries count as equally large."""
+    """Return one part, or several of a large segment, whose entries count as equally large."""
     first, last = start.entry_id, segment.last_entry_id
     entries = last - first + 1
     count = max(1, min(entries, -(-size_bytes // file_bytes)))
@@ -90,14 +98,17 @@ def parts_of(
 
 
 def together(parts: Sequence[SegmentPart], file_bytes: int) -> Iterator[list[SegmentPart]]:
-    """Small segments share a file."""
+    """Yield parts that share a file, because small segments do."""
     return batches(parts, lambda part: part.size_bytes, file_bytes)
 
 
 def check_same_stream(
     stream: str, manifest: Manifest | None, completed: Sequence[StreamSegment]
 ) -> None:
-    """Java makes a stream anew without telling; its ledgers do. UsageError."""
+    """Raise UsageError if a ledger shows that this is another stream of the same name.
+
+    Java deletes and creates streams without a life.
+    """
     for segment in completed:
         if (
             manifest is not None
@@ -106,15 +117,18 @@ def check_same_stream(
             and segment.ledger_id != manifest.ledger_id
         ):
             raise UsageError(
-                f"the directory holds the history of another stream {stream}: its segment "
-                f"{segment.lssn} was ledger {manifest.ledger_id}, not {segment.ledger_id}",
+                f"the directory holds the history of another stream {stream}, whose segment "
+                f"{segment.lssn} was in ledger {manifest.ledger_id} and not in "
+                f"{segment.ledger_id}",
                 remedy="Use another directory",
             )
 
 
 def check_answers(stream: str, parts: Sequence[SegmentPart], answers: Sequence[Piece]) -> None:
-    """Each segment has the records that its metadata tells, and they follow each other from file to
-    file. StreamDamagedError."""
+    """Check that each segment has the records of its metadata, and that they are consecutive.
+
+    Raises StreamDamagedError.
+    """
     found: dict[int, list[list[int]]] = {}
     for answer in answers:
         for number, tally in answer["segments"].items():
@@ -130,6 +144,6 @@ def check_answers(stream: str, parts: Sequence[SegmentPart], answers: Sequence[P
         if rows != expected or not follow or (tallies and tallies[-1][2] != last):
             raise StreamDamagedError(
                 f"stream {stream}: segment {segment.lssn} (ledger {segment.ledger_id}) has "
-                f"{rows} records, its metadata says {expected}: nothing of it was offloaded"
+                f"{rows} records, but its metadata says {expected}. It was not offloaded"
             )
     assert not found

@@ -1,9 +1,10 @@
-"""Parquet files of offloaded records: written by tasks, straight from ledgers, and read back.
+"""Parquet files of offloaded records: tasks write them from ledgers, and read them back.
 
 The columns are those of `quire.streams.read.arrow`. A file holds records of whole segments, or of a
-part of one. What is written is digested on the way (`Digest`), and after the file is on its disk it
-is read again as a whole and digested again: both must be equal. So must its bytes: what a filter
-goes by (the least and greatest value of a row group) is in no column.
+part of one. What is written is digested on the way (`Digest`). When the file is on disk, it is read
+back completely and digested again, and both digests must be equal. The bytes of the file must be
+equal as well, because filters use values that are in no column (the least and the greatest value of
+a row group).
 """
 
 from __future__ import annotations
@@ -36,40 +37,42 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 128 * 1024
 BATCH_BYTES = 16 * 1024 * 1024
-"""Of a row group: it is full when it has so many rows, or payload bytes."""
+"""The payload bytes, or the number of rows, at which a row group is full."""
 READ_ROWS = 64 * 1024
 NUMBERS = ("segment", "ledger", "entry", "slot", "txid", "time", "sequence", "size")
 DICTIONARY = ["stream", "segment", "ledger"]
 DELTA = ("entry", "slot", "txid", "time", "sequence", "size")
-"""Numbers that grow, or stay: stored as differences."""
+"""Columns whose numbers grow or stay equal, which are stored as differences."""
 COMPRESSIONS = ("zstd", "lz4", "snappy", "gzip", "none")
 FILE_VERSION = "2.6"
 
 
-# -- what a file is to hold -------------------------------------------------------------------
+# -- the parts of a file ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPart:
-    """Entries first..last of a completed segment."""
+    """The entries from `first` to `last` of a completed segment."""
 
     segment: StreamSegment
     first: int
     last: int
     size_bytes: int = 0
-    """Of its entries, about."""
+    """The approximate size of these entries."""
 
     def as_json(self) -> list[Any]:
+        """Return the form in a piece."""
         return [self.segment.to_bytes().decode("ascii"), self.first, self.last]
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> SegmentPart:
+        """Return the part that a piece describes."""
         segment, first, last = value
         return cls(StreamSegment.from_bytes(str(segment).encode("ascii")), int(first), int(last))
 
     @property
     def start(self) -> DLSN | None:
-        """Before it nothing is delivered."""
+        """The position before which nothing is delivered, or None."""
         at = self.segment.min_active_dlsn
         return at if at > self.segment.first_dlsn else None
 
@@ -78,14 +81,17 @@ class SegmentPart:
 
 
 class Digest:
-    """Of records in their order, however they are cut into batches: the CRC-32C of each column's
-    values, laid end to end. Checks on the way that records follow each other: positions ascend, and
-    in each segment sequences count by one, so that none is missing or there twice."""
+    """The digest of ordered records, however they are divided into batches.
+
+    It is the CRC-32C of the values of each column, laid end to end. The digest also checks that the
+    records are consecutive: positions ascend, and in each segment sequence ids grow by one. No
+    record is therefore missing or duplicated.
+    """
 
     def __init__(self, stream: str) -> None:
         self.rows = 0
         self.segments: dict[int, list[int]] = {}
-        """By number: rows, first and last sequence."""
+        """The number of rows, and the first and the last sequence id, of each segment."""
         self.first = self.last = DLSN(-1, -1, -1)
         self.txids: tuple[int, int] | None = None
         self.times_us: tuple[int, int] | None = None
@@ -93,7 +99,7 @@ class Digest:
         self._crcs = dict.fromkeys((*NUMBERS, "value"), 0)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """StreamDamagedError where the records do not follow each other."""
+        """Add records. Raises StreamDamagedError if they are not consecutive."""
         if not len(batch):
             return
         columns = {name: _numbers(batch.column(name)) for name in NUMBERS}
@@ -102,7 +108,7 @@ class Digest:
             self._crcs[name] = crc32c.crc32c(values, self._crcs[name])
         payloads, sizes = _payloads(batch.column("value"))
         if (sizes != columns["size"]).any():
-            raise self._wrong("a size is not that of the value beside it")
+            raise self._wrong("a size differs from the size of its value")
         self._crcs["value"] = crc32c.crc32c(payloads, self._crcs["value"])
         self.txids = _wider(self.txids, columns["txid"])
         times = columns["time"]
@@ -113,7 +119,7 @@ class Digest:
 
         names = batch.column("stream").unique().to_pylist()
         if names != [self._stream]:
-            raise self._wrong(f"records of {names}")
+            raise self._wrong(f"the batch holds records of {names}")
         segments, sequences = columns["segment"], columns["sequence"]
         cuts = numpy.flatnonzero(numpy.diff(segments)) + 1
         bounds = [0, *cuts.tolist(), len(segments)]
@@ -129,7 +135,7 @@ class Digest:
                 known is None or int(here[0]) == known[2] + 1
             )
             if not ascending or not counted:
-                raise self._wrong(f"records behind {max(self.last, start)} do not follow")
+                raise self._wrong(f"the records after {max(self.last, start)} are not consecutive")
             self.last = DLSN(start.lssn, int(entry[-1]), int(slot[-1]))
             rows, since = (known[0], known[1]) if known else (0, int(here[0]))
             self.segments[start.lssn] = [rows + end - first, since, int(here[-1])]
@@ -138,12 +144,14 @@ class Digest:
             self.rows += end - first
 
     def _wrong(self, why: str) -> StreamDamagedError:
-        return StreamDamagedError(f"stream {self._stream}: {why}: nothing of it was offloaded")
+        return StreamDamagedError(f"stream {self._stream}: {why}. It was not offloaded")
 
     def texts(self) -> dict[str, str]:
+        """Return the digest of each column in hexadecimal digits."""
         return {name: f"{crc:08x}" for name, crc in self._crcs.items()}
 
     def as_file(self, name: str, size_bytes: int, crc: int) -> HistoryFile:
+        """Return the file that holds these records."""
         assert self.rows
         assert self.txids is not None
         tallies = list(self.segments.values())
@@ -162,7 +170,7 @@ class Digest:
 
 
 def _numbers(column: pa.Array) -> Any:
-    """In one piece, nulls as NO_TIME."""
+    """Return a column as one array, with NO_TIME for nulls."""
     import numpy
     import pyarrow as pa
 
@@ -173,7 +181,7 @@ def _numbers(column: pa.Array) -> Any:
 
 
 def _payloads(column: pa.Array) -> tuple[Any, Any]:
-    """The bytes of all values, and their sizes."""
+    """Return the bytes of all values, and their sizes."""
     import numpy
 
     _, offsets, data = column.buffers()
@@ -194,8 +202,11 @@ def _wider(known: tuple[int, int] | None, values: Any) -> tuple[int, int] | None
 
 
 def write_piece(cluster: ClusterOptions, piece: Piece) -> Piece:
-    """What a task does: one file, verified. The answer is that file and what is in each segment;
-    no file, where there are no records. What an attempt leaves that fails is swept later."""
+    """Write and verify one file, in a task.
+
+    The answer has the file and the numbers of records in each segment, or no file if there are no
+    records. The next job removes what a failed attempt leaves.
+    """
     history = OffloadHistory(piece["directory"], piece["stream"])
     parts = [SegmentPart.from_json(part) for part in piece["parts"]]
     at = parts[0]
@@ -230,7 +241,7 @@ def _batches(
         except NoSuchLedgerError:
             raise StreamGapError(
                 f"stream {origin.stream}: segment {part.segment.lssn} (ledger "
-                f"{part.segment.ledger_id}) went while it was offloaded: truncated, or deleted",
+                f"{part.segment.ledger_id}) was truncated or deleted while it was offloaded",
                 remedy="Run the job again",
             ) from None
     if gathered.rows:
@@ -240,7 +251,10 @@ def _batches(
 def open_completed(
     client: blocking.Client, ledger_id: int, password: bytes
 ) -> blocking.LedgerReader:
-    """Closed: recovered, if the writer of its segment died before it closed it."""
+    """Open a completed segment's ledger.
+
+    It is recovered if the writer of the segment died before it closed the ledger.
+    """
     ledger = client.open_ledger(ledger_id, password=password)
     if not ledger.ledger_closed:
         ledger.close()
@@ -249,7 +263,7 @@ def open_completed(
 
 
 class _Told:
-    """What goes to a file passes here, and is counted."""
+    """A file that counts and digests the bytes that are written to it."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
         self.stream = stream
@@ -281,7 +295,7 @@ def _write(
     digest: Digest,
     piece: Piece,
 ) -> tuple[int, int]:
-    """The size of the file, and the CRC-32C of what it should hold."""
+    """Write a file, and return its size and the CRC-32C that it should have."""
     from pyarrow import parquet
 
     about = {"quire.stream": piece["stream"], "quire.written": piece["label"]}
@@ -323,8 +337,10 @@ def _write(
 def read_file(
     history: OffloadHistory, name: str, columns: Sequence[str] = COLUMNS, filters: Any = None
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a file, in order; those that `filters` (of pyarrow) leave.
-    HistoryDamagedError."""
+    """Yield the records of a file in order, or only those that pyarrow's `filters` leave.
+
+    Raises HistoryDamagedError.
+    """
     import pyarrow as pa
     from pyarrow import dataset, parquet
 
@@ -344,14 +360,14 @@ def read_file(
     except (OSError, pa.ArrowException) as error:
         raise HistoryDamagedError(
             f"file {history.store.uri}/{DATA}/{name} cannot be read: {error}",
-            remedy="Restore it from a backup",
+            remedy="Restore the file from a backup",
         ) from error
 
 
 def verify_file(history: OffloadHistory, file: HistoryFile) -> None:
-    """Read all of it, and compare it with what is known of it. HistoryDamagedError."""
+    """Read a whole file, and compare it with its description. Raises HistoryDamagedError."""
     if history.store.crc(f"{DATA}/{file.name}") != file.crc:
-        raise _changed(history, file, "other bytes")
+        raise _changed(history, file, "its bytes differ")
     found = Digest(history.stream)
     try:
         for batch in read_file(history, file.name):
@@ -363,24 +379,25 @@ def verify_file(history: OffloadHistory, file: HistoryFile) -> None:
     again = found.as_file(file.name, file.size_bytes, file.crc)
     if again.digests != file.digests:
         columns = [name for name in file.digests if again.digests[name] != file.digests[name]]
-        raise _changed(history, file, f"other values in {', '.join(columns)}")
+        raise _changed(history, file, f"the values in {', '.join(columns)} differ")
     facts = (file.rows, file.first, file.last, file.sequences, file.txids, file.times_us)
     if facts != (
         again.rows, again.first, again.last, again.sequences, again.txids, again.times_us
     ):  # fmt: skip
-        raise _changed(history, file, "other records")
+        raise _changed(history, file, "its records differ")
 
 
 def _changed(history: OffloadHistory, file: HistoryFile, why: str) -> HistoryDamagedError:
     return HistoryDamagedError(
         f"file {os.path.join(history.store.uri, DATA, file.name)} is not what was read from the "
         f"ledgers: {why}",
-        remedy="Offload it again if the bookies have it still, else restore it from a backup",
+        remedy="If the bookies still have the records, offload them again. Otherwise restore the "
+        "file from a backup",
     )
 
 
 def verify_piece(piece: Piece) -> Piece:
-    """What a task does: verify one file of a manifest. The answer says what is wrong."""
+    """Verify one file of a manifest, in a task. The answer tells what is wrong."""
     history = OffloadHistory(piece["directory"], piece["stream"])
     try:
         verify_file(history, HistoryFile.from_json(piece["file"]))

@@ -1,9 +1,9 @@
-"""A directory for offloaded history: on this machine, or in an object store.
+"""A directory for offloaded history, on this machine or in an object store.
 
-What pyarrow knows (`/path`, `file://`, `s3://`, `gs://`, `hdfs://` ...) is reached through it, any
-other URI through fsspec, if that is installed. Nothing here needs an atomic rename or a conditional
-put: names are never used twice. It needs that what was written shows in a list that is asked for
-afterwards, which all of these stores promise.
+pyarrow provides access to the URIs that it knows (`/path`, `file://`, `s3://`, `gs://`, `hdfs://`
+...), and fsspec to all others, if it is installed. Nothing here needs an atomic rename or a
+conditional put, because names are never used twice. A file that was written must appear in a
+listing that begins afterwards. All of these stores guarantee that.
 """
 
 from __future__ import annotations
@@ -23,18 +23,24 @@ from quire.errors import HistoryError, QuireError, UsageError
 
 GLOB = re.compile(r"([*?\[\]{}\\])")
 HADOOP_SCHEMES = {"s3": "s3a"}
-"""What Spark calls a store that pyarrow has under another name."""
+"""The names that Spark uses for stores to which pyarrow gives another name."""
 CHUNK_BYTES = 8 * 1024 * 1024
-"""That are read at once."""
+"""The number of bytes that are read at once."""
 PARTIAL = ".partial-"
-"""Of files of this machine that were not renamed yet: nobody reads them."""
+"""The prefix of local files that were not renamed yet, and that nobody reads."""
 
 
 class ArchiveDirectory:
-    """Paths are relative to the directory, with slashes. HistoryError where the store fails."""
+    """A directory for offloaded history.
+
+    Paths are relative to it, with slashes. All calls raise HistoryError if the store fails.
+    """
 
     def __init__(self, uri: str, filesystem: Any = None) -> None:
-        """`filesystem`: of pyarrow, for those that no URI names; then `uri` is the path in it."""
+        """Open a directory.
+
+        `filesystem` is one of pyarrow, for stores that no URI names. `uri` is then the path in it.
+        """
         import_pyarrow()
         from pyarrow import fs
 
@@ -48,18 +54,18 @@ class ArchiveDirectory:
         self.uri = self._path if self.is_local else uri.rstrip("/")
 
     def below(self, name: str) -> ArchiveDirectory:
-        """A directory in this one. The name stands for itself: nothing in it is decoded."""
+        """Return a directory inside this one. Nothing in its name is decoded."""
         found = ArchiveDirectory(self.path(name), self.filesystem)
         base, question, query = self.uri.partition("?")
         found.uri = f"{base}/{name}{question}{query}"
         return found
 
     def path(self, name: str) -> str:
-        """As `filesystem` calls it."""
+        """Return the path as `filesystem` names it."""
         return f"{self._path}/{name}" if name else self._path
 
     def spark_path(self, name: str) -> str:
-        """As Spark calls it; what Spark takes for patterns is escaped."""
+        """Return the path as Spark names it, with escapes for what Spark takes for patterns."""
         if self.is_local:
             return "file://" + GLOB.sub(r"\\\1", self.path(name))
         scheme, colon, rest = self.uri.partition(":")
@@ -67,7 +73,7 @@ class ArchiveDirectory:
         return GLOB.sub(r"\\\1", f"{HADOOP_SCHEMES.get(scheme, scheme)}{colon}{rest}/{name}")
 
     def files(self, directory: str) -> dict[str, int]:
-        """The files of a directory, and their sizes; nothing, if there is none."""
+        """Return the files of a directory with their sizes, or nothing if there is no directory."""
         from pyarrow import fs
 
         with _told(self, directory):
@@ -80,7 +86,7 @@ class ArchiveDirectory:
         }
 
     def size(self, name: str) -> int | None:
-        """None: there is no such file."""
+        """Return the size of a file, or None if it does not exist."""
         from pyarrow import fs
 
         with _told(self, name):
@@ -88,7 +94,7 @@ class ArchiveDirectory:
         return int(info.size) if info.type == fs.FileType.File else None
 
     def make(self, directory: str) -> None:
-        """Durable on return, with those above it."""
+        """Create a directory and those above it. They are durable on return."""
         with _told(self, directory):
             if self.is_local:
                 _make_durably(self.path(directory))
@@ -96,7 +102,7 @@ class ArchiveDirectory:
                 self.filesystem.create_dir(self.path(directory), recursive=True)
 
     def read(self, name: str) -> bytes | None:
-        """None: there is no such file."""
+        """Return the content of a file, or None if it does not exist."""
         with _told(self, name):
             try:
                 with self.filesystem.open_input_stream(self.path(name)) as stream:
@@ -105,7 +111,7 @@ class ArchiveDirectory:
                 return None
 
     def crc(self, name: str) -> int:
-        """CRC-32C of a file."""
+        """Return the CRC-32C of a file."""
         found = 0
         with _told(self, name), self.filesystem.open_input_stream(self.path(name)) as stream:
             while data := stream.read(CHUNK_BYTES):
@@ -113,7 +119,11 @@ class ArchiveDirectory:
         return found
 
     def write(self, name: str, data: bytes) -> None:
-        """A file of a name that was never used; whole and durable on return, or not there."""
+        """Write a file with a name that was never used.
+
+        On return the file is complete and durable. After an error it does not exist, or is
+        complete.
+        """
         with _told(self, name):
             if not self.is_local:
                 with self.filesystem.open_output_stream(self.path(name)) as stream:
@@ -129,10 +139,12 @@ class ArchiveDirectory:
             _sync(directory)
 
     def settle(self, name: str) -> None:
-        """A file that was written and closed is durable on return, and what is read of it
-        afterwards comes from the disk again, as far as the system lets us say so."""
+        """Make a file that was written and closed durable.
+
+        Later reads come from the disk again, as far as the system allows to request that.
+        """
         if not self.is_local:
-            return  # closing it was enough
+            return  # closing the file was enough
         with _told(self, name):
             descriptor = os.open(self.path(name), os.O_RDONLY)
             try:
@@ -144,7 +156,7 @@ class ArchiveDirectory:
             _sync(os.path.dirname(self.path(name)))
 
     def remove(self, name: str) -> None:
-        """One that is missing is success."""
+        """Delete a file. Deleting one that does not exist succeeds."""
         with _told(self, name):
             try:
                 self.filesystem.delete_file(self.path(name))
@@ -158,7 +170,7 @@ def _open(uri: str) -> tuple[Any, str]:
 
     if "://" not in uri:
         if not uri:
-            raise UsageError("the directory of the history has no name")
+            raise UsageError("the path of the directory is empty")
         return fs.LocalFileSystem(), os.path.abspath(uri)
     try:
         found: tuple[Any, str] = fs.FileSystem.from_uri(uri)
@@ -171,7 +183,7 @@ def _open(uri: str) -> tuple[Any, str]:
         filesystem, path = import_module("fsspec.core").url_to_fs(uri)
     except (ImportError, ValueError) as error:
         raise UsageError(
-            f"{uri} is no directory that can be reached: {known}; fsspec: {error}",
+            f"the directory {uri} cannot be reached. pyarrow: {known}; fsspec: {error}",
             remedy="Use /path, file://, s3://, gs:// or hdfs://, or install fsspec and what it "
             "needs for this kind of URI",
         ) from None

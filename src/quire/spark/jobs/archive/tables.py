@@ -1,9 +1,9 @@
-"""Offloaded files as tables: Delta and Iceberg, through their own libraries.
+"""Offloaded files as Delta and Iceberg tables, through their own libraries.
 
-A table follows the manifest: each file counts since a numbered commit of it, and the table says up
-to which one it has the files, in the transaction that adds them (Delta: of an application; Iceberg:
-a property of the table). What a job that was killed has left out the next one adds, and nothing is
-added twice.
+A table follows the manifests. Each file belongs to a numbered commit of the manifest. The
+transaction that adds files also records the number of the last commit that the table has (Delta:
+the version of an application; Iceberg: a property of the table). The next job therefore adds what a
+killed job has missed, and nothing is added twice.
 """
 
 from __future__ import annotations
@@ -19,13 +19,19 @@ from quire.streams.read.arrow import schema
 
 APPLICATION = "quire-offload"
 COMMIT_PROPERTY = "quire.commit"
-"""With the stream's life behind it: several streams may share a table."""
+"""The property with the last commit.
+
+The stream's life follows it, because several streams may share a table.
+"""
 FILES_PER_COMMIT = 1_000
 
 
 def to_delta(history: OffloadHistory, manifest: Manifest) -> int:
-    """Add what the Delta table beside the files has not yet; how many files. Durable on return.
-    HistoryError: it could not be changed; what is missing is added by the next job."""
+    """Add the files that the Delta table beside them does not have yet, and return their number.
+
+    They are durable in the table on return. Raises HistoryError if the table could not be changed.
+    The next job adds what is missing.
+    """
     deltalake: Any = _import("deltalake", "deltalake")
     transaction: Any = import_module("deltalake.transaction")
     uri = history.store.uri.partition("?")[0]
@@ -49,7 +55,7 @@ def to_delta(history: OffloadHistory, manifest: Manifest) -> int:
     except (deltalake.exceptions.DeltaError, OSError) as error:
         raise HistoryError(
             f"the Delta table {uri} could not be brought up to date: {error}",
-            remedy="Run the job again; the files themselves are safe",
+            remedy="Run the job again. The files themselves are safe",
         ) from error
     return len(missing)
 
@@ -73,12 +79,17 @@ def _added(transaction: Any, file: HistoryFile) -> Any:
 def to_iceberg(
     history: OffloadHistory, manifest: Manifest, table: str, catalog: Mapping[str, str]
 ) -> int:
-    """Add what the Iceberg table has not yet; how many files. It is made where it is missing, with
-    its namespace. `catalog`: properties of pyiceberg (`name`: of a catalog in its configuration).
-    Durable on return; HistoryError as for Delta."""
+    """Add the files that the Iceberg table does not have yet, and return their number.
+
+    The table and its namespace are created if they do not exist. `catalog` has properties of
+    pyiceberg, and `name` refers to a catalog in its configuration. The files are durable in the
+    table on return. Raises HistoryError as `to_delta` does.
+    """
     above = table.rpartition(".")[0]
     if not above:
-        raise UsageError(f"{table} is no table of Iceberg", remedy="Such as NAMESPACE.NAME")
+        raise UsageError(
+            f"{table} is not the name of an Iceberg table", remedy="Use NAMESPACE.NAME"
+        )
     load_catalog: Any = _import("pyiceberg.catalog", "'pyiceberg[pyarrow]'").load_catalog
     properties = dict(catalog)
     name = properties.pop("name", None)
@@ -93,12 +104,12 @@ def to_iceberg(
                 change.add_files([_iceberg_path(history, file) for file in files])
                 change.set_properties({mark: str(files[-1].commit)})
     except Exception as error:
-        # Its errors have no root of their own.
+        # The errors of pyiceberg have no common base class.
         if not (type(error).__module__.startswith("pyiceberg") or isinstance(error, OSError)):
             raise
         raise HistoryError(
             f"the Iceberg table {table} could not be brought up to date: {error}",
-            remedy="Run the job again; the files themselves are safe",
+            remedy="Run the job again. The files themselves are safe",
         ) from error
     return len(missing)
 
@@ -110,11 +121,12 @@ def _iceberg_path(history: OffloadHistory, file: HistoryFile) -> str:
 
 
 def _behind(manifest: Manifest, commit: int) -> list[HistoryFile]:
+    """Return the files of later commits."""
     return [file for file in manifest.files if file.commit > commit]
 
 
 def _in_turns(files: Sequence[HistoryFile]) -> list[list[HistoryFile]]:
-    """Whole commits of the manifest together, about FILES_PER_COMMIT at once."""
+    """Group files into whole commits of the manifest, about FILES_PER_COMMIT at once."""
     turns: list[list[HistoryFile]] = []
     for file in files:
         last = turns[-1] if turns else []
@@ -130,5 +142,6 @@ def _import(module: str, package: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise UsageError(
-            f"this format needs {module}: {error}", remedy=f"Install it: pip install {package}"
+            f"this format needs the package {module}: {error}",
+            remedy=f"Install it: pip install {package}",
         ) from None

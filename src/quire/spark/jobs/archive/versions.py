@@ -6,13 +6,14 @@
       manifest/00000003-1f0c9a2be4d7-2.json    what it made of it
       data/00000003-1f0c9a2be4d7/*.parquet     the table
 
-The version that counts is the manifest whose name is the greatest. It names a directory of files
-and holds the state of whoever wrote it: what they say belongs together, always. Names are never
-used twice, so that neither a rename nor a conditional put has to be atomic.
+The current version is the manifest with the greatest name. It names a directory of files, and holds
+the state of the job that wrote it. Both therefore always belong together. No name is ever used
+twice, so neither a rename nor a conditional put has to be atomic.
 
-Two jobs at once: a job first writes its claim, and then the manifest that it found again, under its
-own claim. So a later claim outranks all that a former one may still write; the former job finds the
-later claim behind its last step, and tells that its version does not count.
+Two jobs may run at once. A job first writes its claim, and then writes the manifest that it found
+again under its own claim. A later claim therefore outranks everything that a former job may still
+write. The former job finds the later claim after its last step, and reports that its version does
+not count.
 """
 
 from __future__ import annotations
@@ -28,46 +29,61 @@ from quire.spark.jobs.archive.store import ArchiveDirectory
 
 FORMAT = 1
 KEPT = 2
-"""Versions whose files stay: the newest, and the one that readers may have opened."""
+"""The number of versions whose files are kept.
+
+These are the newest version, and the one that readers may have opened.
+"""
 READ_ATTEMPTS = 5
-"""While manifests are replaced faster than they can be read."""
+"""The number of attempts to read the newest manifest. One fails if it is replaced meanwhile."""
 MANIFESTS, DATA = "manifest", "data"
 _NAME = re.compile(r"(\d{8})-([0-9a-f]{12})(?:\.claim|-(\d)\.json)", re.ASCII)
 _PATTERN_SIGN = re.compile(r"\\([*?\[\]{}\\])")
 
 Name = tuple[int, str, int]
-"""Number of the claim, who made it, and the number of a manifest of it (0: the claim itself)."""
+"""The number and the owner of a claim, and the number of its manifest (0: the claim itself)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
+    """One version of the table."""
+
     name: str | None
-    """Of its directory; None: there was none yet."""
+    """The name of its directory, or None before the first version."""
     state: dict[str, Any] = field(default_factory=dict)
+    """The state of the job that wrote it."""
     former: tuple[str, ...] = ()
-    """Directories of the versions before it whose files stay."""
+    """The directories of earlier versions whose files are kept."""
 
     def to_bytes(self) -> bytes:
+        """Return the stored form."""
         values = {"v": FORMAT, "data": self.name, "former": self.former, "state": self.state}
         return json.dumps(values, indent=1).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Version:
+        """Decode the stored form. Raises HistoryDamagedError."""
         try:
             values = json.loads(data)
             if values["v"] != FORMAT:
-                raise ValueError(f"it is of format {values['v']}, known here is {FORMAT}")
+                raise ValueError(
+                    f"it has format {values['v']}, but this version of Quire reads only {FORMAT}"
+                )
             return cls(values["data"], values["state"], tuple(values["former"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise HistoryDamagedError(f"{where} cannot be understood: {error!r}") from None
+            raise HistoryDamagedError(f"{where} cannot be decoded: {error!r}") from None
 
 
 class Versions:
+    """All versions of a table."""
+
     def __init__(self, directory: str) -> None:
         self.store = ArchiveDirectory(directory)
 
     def newest(self) -> Version | None:
-        """None: nothing was ever written here. HistoryError, HistoryDamagedError."""
+        """Return the newest version, or None if nothing was ever written.
+
+        Raises HistoryError and HistoryDamagedError.
+        """
         for _ in range(READ_ATTEMPTS):
             names = [name for name in self.names() if name[2]]
             if not names:
@@ -76,13 +92,17 @@ class Versions:
             data = self.store.read(file)
             if data is not None:
                 return Version.from_bytes(data, f"{self.store.uri}/{file}")
-        raise HistoryError(f"the versions in {self.store.uri} are replaced all the time")
+        raise HistoryError(
+            f"the versions in {self.store.uri} are replaced faster than they can be read",
+            remedy="Try again",
+        )
 
     def spark_path(self, version: Version) -> str:
+        """Return the path of a version's files for Spark."""
         return self.store.spark_path(f"{DATA}/{version.name}")
 
     def claim(self) -> VersionClaim:
-        """Become the one that writes here."""
+        """Become the only writer of the table."""
         self.store.make(MANIFESTS)
         self.store.make(DATA)
         names = self.names()
@@ -92,6 +112,7 @@ class Versions:
         return VersionClaim(self, number, owner)
 
     def names(self) -> list[Name]:
+        """Return the names of all claims and manifests, in ascending order."""
         return sorted(
             (int(match[1]), match[2], int(match[3] or 0))
             for match in map(_NAME.fullmatch, self.store.files(MANIFESTS))
@@ -109,7 +130,7 @@ class VersionClaim:
         self._directory = f"{number:08d}-{owner}"
         found = versions.newest()
         self.former = found
-        """What was there; None: nothing."""
+        """The version that existed before, or None."""
         self._found = found or Version(None)
         self._write(1, self._found)
         self._check()
@@ -117,12 +138,15 @@ class VersionClaim:
 
     @property
     def output(self) -> str:
-        """Where Spark writes the files of the new version."""
+        """The path to which Spark writes the files of the new version."""
         return _PATTERN_SIGN.sub(r"\1", self._store.spark_path(f"{DATA}/{self._directory}"))
 
     def commit(self, state: dict[str, Any]) -> Version:
-        """The files count, durably. HistoryError: another job has claimed the directory, and its
-        version counts; or the store fails, and this one may count or not."""
+        """Make the files the newest version, durably.
+
+        Raises HistoryError if another job has claimed the directory, and its version counts. Raises
+        HistoryError also if the store fails, and then this version may or may not count.
+        """
         directory = f"{DATA}/{self._directory}"
         self._check()
         if self._store.is_local:
@@ -145,12 +169,12 @@ class VersionClaim:
     def _check(self) -> None:
         if self._versions.names()[-1][:2] > (self._number, self._owner):
             raise HistoryError(
-                f"another job has begun to write to {self._store.uri}; this one ends",
-                remedy="Run one at a time",
+                f"another job has begun to write to {self._store.uri}. This job ends",
+                remedy="Run one job at a time",
             )
 
     def _sweep(self, version: Version) -> None:
-        """Remove what neither this version needs nor those that it keeps."""
+        """Remove what is needed neither by this version nor by those that it keeps."""
         from pyarrow import fs
 
         kept = {version.name, *version.former, self._directory}
