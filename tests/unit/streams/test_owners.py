@@ -229,5 +229,5 @@ async def test_the_record_of_one_owner_is_read_once_for_all_its_ledgers(client: 
 
 async def test_a_damaged_binding_is_named(client: Client) -> None:
     await client.metadata.tree.commit(Create("/bound", b"1\nBKDL\nnonsense"))
-    with pytest.raises(MetadataError, match="namespace /bound cannot be opened.*the node /bound"):
+    with pytest.raises(MetadataError, match=r"namespace /bound cannot be opened.*the node /bound"):
         await open_namespace(client, "/bound")
