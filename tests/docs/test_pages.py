@@ -87,7 +87,7 @@ def test_no_code_hides_in_an_indented_block() -> None:
         ("```python\nimport asyncio\n\nawait asyncio.sleep(0)\n1 / 0\n```\n", "ZeroDivisionError"),
         ("```toml\n[bookie]\nsegmentbytes = 1\n```\n", "segment_bytes"),
         ("```ini\n[Nonsense]\na=b\n```\n", "Nonsense"),
-        ("```rust\nfn main() {}\n```\n", "nobody knows"),
+        ("```rust\nfn main() {}\n```\n", "cannot run the language"),
         ("```text\n$ quire local\n```\n", "this is code"),
         ("<!-- ended: by Ctrl-C -->\n```console\n$ echo one\ntwo\n```\n", "status 0"),
         ("<!-- not run: why -->\n```console\n$ quire ledger write --no-such\n```\n", "--no-such"),
