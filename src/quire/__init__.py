@@ -20,9 +20,12 @@ from quire.errors import QuireError
 
 if TYPE_CHECKING:
     from quire import blocking
+    from quire._runtime.heap import collect_on_demand, keep_heap
     from quire.api import Client, connect
     from quire.client import CallerIdWriter, LedgerReader, LedgerWriter
     from quire.client.cluster.health import UnhealthyBookie
+    from quire.client.datasets.datasets import Dataset, Publication
+    from quire.client.datasets.format import DatasetLedger
     from quire.codec.entry.digest import DigestType
     from quire.codec.entry.entry import Entry, EntryRun
     from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
@@ -45,6 +48,8 @@ else:
             "CallerIdWriter": "quire.client:CallerIdWriter",
             "Client": "quire.api:Client",
             "ClientConfig": "quire.config:ClientConfig",
+            "Dataset": "quire.client.datasets.datasets:Dataset",
+            "DatasetLedger": "quire.client.datasets.format:DatasetLedger",
             "DigestType": "quire.codec.entry.digest:DigestType",
             "Entry": "quire.codec.entry.entry:Entry",
             "EntryRun": "quire.codec.entry.entry:EntryRun",
@@ -54,13 +59,16 @@ else:
             "LedgerWriter": "quire.client:LedgerWriter",
             "LoadedConfig": "quire.configuration.load:LoadedConfig",
             "PlacementConfig": "quire.config:PlacementConfig",
+            "Publication": "quire.client.datasets.datasets:Publication",
             "Segment": "quire.codec.metadata.ledger_metadata:Segment",
             "TlsClientConfig": "quire.config:TlsClientConfig",
             "TlsServerConfig": "quire.config:TlsServerConfig",
             "UnhealthyBookie": "quire.client.cluster.health:UnhealthyBookie",
             "ZooKeeperOptions": "quire.metadata:ZooKeeperOptions",
             "blocking": "quire.blocking",
+            "collect_on_demand": "quire._runtime.heap:collect_on_demand",
             "connect": "quire.api:connect",
+            "keep_heap": "quire._runtime.heap:keep_heap",
             "load_config": "quire.configuration.load:load_config",
         },
     )
@@ -74,6 +82,8 @@ __all__ = [
     "CallerIdWriter",
     "Client",
     "ClientConfig",
+    "Dataset",
+    "DatasetLedger",
     "DigestType",
     "Entry",
     "EntryRun",
@@ -83,6 +93,7 @@ __all__ = [
     "LedgerWriter",
     "LoadedConfig",
     "PlacementConfig",
+    "Publication",
     "QuireError",
     "Segment",
     "TlsClientConfig",
@@ -90,7 +101,9 @@ __all__ = [
     "UnhealthyBookie",
     "ZooKeeperOptions",
     "blocking",
+    "collect_on_demand",
     "connect",
     "errors",
+    "keep_heap",
     "load_config",
 ]

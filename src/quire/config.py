@@ -252,8 +252,9 @@ class ClientConfig(CheckedSettings):
     absence_recheck_s: float = 2.0
     """Seconds until a bookie is asked again after it denied an entry of a closed ledger that
     another replica has, because it may merely lag. If the ack quorum is smaller than the write
-    quorum, it is asked three times before its replica counts as missing; each pause is twice the
-    one before. Readers do not wait for that. 0: the first denial counts."""
+    quorum, the bookie is asked three times, with each pause twice as long as the one before;
+    otherwise it is asked once. A replica that denies the entry every time counts as missing. Reads
+    do not wait for this. 0: the first denial counts."""
     quarantine_errors: int = 0
     """The number of errors within `quarantine_window_s` that put a bookie into quarantine. Such a
     bookie is chosen and read from only if too few others are left. 0: errors never do, as in
@@ -313,8 +314,9 @@ class BookieConfig(CheckedSettings):
     connections take turns. A larger value serves more slow readers at once and takes more
     memory."""
     unsent_timeout_s: float = 60.0
-    """Seconds until a connection is closed whose client receives none of its answers. While other
-    reads wait because of `max_answer_bytes`, it is closed after 2 s. 0: only then."""
+    """Seconds after which the bookie closes a connection whose client accepts almost no answers. If
+    other reads wait because of `max_answer_bytes`, the limit is 2 s. 0: no limit except those 2
+    s."""
     max_partial_bytes: PositiveInt = 64 * MIB
     """The bytes of incomplete requests that all connections together may hold. Beyond it only the
     oldest of these requests are read, and connections whose request is older than a second are
@@ -364,17 +366,17 @@ class BookieConfig(CheckedSettings):
     stays read-only. It limits how often a bookie changes its state when its free space is near a
     mark."""
     seal_idle_s: PositiveSeconds = 0.2
-    """Seconds without adds after which the bookie writes an empty group at the end of the log. The
-    group proves that the entries before it were synced. A smaller value writes more such groups
-    when adds arrive slowly."""
+    """Seconds without adds after which the bookie writes an empty record to the log, which proves
+    that the entries before it were synced. A smaller value writes more of these records when adds
+    arrive slowly."""
     gc_enabled: bool = True
     """Whether this bookie deletes ledgers and copies that the metadata store does not name. If it
     is false, the bookie never deletes any, even if the disk is full. `quire cluster gc off` does
     the same for the whole cluster."""
     metadata_mark_interval_s: PositiveSeconds = 10.0
-    """Seconds between two increments of the mark that the bookie keeps in the metadata store. If
-    the store goes back to a state before the newest mark, the bookie notices it and deletes
-    nothing."""
+    """Seconds between two increments of a counter that the bookie keeps in the metadata store. If
+    the store goes back to an older state, the counter is lower than the bookie remembers, and the
+    bookie deletes nothing."""
     gc_interval_s: PositiveSeconds = 600.0
     """Seconds between two searches for ledgers that were deleted in the metadata store. A smaller
     value frees space sooner and lists the ledgers of the cluster more often."""

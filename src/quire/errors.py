@@ -589,7 +589,10 @@ class StreamConditionError(StreamError):
 
 
 class StreamLockedError(StreamError):
-    """Raised when another writer holds the stream's lock. Nothing was changed."""
+    """Raised when another writer, or another offload job, holds the lock of the stream.
+
+    It was not released within the time to wait. The stream was not changed.
+    """
 
 
 class StreamQuotaError(StreamError):

@@ -360,7 +360,7 @@ def test_retention(quire: Quire) -> None:
 def test_streams_are_made_listed_renamed_deleted(quire: Quire) -> None:
     for name in ("b", "a/x", "a/y"):
         quire("stream", "create", name).ok()
-    quire("stream", "create", "b").fails(1, "stream b exists")
+    quire("stream", "create", "b").fails(1, "stream b already exists")
     assert quire("stream", "list").ok() == b"a/x\na/y\nb\n"
     assert quire("stream", "list", "a/").ok() == b"a/x\na/y\n"
     write(quire, "b", b"one\n")
@@ -406,7 +406,7 @@ def test_settings_and_where_they_come_from(quire: Quire) -> None:
     assert settings("namespace", "show", path)["roll_bytes"] == (268435456, "default")
     assert settings("namespace", "show", path)["ack_quorum"] == (3, "namespace")
     set_ = ("stream", "set", "a")
-    quire(*set_, "write_quorum=4").fails(2, "write_quorum 4")
+    quire(*set_, "write_quorum=4").fails(2, "write_quorum is 4")
     quire(*set_, "digest=md5").fails(2, "md5")
     assert settings("stream", "show", "a")["write_quorum"] == (3, "default")
     text = quire("stream", "show", "a").ok().decode()

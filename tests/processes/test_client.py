@@ -77,8 +77,23 @@ async def test_an_empty_ledger(quire_client: quire.Client) -> None:
     reader = await quire_client.open_ledger(writer.ledger_id)
     assert reader.last_add_confirmed == -1
     assert [entry async for entry in reader.read()] == []
-    with pytest.raises(NoSuchEntryError):
+    with pytest.raises(NoSuchEntryError, match="has no entries"):
         await reader.read_last()
+
+
+async def test_the_last_entry_of_an_open_ledger_is_not_denied(quire_client: quire.Client) -> None:
+    """A reader that does not know of an acknowledged entry does not say that there is none."""
+    writer = await quire_client.create_ledger()
+    await writer.append(b"acknowledged, but no entry carries this LAC yet")
+    reader = await quire_client.open_ledger(writer.ledger_id)
+    assert reader.last_add_confirmed == -1
+    with pytest.raises(ReadError, match=r"no entry of ledger .* is known") as caught:
+        await reader.read_last()
+    assert not isinstance(caught.value, NoSuchEntryError)
+    assert caught.value.remedy == "Call refresh() for a newer view"
+    await writer.close()
+    await reader.refresh()
+    assert (await reader.read_last()).entry_id == 0
 
 
 async def test_a_ledger_that_is_still_written(quire_client: quire.Client) -> None:

@@ -108,6 +108,32 @@ def test_compaction_is_suspended_and_resumed_as_in_apaches_words(
     assert http("PUT", f"{path}/resume_compaction", {})[0] == 400
 
 
+def test_a_forced_compaction_runs_and_reports_its_end(tmp_path: Path) -> None:
+    gc = "/api/v1/bookie/gc"
+    settings = ["segment_bytes=4m", "min_free_bytes=0", "compact_bytes_per_s=0"]
+    arguments = ["--http", "127.0.0.1:0", *(word for one in settings for word in ("--set", one))]
+    with LocalCluster(1, bookie_args=arguments, directory=tmp_path) as cluster:
+        http = Http(url_in(cluster.bookies[0].log_path))
+        with connect(cluster.uri) as client:
+            options = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
+            with client.create_ledger(**options) as kept, client.create_ledger(**options) as gone:
+                for _ in range(40):
+                    kept.append(b"k" * 100_000)
+                    gone.append(b"g" * 100_000)
+            client.delete_ledger(gone.ledger_id)
+            assert http("PUT", gc, {"forceMajor": True})[0] == 200
+            wait_for(lambda: http.get(gc) == {"is_in_force_gc": "false"})
+            (details,) = http.get("/api/v1/bookie/gc_details")
+            assert details["majorCompactionCounter"] >= 1, details
+            assert details["freedBytes"] > 1_000_000
+            assert len(list(client.open_ledger(kept.ledger_id).read())) == 40
+        http("PUT", f"{gc}/suspend_compaction", {"suspendMajor": True, "by": "me"})
+        status, refused = http("PUT", gc, {"forceMajor": True})
+        assert status == 400
+        assert "suspended by me" in refused["error"]["what"]
+        assert "resume_compaction" in refused["error"]["remedy"]
+
+
 def test_the_cluster_in_apaches_words(http: Http, cluster: LocalCluster, ledger: int) -> None:
     ids = {bookie.id for bookie in cluster.bookies}
     assert http.get("/api/v1/bookie/list_bookies") == dict.fromkeys(ids)

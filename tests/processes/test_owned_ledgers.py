@@ -73,7 +73,7 @@ def test_the_command_line(
     assert "lost       segment 1, 1 record from position" in shown.stdout
     assert f"ledger {segment} no longer exists" in shown.stdout
     explained = run(cluster, "explain")
-    assert "Stream test_the_command_line in namespace /streams names a ledger" in explained.stdout
+    assert "Stream test_the_command_line in namespace /streams needs a ledger" in explained.stdout
     assert f"ledger {segment} (segment 1, 1 record" in explained.stdout
     alone = run(cluster, "explain", "ledger", str(segment))
     assert alone.exit_code == 1

@@ -624,7 +624,7 @@ Play = Callable[[Path], None]
 
 PASSES: dict[str, tuple[Play, ...]] = {
     "cli/servers/autorecovery.py list_marked": (autorecovery_lists_go_on,),
-    "cli/bookie/cookie.py _cluster_s": (cookies_are_kept,),
+    "cli/bookie/cookie.py _stored_cookies": (cookies_are_kept,),
     "cli/bookie/replace.py _loss": (bookies_that_are_named_are_found,),
     "cli/bookie/identity.py pages_naming": (bookies_that_are_named_are_found,),
     "cli/bookie/identity.py ledgers_naming": (cookies_are_kept,),

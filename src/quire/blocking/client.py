@@ -225,8 +225,8 @@ class Client(ContextHandle[AsyncClient]):
 
         This call requires no password, and it also deletes a ledger that a stream, an object or a
         dataset needs, because these delete their own ledgers with it. Call
-        `quire.streams.ownership.owners.refuse_owned` first to check for an owner, as `quire ledger
-        delete` and the HTTP API do.
+        `quire.streams.refuse_owned` first to check for an owner, as `quire ledger delete` and the
+        HTTP API do.
 
         Args:
             ledger_id: The id of the ledger.

@@ -85,7 +85,8 @@ class Datasets(ContextHandle[AsyncDatasets]):
 
         Args:
             name: The name of the dataset, which is created if it does not exist.
-            ledgers: The ledgers to add.
+            ledgers: The ledgers to add. Ranges of the same ledger must not overlap. Ranges that
+                earlier calls published are not compared with them.
             overwrite: Whether the new ledgers replace all ledgers of the dataset. The replaced
                 ledgers are not deleted.
             txn: A transaction key, which identifies this publication if it is repeated.
@@ -96,8 +97,8 @@ class Datasets(ContextHandle[AsyncDatasets]):
         Raises:
             NoSuchLedgerError: A ledger was deleted meanwhile, for example by a sweep whose age
                 limit is shorter than the job. Nothing was published.
-            UsageError: The name or the key is not valid, a range is given twice, or the dataset
-                would become too large. Nothing was published.
+            UsageError: The name or the key is not valid, two ranges overlap, or the dataset would
+                become too large. Nothing was published.
             MetadataUnavailableError: The metadata store does not answer. Without a transaction key
                 the outcome is unknown.
         """

@@ -442,7 +442,7 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
 
     @property
     def held_entry_ids(self) -> Sequence[int]:
-        """The ids of the entries that wait for a smaller id, ascending."""
+        """The ids of the entries that are held until a smaller id is appended, ascending."""
         return self._opened.held_entry_ids
 
 
@@ -672,7 +672,8 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
             The entry.
 
         Raises:
-            NoSuchEntryError: The ledger has no entries.
+            NoSuchEntryError: The ledger is closed and has no entries.
+            ReadError: The ledger is open, and no entry is known to be acknowledged yet.
             QuireError: The other errors of `read`.
         """
         return call(self.aio.read_last())

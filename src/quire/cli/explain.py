@@ -51,8 +51,8 @@ RANGES_MAX = 5
 async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIterator[Client]:
     """Connect a client with short timeouts, and close it at the end of the context.
 
-    Raises MetadataUnavailableError if the metadata store does not answer soon, or if the context
-    takes longer than `answer_timeout_s` (None means no limit).
+    Raises MetadataUnavailableError if the metadata store does not answer soon, and QuireError if
+    the context takes longer than `answer_timeout_s` (None means no limit).
     """
     from quire.client import Client
     from quire.http.watch.reachability import REMEDY
@@ -67,17 +67,26 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
         error.remedy = REMEDY
         raise
     client = Client(store, config=config)
+    first, whole = asyncio.timeout(CONNECT_TIMEOUT_S), asyncio.timeout_at(deadline)
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        async with first:
             await store.instance_id()
-        async with asyncio.timeout_at(deadline):
+        async with whole:
             yield client
     except QuireError:
         raise
     except TimeoutError:
-        raise MetadataUnavailableError(
-            f"the metadata store {uri} does not answer in time", remedy=REMEDY
-        ) from None
+        if first.expired():
+            raise MetadataUnavailableError(
+                f"the metadata store {uri} did not answer within {CONNECT_TIMEOUT_S:g} s",
+                remedy=REMEDY,
+            ) from None
+        if whole.expired():
+            raise QuireError(
+                f"examining the cluster at {uri} took longer than {answer_timeout_s:g} s",
+                remedy="The metadata store may be slow. Try again, or look at its load",
+            ) from None
+        raise
     finally:
         await client.close()
 

@@ -161,11 +161,14 @@ def suspicious(metadata: LedgerMetadata, sums: Mapping[int, Sums]) -> list[tuple
     return found
 
 
-def unlike(copies: Mapping[int, Mapping[int, tuple[int, int, int]]]) -> dict[int, list[int]]:
-    """Return the entries of each member that the majority of the others contradicts.
+def differing_copies(
+    copies: Mapping[int, Mapping[int, tuple[int, int, int]]],
+) -> dict[int, list[int]]:
+    """Return, by member, the entries whose copy differs from that of most members.
 
-    `copies` has the (length, size, sum) of each entry, by member and entry. Without a majority all
-    members are named.
+    `copies` has the (length, size, checksum) of each entry, by member and entry. Only members that
+    have an entry are compared. If no value has more than half of them, the entry is returned for
+    every one.
     """
     found: dict[int, list[int]] = {}
     for entry in sorted({entry for member in copies.values() for entry in member}):

@@ -17,8 +17,7 @@ from quire.errors import TlsConfigError
 
 MINIMUM_VERSION = ssl.TLSVersion.TLSv1_2
 MAX_FILE_BYTES = 4 * 1024 * 1024
-"""The largest part of a PEM file that is read. The authorities of a whole system take a tenth of
-it."""
+"""The largest PEM file or password file. The authorities of a whole system take a tenth of it."""
 
 _BEGIN_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 _KEY_MARK = b"PRIVATE KEY-----"
@@ -209,6 +208,12 @@ def _load_authorities(context: ssl.SSLContext, path: str) -> None:
 def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read(MAX_FILE_BYTES)
+            data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise TlsConfigError(f"{path} cannot be read: {error.strerror}") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise TlsConfigError(
+            f"{path} is larger than {MAX_FILE_BYTES // 2**20} MiB, the limit of a TLS file",
+            remedy="Check that the path names a PEM file",
+        )
+    return data

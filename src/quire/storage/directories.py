@@ -614,6 +614,15 @@ class LedgerDirectories(StoreEvents):
         for place in self._serving:
             place.store.resume_compaction(minor=minor, major=major)
 
+    def request_compaction(self, *, minor: bool, major: bool) -> None:
+        for place in self._serving:
+            place.store.request_compaction(minor=minor, major=major)
+
+    @property
+    def compaction_requested(self) -> bool:
+        """Whether a requested compaction has not been completed in all directories."""
+        return any(place.store.compaction_requested for place in self._serving)
+
     @property
     def compaction_suspended(self) -> Suspension | None:
         """The kinds of compaction that are suspended, which are the same in all directories."""

@@ -497,6 +497,15 @@ class LedgerStore(StoreEvents):
         """Allow compactions of these kinds again. One that is due begins at once."""
         self._maintenance.compactor.resume(minor=minor, major=major)
 
+    def request_compaction(self, *, minor: bool, major: bool) -> None:
+        """Begin compactions of these kinds without waiting for their intervals."""
+        self._maintenance.compactor.request(minor=minor, major=major)
+
+    @property
+    def compaction_requested(self) -> bool:
+        """Whether a requested compaction has not been completed."""
+        return self._maintenance.compactor.requested
+
     def _disk_failed(self, error: Exception) -> None:
         """Stop the log, because the disk has failed in another place and cannot be trusted."""
         self._writer.halt(

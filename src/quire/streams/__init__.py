@@ -15,6 +15,7 @@ from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.objects.objects import Objects
+from quire.streams.ownership.owners import refuse_owned
 from quire.streams.read.positions import EARLIEST, LATEST, AtSequence, AtTime, AtTxid
 from quire.streams.read.reader import StreamReader
 from quire.streams.read.records import Gap, Record, RecordBatch
@@ -43,5 +44,6 @@ __all__ = [
     "StreamWriter",
     "Subscription",
     "Truncation",
+    "refuse_owned",
     "stream_name",
 ]

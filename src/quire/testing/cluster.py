@@ -272,9 +272,10 @@ class LocalCluster:
             )
 
     def _decide(self, kept: _State | None) -> _State:
-        """Return what the directory is to contain from now on.
+        """Return the state that the directory is to have. `kept` is changed and returned.
 
-        It keeps everything that it had, and gets more bookies if more are wanted.
+        Nothing that the directory had is removed, and bookies are added if more are wanted. Raises
+        UsageError if the kept state and the options contradict each other.
         """
         zookeeper = self._with_zookeeper
         if kept is None:

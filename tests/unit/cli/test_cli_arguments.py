@@ -363,3 +363,18 @@ def test_names_are_checked_before_a_pipeline_begins(
 def test_the_name_of_a_subscription_is_checked_first() -> None:
     result = quire("stream", "read", "s", "--subscription", "a/b", "--metadata", "memory://nowhere")
     assert "'a/b' cannot be the name of a subscription" in only_error(result, 2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--count", "--check"),
+        ("--check", "--count"),
+        ("--output", "x", "--count"),
+        ("--output", "x", "--check"),
+    ],
+)
+def test_a_history_has_one_action(arguments: tuple[str, ...]) -> None:
+    where = ("--directory", "d", "--metadata", "memory://nowhere")
+    result = quire("pipeline", "history", "s", *where, *arguments)
+    assert "--output, --count and --check exclude each other" in only_error(result, 2)

@@ -148,8 +148,29 @@ async def test_names_must_be_names(bench: Bench) -> None:
 
 async def test_a_ledger_given_twice_is_refused(bench: Bench) -> None:
     (a,) = await bench.some(1)
-    with pytest.raises(UsageError, match="twice"):
+    with pytest.raises(UsageError, match="overlap"):
         await bench.datasets.publish("d", [a, a])
+
+
+@pytest.mark.parametrize("other", [(0, 9), (0, 3), (5, 5), (9, 20), (3, 30)])
+async def test_ranges_that_overlap_are_refused(bench: Bench, other: tuple[int, int]) -> None:
+    [whole, another] = await bench.some(2)
+    first, last = other
+    overlapping = DatasetLedger(whole.ledger_id, first, last, 1, 1)
+    with pytest.raises(UsageError, match="overlap"):
+        await bench.datasets.publish("d", [overlapping, another, whole])
+    assert await bench.datasets.list_datasets() == []
+
+
+async def test_ranges_side_by_side_are_published(bench: Bench) -> None:
+    [whole, another] = await bench.some(2)
+    after = DatasetLedger(whole.ledger_id, 10, 19, 10, 10)
+    same_entries = DatasetLedger(another.ledger_id, 0, 9, 10, 10)
+    await bench.datasets.publish("d", [after, same_entries, whole])
+    found = (await bench.datasets.read("d")).ledgers
+    assert [(one.ledger_id, one.first) for one in found] == [
+        (whole.ledger_id, 10), (another.ledger_id, 0), (whole.ledger_id, 0)
+    ]  # fmt: skip
 
 
 async def test_a_deleted_ledger_cannot_be_published(bench: Bench) -> None:

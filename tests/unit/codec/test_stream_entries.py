@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ from quire.codec.distributedlog.record import (
     entry_ends,
 )
 from quire.codec.distributedlog.record_set import HEAD as SET
-from quire.errors import UsageError
+from quire.errors import ArgumentTypeError, UsageError
 from tests.support.stream_vectors import encode_record_set
 
 Run = tuple[Sequence[int], Sequence[int]] | None
@@ -72,8 +73,16 @@ def test_bytes_that_are_no_dlsn(data: bytes) -> None:
     ],
 )
 def test_text_that_is_no_dlsn(text: str) -> None:
-    with pytest.raises(StreamFormatError, match="DLSN"):
+    with pytest.raises(UsageError, match="DLSN") as caught:
         DLSN.parse(text)
+    assert isinstance(caught.value, ValueError)
+    assert "5:12:3" in str(caught.value), "it says what a position looks like"
+
+
+@pytest.mark.parametrize("value", [None, 5, b"5:12:3"])
+def test_a_position_of_another_type(value: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match="a position is text"):
+        DLSN.parse(value)
 
 
 def test_positions_are_ordered() -> None:

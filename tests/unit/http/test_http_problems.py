@@ -40,6 +40,12 @@ def test_lost_bookies() -> None:
     ]
     (one,) = problems(lost, WELL)
     assert "quire bookie recover b" in one.next
+    (one,) = problems(lost, WELL, AtRisk(ledgers=7, whole=True, by_group={ALONE: 1}))
+    assert (one.severity, "quire bookie recover b" in one.next) == ("bad", True)
+    (one,) = problems(lost, WELL, AtRisk(ledgers=7, whole=True, by_group={ALONE: 0}))
+    assert one.severity == "note", "its ledgers were copied"
+    assert "quire bookie decommission b" in one.next
+    assert "recover" not in one.next
     many = [bookie("z"), *(bookie(f"b{n}", "gone") for n in range(9))]
     ((_, what),) = said(many)
     assert what.startswith("b0, b1, b2, b3, b4 and 4 more are not registered")

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from quire.codec.wire.certificate import is_authorized, organizational_unit, roles_of
 from quire.config import TlsClientConfig, TlsServerConfig
 from quire.errors import TlsConfigError
-from quire.net.tls import client_context, client_tls, server_context, server_tls
+from quire.net.tls import MAX_FILE_BYTES, client_context, client_tls, server_context, server_tls
 from tests.support.network.certificates import Authority, Files
 
 NO_CERTIFICATE = "holds no certificate in PEM format"
@@ -75,6 +75,22 @@ def test_one_file_may_hold_certificate_and_key(tmp_path: Path, own: Files) -> No
     both = tmp_path / "both.pem"
     both.write_bytes(Path(own.private_key).read_bytes() + Path(own.certificate).read_bytes())
     server_context(TlsServerConfig(str(both)))
+
+
+def test_a_file_that_is_too_large_is_refused_and_not_cut(
+    authority: Authority, own: Files, tmp_path: Path
+) -> None:
+    """A certificate after the limit is not ignored."""
+    large = tmp_path / "large.pem"
+    pem = Path(authority.ca).read_bytes()
+    large.write_bytes(pem + b"#" * (MAX_FILE_BYTES - len(pem) - 1) + b"\n")
+    client_context(TlsClientConfig(ca=str(large)))
+    with large.open("ab") as file:
+        file.write(b"\n")
+    with pytest.raises(TlsConfigError, match=r"large.pem is larger than 4 MiB"):
+        client_context(TlsClientConfig(ca=str(large)))
+    with pytest.raises(TlsConfigError, match=r"large.pem is larger than 4 MiB"):
+        server_context(TlsServerConfig(own.certificate, str(large)))
 
 
 def test_files_that_cannot_be_used_are_named(

@@ -10,6 +10,7 @@ from quire.replication.explain.explain import (
     ReplicaReport,
     SegmentView,
     diagnosed,
+    spare_bookies,
 )
 
 
@@ -47,3 +48,13 @@ def test_why_nothing_is_done() -> None:
     assert "there is no auditor" in said(auditor=None, waiting=("b", 42.0))
     assert "has not marked the ledger" in said(delay_s=0)
     assert "Start another bookie" in said(spare=0)
+
+
+def test_a_bookie_of_another_segment_can_replace_a_lost_one() -> None:
+    older = SegmentView(0, 9, True, 1, (replica("a", False), replica("b", True)))
+    newest = SegmentView(10, 19, False, 2, (replica("a", False), replica("c", False)))
+    assert spare_bookies((older, newest), ["a", "c"]) == 1
+    assert spare_bookies((newest,), ["a", "c"]) == 0
+    both = SegmentView(10, 19, False, 1, (replica("c", False), replica("b", True)))
+    assert spare_bookies((older, both), ["a", "c", "d"]) == 2
+    assert spare_bookies((older, both), ["c"]) == 0, "no bookie for one of the segments"

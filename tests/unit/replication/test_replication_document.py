@@ -58,6 +58,12 @@ def test_a_rule_has_a_module_and_a_test(number: int) -> None:
     assert TEST.findall(tests)
 
 
+def test_every_module_that_is_named_exists() -> None:
+    named = set(re.findall(r"`((?!tests/)[\w/]+\.py)`", DOCUMENT))
+    assert len(named) > 20
+    assert [name for name in sorted(named) if not (ROOT / "src" / "quire" / name).exists()] == []
+
+
 def test_every_test_that_is_named_exists() -> None:
     named = TEST.findall(DOCUMENT)
     assert len(named) > len(RULES)

@@ -33,9 +33,9 @@ from quire.core.replicas import (
     Kind,
     Summing,
     coalesced,
+    differing_copies,
     findings,
     suspicious,
-    unlike,
 )
 
 VECTORS = json.loads(
@@ -253,10 +253,10 @@ def test_sums_do_not_depend_on_the_cut_and_see_every_change(
 
 def test_the_majority_is_right_and_without_one_nobody_is() -> None:
     a, b, c = (1, 1, 1), (1, 1, 2), (1, 1, 3)
-    assert unlike({0: {5: a}, 1: {5: a}, 2: {5: b}}) == {2: [5]}
-    assert unlike({0: {5: a}, 1: {5: b}}) == {0: [5], 1: [5]}
-    assert unlike({0: {5: a}, 1: {5: b}, 2: {5: c}}) == {0: [5], 1: [5], 2: [5]}
-    assert unlike({0: {5: a, 6: a}, 1: {5: a}, 2: {6: a}}) == {}
+    assert differing_copies({0: {5: a}, 1: {5: a}, 2: {5: b}}) == {2: [5]}
+    assert differing_copies({0: {5: a}, 1: {5: b}}) == {0: [5], 1: [5]}
+    assert differing_copies({0: {5: a}, 1: {5: b}, 2: {5: c}}) == {0: [5], 1: [5], 2: [5]}
+    assert differing_copies({0: {5: a, 6: a}, 1: {5: a}, 2: {6: a}}) == {}
 
 
 def test_a_finding_is_a_plain_value() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
+from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from quire.cli.main import cli
@@ -162,3 +165,39 @@ def test_the_command(tmp_path: Path) -> None:
     assert "index cache" in text
     missing = runner.invoke(cli, ["bookie", "explain", "space", str(tmp_path / "log")])
     assert missing.exit_code != 0
+
+
+@pytest.mark.parametrize(("number", "hint"), [
+    (errno.EACCES, "as the user that the bookie runs as"),
+    (errno.EIO, "The disk may be damaged"),
+    (errno.EMFILE, ""),
+])  # fmt: skip
+def test_a_directory_that_cannot_be_read_does_not_hide_the_others(
+    number: int, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    disk = RealDisk(good)
+    box = StoreOnDisk(disk, StorageConfig(segment_bytes=1 << 16, reserve_bytes=1 << 15))
+    box.open()
+    filled(box)
+    box.close()
+    disk.close()
+    bad.mkdir()
+    found = os.stat
+
+    def denied(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+        if os.fspath(path).startswith(f"{bad}{os.sep}"):
+            raise OSError(number, os.strerror(number), str(path))
+        return found(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", denied)
+    monkeypatch.setattr(os, "access", lambda path, mode, **_: not str(path).startswith(str(bad)))
+    shown = CliRunner().invoke(cli, ["bookie", "explain", "space", str(bad), str(good)])
+    assert shown.exit_code == 1
+    assert f"{bad} cannot be used: {os.strerror(number)}" in shown.output
+    assert f"{good}: " in shown.output
+    alone = CliRunner().invoke(cli, ["bookie", "explain", "space", str(bad)])
+    assert alone.exit_code == 1
+    for result in (shown, alone):
+        assert hint in result.output
+        assert hint or ("Run this" not in result.output and "damaged" not in result.output)

@@ -551,6 +551,46 @@ def test_recovery_adds_leave_room_for_fences_on_a_full_disk() -> None:
         assert box.read(*key) == [box.acknowledged[key]]
 
 
+def test_a_requested_compaction_does_not_wait_for_its_interval() -> None:
+    config = replace(
+        SMALL,
+        compact_minor_ratio=0.2,
+        compact_major_ratio=0.9,
+        compact_minor_interval_s=100.0,
+        compact_major_interval_s=1000.0,
+    )
+    box = opened(config)
+    mixed(box, segments=3)
+    assert compact(box) == []  # The intervals begin.
+    box.drop([1, 2, 3])
+    box.pump()
+    assert compact(box) == []
+    box.store.request_compaction(minor=True, major=False)
+    assert not box.store.compaction_requested  # Nothing is below the minor ratio.
+    assert compact(box) == []
+    box.store.request_compaction(minor=False, major=True)
+    assert box.store.compaction_requested
+    assert compact(box)
+    assert not box.store.compaction_requested
+    assert box.store.stats().compactions_major
+    box.drop([4])
+    box.pump()
+    assert compact(box) == []  # The interval begins anew.
+    check(box)
+
+
+def test_a_request_does_not_lift_a_suspension() -> None:
+    box = opened(replace(EAGER, compact_major_interval_s=1000.0, compact_minor_interval_s=1000.0))
+    mixed(box, segments=3)
+    compact(box)
+    box.drop([1, 2, 3])
+    box.store.suspend_compaction(minor=True, major=True, by="me")
+    box.pump()
+    box.store.request_compaction(minor=True, major=True)
+    assert not box.store.compaction_requested
+    assert compact(box) == []
+
+
 # -- suspended by an operator -----------------------------------------------------------------
 
 

@@ -7,9 +7,9 @@ requests:
 - The switch of the cluster: `quire cluster gc off`.
 - The store went back in time. The bookie raises a mark in the store every
   `metadata_mark_interval_s`, and remembers the newest one in its directories
-  (`metadata.collection`). A store that does not hold the remembered mark was restored from an older
-  backup, so the ledgers that it does not name may exist. The bookie refuses until an operator has
-  examined this store and accepts it.
+  (`metadata.bookies.collection`). A store that does not hold the remembered mark was restored from
+  an older backup, so ledgers that it does not name may exist. The bookie refuses until an operator
+  has examined this store and accepts it.
 
 The mark is raised in the store first and remembered second. A bookie that dies in between remembers
 an older mark than the store holds, which is harmless.

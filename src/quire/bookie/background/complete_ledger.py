@@ -72,7 +72,7 @@ async def _fence(store: Store, ledger_id: int, metadata: LedgerMetadata) -> bool
     if ledger_id not in store.ledgers:
         if store.is_lost(ledger_id):
             return False
-        # No entry of the ledger should be here. A ledger with an empty key refuses every key.
+        # No entry of the ledger should be here. With an empty key, every ordinary add is refused.
         key = b"" if metadata.password is None else master_key(metadata.password)
         store.create_ledger(ledger_id, key, again=True)
     try:

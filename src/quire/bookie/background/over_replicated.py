@@ -13,8 +13,8 @@ Three rules protect such a copy:
 - The previous pass, a whole interval ago, must have found the ledger unchanged, with nothing added.
 - Before anything is dropped, the metadata is rewritten unchanged, which gives it a new version. A
   process that read the old version and then stalled can no longer name its copy. Quire's processes
-  then copy again (`replication.fragment`). Apache's processes retry with the new version; only the
-  interval protects them.
+  then copy again (`replication.repair.fragment`). Apache's processes retry with the new version,
+  and only the interval protects their copies.
 """
 
 from __future__ import annotations

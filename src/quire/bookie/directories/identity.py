@@ -7,7 +7,7 @@ bookie keeps the id that it was first started with. It reads the id from the dir
 An old disk may come back after `quire bookie disk replace`. It has the right cookie, but its
 entries, fences and deletions are out of date. It would deny entries that were copied back since,
 and accept entries for a fenced ledger. So a directory must also have the id that is recorded for
-its bookie (`metadata.bookie_directories`). An older copy of a directory has the right id as well;
+its bookie (`metadata.bookies.directories`). An older copy of a directory has the right id as well;
 `rollback` detects it.
 
 Removing the cookie does not make the bookie a new one. If a bookie had this id before, or a ledger

@@ -39,7 +39,7 @@ def check_security(config: BookieConfig) -> None:
         )
     if "" in config.authorized_roles:
         raise TlsConfigError(
-            "authorized_roles contains an empty role", remedy="Remove the empty role"
+            "authorized_roles contains an empty role", remedy="Give each role a name"
         )
     server_context(config.tls)
 

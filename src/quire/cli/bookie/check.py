@@ -4,14 +4,20 @@ scrub`."""
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from quire._runtime.units import are, counted, plural
 from quire.cli.bookie.disk import directory_argument, looked_at
-from quire.cli.bookie.identity import behind, expected_of, held, old_directory, opened_metadata
+from quire.cli.bookie.identity import (
+    behind,
+    expected_of,
+    held,
+    old_directory,
+    opened_metadata,
+    reading,
+)
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import (
     dry_run_option,
@@ -22,7 +28,7 @@ from quire.cli.common.options import (
 from quire.cli.common.output import print_json
 from quire.cli.common.progress import ProgressBar
 from quire.core.ranges import count
-from quire.errors import MetadataError, StorageError
+from quire.errors import MetadataError
 
 if TYPE_CHECKING:
     from quire.storage.disk import RealDisk
@@ -207,13 +213,8 @@ def scrub(directory: str, as_json: bool) -> int:
     from quire.storage.disk import RealDisk
     from quire.storage.inspect.scrub_report import DirectoryScrub
 
-    if not Path(directory, "current").is_dir():
-        raise StorageError(
-            f"{directory} is not a data directory of a Quire bookie",
-            remedy="Give the directory that the bookie was started with (--dir)",
-        )
     damaged = checked = segments = lacking = 0
-    try:
+    with reading(directory):
         whole = DirectoryScrub(RealDisk(directory, read_only=True))
         bar = ProgressBar(
             "scrub", total=whole.total_bytes, in_bytes=True, shown=not as_json, counted="segments"
@@ -230,11 +231,6 @@ def scrub(directory: str, as_json: bool) -> int:
                         print_json(_described(one))
                     else:
                         click.echo(_line(one))
-    except OSError as error:
-        raise StorageError(
-            f"reading {directory} failed: {error.strerror or error}",
-            remedy="Run this command as the user that the bookie runs as",
-        ) from None
     problems = list(whole.problems)
     if as_json:
         print_json({

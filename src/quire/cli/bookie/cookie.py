@@ -116,7 +116,7 @@ def show(uri: str | None, bookie: str, directory: str | None, as_json: bool) -> 
         bookie = bookie or (here.bookie_id if here else "")
     if uri is None or (directory is not None and not bookie):
         return _print_shown([_Shown(bookie, here, None, directory, False, problems)], as_json)
-    found, old = run_async(_cluster_s(uri, bookie, directory))
+    found, old = run_async(_stored_cookies(uri, bookie, directory))
     if old:
         problems.append(old)
     if bookie and bookie not in found:
@@ -204,10 +204,13 @@ def _directory_s(directory: str) -> Cookie | None:
         return stored_cookie(RealDisk(directory, read_only=True))
 
 
-async def _cluster_s(uri: str, bookie: str, directory: str | None) -> tuple[dict[str, bytes], str]:
-    """Return cookies by bookie id, and why the cluster rejects the directory.
+async def _stored_cookies(
+    uri: str, bookie: str, directory: str | None
+) -> tuple[dict[str, bytes], str]:
+    """Return the cookies by bookie id, and the reason why the cluster rejects the directory.
 
-    If `bookie` is '', the cookies of all bookies are returned.
+    The reason is '' if the cluster accepts it, or if `directory` is None. If `bookie` is '', the
+    cookies of all bookies are returned.
     """
     from quire.bookie.directories.identity import known_cookie
     from quire.storage.disk import RealDisk
@@ -577,7 +580,7 @@ async def _cookie_there(
     if left > 0 and not force:
         raise CookieError(
             f"the cookie in {disk.path} says that bookie {one.bookie_id} has "
-            f"{counted(left, 'more directory')}; nothing was changed",
+            f"{counted(left, 'directory')} that you did not give; nothing was changed",
             remedy="Give all of them, even one whose disk is broken. With --force, the bookie "
             "loses the data in the others",
         )

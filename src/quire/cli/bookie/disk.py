@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from quire._runtime.units import counted
-from quire.cli.bookie.identity import errors_of
+from quire.cli.bookie.identity import reading
 from quire.cli.common.groups import EXIT_ERROR, LazyGroup, commands, say
 from quire.cli.common.options import LEDGER_ID_MAX, flag, json_option
 from quire.cli.common.output import print_json, time_text
@@ -62,12 +61,7 @@ def looked_at(directory: str) -> Iterator[RealDisk]:
     """Open a data directory for reading. Nothing in it is changed."""
     from quire.storage.disk import RealDisk
 
-    if not Path(directory, "current").is_dir():
-        raise StorageError(
-            f"{directory} is not a data directory of a Quire bookie",
-            remedy="Give the directory that the bookie was started with (--dir)",
-        )
-    with errors_of(directory):
+    with reading(directory):
         yield RealDisk(directory, read_only=True)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.cli.common.progress import JobBar
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 
 NAMED_MAX = 5
 """The number of ledgers that are named in an error which says that a bookie is still needed."""
+
+DEVICE_ERRORS = {errno.EIO, errno.EBADMSG}
+"""The errors of a disk that cannot read or write its blocks."""
 
 
 @asynccontextmanager
@@ -68,9 +74,35 @@ def errors_of(directory: str) -> Iterator[None]:
         raise  # the output was closed, or the error is ours
     except OSError as error:
         raise StorageError(
-            f"{directory} cannot be used: {error.strerror or error}",
-            remedy="Run this command as the user that the bookie runs as",
+            f"{directory} cannot be used: {error.strerror or error}", remedy=_remedy_for(error)
         ) from None
+
+
+def _remedy_for(error: OSError) -> str | None:
+    if isinstance(error, PermissionError):
+        return "Run this command as the user that the bookie runs as"
+    if error.errno in DEVICE_ERRORS:
+        return "The disk may be damaged: look at the log of the operating system"
+    return None
+
+
+@contextmanager
+def reading(directory: str) -> Iterator[None]:
+    """Check that this is a bookie's data directory, and name it in the errors of the context.
+
+    Raises StorageError.
+    """
+    with errors_of(directory):
+        try:
+            found = stat.S_ISDIR(os.stat(Path(directory, "current")).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            found = False
+        if not found:
+            raise StorageError(
+                f"{directory} is not a data directory of a Quire bookie",
+                remedy="Give the directory that the bookie was started with (--dir)",
+            )
+        yield
 
 
 async def old_directory(store: MetadataStore, disk: Disk) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.units import counted
+from quire.cli.bookie.identity import reading
 from quire.cli.common.groups import EXIT_ERROR
 from quire.cli.common.options import json_option
 from quire.cli.common.output import print_json
@@ -31,7 +32,12 @@ def explain() -> None:
 
 @explain.command()
 @click.argument(
-    "directories", metavar="DIRECTORY...", nargs=-1, required=True, type=click.Path(file_okay=False)
+    "directories",
+    metavar="DIRECTORY...",
+    nargs=-1,
+    required=True,
+    # If one directory may not be read, the others are shown all the same.
+    type=click.Path(file_okay=False, readable=False),
 )
 @click.option(
     "--ledgers",
@@ -93,19 +99,9 @@ def _look(directory: str, config: BookieConfig) -> SpaceReport:
     from quire.storage.disk import RealDisk
     from quire.storage.inspect.space_report import look
 
-    if not Path(directory, "current").is_dir():
-        raise StorageError(
-            f"{directory} is not a data directory of a Quire bookie",
-            remedy="Give the directory that the bookie was started with (--dir)",
-        )
-    try:
+    with reading(directory):
         disk = RealDisk(directory, read_only=True)
         return look(disk, storage_config(config, disk))
-    except OSError as error:
-        raise StorageError(
-            f"reading {directory} failed: {error.strerror or error}",
-            remedy="Run this command as the user that the bookie runs as",
-        ) from None
 
 
 def _described(report: SpaceReport, count: int) -> dict[str, Any]:
@@ -158,7 +154,7 @@ def _lines(report: SpaceReport, count: int) -> list[str]:
     if report.absence_unknown:
         lines.append(
             "The bookie lost data: it accepts no new ledgers, and answers that an entry it does "
-            "not have may be lost. This ends when autorecovery has restored all its ledgers; its "
+            "not have may be lost. This ends when autorecovery has repaired all its ledgers; its "
             "log then has the event `loss_healed`"
         )
     return lines

@@ -118,7 +118,8 @@ async def check_erasable(store: MetadataStore, instance_id: str | None) -> str:
     if instance_id is not None and instance_id != found:
         raise UsageError(
             f"the instance id of the cluster at {store.uri} is {found or 'not set'}, not "
-            f"{instance_id}; nothing was changed"
+            f"{instance_id}; nothing was changed",
+            remedy="Give the metadata URI and the instance id of the same cluster",
         )
     bookies = await store.bookies()
     running = sorted({*bookies.writable, *bookies.readonly})

@@ -162,10 +162,8 @@ def _count(number: int, what: str) -> str:
 )
 @place_option("from", f"The position to begin at: {PLACES}. [default: earliest]")
 @place_option("to", "Stop before this position. [default: the last acknowledged record]")
-@click.option("--count", "action", flag_value="count", help="Count the records.")
-@click.option(
-    "--check", "action", flag_value="check", help="Read every file and compare it with its digests."
-)
+@flag("--count", "Count the records.")
+@flag("--check", "Read every file and compare it with its digests.")
 @click.option(
     "--output",
     metavar="DIR",
@@ -178,7 +176,8 @@ def history(
     directory: str,
     from_place: Start | None,
     to_place: Start | None,
-    action: str | None,
+    count: bool,
+    check: bool,
     output: str | None,
 ) -> int:
     """Inspect and read a stream across its offloaded and live parts.
@@ -188,15 +187,14 @@ def history(
     --check verifies the offloaded part.
     """
     bounds = {"start": from_place or "earliest", "end": to_place}
-    if output is not None and action is not None:
+    if count + check + (output is not None) > 1:
         raise click.UsageError("--output, --count and --check exclude each other")
-    if (from_place is not None or to_place is not None) and (action == "check" or (
-        action is None and output is None
-    )):  # fmt: skip
+    reads = count or output is not None
+    if (from_place is not None or to_place is not None) and not reads:
         raise click.UsageError("--from and --to require --count or --output")
-    if action == "check":
+    if check:
         return _check(job, name, directory)
-    if action is None and output is None:
+    if not reads:
         _describe(job, path, name, directory)
         return 0
     _read(job, (path, name, directory), bounds, output)

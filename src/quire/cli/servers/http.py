@@ -163,7 +163,9 @@ def check_address(address: str, *, loopback: bool = False) -> tuple[str, int]:
 
         if not is_loopback(host):
             raise click.UsageError(
-                f"{address!r} is not a loopback address: use 127.0.0.1, for example", context
+                f"--ui {address} is reachable from other machines: use a loopback address such as "
+                "127.0.0.1:8080. To serve other machines, run `quire http` with a token and TLS",
+                context,
             )
     return host, int(found[2])
 

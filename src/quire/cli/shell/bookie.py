@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.core.placement.policies import AnyBookie
 from quire.errors import CookieError, NoSuchKeyError, QuireError, UsageError
@@ -111,7 +112,11 @@ async def _try_bookie(client: Client, bookie: str, entries: int) -> None:
         async with await client.open_ledger(ledger_id) as reader:
             found = [bytes(entry.payload) async for entry in reader.read()]
         if found != sent:
-            raise QuireError(f"bookie {bookie} returned other entries than were written to it")
+            raise QuireError(
+                f"bookie {bookie} returned {counted(len(found), 'entry')} that differ from the "
+                f"{counted(len(sent), 'entry')} that were written to it",
+                remedy="Stop using the bookie, and check its disk and memory",
+            )
         click.echo(f"Read {len(found)} entries from ledger {ledger_id}")
     finally:
         await client.delete_ledger(ledger_id)

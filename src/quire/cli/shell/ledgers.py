@@ -288,7 +288,7 @@ async def _read_replica(
 async def simple_test(
     shell: Shell, ensemble: int, write_quorum: int, ack_quorum: int, entries: int
 ) -> None:
-    """Write a ledger with entries of 100 bytes, and delete it."""
+    """Write a ledger with entries of 100 bytes, and delete it. It is not read back."""
     check_quorums(ensemble, write_quorum, ack_quorum)
     async with shell.client() as client:
         writer = await client.create_ledger(

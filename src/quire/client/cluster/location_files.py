@@ -43,7 +43,7 @@ class FileLocations(TableLocations):
         try:
             found = await asyncio.to_thread(self._read)
         except (OSError, UsageError, UnicodeDecodeError) as error:
-            self.failed(f"the table {self._path}", error)
+            self.failed(f"the location table {self._path}: {error}")
             return
         self.trouble = ""
         if found is not None:
@@ -56,11 +56,11 @@ class FileLocations(TableLocations):
         if stamp == self._stamp:
             return None
         if about.st_size > MAX_TABLE_BYTES:
-            raise UsageError(f"it is larger than {MAX_TABLE_BYTES} bytes")
+            raise UsageError(f"the file is larger than {MAX_TABLE_BYTES} bytes")
         text = Path(self._path).read_text(encoding="utf-8")
         table = (parse_toml if self._path.endswith(".toml") else parse_lines)(text)
         if not table:
-            raise UsageError("it is empty")  # somebody may be writing it just now
+            raise UsageError("the file is empty")  # somebody may be writing it just now
         return stamp, table
 
 
@@ -89,7 +89,9 @@ class ScriptLocations(TableLocations):
             try:
                 found = await asyncio.to_thread(self._ask, names)
             except (OSError, UsageError, subprocess.SubprocessError) as error:
-                self.failed(f"the script {self._path}", error)
+                if not isinstance(error, UsageError):
+                    error = UsageError(f"the location script {self._path} cannot be run: {error}")
+                self.failed(str(error))
                 return
             self._table.update(zip(names, found))
             self.trouble = ""
@@ -109,14 +111,30 @@ class ScriptLocations(TableLocations):
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
                 if isinstance(error, subprocess.TimeoutExpired):
-                    raise UsageError(f"it did not answer within {self._timeout_s:g} s") from None
+                    raise UsageError(
+                        f"the location script {self._path} did not answer within "
+                        f"{self._timeout_s:g} s",
+                        remedy="Raise script_timeout_s, or make the script faster",
+                    ) from None
                 raise
         if process.returncode:
             said = " ".join(err.decode("utf-8", "replace").split())[:COMPLAINT_CHARACTERS]
-            raise UsageError(f"exit status {process.returncode}" + (f": {said}" if said else ""))
+            raise UsageError(
+                f"the location script {self._path} ended with exit status {process.returncode}"
+                + (f": {said}" if said else "")
+            )
         if len(out) > MAX_ANSWER_BYTES:
-            raise UsageError(f"its answer has {len(out)} bytes, which is too much")
+            raise UsageError(
+                f"the location script {self._path} printed {len(out)} bytes, and at most "
+                f"{MAX_ANSWER_BYTES} are read"
+            )
         lines = [line for line in out.decode("utf-8", "replace").splitlines() if line.strip()]
         if len(lines) != len(names):
-            raise UsageError(f"it printed {len(lines)} locations for {len(names)} names")
-        return [parse_location(line) for line in lines]
+            raise UsageError(
+                f"the location script {self._path} printed {len(lines)} locations for "
+                f"{len(names)} names"
+            )
+        try:
+            return [parse_location(line) for line in lines]
+        except UsageError as error:
+            raise UsageError(f"the location script {self._path}: {error}") from None

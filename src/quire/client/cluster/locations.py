@@ -67,11 +67,12 @@ class TableLocations:
     def close(self) -> None:
         pass
 
-    def failed(self, what: str, error: object) -> None:
-        """Record that learning failed. The known locations stay. The same trouble is logged only
-        once."""
+    def failed(self, text: str) -> None:
+        """Record that learning failed, with the reason. The known locations stay.
+
+        The same reason is logged only once.
+        """
         self.failures += 1
-        text = f"{what}: {error}"
         if text != self.trouble:
             logger.warning(
                 "the known locations stay in use: %s", text,
@@ -100,5 +101,5 @@ class MetadataLocations(TableLocations):
             self._table = {} if found is None else parse_groups(found.value)
             self.trouble = ""
         except QuireError as error:
-            self.failed(f"the node {self._node}", error)
+            self.failed(f"the node {self._node}: {error}")
         self._seen.set()

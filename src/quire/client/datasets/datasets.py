@@ -22,6 +22,7 @@ import logging
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.opening import Ready, represented
@@ -223,7 +224,8 @@ class Datasets(Ready):
 
         Args:
             name: The name of the dataset, which is created if it does not exist.
-            ledgers: The ledgers to add.
+            ledgers: The ledgers to add. Ranges of the same ledger must not overlap. Ranges that
+                earlier calls published are not compared with them.
             overwrite: Whether the new ledgers replace all ledgers of the dataset. The replaced
                 ledgers are not deleted.
             txn: A transaction key, which identifies this publication if it is repeated.
@@ -234,15 +236,14 @@ class Datasets(Ready):
         Raises:
             NoSuchLedgerError: A ledger was deleted meanwhile, for example by a sweep whose age
                 limit is shorter than the job. Nothing was published.
-            UsageError: The name or the key is not valid, a range is given twice, or the dataset
-                would become too large. Nothing was published.
+            UsageError: The name or the key is not valid, two ranges overlap, or the dataset would
+                become too large. Nothing was published.
             MetadataUnavailableError: The metadata store does not answer. Without a transaction key
                 the outcome is unknown.
         """
         check_dataset_name(name)
         added = tuple(ledgers)
-        if len({(a.ledger_id, a.first) for a in added}) != len(added):
-            raise UsageError(f"dataset {name!r}: a range of a ledger is given twice")
+        _check_apart(name, added)
         if txn is not None:
             check_transaction_key(txn)
         tried = -1
@@ -587,6 +588,18 @@ class Datasets(Ready):
 
 
 # -- inside -----------------------------------------------------------------------------------
+
+
+def _check_apart(name: str, added: Iterable[DatasetLedger]) -> None:
+    """Check that no entry is in two of the ranges. Raises UsageError."""
+    ranges = sorted((one.ledger_id, one.first, one.last) for one in added)
+    for (ledger_id, first, last), (following, start, end) in pairwise(ranges):
+        if ledger_id == following and start <= last:
+            raise UsageError(
+                f"dataset {name!r}: entries {first}..{last} and {start}..{end} of ledger "
+                f"{ledger_id} overlap. Nothing was published",
+                remedy="Give each entry once",
+            )
 
 
 def no_such_dataset(name: str) -> NoSuchKeyError:

@@ -294,8 +294,11 @@ class LedgerFollower:
     def __init__(
         self, view: LedgerView, engine: ReadEngine, first: int, *, reads: bool = True
     ) -> None:
-        """Begin at `first`. `reads` tells whether the follower wants the entries or only their
-        ids."""
+        """Start at entry `first`.
+
+        With `reads` false the follower only waits for acknowledgements (see `wait`), and the feed
+        reads no entries for it.
+        """
         self.reads = reads
         self._view = view
         self._engine = engine

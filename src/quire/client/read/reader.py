@@ -369,7 +369,8 @@ class LedgerReader:
             The entry.
 
         Raises:
-            NoSuchEntryError: The ledger has no entries.
+            NoSuchEntryError: The ledger is closed and has no entries.
+            ReadError: The ledger is open, and no entry is known to be acknowledged yet.
             QuireError: The other errors of `read`.
         """
         return await self.read_entry(self.last_add_confirmed)
@@ -450,8 +451,14 @@ class LedgerReader:
         if last is None:
             last = end
         if first == last == end == NO_ENTRY:  # `read_last`
-            raise NoSuchEntryError(
-                f"ledger {self.ledger_id} has no entries", ledger_id=self.ledger_id
+            if self.ledger_closed:
+                raise NoSuchEntryError(
+                    f"ledger {self.ledger_id} has no entries", ledger_id=self.ledger_id
+                )
+            raise ReadError(
+                f"no entry of ledger {self.ledger_id} is known to be acknowledged",
+                ledger_id=self.ledger_id,
+                remedy="Call refresh() for a newer view",
             )
         if first < 0 or last < first - 1:
             raise UsageError(f"entries {first}..{last} are not a valid range")

@@ -324,8 +324,10 @@ class LedgerTail:
 
     @property
     def _overdue_s(self) -> float | None:
-        """Seconds after the latest news until news are overdue, or None without a usual
-        interval."""
+        """The seconds from the latest news (a new LAC) until the next news are overdue.
+
+        None if `speculative_read_s` would pass first, so that nothing is known to be overdue.
+        """
         overdue_s = max(OVERDUE_GAPS * self._gap_s, OVERDUE_MIN_S)
         return overdue_s if overdue_s < self._config.speculative_read_s else None
 

@@ -336,11 +336,12 @@ class AddSession:
         copy for as long as nobody audits the ledger. Cancel-safe.
         """
         self._reached = self._loop.create_future()
-        self.look_who_is_reached()
+        self.wake_reached()
         await asyncio.wait([self._reached], timeout=REACH_S)
 
-    def look_who_is_reached(self) -> None:
-        """End the wait of `reached` if every member was sent everything."""
+    def wake_reached(self) -> None:
+        """Wake `reached` if every remaining member was sent all its entries, or if the writer
+        failed."""
         reached = self._reached
         if reached is None or reached.done():
             return
@@ -398,7 +399,7 @@ class AddSession:
         """Replace this member as soon as no other change of the ensemble is in progress."""
         if self._reached is not None:
             member.leave()
-            self.look_who_is_reached()
+            self.wake_reached()
             return
         if self._changes is None:
             self._changes = EnsembleChanges(self, self._change_ensemble)
@@ -424,7 +425,7 @@ class AddSession:
         self._timeouts.forget(self)
         if self._changes is not None:
             self._changes.stop()
-        self.look_who_is_reached()
+        self.wake_reached()
         for member in self._members:
             member.leave()
         waiters, self._waiters = self._waiters, None
@@ -583,7 +584,7 @@ class Member:
         self.session.met = True
         self.session.join_group()
         self.send_backlog()
-        self.session.look_who_is_reached()
+        self.session.wake_reached()
 
     @property
     def reached(self) -> bool:

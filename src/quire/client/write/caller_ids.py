@@ -104,7 +104,7 @@ class CallerIdWriter(WriteHandle):
 
     @property
     def held_entry_ids(self) -> Sequence[int]:
-        """The ids of the entries that wait for a smaller id, ascending."""
+        """The ids of the entries that are held until a smaller id is appended, ascending."""
         return sorted(self._held)
 
     def _check_id(self, entry_id: int, upcoming: int) -> None:

@@ -20,12 +20,14 @@ from typing import NamedTuple
 
 from quire.codec.distributedlog.limits import FIRST_LSSN, UNASSIGNED_LSSN, StreamFormatError
 from quire.codec.entry.digest import Buffer
+from quire.errors import UsageError, check_type
 
 VERSION = 1
 V1 = struct.Struct(">bqqq")  # version, segment, entry, slot
 V0_BYTES = 200
 _READABLE = re.compile(r"(-?\d{1,19}):(-?\d{1,19}):(-?\d{1,19})", re.ASCII)
 _INT64_END = 2**63
+_POSITION_REMEDY = "Use the text of a record's position, such as 5:12:3"
 
 
 class DLSN(NamedTuple):
@@ -88,14 +90,20 @@ class DLSN(NamedTuple):
         """Return the position that a person wrote, as `5:12:3` or in the stored form.
 
         Raises:
-            StreamFormatError: The text is not a position.
+            UsageError: The text is not a position. This error is a ValueError as well.
         """
+        check_type("a position", text, str)
         match = _READABLE.fullmatch(text)
         if match is None:
-            return cls.from_text(text)
+            try:
+                return cls.from_text(text)
+            except StreamFormatError as error:
+                raise UsageError(str(error), remedy=_POSITION_REMEDY) from None
         lssn, entry_id, slot_id = map(int, match.groups())
         if not all(-_INT64_END <= number < _INT64_END for number in (lssn, entry_id, slot_id)):
-            raise StreamFormatError(f"{text!r} is not a DLSN: a number has more than 64 bits")
+            raise UsageError(
+                f"{text!r} is not a DLSN: a number has more than 64 bits", remedy=_POSITION_REMEDY
+            )
         return cls(lssn, entry_id, slot_id)
 
     def next_slot(self) -> DLSN:

@@ -16,6 +16,8 @@ from quire.storage.directories import Store
 
 PREFIX = "/api/v1/bookie"
 SANITY_TIMEOUT_S = 5.0
+KINDS = ("major", "minor")
+"""The kinds of compaction."""
 NOT_OFFERED = {
     ("PUT", "/api/v1/config/server_config"): (
         "settings do not change while a bookie runs",
@@ -41,14 +43,16 @@ class BookieRoutes:
         self._connect = connect
         self._tasks = tasks
         self._collecting = False
+        self._forced: set[str] = set()
+        """The kinds of compaction to begin when the collection that is running has ended."""
 
     def routes(self) -> list[Route]:
         files = Field("file_type", "string", "only files of this kind",
                       choices=("journal", "entrylog", "index"))  # fmt: skip
         held = Field("readOnly", "boolean", "whether to refuse entries of writers", required=True)
         forced = (
-            Field("forceMajor", "boolean", "accepted without effect"),
-            Field("forceMinor", "boolean", "accepted without effect"),
+            Field("forceMajor", "boolean", "make a major compaction without its interval"),
+            Field("forceMinor", "boolean", "make a minor compaction without its interval"),
         )
         suspended = (
             Field("suspendMajor", "boolean", "suspend major compactions"),
@@ -88,11 +92,12 @@ class BookieRoutes:
             Route("GET", f"{PREFIX}/list_disk_file",
                   "List the segments of its log", self.list_disk_file,
                   query=(files,), example={"entrylog files": "log/0000000000000001.seg\t"}),
-            Route("GET", f"{PREFIX}/gc", "Return whether a requested collection is running",
-                  self.collecting, example={"is_in_force_gc": "false"}),
+            Route("GET", f"{PREFIX}/gc", "Return whether a requested collection or compaction "
+                  "is running", self.collecting, example={"is_in_force_gc": "false"}),
             Route("PUT", f"{PREFIX}/gc",
-                  "Collect deleted ledgers now, and compact if due; 409 if nothing may be deleted",
-                  self.collect, body=forced, example="Triggered GC on BookieServer: 10.0.0.1:3181"),
+                  "Collect deleted ledgers now, then compact if due or forced; 409 if nothing may "
+                  "be deleted", self.collect, body=forced,
+                  example="Triggered GC on BookieServer: 10.0.0.1:3181"),
             Route("GET", f"{PREFIX}/gc_details", "Return what compaction has done", self.gc_details,
                   example=[{"majorCompactionCounter": 1, "minorCompactionCounter": 0}]),
             Route("GET", f"{PREFIX}/gc/suspend_compaction",
@@ -184,10 +189,17 @@ class BookieRoutes:
         return {key: text for key, text in found.items() if wanted is None or wanted in key}
 
     async def collecting(self, call: Call) -> dict[str, str]:
-        return {"is_in_force_gc": str(self._collecting).lower()}
+        return {"is_in_force_gc": str(self._busy(self._store)).lower()}
+
+    def _busy(self, store: Store) -> bool:
+        return self._collecting or store.compaction_requested
 
     async def collect(self, call: Call) -> str:
         store = self._store
+        forced = {kind for kind in KINDS if call.body.get(f"force{kind.capitalize()}", False)}
+        for kind in sorted(forced):
+            self._check_may_compact(store, kind)
+        self._forced |= forced
         if not self._collecting:
             self._collecting = True
             self._tasks.start(self._collect(store))
@@ -200,14 +212,32 @@ class BookieRoutes:
         try:
             await self._bookie.collect_garbage()
             store.check_space()
+            store.request_compaction(minor="minor" in self._forced, major="major" in self._forced)
         finally:
+            self._forced.clear()
             self._collecting = False
 
+    def _check_may_compact(self, store: Store, kind: str) -> None:
+        """Raise UsageError if compaction of this kind is suspended or switched off."""
+        held = store.compaction_suspended
+        if held is not None and getattr(held, kind):
+            raise UsageError(
+                f"nothing was done: {held.describe()}",
+                remedy=f"Resume it with PUT {PREFIX}/gc/resume_compaction",
+            )
+        ratio = f"compact_{kind}_ratio"
+        if getattr(self._bookie.config, ratio) <= 0:
+            raise UsageError(
+                f"nothing was done: {kind} compaction is switched off, because {ratio} is 0",
+                remedy=f"Start the bookie again with a ratio above 0, such as --set {ratio}=0.5",
+            )
+
     async def gc_details(self, call: Call) -> list[dict[str, Any]]:
-        stats = self._store.stats()
+        store = self._store
+        stats = store.stats()
         return [
             {
-                "forceCompacting": self._collecting,
+                "forceCompacting": self._busy(store),
                 "majorCompactionCounter": stats.compactions_major,
                 "minorCompactionCounter": stats.compactions - stats.compactions_major,
                 "freedBytes": stats.compaction_freed_bytes,

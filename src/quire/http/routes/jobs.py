@@ -26,7 +26,7 @@ KEPT_MAX = 100
 
 
 class HttpJob:
-    """A job. The work reports its progress to it (see `replication.move.JobProgress`)."""
+    """A job. The work reports its progress to it (see `replication.moves.recover.JobProgress`)."""
 
     def __init__(self, job_id: int, kind: str, target: str, now_ms: int) -> None:
         self.id = job_id

@@ -260,12 +260,15 @@ def _of_bookies(
                 **told,
             )
         else:
+            # Without a ledger that needs it, the bookie only has to be removed from the cluster.
+            empty = _lacking(risk, group) == 0
+            command = "decommission" if empty else "recover"
             yield Problem(
-                "bad",
+                "note" if empty else "bad",
                 f"{some_of(names)} {are(len(names))} not registered: stopped, or cut off from the "
                 "metadata store",
                 "Start it again: quire bookie start --dir DIR. If it is lost for good: "
-                f"quire bookie recover {names[0] if len(names) == 1 else 'BOOKIE'}",
+                f"quire bookie {command} {names[0] if len(names) == 1 else 'BOOKIE'}",
                 **told,
             )
     silent = [one["id"] for one in bookies if one["state"] != "gone" and one["answers"] is False]

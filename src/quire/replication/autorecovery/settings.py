@@ -37,7 +37,7 @@ class AutorecoverySettings(CheckedSettings):
     auditor sees happen are handled at once, whatever this value is. 0: never."""
     ledger_check_interval_s: float = 604_800.0
     """Seconds between two checks of the first and the last entry of every replica of every
-    fragment. A smaller value finds missing replicas sooner and reads more. 0: never."""
+    segment. A smaller value finds missing replicas sooner and reads more. 0: never."""
     ledger_check_percent: Annotated[float, Limits(0, 100)] = 0.0
     """The share of the other entries, in percent, that this check reads as well. They are chosen at
     random."""

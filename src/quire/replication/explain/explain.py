@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -98,7 +98,9 @@ class Explained:
     waiting: tuple[str, float] | None
     """The lost bookie that the auditor waits for now, and the seconds left, or None."""
     spare: int
-    """The number of writable bookies that are not in the ledger's last ensemble."""
+    """The number of writable bookies that can replace a lost one: those outside the ensemble of its
+    segment. If several segments need a replacement, it is the smallest of their numbers. If none
+    does, it is that of the last segment."""
     deep: bool
     """Whether every entry of every replica was read."""
     verdict: Diagnosis
@@ -134,7 +136,6 @@ async def explain_ledger(
     )
     mark = await why_not(store, ledger_id, clock=client.clock)
     marks, auditor = ReplicationMarks(store), await auditor_of(store)
-    newest = metadata.last_segment.ensemble
     facts = Explained(
         ledger=ledger_id,
         state=metadata.state.name,
@@ -147,11 +148,22 @@ async def explain_ledger(
         enabled=await marks.enabled(),
         delay_s=await _delay_s(marks),
         waiting=await _waiting(client),
-        spare=sum(bookie not in newest for bookie in bookies.writable),
+        spare=spare_bookies(segments, bookies.writable),
         deep=deep,
         verdict=Diagnosis("", ""),
     )
     return diagnosed(facts)
+
+
+def spare_bookies(segments: Sequence[SegmentView], writable: Collection[str]) -> int:
+    """Return the number of writable bookies that can replace the lost ones (`Explained.spare`)."""
+    lost = [one for one in segments if any(_is_lost(replica) for replica in one.replicas)]
+    members = [{replica.bookie for replica in one.replicas} for one in lost or segments[-1:]]
+    return min(sum(bookie not in those for bookie in writable) for those in members)
+
+
+def _is_lost(one: ReplicaReport) -> bool:
+    return one.state == Kind.UNREACHABLE.value and one.registered == "gone"
 
 
 async def _delay_s(marks: ReplicationMarks) -> int:
@@ -440,7 +452,7 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
         return Diagnosis(
             f"{what}, and every writable bookie is in the ensemble already, so no bookie can "
             "replace it. Start another bookie",
-            "quire bookie --dir DIR",
+            "quire bookie start --dir DIR",
         )
     if waits:
         return Diagnosis(

@@ -78,7 +78,10 @@ class UnreadableLedgers:
     """Some of the ledgers, each with the reason."""
 
     def sentence(self) -> str:
-        """Return the number of ledgers, the first of them, and the first reason."""
+        """Return a sentence such as `3 ledgers (7, 9, 12): REASON`.
+
+        The reason is that of the first ledger.
+        """
         why = self.first[0][1] if self.first else "the reason is not known"
         return f"{named_ledgers(dict(self.first), self.ledgers)}: {why}"
 

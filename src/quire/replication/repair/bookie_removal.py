@@ -64,7 +64,7 @@ class LedgerOutcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OpenLedgerState:
-    """The state of an open ledger. If it is the same a while later, the ledger is not written."""
+    """The state of an open ledger. If it is the same a while later, nobody is writing it."""
 
     version: int
     last_add_confirmed: int

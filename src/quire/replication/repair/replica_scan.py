@@ -13,7 +13,7 @@ from quire.client import Client
 from quire.codec.entry.digest import crc32c
 from quire.core.append.quorum import write_set
 from quire.core.fragments import Fragment
-from quire.core.replicas import BLOCK_ENTRIES, Bad, Copies, Kind, Summing, Sums, unlike
+from quire.core.replicas import BLOCK_ENTRIES, Bad, Copies, Kind, Summing, Sums, differing_copies
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.repair.opened_ledger import OpenedLedger
 from quire.replication.repair.replica_reader import Part, ReplicaReader, Unreachable
@@ -108,11 +108,11 @@ async def compare(
                     mine[entry] = value
     # A bookie that was repaired has two copies of an entry, and a long read may return the older
     # one. A single read returns the newest.
-    suspects = sorted({entry for entries in unlike(found).values() for entry in entries})
+    suspects = sorted({entry for entries in differing_copies(found).values() for entry in entries})
     newest = {index: await _newest(readers[index], found[index], suspects) for index in found}
     return {
         index: [Bad(entry, entry, Kind.DIFFERENT, DIFFERENT) for entry in entries]
-        for index, entries in unlike(newest).items()
+        for index, entries in differing_copies(newest).items()
     }
 
 

@@ -45,7 +45,7 @@ TRANSACTION = re.compile(
 )
 
 
-# -- what is asked for ------------------------------------------------------------------------
+# -- arguments and results --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,7 @@ def _place(place: Start | str | None) -> Start | None:
     return parse_start(place) if isinstance(place, str) else place
 
 
-# -- what is to be read -----------------------------------------------------------------------
+# -- planning ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ WATCH_S = 0.5
 STOPPED_BY = "stopped"
 
 
-# -- what is asked for ------------------------------------------------------------------------
+# -- arguments and results --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

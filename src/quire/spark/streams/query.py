@@ -55,7 +55,7 @@ class _Followed:
     frontier: CountedPosition | None = None
     """The end of the stream at the last look, or None if it must be read."""
     done: CountedPosition | None = None
-    """The position that the offset `done_for` stands for, if it still exists."""
+    """The position that corresponds to the offset `done_for`, if it still exists."""
     done_for: StreamOffset | None = None
     first_life: str | None = None
     """The life of the stream when the query opened it, for offsets without a life.
@@ -301,7 +301,7 @@ class StreamQuery:
             followed.done, followed.done_for = done, reached
         return done
 
-    # -- what is new --------------------------------------------------------------------------
+    # -- news ---------------------------------------------------------------------------------
 
     async def _look(self, start: Offsets, marks: dict[str, CountedPosition]) -> None:
         """Read the streams that may have new records.
@@ -380,7 +380,7 @@ class StreamQuery:
             found[name] = mark if frontier is None else max(frontier, mark, key=_position)
         return found
 
-    # -- how much of it -----------------------------------------------------------------------
+    # -- limits -------------------------------------------------------------------------------
 
     async def _admitted(self, marks: Mapping[str, CountedPosition]) -> dict[str, CountedPosition]:
         """Return where a trigger ends within its limits."""
@@ -427,7 +427,7 @@ class StreamQuery:
             self._held_since_s = now_s
         return now_s - self._held_since_s < self._options.trigger_delay_s
 
-    # -- how far behind -----------------------------------------------------------------------
+    # -- lag ----------------------------------------------------------------------------------
 
     async def _report(
         self, marks: Mapping[str, CountedPosition], ends: Mapping[str, CountedPosition]
@@ -446,7 +446,7 @@ class StreamQuery:
             "lag": lags,
         }
 
-    # -- what is read -------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------
 
     async def splits(
         self, start: Offsets, end: Offsets, *, counts: bool

@@ -137,7 +137,7 @@ class StreamView:
     def _segment(self, lssn: int) -> StreamSegment | None:
         return next((segment for segment in self.segments if segment.lssn == lssn), None)
 
-    # -- what is to be read -------------------------------------------------------------------
+    # -- planning -----------------------------------------------------------------------------
 
     async def splits(
         self, start: DLSN, end: DLSN | None, sequence: int | None = None, *,

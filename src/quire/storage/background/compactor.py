@@ -173,6 +173,8 @@ class Compactor(PacedJob):
         self.done = 0
         self.done_major = 0
         self._major = False
+        self.requested = False
+        """Whether a requested compaction still has segments to look for or to rewrite."""
         self.copied_bytes = 0
         self.written_bytes = 0
         """The number of bytes written: the copied frames, and the headers, tables and padding of
@@ -212,6 +214,18 @@ class Compactor(PacedJob):
 
     # -- when and which ---------------------------------------------------------------------------
 
+    def request(self, *, minor: bool, major: bool) -> None:
+        """Begin compactions of these kinds without waiting for their intervals.
+
+        Ratios, the rate and a suspension apply. A compaction that is under way is completed first.
+        """
+        if major:
+            self._next_major_s = self._monotonic()
+        if minor:
+            self._next_minor_s = self._monotonic()
+        self.requested = self.requested or minor or major
+        self.tick()
+
     def tick(self) -> None:
         """Begin the next compaction, if one is due and none is under way."""
         if self._work is not None or self.closed:
@@ -220,13 +234,18 @@ class Compactor(PacedJob):
         if self._collector.deletions_logged and self._write_anew():
             return
         ratio = self._due()
-        if ratio <= 0 or not self._collector.deletions_logged:
+        if ratio <= 0:
+            self.requested = False
+            return
+        if not self._collector.deletions_logged:
             return
         choice = self._choose(ratio)
         if choice is not None:
             self._major = ratio >= self._config.compact_major_ratio
             self._begin(choice)
-        elif not self._short:
+            return
+        self.requested = False
+        if not self._short:
             now = self._monotonic()
             self._next_minor_s = now + self._config.compact_minor_interval_s
             if ratio >= self._config.compact_major_ratio:

@@ -35,8 +35,8 @@ from quire.streams.publish.segment_builder import JOB_KEY
 MARKER = "quire-mirror"
 FORMAT = 1
 REMEDY = (
-    "Replicate to another namespace, and compare the two streams (`quire stream show`). Where "
-    "nobody needs what the stream of the target holds, delete that stream to start over"
+    "Replicate to another namespace, and compare the two streams (`quire stream show`). If nobody "
+    "needs the records in the target's stream, delete that stream to start over"
 )
 
 

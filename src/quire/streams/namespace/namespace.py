@@ -355,7 +355,7 @@ class Namespace:
         """
         metadata, target = self.metadata(name), self.metadata(new_name)
         if await target.exists():
-            raise StreamExistsError(f"stream {new_name} exists already")
+            raise StreamExistsError(f"stream {new_name} already exists")
         await metadata.require()
         nodes = await self._count_nodes(metadata.paths.root)
         if 2 * nodes > COMMIT_OPERATIONS_MAX:  # check this before the writer is fenced

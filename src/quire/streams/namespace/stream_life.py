@@ -1,8 +1,9 @@
 """The life of a stream, which distinguishes it from another stream with the same name.
 
 The version of a node only counts the changes of that node. When a stream is deleted or renamed, and
-another one is created under its name, versions begin anew. A writer of the former stream could then
-mistake the new versions for its own. Each life of a stream therefore has a node with a unique name,
+another one is created under its name, the versions start again. A writer of the former stream could
+then mistake the new versions for its own. Each life of a stream therefore has a node with a unique
+name,
 
     NAMESPACE/.quire/lives/STREAM/ID
 

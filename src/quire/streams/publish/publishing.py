@@ -170,7 +170,7 @@ async def publish(
     """Make the ledgers the next segments of the stream, in this order.
 
     On return the batch is durable, and readers see all of it. If the batch was published before,
-    this returns the segments of that time, and deletes what was built again.
+    this returns the segments with which it was published, and deletes what was built again.
 
     Raises StreamFencedError if another writer took over. Nothing was published then: call `begin`
     again. Raises StreamQuotaError, TxidOrderError, and UsageError (see `begin`). Nothing was

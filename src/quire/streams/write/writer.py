@@ -79,7 +79,7 @@ class StreamWriter:
         """The control state after all entries that were handed over."""
         self._writer_task = WriterTask(segments, settings, tasks, budget)
 
-    # -- what is known ------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------
 
     @property
     def next_sequence(self) -> int:
@@ -341,7 +341,7 @@ class StreamWriter:
         else:
             self.abandon()
 
-    # -- what is appended ---------------------------------------------------------------------
+    # -- inside -------------------------------------------------------------------------------
 
     async def _append(
         self,
