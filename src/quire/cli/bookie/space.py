@@ -123,9 +123,11 @@ async def _uncollected(uri: str, report: SpaceReport) -> tuple[list[LedgerSpace]
             alive: set[int] = set()
             async for span in store.list_ledgers(complete=True):
                 alive.update(span.ledger_ids)
+    except QuireError as error:
+        return None, str(error)
     except TimeoutError:
         return None, f"it did not answer within {METADATA_TIMEOUT_S:g} s"
-    except (QuireError, OSError) as error:
+    except OSError as error:
         return None, str(error)
     return [one for one in report.ledgers if one.ledger_id not in alive], ""
 
