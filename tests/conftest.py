@@ -1,6 +1,9 @@
-"""For all tests: no time-outs of hypothesis's own, for how long an example takes depends on what
-else the machine does; and nothing written beside the tests. QUIRE_EXAMPLES says how many examples
-are tried of what does not say so itself."""
+"""Settings for all tests.
+
+Hypothesis has no deadlines, because the duration of an example depends on the machine's load.
+Nothing is written beside the tests. QUIRE_EXAMPLES is the number of examples of tests that do not
+set it themselves.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three metadata stores, under one face for the tests."""
+"""The three metadata stores with one interface for the tests."""
 
 from __future__ import annotations
 
@@ -156,12 +156,12 @@ LEDGER_DRIVERS = [
     pytest.param("zookeeper-longhierarchical", id="zookeeper-long", marks=pytest.mark.zookeeper),
     pytest.param("zookeeper-flat", id="zookeeper-flat", marks=pytest.mark.zookeeper),
 ]
-"""With each way to arrange ledgers."""
+"""The drivers, with each way to arrange ledgers."""
 
 
 @pytest.fixture(params=DRIVERS)
 async def empty_backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
-    """No cluster yet."""
+    """Yield a backend without a cluster."""
     backend = make_backend(request.param, request, tmp_path)
     yield backend
     await backend.close()
@@ -178,7 +178,7 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 @pytest.fixture(params=LEDGER_DRIVERS)
 async def ledger_backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
-    """The same, for tests about ledgers."""
+    """Yield a backend for tests about ledgers."""
     backend = make_backend(request.param, request, tmp_path)
     await backend.initialise()
     yield backend
@@ -210,7 +210,7 @@ def where(zookeeper: Backend) -> MetadataURI:
 
 @pytest.fixture
 async def raw(where: MetadataURI) -> AsyncIterator[ZooKeeperConnection]:
-    """A look behind the store's back."""
+    """Yield a direct connection to the server, past the store."""
     connection = await ZooKeeperConnection.connect(where.servers, session_timeout_ms=4_000)
     yield connection
     await connection.close()

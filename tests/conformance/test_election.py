@@ -1,5 +1,7 @@
-"""Who is the auditor, and what auditors and operators tell each other, on each metadata store; in
-ZooKeeper as Apache's do."""
+"""The election of the auditor, and messages between auditors and operators, on each store.
+
+In ZooKeeper they are as in Apache's.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def election(store: MetadataStore, owner: str) -> Election:
 
 
 async def names_of(store: MetadataStore, auditor: str | None) -> None:
-    """Until this one is the auditor."""
+    """Wait until this one is the auditor."""
     await until(
         lambda: auditor_of(store),
         right=lambda found: (found.owner if found is not None else None) == auditor,
@@ -41,7 +43,7 @@ async def names_of(store: MetadataStore, auditor: str | None) -> None:
 
 
 async def votes_of(store: MetadataStore, count: int) -> None:
-    """Until there are so many."""
+    """Wait until there is this number of votes."""
     root = election(store, "x").root
     await until(lambda: store.tree.children(root), right=lambda found: len(found) == count)
 
@@ -112,7 +114,7 @@ async def test_who_gives_up_waiting_leaves_no_vote(backend: Backend, store: Meta
 
 
 async def test_votes_are_counted_as_apache_counts_them(store: MetadataStore) -> None:
-    """By their numbers; other names, and votes without our comment, are there too."""
+    """Votes are ordered by number. There are also other names, and votes without our comment."""
     root = election(store, "x").root
     await store.tree.make_path(root)
     for name, value in (

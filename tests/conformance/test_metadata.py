@@ -1,4 +1,4 @@
-"""What every metadata store must do. One suite, three drivers."""
+"""Requirements for every metadata store. One suite runs with three drivers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_instance_id_is_one_for_all(backend: Backend) -> None:
 
 
 async def test_uninitialised_cluster(empty_backend: Backend) -> None:
-    """Every call says so: an empty answer would make a bookie delete its data."""
+    """Every call reports it, because an empty answer would make a bookie delete its data."""
     if empty_backend.name == "sqlite":
         with pytest.raises(ClusterNotInitialisedError, match=r"metadata\.db"):
             await empty_backend.store()
@@ -454,7 +454,7 @@ async def test_a_write_names_the_creation_that_it_changes(
 
 
 async def test_ids_that_are_skipped_are_never_given_out(backend: Backend) -> None:
-    """A restored store gives the ids of lost ledgers out again, unless it is told not to."""
+    """A restored store assigns the ids of lost ledgers again unless they are skipped."""
     store = await backend.store()
     first, _ = await store.create_ledger(METADATA)
     for last in (first + 200, first + 10, 0):

@@ -1,4 +1,4 @@
-"""What every metadata store must do with bookies that register."""
+"""Requirements for every metadata store about bookies that register."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_what_a_bookie_registers(backend: Backend) -> None:
 
 
 async def test_losing_an_id_to_another_process(backend: Backend) -> None:
-    """After a lost session: told once it has been so for a while, and not tried again."""
+    """After a lost session, the loss is reported after a while, and registration is not retried."""
     loser, winner = await backend.store(session_timeout_ms=500), await backend.store()
     registration = await loser.register_bookie(ONE)
     assert not registration.lost.done()

@@ -1,4 +1,4 @@
-"""A ledger's metadata always leaves room for its recovery and its close, in every store."""
+"""A ledger's metadata always leaves space for its recovery and its close, in every store."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_a_new_ledger_without_that_room_is_refused(ledger_store: MetadataS
 async def test_a_ledger_that_is_full_can_be_recovered_and_closed(
     ledger_store: MetadataStore, version: int
 ) -> None:
-    """Its writer may fill it to the limit; what follows has bytes of its own."""
+    """Its writer may fill it to the limit, because later steps have reserved bytes."""
     plain = replace(PLAIN, format_version=version)
     ledger_id, stored = await ledger_store.create_ledger(plain)
     full = grown(plain, NODE_BYTES_MAX)

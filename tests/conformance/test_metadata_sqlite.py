@@ -1,4 +1,4 @@
-"""What only the SQLite store does: several processes on one file, leases, and the disk's errors."""
+"""The SQLite store alone: several processes on one file, leases, and errors of the disk."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ asyncio.run(main())
 
 
 async def test_a_killed_bookie_vanishes_at_once(sqlite: Backend) -> None:
-    """Its lease would hold for an hour; and it is a zombie, since nobody has waited for it yet."""
+    """Its lease would last for an hour, and it is a zombie that nobody has waited for."""
     store = await sqlite.store()
     seen: list[Bookies] = []
     store.watch_bookies(seen.append)
@@ -104,7 +104,7 @@ async def test_a_killed_bookie_vanishes_at_once(sqlite: Backend) -> None:
 
 
 async def test_a_stopped_bookie_vanishes_with_its_lease(sqlite: Backend) -> None:
-    """It lives, but does not renew; and once it goes on it is there again."""
+    """It is alive but does not renew its lease. When it continues, it is registered again."""
     store = await sqlite.store()
     seen: list[Bookies] = []
     store.watch_bookies(seen.append)
@@ -311,8 +311,10 @@ async def test_a_log_whose_file_is_missing_or_empty_is_kept(
 async def test_no_complete_list_of_a_backup_that_was_copied_over_a_file_in_use(
     sqlite: Backend, grown: bool
 ) -> None:
-    """Its old pages lack the newer ledgers, and the log beside it has the newest marks: a bookie
-    that believed this list dropped 3,000 ledgers. `grown`: the log has the first page."""
+    """The backup's old pages lack newer ledgers, but the log beside it has the newest marks.
+
+    A bookie that trusted this list dropped 3,000 ledgers. `grown`: the log has the first page.
+    """
     path = path_of(sqlite)
     store = await open_store(sqlite)
     try:
@@ -399,7 +401,7 @@ async def test_what_is_written_is_synced(sqlite: Backend) -> None:
 
 
 async def test_a_locked_file(sqlite: Backend) -> None:
-    """The loop goes on while a call waits; after the bound it is an error with a known outcome."""
+    """The loop continues while a call waits. After the limit it fails with a known outcome."""
     store = await open_store(sqlite, busy_timeout_ms=300)
     holder = sqlite3.connect(path_of(sqlite), isolation_level=None)
     try:
@@ -445,7 +447,7 @@ async def test_a_full_disk(sqlite: Backend) -> None:
 
 @asynccontextmanager
 async def thread_held(file: SqliteFile) -> AsyncIterator[Callable[[], None]]:
-    """Everything waits for the file's thread until the function is called."""
+    """Let everything wait for the file's thread until the function is called."""
     begun, go_on = threading.Event(), threading.Event()
 
     def hold(_: sqlite3.Connection) -> None:
@@ -475,8 +477,9 @@ async def commits_in(file: SqliteFile) -> list[str]:
 
 
 async def test_writes_that_wait_share_a_commit(sqlite: Backend) -> None:
-    """One that fails changes nothing, and takes no other with it; one whose caller has gone is
-    left out."""
+    """A failing write changes nothing and affects no other. A write of a cancelled caller is left
+    out.
+    """
     store = await open_store(sqlite)
 
     def half(connection: sqlite3.Connection) -> None:
@@ -770,7 +773,7 @@ async def test_a_file_that_is_deleted_during_a_commit_leaves_the_outcome_unknown
 async def test_a_file_that_is_replaced_while_it_is_opened(
     sqlite: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an overlay file system does it, once; or somebody, again and again."""
+    """An overlay file system replaces it once, or somebody replaces it repeatedly."""
     path, left = path_of(sqlite), [1]
     is_cluster = SqliteFile._is_cluster
 
@@ -806,7 +809,7 @@ async def test_watches_tell_that_the_file_is_gone(
 
 
 async def test_another_cluster_in_the_same_file_is_not_taken_for_it(sqlite: Backend) -> None:
-    """As after a copy over the file, which keeps its inode."""
+    """A copy over the file keeps its inode."""
     store = await open_store(sqlite)
     try:
         known, _ = await store.create_ledger(METADATA)

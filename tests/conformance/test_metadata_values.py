@@ -1,4 +1,4 @@
-"""What every metadata store must do with cookies, and with values under keys."""
+"""Requirements for every metadata store about cookies, and values with keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the ZooKeeper store does: Apache's layout, lost connections and lost sessions."""
+"""The ZooKeeper store alone: Apache's layout, lost connections and lost sessions."""
 
 from __future__ import annotations
 
@@ -179,7 +179,9 @@ async def test_a_missing_layout_is_an_error(
 async def test_a_root_that_vanishes_during_a_listing(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore, ledger_ids: tuple[int, ...]
 ) -> None:
-    """Before a parent that the listing knows of, and before what it concludes of the rest."""
+    """It vanishes before a parent that the listing knows, and before the listing concludes the
+    rest.
+    """
     for ledger_id in ledger_ids:
         await store.create_ledger(METADATA, ledger_id)
     listing = store.list_ledgers()
@@ -194,7 +196,7 @@ async def test_a_root_that_vanishes_during_a_listing(
 async def test_an_empty_or_missing_level_is_not_the_end_of_the_list(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
-    """Rule 45: what is behind it would be taken for deleted, by every bookie."""
+    """Rule 45: otherwise every bookie would take later ledgers for deleted."""
     ids = (5, 50_000, 90_000, 2**40)
     for ledger_id in ids:
         await store.create_ledger(METADATA, ledger_id)
@@ -240,7 +242,7 @@ async def test_values_lie_outside_of_the_ledgers_root(
 async def test_values_in_the_form_of_before(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
-    """Without the mark that a writer knows its write by; and one that nobody has written yet."""
+    """They lack the mark by which a writer recognises its write. One was never written."""
     await store.write_value(("a",), b"1", None)
     await raw.set(f"/quire{where.root}/a", b"=old", 0)
     assert await store.read_value(("a",)) == Versioned(b"old", 1)
@@ -253,7 +255,7 @@ async def test_values_in_the_form_of_before(
 async def test_values_of_an_earlier_cluster(
     zookeeper: Backend, where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
-    """They name ledgers of that cluster: neither shown nor mixed with those of a new one."""
+    """They name ledgers of that cluster, so they are neither shown nor mixed with new ones."""
     await store.write_value(("datasets", "flights"), b"{}", None)
     await raw.set(f"{where.root}/INSTANCEID", b"another", -1)
     fresh = await zookeeper.store()
@@ -487,7 +489,7 @@ async def test_a_client_that_stopped_is_replaced(store: ZooKeeperStore) -> None:
 
 
 async def test_a_cancelled_registration(store: ZooKeeperStore) -> None:
-    """What it made is cleared away, and never the node of the attempt after it."""
+    """Its own node is removed, but never the node of a later attempt."""
     for _ in range(10):
         registering = asyncio.ensure_future(store.register_bookie(ONE))
         for _ in range(5):
@@ -530,14 +532,14 @@ def stoppable_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
 
 @pytest.fixture
 async def own_server(stoppable_server: ZooKeeperServer) -> ZooKeeperServer:
-    """One that the test may stop."""
+    """Run a server that the test may stop."""
     if stoppable_server.pid is None:
         await asyncio.to_thread(stoppable_server.start)
     return stoppable_server
 
 
 async def test_a_server_that_comes_back(own_server: ZooKeeperServer) -> None:
-    """Operations wait for it, registrations and watches are there again."""
+    """Operations wait for it, and registrations and watches are restored."""
     where = parse_uri(own_server.uri("/back"))
     store = await connect(where, session_timeout_ms=SESSION_TIMEOUT_MS)
     try:
@@ -590,7 +592,7 @@ async def test_a_server_that_stays_away(own_server: ZooKeeperServer) -> None:
 
 
 async def test_an_address_that_never_answers() -> None:
-    """Something listens, but it is no ZooKeeper."""
+    """Something listens there, but it is not ZooKeeper."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(MetadataUnavailableError, match="does not answer like ZooKeeper"):

@@ -1,5 +1,4 @@
-"""Marks and locks of ledgers that lack replicas, on each metadata store; in ZooKeeper they are
-where Apache has them."""
+"""Marks and locks of under-replicated ledgers on each store, in ZooKeeper at Apache's places."""
 
 from __future__ import annotations
 

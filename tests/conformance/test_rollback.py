@@ -1,4 +1,4 @@
-"""With every metadata store a bookie notices that its directory went back in time."""
+"""With every metadata store, a bookie notices that its directory went back in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which jobs run, as they say it themselves, on each metadata store."""
+"""Running jobs, as they announce themselves, on each metadata store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The write lock of a stream on every driver: one owner, in order, and nothing left behind."""
+"""The write lock of a stream on every driver: one owner, in order, and no leftovers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def path(store: MetadataStore) -> str:
 
 
 async def waiting(tree: Tree, path: str, count: int) -> list[str]:
-    """The members, once there are so many."""
+    """Wait for this number of members, and return them."""
     return await until(lambda: tree.children(path), right=lambda names: len(names) == count)
 
 
@@ -67,7 +67,7 @@ async def test_one_owner_at_a_time(store: MetadataStore, path: str, tasks: TaskS
 async def test_owners_follow_in_order(
     backend: Backend, store: MetadataStore, path: str, tasks: TaskSet
 ) -> None:
-    """Of two sessions. One in the middle gives up, which moves nobody."""
+    """The owners are two sessions. A member in the middle gives up, which affects no other."""
     other = await backend.store()
     owned: list[int] = []
     locks = [StreamLock((store, other)[n % 2].tree, path, tasks) for n in range(5)]
@@ -99,7 +99,9 @@ async def test_owners_follow_in_order(
 async def test_members_of_others_come_first(
     store: MetadataStore, path: str, tasks: TaskSet
 ) -> None:
-    """Whatever their names are: by number, and behind all others without one."""
+    """Members are ordered by number, whatever their names are, and those without a number come
+    last.
+    """
     [old] = await store.tree.commit(Create(f"{path}/member_", b"old", sequential=True))
     await store.tree.commit(Create(f"{path}/member_none", b"no number"))
     lock = StreamLock(store.tree, path, tasks)
@@ -118,7 +120,7 @@ async def test_members_of_others_come_first(
 async def test_a_cancelled_wait_leaves_nothing(
     store: MetadataStore, path: str, tasks: TaskSet
 ) -> None:
-    """At whatever step: one that joined without anybody knowing would hold up all the others."""
+    """At any step, a member that joined unnoticed would hold up all the others."""
     owner = StreamLock(store.tree, path, tasks)
     await owner.acquire(0)
     for turns in range(30):

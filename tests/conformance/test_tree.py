@@ -1,4 +1,4 @@
-"""What every tree of nodes must do. One suite, three drivers."""
+"""Requirements for every tree of nodes. One suite runs with three drivers."""
 
 from __future__ import annotations
 
@@ -355,8 +355,7 @@ async def test_ephemeral_nodes_go_with_their_store(backend: Backend, base: str) 
 
 
 async def test_a_lost_session(backend: Backend, base: str) -> None:
-    """What was ephemeral is gone for everyone, the store hears of it, and goes on with another
-    session."""
+    """Ephemeral nodes are gone, and the store is notified and continues with another session."""
     one, two = await backend.store(1_000), await backend.store()
     path = f"{base}/lock"
     await one.tree.commit(Create(path, ephemeral=True), Create(f"{base}/stays"))

@@ -1,5 +1,7 @@
-"""Commits of the tree whose connection or session is lost at the worst moment: what can be told is
-told, and nothing is done twice."""
+"""Commits of the tree whose connection or session is lost at the worst moment.
+
+Every outcome that can be known is reported, and nothing is done twice.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ async def proxy(zookeeper_server: ZooKeeperServer) -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 async def store(where: MetadataURI, proxy: Proxy) -> AsyncIterator[ZooKeeperStore]:
-    """Behind the proxy."""
+    """Yield a store that connects through the proxy."""
     opened = await behind(proxy, where)
     yield opened
     proxy.open.set()
@@ -53,7 +55,7 @@ async def store(where: MetadataURI, proxy: Proxy) -> AsyncIterator[ZooKeeperStor
 
 @pytest.fixture
 async def other(zookeeper: Backend) -> ZooKeeperStore:
-    """Not behind it: another process."""
+    """Yield a store of another process, without the proxy."""
     opened = await zookeeper.store()
     assert isinstance(opened, ZooKeeperStore)
     return opened
@@ -173,7 +175,7 @@ async def test_a_loss_at_any_request(
 
 
 async def count_to_five(tree: Tree, base: str) -> list[MetadataUnavailableError]:
-    """By commits that are told from others' by their value. Returns those that were in doubt."""
+    """Count with commits that can be recognised by their values, and return the uncertain ones."""
     doubts: list[MetadataUnavailableError] = []
     for number in range(5):
         while True:
@@ -193,7 +195,9 @@ async def count_to_five(tree: Tree, base: str) -> list[MetadataUnavailableError]
 async def test_a_session_lost_at_any_request(
     zookeeper_server: ZooKeeperServer, where: MetadataURI
 ) -> None:
-    """Then a commit may be in doubt, and says so; who looks before trying again does it once."""
+    """The outcome of a commit may be unknown, which is reported. A check before the retry avoids
+    repeats.
+    """
     doubts: list[MetadataUnavailableError] = []
     for number in itertools.count():
         base = next_base()
@@ -225,7 +229,7 @@ async def test_a_loss_at_the_very_first_commit(
     other: ZooKeeperStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where marks are kept is made then."""
+    """This commit creates the place for marks."""
     for number in itertools.count():
         base = next_base()
         await other.tree.make_path(base)
@@ -269,7 +273,7 @@ async def test_the_same_commit_of_someone_else_is_not_ours(
 async def test_a_commit_that_others_have_built_upon(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, base: str
 ) -> None:
-    """Ours was done; what others have made of it since is not undone."""
+    """Our commit was executed, and later changes by others are kept."""
     proxy.lose(commits, Loss.ANSWER, reopen=False)
     committing = asyncio.ensure_future(
         store.tree.commit(
@@ -288,7 +292,7 @@ async def test_a_commit_that_others_have_built_upon(
 async def test_an_answer_that_nobody_can_give_any_more(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, base: str, hidden: str
 ) -> None:
-    """It was done, but which version or name came of it is hidden by others' changes."""
+    """It was executed, but changes by others hide the resulting version or name."""
     proxy.lose(commits, Loss.ANSWER, reopen=False)
     committing = asyncio.ensure_future(
         store.tree.commit(

@@ -1,5 +1,4 @@
-"""What only the tree in a SQLite file does: files of the former version, leases, several processes
-on one file."""
+"""The tree in a SQLite file alone: files of a former version, leases, and several processes."""
 
 from __future__ import annotations
 
@@ -123,8 +122,10 @@ class _Named(Backend):
 
 
 async def test_a_lease_that_ran_out_is_not_taken_up_again(sqlite: Backend) -> None:
-    """As after a long pause of the process: others have seen its nodes gone, so they are gone for
-    it as well. Its bookie, which nobody else has, stays registered."""
+    """After a long pause of the process, others have seen its nodes disappear, so they are gone.
+
+    Its bookie, which no other session has, stays registered.
+    """
     machine = FakeMachine()
     owner = await open_store(sqlite, machine=machine, session_timeout_ms=LONG_MS)
     observer = await open_store(sqlite, machine=machine, session_timeout_ms=10 * LONG_MS)

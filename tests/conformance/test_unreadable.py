@@ -1,4 +1,4 @@
-"""A ledger whose metadata no version understands: named by every driver, and replaceable."""
+"""Every driver names a ledger with unreadable metadata, and can replace the metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ZooKeeper whose nodes belong to an identity: who gets in, and what strangers are told."""
+"""A ZooKeeper whose nodes belong to an identity: who gets access, and the errors of others."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ OURS, EVERYONES = {("digest", "quire", ALL)}, {("world", "anyone", ALL)}
 
 @zookeeper
 async def test_who_may_touch_what_we_create(owned: MetadataStore, uri: str) -> None:
-    """Everything is ours, but for what Apache leaves open, and what stands above other clusters."""
+    """Everything is ours, except for what Apache leaves open, and nodes above other clusters."""
     assert isinstance(owned, ZooKeeperStore)
     await all_kinds(owned)
     root, zk = parse_uri(uri).root, owned._zk
@@ -173,7 +173,7 @@ async def test_an_identity_without_access_control(uri: str) -> None:
 
 @zookeeper
 async def test_clusters_of_two_identities_side_by_side(owned: MetadataStore, uri: str) -> None:
-    """What the first made above both lets the second in, for its own."""
+    """The nodes that the first created above both permit the second to create its own."""
     await owned.write_value(("a",), b"1", None)
     store = await open_metadata(uri.replace("/ledgers", "/others"), zookeeper=STRANGER)
     try:

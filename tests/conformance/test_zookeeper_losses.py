@@ -1,9 +1,8 @@
-"""Connections and sessions that are lost at the worst moment: nothing is done twice, nothing is
-forgotten.
+"""Connections and sessions are lost at the worst moment, but nothing is repeated or forgotten.
 
-A proxy between the store and a real ZooKeeper cuts the connection when the server has carried out a
-request and its answer is on its way; or before the server got it; or it also ends the session.
-`test_a_loss_at_any_request` does that at every single request of a run over all operations.
+A proxy between the store and a real ZooKeeper cuts the connection before the server receives a
+request, or after the server has executed it. It may also end the session.
+`test_a_loss_at_any_request` does this at every single request of a run with all operations.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ async def proxy(zookeeper_server: ZooKeeperServer) -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 async def store(where: MetadataURI, proxy: Proxy) -> AsyncIterator[ZooKeeperStore]:
-    """Behind the proxy."""
+    """Yield a store that connects through the proxy."""
     opened = await behind(proxy, where)
     yield opened
     proxy.open.set()
@@ -55,7 +54,7 @@ async def store(where: MetadataURI, proxy: Proxy) -> AsyncIterator[ZooKeeperStor
 
 @pytest.fixture
 async def other(zookeeper: Backend) -> ZooKeeperStore:
-    """Not behind it: another process."""
+    """Yield a store of another process, without the proxy."""
     opened = await zookeeper.store()
     assert isinstance(opened, ZooKeeperStore)
     return opened
@@ -131,7 +130,7 @@ async def check_all_operations(made: list[int], other: ZooKeeperStore) -> None:
 async def until_registered(
     store: ZooKeeperStore, raw: ZooKeeperConnection, path: str, absent: str
 ) -> None:
-    """The node is there once, and belongs to the session of `store`."""
+    """Wait until the node exists once and belongs to the session of `store`."""
     session = store._zk
     await until(
         lambda: raw.exists(path),
@@ -278,7 +277,9 @@ async def test_two_writes_of_the_same_bytes_are_told_apart(
 async def test_a_ledger_of_someone_else_under_our_id(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
 ) -> None:
-    """They chose the id that we chose, while our request was lost: theirs, by the token."""
+    """Another client chose the same id while our request was lost. The token shows that it is
+    theirs.
+    """
     for ledger_id, chosen in ((77, True), (0, False)):
         proxy.lose(change(CREATE_2, "/L00"), Loss.REQUEST, reopen=False)
         creating = asyncio.ensure_future(
@@ -303,8 +304,10 @@ async def test_old_formats_have_no_token(
     version: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whose ledger it is cannot be told: never two writers for one ledger. An id of our own choice
-    is an unknown outcome; otherwise another id is taken, as Java does."""
+    """The owner of the ledger is unknown, so there must never be two writers.
+
+    With a chosen id the outcome is unknown. Otherwise another id is taken, as in Java.
+    """
     old = replace(METADATA, format_version=version)
     if version == 1:
         old = replace(old, digest=None, password=None)
@@ -365,7 +368,7 @@ async def test_a_cookie_that_others_have_changed(
 # -- sessions ---------------------------------------------------------------------------------
 
 SHORT_MS = 1_000
-"""Of the session behind a proxy that goes dark."""
+"""The session timeout behind a proxy that stops passing data on."""
 
 
 async def until_gone(store: ZooKeeperStore, bookie_id: str) -> None:
@@ -433,7 +436,7 @@ async def test_a_short_darkness_keeps_the_session(
 async def test_another_takes_the_id_in_the_dark_and_stays(
     where: MetadataURI, other: ZooKeeperStore, proxy: Proxy
 ) -> None:
-    """The loser is told, takes its hands off, and can register anew once the other has gone."""
+    """The loser is notified and stops, and can register again once the other has gone."""
     store = await behind(proxy, where, SHORT_MS)
     try:
         registration = await store.register_bookie(ONE)

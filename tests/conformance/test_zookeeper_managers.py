@@ -1,4 +1,4 @@
-"""The ledger managers in ZooKeeper: what LAYOUT may name, where ledgers lie, and their ids."""
+"""The ledger managers in ZooKeeper: valid LAYOUTs, the paths of ledgers, and their ids."""
 
 from __future__ import annotations
 
@@ -81,8 +81,10 @@ async def _make(raw: ZooKeeperConnection, root: str, path: str) -> None:
 async def test_small_ids_in_the_tree_of_the_long_ids(
     where: MetadataURI, raw: ZooKeeperConnection, small: str
 ) -> None:
-    """A LAYOUT that was lost, and restored with the wrong manager (apache/bookkeeper 870, 1014):
-    ledgers that were written before it lie where this manager looks for none."""
+    """The LAYOUT was lost and restored with the wrong manager (apache/bookkeeper 870, 1014).
+
+    Ledgers written before are at paths that this manager does not check.
+    """
     await raw.set(f"{where.root}/LAYOUT", layout.encode(layout.Layout(layout.HIERARCHICAL)), 0)
     store = await connect(replace(where, factory=None))
     try:
@@ -121,7 +123,7 @@ async def _listed(store: ZooKeeperStore, *, complete: bool) -> list[int]:
 async def test_names_among_the_ledgers_that_are_not_understood(
     where: MetadataURI, raw: ZooKeeperConnection, factory: str, path: str
 ) -> None:
-    """Nobody deletes by such a list. Whoever only looks sees the others."""
+    """Such a list is never used for deletions. Plain listings show the other ledgers."""
     await raw.set(f"{where.root}/LAYOUT", layout.encode(layout.Layout(factory)), 0)
     store = await connect(replace(where, factory=None))
     try:
@@ -194,8 +196,10 @@ async def test_a_layout_that_changes(where: MetadataURI, raw: ZooKeeperConnectio
 async def test_a_cluster_that_is_made_anew_denies_no_ledger(
     where: MetadataURI, raw: ZooKeeperConnection
 ) -> None:
-    """The nodes are gone, and another cluster has the root: a client that was there before is not
-    told that its ledger was never made."""
+    """The nodes are gone, and another cluster has the root.
+
+    A client from before is not told that its ledger never existed.
+    """
     store = await connect(replace(where, factory=None))
     try:
         await store.create_ledger(METADATA, 5)
@@ -314,7 +318,7 @@ async def test_ids_overflow(
     store: ZooKeeperStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With three short ids, and three below each high half: each step to the next."""
+    """There are three short ids, and three below each high half. Each step to the next is tried."""
     monkeypatch.setattr(zookeeper_ids, "SHORT_ID_END", 3)
     ids = [(await store.create_ledger(METADATA))[0] for _ in range(3 + 3 * 5)]
     wanted = [0, 1, 2, *(high << 32 | low for high in range(1, 6) for low in range(3))]
@@ -330,8 +334,10 @@ async def test_ids_overflow(
 async def test_ids_of_a_manager_without_long_ones(
     where: MetadataURI, raw: ZooKeeperConnection, monkeypatch: pytest.MonkeyPatch, factory: str
 ) -> None:
-    """They end with the short ones; `idgen-long` means nothing there. The flat manager's numbers
-    count whatever is made below the root."""
+    """They end with the short ids, and `idgen-long` means nothing.
+
+    The flat manager's numbers count everything that is created below the root.
+    """
     monkeypatch.setattr(zookeeper_ids, "SHORT_ID_END", 10)
     await raw.set(f"{where.root}/LAYOUT", layout.encode(layout.Layout(factory)), 0)
     await raw.create(f"{where.root}/idgen-long")

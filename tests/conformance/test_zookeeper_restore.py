@@ -1,4 +1,4 @@
-"""A ZooKeeper whose data is restored from an older copy, under a bookie's guard."""
+"""A ZooKeeper with data restored from an older copy, with a bookie's guard."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ METADATA = LedgerMetadata(1, 1, 1, (Segment(0, (ME,)),))
 
 
 class Bookie:
-    """What a bookie has of garbage collection."""
+    """The garbage collection of a bookie."""
 
     def __init__(self) -> None:
         self.kept = b""

@@ -82,7 +82,7 @@ def compact(subject: StoreOnDisk) -> None:
             subject.pump()
         if subject.store.stats().compactions == done:
             return
-    raise AssertionError("compaction comes to no end")
+    raise AssertionError("compaction does not finish")
 
 
 def check(subject: StoreOnDisk) -> None:

@@ -63,7 +63,7 @@ def test_prepared_files_that_are_removed_are_not_missed() -> None:
             go_on(again)
         if not struck:
             return
-    raise AssertionError("the start comes to no end")
+    raise AssertionError("the start does not finish")
 
 
 def deletions(store: PromisingStore) -> None:

@@ -1,5 +1,7 @@
-"""Every fenced block of every page is run: what a reader types, in the order of the page, with what
-the page shows compared. What needs Spark is read here, and run by `tests/spark/test_pages.py`."""
+"""Every fenced block of every page is run as a reader would, and its output is compared.
+
+Blocks that need Spark are only read here. `tests/spark/test_pages.py` runs them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ NOT_RUN_MAX = 20
 """Blocks that are only read, because they need root, Apache's servers, a package index ... One
 more needs a reason that is as good."""
 RUN_MIN = 130
-"""Blocks that are run, of all pages: so many there were when this was written."""
+"""The least number of blocks that are run on all pages, which existed when this was written."""
 
 
 def run(page: Path, directory: Path, uri: str) -> int:
@@ -61,7 +63,7 @@ def test_few_blocks_are_not_run_and_each_says_why() -> None:
 
 
 def test_no_code_hides_in_an_indented_block() -> None:
-    """They are not run: a command or a program belongs between fences."""
+    """Indented blocks are not run, so commands and programs belong between fences."""
     from markdown_it import MarkdownIt
 
     reader = MarkdownIt("commonmark")
@@ -87,7 +89,7 @@ def test_no_code_hides_in_an_indented_block() -> None:
         ("```python\nimport asyncio\n\nawait asyncio.sleep(0)\n1 / 0\n```\n", "ZeroDivisionError"),
         ("```toml\n[bookie]\nsegmentbytes = 1\n```\n", "segment_bytes"),
         ("```ini\n[Nonsense]\na=b\n```\n", "Nonsense"),
-        ("```rust\nfn main() {}\n```\n", "nobody knows"),
+        ("```rust\nfn main() {}\n```\n", "cannot run the language"),
         ("```text\n$ quire local\n```\n", "this is code"),
         ("<!-- ended: by Ctrl-C -->\n```console\n$ echo one\ntwo\n```\n", "status 0"),
         ("<!-- not run: why -->\n```console\n$ quire ledger write --no-such\n```\n", "--no-such"),

@@ -510,7 +510,7 @@ async def fill_sqlite(cluster: Cluster) -> Json:
 
 
 def disk_ledger(cluster: Cluster, name: str, ledger_id: int) -> Json:
-    """What a data directory has of a ledger; {} if it has nothing."""
+    """Return what a data directory has of a ledger, or {}."""
     command = ("bookie", "disk", "ledger", str(cluster.directory / name), str(ledger_id), "--json")
     try:
         return dict(json.loads(cluster.quire(*command)))
@@ -650,8 +650,11 @@ def audit(cluster: Cluster) -> None:
 
 
 def dump(address: str) -> Json:
-    """Every persistent node by its path: the data (one character a byte), how often the data was
-    set, and how many children it has had. Sequential names are numbered by the latter."""
+    """Return every persistent node by its path.
+
+    Each has its data (one character per byte), the number of changes, and the number of children it
+    has had, which numbers sequential names.
+    """
     client = KazooClient(hosts=address)
     client.start()
     found: Json = {}
@@ -676,7 +679,7 @@ def dump(address: str) -> Json:
 
 
 def pack(directory: Path, target: Path) -> None:
-    """Everything in the directory but logs of processes."""
+    """Pack everything in the directory except logs of processes."""
     with tarfile.open(target, "w:xz") as archive:
         for path in sorted(directory.rglob("*")):
             if path.is_file() and path.suffix != ".log":

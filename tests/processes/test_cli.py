@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from quire.blocking import connect
 from quire.testing.cluster import LocalCluster
 from tests.support.processes.cli import COMMAND, TIMEOUT_S, Quire, Running
 from tests.support.waiting import wait_for
@@ -211,7 +212,7 @@ def test_so_many_bookies_may_lie(quire: Quire) -> None:
         writer.process.wait(TIMEOUT_S)
     for command in ("read", "recover"):
         refused = quire("ledger", command, ledger_id, "--assume-liars", "2")
-        refused.fails(2, "with an ack quorum of 2 no more than 1 bookie")
+        refused.fails(2, "with an ack quorum of 2, assume_liars can be at most 1 bookie")
     assert state(quire, ledger_id) == "OPEN"
     quire("ledger", "recover", ledger_id, "--assume-liars", "1").ok()
     assert state(quire, ledger_id) == "CLOSED"
@@ -290,7 +291,7 @@ def test_show_names_segments_and_bookies(quire: Quire, cluster: LocalCluster) ->
         assert part in text
 
 
-def test_list_and_delete(quire: Quire) -> None:
+def test_list_and_delete(quire: Quire, cluster: LocalCluster) -> None:
     ids = [quire.write(b"%d\n" % number) for number in range(3)]
     listed = quire("ledger", "list").ok().decode().splitlines()
     assert listed == sorted(listed, key=int)
@@ -300,6 +301,14 @@ def test_list_and_delete(quire: Quire) -> None:
     ]
     described = [json.loads(line) for line in quire("ledger", "list", "--json").ok().splitlines()]
     assert [str(one["ledger_id"]) for one in described] == listed
+    with connect(cluster.uri) as client, client.create_ledger() as ledger:
+        unfinished = str(ledger.ledger_id)
+        unclosed = quire("ledger", "list", "--open").ok().decode().split()
+        assert unfinished in unclosed
+        assert not set(ids) & set(unclosed)
+        rows = quire("ledger", "list", "--open", "--json").ok().splitlines()
+        assert [str(json.loads(row)["ledger_id"]) for row in rows] == unclosed
+    assert unfinished not in quire("ledger", "list", "--open").ok().decode().split()
     planned = quire("ledger", "delete", ids[1], "--dry-run")
     planned.ok()
     assert "would be deleted" in planned.err

@@ -356,7 +356,7 @@ def test_a_bookie_that_cannot_use_its_files_does_not_start(
         ),
         (["--tls-only"], 2, "--tls-only requires --tls-cert"),
         (["--tls-cert", own.certificate, "--tls-client-certs", "required"], 2, "requires --tls-ca"),
-        (["--tls-cert", own.certificate, "--tls-authorized-role", "a"], 2, "requires --tls-ca"),
+        (["--tls-cert", own.certificate, "--tls-authorized-role", "a"], 2, "give --tls-ca"),
     ]:
         run(*start, *options).fails(status, named)
     assert not (tmp_path / "metadata.db").exists()

@@ -105,6 +105,24 @@ def test_a_bookie_that_nobody_knows_is_refused(dry_run: bool) -> None:
     simulated(scenario)
 
 
+def test_a_lost_bookie_without_a_cookie_is_recovered_though_its_id_resembles_another() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        lost = bookie_id("bookie-1")
+        await filled(client, lost)
+        await world.stop("bookie-1")
+        cookie = await client.metadata.read_cookie(lost)
+        await client.metadata.delete_cookie(lost, cookie.version)
+        done = await recover_bookie(client, locks_of(world, client), lost)
+        assert done.complete
+        with pytest.raises(UsageError, match="is not known: no ledger names it") as caught:
+            await recover_bookie(client, locks_of(world, client), lost)
+        assert caught.value.remedy.startswith("Did you mean bookie-")
+
+    simulated(scenario)
+
+
 def test_a_lost_bookie_is_recovered_and_a_second_time_there_is_nothing_to_do() -> None:
     async def scenario(world: World) -> None:
         await start(world, 5)

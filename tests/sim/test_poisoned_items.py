@@ -699,7 +699,7 @@ NAMES_ONLY = {
     "replication/marks/locks.py ReplicationLocks.strays": "names",
     "replication/marks/marks.py ReplicationMarks._names": "names; `walk` passes over no-ids",
     "replication/marks/marks.py ReplicationMarks.locked": "names that are no locks are left out",
-    "replication/moves/recover.py check_known": "names of cookies",
+    "replication/moves/recover.py _known": "names of cookies",
     "replication/marks/pauses.py Pauses.all": "what cannot be understood pauses all the same",
     "replication/marks/job_announcements.py running_jobs": "what cannot be understood is left out",
     "replication/marks/notes.py failing_ledgers": "names that are no ids are left out",

@@ -1,6 +1,6 @@
-"""A cluster with something to see, its dashboard, and a browser in front of it.
+"""A cluster with data to show, its dashboard, and a browser.
 
-Tests that need a browser are left out where there is none, with one line that says so.
+Tests that need a browser are deselected if there is none, with one line that says so.
 """
 
 from __future__ import annotations
@@ -114,8 +114,10 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def tab(dashboard: Dashboard, browser: Browser, request: pytest.FixtureRequest) -> Iterator[Tab]:
-    """Of a window as `request.param` says. A mistake on a page, or a request to anywhere else,
-    fails the test."""
+    """Yield a tab in a window of the size in `request.param`.
+
+    An error on a page, or a request to another server, fails the test.
+    """
     context = browser.new_context(**getattr(request, "param", {}))
     page, seen = context.new_page(), Seen()
     page.on("pageerror", lambda error: seen.errors.append(str(error)))

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 INTERVAL_MS = 3000
-"""Of the overview, as app.js has it."""
+"""The interval of the overview in app.js."""
 WINDOWS = {
     "light": {"color_scheme": "light"},
     "dark": {"color_scheme": "dark"},
@@ -125,7 +125,7 @@ def test_what_the_pages_say(dashboard: Dashboard, tab: Tab) -> None:
 
 
 def test_rates_are_of_now(dashboard: Dashboard, tab: Tab) -> None:
-    """They need two looks: the page asks again by itself."""
+    """Rates need two reads, so the page reloads by itself."""
     tab.open("")
     added = tab.page.locator("dl div").filter(has_text="Entries added").locator("dd")
     expect(added).to_have_text(re.compile(r"^[\d,.]+/s$"), timeout=15000)
@@ -181,7 +181,7 @@ def test_autorecovery_is_paused_and_goes_on(dashboard: Dashboard, tab: Tab) -> N
 
 
 def test_a_pipeline_is_told_of(dashboard: Dashboard, tab: Tab) -> None:
-    """It runs elsewhere, counts what it likes, and cannot be paused."""
+    """A pipeline runs in another process, has its own counters, and cannot be paused."""
     far = JobStatus("records written: 1,000 of 5,000")
     with told(
         dashboard.cluster.uri, ClientConfig(), "pipeline ingest", "/team/orders", lambda: far
@@ -220,7 +220,7 @@ def test_a_job_is_paused(dashboard: Dashboard, tab: Tab) -> None:
 
 
 def test_a_lost_bookie(dashboard: Dashboard, tab: Tab) -> None:
-    """What is open shows it by itself within ten seconds, and that it is back."""
+    """An open page shows the loss within ten seconds, and also the return."""
     page, bookie = tab.page, dashboard.cluster.bookies[1]
     tab.open("")
     bookie.kill()
@@ -264,7 +264,7 @@ def test_the_token_is_asked_for(
 
 
 def test_a_server_that_ends(dashboard: Dashboard, browser: Browser) -> None:
-    """The page says so, keeps what it has, and asks less often."""
+    """The page says so, keeps its data, and asks less often."""
     with Quire(dashboard.cluster.uri).start("ui", "--http", "127.0.0.1:0") as server:
         page = browser.new_page()
         page.clock.install(time=BEGIN)

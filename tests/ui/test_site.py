@@ -1,4 +1,4 @@
-"""The site of the documentation, built strictly and opened from its directory in a browser."""
+"""The documentation's site, built strictly and opened from its directory in a browser."""
 
 from __future__ import annotations
 

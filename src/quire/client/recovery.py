@@ -141,8 +141,9 @@ class LedgerRecovery:
             async with asyncio.timeout(self._config.recovery_timeout_s):
                 return await self._run()
         except ReadError as error:
+            why = str(error.args[0]).removeprefix(f"ledger {self.ledger_id}: ")
             raise RecoveryError(
-                f"ledger {self.ledger_id} cannot be recovered now: {error.args[0]}",
+                f"ledger {self.ledger_id} cannot be recovered now: {why}",
                 ledger_id=self.ledger_id,
                 causes=error.causes,
                 remedy="Bring its bookies back and open it again; nothing is lost",

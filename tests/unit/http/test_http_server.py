@@ -550,3 +550,23 @@ async def test_a_port_that_is_taken_is_told_in_one_line() -> None:
         with pytest.raises(StartError, match="the port is in use"):
             async with serving(replace(OPTIONS, port=server.port)):
                 pass
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"host": None},
+        {"port": "8080"},
+        {"port": 65_536},
+        {"token": b"a token that is not text"},
+        {"tls": True},
+        {"names": "one.example"},
+        {"max_requests": -1},
+        {"head_timeout_s": float("nan")},
+    ],
+)
+def test_options_of_the_wrong_type_are_refused_at_once(wrong: dict[str, Any]) -> None:
+    [name] = wrong
+    with pytest.raises(UsageError, match=f"HttpOptions.{name} cannot") as caught:
+        HttpOptions(**wrong)
+    assert "a token that is not text" not in str(caught.value)

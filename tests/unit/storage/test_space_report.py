@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from quire.blocking import connect
 from quire.cli.main import cli
 from quire.storage.config import StorageConfig
 from quire.storage.disk import RealDisk
 from quire.storage.inspect.space_report import look
+from quire.testing.cluster import LocalCluster
 from quire_simulator.machine.disk import SimDisk
 from tests.support.storage.storage import SMALL, StoreOnDisk, sim_disk
 
@@ -201,3 +203,27 @@ def test_a_directory_that_cannot_be_read_does_not_hide_the_others(
     for result in (shown, alone):
         assert hint in result.output
         assert hint or ("Run this" not in result.output and "damaged" not in result.output)
+
+
+def test_ledgers_that_were_deleted_but_not_collected_are_counted(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'metadata.db'}"
+    with LocalCluster(1, directory=tmp_path / "data") as cluster, connect(cluster.uri) as client:
+        ids = []
+        for _ in range(3):
+            with client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1) as ledger:
+                ledger.append(b"x" * 100_000)
+                ids.append(ledger.ledger_id)
+        arguments = ["bookie", "explain", "space", str(cluster.bookies[0].directory)]
+        told = [*arguments, "--metadata", cluster.uri]
+        runner = CliRunner()
+        assert "All ledgers that count as live exist" in runner.invoke(cli, told).output
+        client.delete_ledger(ids[0])
+        output = runner.invoke(cli, told).output
+        assert f"counted as live here: 1 ledger with 0.1 MB ({ids[0]})" in output
+        found = json.loads(runner.invoke(cli, [*told, "--json"]).output)
+        assert found["uncollected_ledgers"] == 1
+        output = runner.invoke(cli, arguments).output
+        assert "Until then, a deleted ledger counts as live" in output
+        runner.invoke(cli, ["cluster", "init", "--metadata", uri])
+        output = runner.invoke(cli, [*arguments, "--metadata", uri]).output
+        assert "not compared: the directory belongs to another cluster" in output

@@ -15,6 +15,7 @@ from quire.errors import (
     NoSuchNamespaceError,
     NoSuchStreamError,
     RecordTooLargeError,
+    RecoveryError,
     StreamClosedError,
     StreamConditionError,
     StreamEndedError,
@@ -31,6 +32,7 @@ from quire.streams.read.reader import StreamReader
 from quire.streams.read.records import Gap
 from quire.streams.write.segments import SegmentWriter
 from quire.streams.write.writer import StreamWriter
+from quire.streams.write.writer_task import GIVE_UP_S
 from tests.support.streams import Bench, run
 
 
@@ -197,6 +199,25 @@ def test_bookies_that_die_do_not_end_the_writer() -> None:
         assert [r.payload for r in await b.read("s")] == [b"%d" % k for k in range(sent)]
 
     run(scene, bookies=4)
+
+
+def test_an_append_without_a_quorum_fails_in_the_documented_time() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"1")
+        for name in ("bookie-0", "bookie-1"):
+            b.world.kill(name)
+        began_s = b.world.loop.time()
+        with pytest.raises(RecoveryError) as failed:
+            await writer.append(b"2")
+        assert GIVE_UP_S <= b.world.loop.time() - began_s < 100.0
+        message = str(failed.value.args[0])
+        assert message.startswith(f"stream s could not be written for {GIVE_UP_S:g} s: ledger ")
+        assert message.count("ledger ") == 1
+        for name in ("bookie-0", "bookie-1"):
+            await b.world.start(name)
+
+    run(scene)
 
 
 def test_the_end_of_a_stream() -> None:

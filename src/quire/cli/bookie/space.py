@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire._runtime.units import counted
-from quire.cli.bookie.identity import reading
+from quire._runtime.units import counted, some_of
+from quire.cli.bookie.identity import opened_metadata, reading
 from quire.cli.common.groups import EXIT_ERROR
-from quire.cli.common.options import json_option
+from quire.cli.common.options import json_option, optional_metadata_option, run_async
 from quire.cli.common.output import print_json
-from quire.errors import StorageError
+from quire.errors import QuireError, StorageError
 
 if TYPE_CHECKING:
     from quire.config import BookieConfig
-    from quire.storage.inspect.space_report import SpaceReport
+    from quire.storage.inspect.space_report import LedgerSpace, SpaceReport
 
 LEDGERS_SHOWN = 10
+METADATA_TIMEOUT_S = 20.0
+"""Seconds to wait for the metadata store, without which the report is still useful."""
 
 
 @click.group()
@@ -31,6 +34,10 @@ def explain() -> None:
 
 
 @explain.command()
+@optional_metadata_option(
+    "The metadata store of the bookie's cluster. With it, the report counts the ledgers that are "
+    "deleted there, but that the bookie still keeps."
+)
 @click.argument(
     "directories",
     metavar="DIRECTORY...",
@@ -57,7 +64,11 @@ def explain() -> None:
 )
 @json_option("Print one JSON object per directory.")
 def space(
-    directories: tuple[str, ...], count: int, settings: tuple[str, ...], as_json: bool
+    uri: str | None,
+    directories: tuple[str, ...],
+    count: int,
+    settings: tuple[str, ...],
+    as_json: bool,
 ) -> int:
     """Explain, for each segment of the log, what is live and why the rest is not freed yet.
 
@@ -81,10 +92,12 @@ def space(
             else:
                 click.echo(f"{directory}: {error}")
             continue
+        kept, why = run_async(_uncollected(uri, report)) if uri else (None, "")
         if as_json:
-            print_json(_described(report, count))
+            print_json(_described(report, count) | _as_json(kept))
         else:
             click.echo("\n" * (number > 0) + "\n".join(_lines(report, count)))
+            click.echo(_about_deletions(kept, why, config.gc_interval_s))
             if report.free_bytes < config.min_free_bytes:
                 least = _mb(config.min_free_bytes)
                 click.echo(
@@ -92,6 +105,47 @@ def space(
                     "is free: free space on the disk, or delete ledgers"
                 )
     return EXIT_ERROR if failed else 0
+
+
+async def _uncollected(uri: str, report: SpaceReport) -> tuple[list[LedgerSpace] | None, str]:
+    """Return the ledgers of the report that the metadata store does not have, the largest first.
+
+    Instead of a list, return None and the reason if the store cannot answer.
+    """
+    from quire.bookie.directories.identity import stored_cookie
+    from quire.storage.disk import RealDisk
+
+    try:
+        cookie = stored_cookie(RealDisk(report.path, read_only=True), uri)
+        async with asyncio.timeout(METADATA_TIMEOUT_S), opened_metadata(uri) as store:
+            if cookie is not None and cookie.instance_id != await store.instance_id():
+                return None, "the directory belongs to another cluster"
+            alive: set[int] = set()
+            async for span in store.list_ledgers(complete=True):
+                alive.update(span.ledger_ids)
+    except QuireError as error:
+        return None, str(error)
+    except TimeoutError:
+        return None, f"it did not answer within {METADATA_TIMEOUT_S:g} s"
+    except OSError as error:
+        return None, str(error)
+    return [one for one in report.ledgers if one.ledger_id not in alive], ""
+
+
+def _about_deletions(kept: list[LedgerSpace] | None, why: str, interval_s: float) -> str:
+    looks = f"The bookie looks for deleted ledgers every {interval_s:g} s (gc_interval_s)"
+    if kept is None:
+        asked = f"The metadata store was not compared: {why}" if why else (
+            "With --metadata, this command shows such ledgers"
+        )  # fmt: skip
+        return f"{looks}. Until then, a deleted ledger counts as live. {asked}"
+    if not kept:
+        return "All ledgers that count as live exist in the metadata store"
+    size, named = _mb(sum(one.live_bytes for one in kept)), [str(one.ledger_id) for one in kept]
+    return (
+        f"Deleted in the metadata store, but counted as live here: {counted(len(kept), 'ledger')} "
+        f"with {size} MB ({some_of(named)}). {looks}"
+    )
 
 
 def _look(directory: str, config: BookieConfig) -> SpaceReport:
@@ -102,6 +156,13 @@ def _look(directory: str, config: BookieConfig) -> SpaceReport:
     with reading(directory):
         disk = RealDisk(directory, read_only=True)
         return look(disk, storage_config(config, disk))
+
+
+def _as_json(kept: list[LedgerSpace] | None) -> dict[str, Any]:
+    if kept is None:
+        return {"uncollected_ledgers": None, "uncollected_bytes": None}
+    size = sum(one.live_bytes for one in kept)
+    return {"uncollected_ledgers": len(kept), "uncollected_bytes": size}
 
 
 def _described(report: SpaceReport, count: int) -> dict[str, Any]:

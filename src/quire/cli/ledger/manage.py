@@ -49,13 +49,18 @@ LOOKUPS_IN_FLIGHT = 64
     default=0,
     help="List only ledgers with this id or a higher one. [default: 0]",
 )
+@flag(
+    "--open",
+    "List only ledgers that are not closed. Each is being written, or lost its writer.",
+    "only_open",
+)
 @json_option("Print one JSON object per ledger, as `quire ledger show --json` does.")
 @asynchronous
-async def list_ledgers(uri: str, first: int, as_json: bool) -> int:
+async def list_ledgers(uri: str, first: int, only_open: bool, as_json: bool) -> int:
     """List the ids of all ledgers in ascending order, one per line.
 
-    With --json, a ledger whose metadata cannot be read is an object with `ledger_id` and `error`,
-    and the exit status is 1.
+    With --open or --json, the metadata of every ledger is read. If some cannot be read, the exit
+    status is 1. With --json, such a ledger is an object with `ledger_id` and `error`.
     """
 
     import quire
@@ -64,14 +69,19 @@ async def list_ledgers(uri: str, first: int, as_json: bool) -> int:
     unread = Unread()
     async with quire.connect(uri) as client:
         async for ids in pages(client.list_ledgers(first), LOOKUPS_IN_FLIGHT):
-            if not as_json:
+            if not as_json and not only_open:
                 sys.stdout.write("".join(f"{ledger_id}\n" for ledger_id in ids))
                 continue
             async with TaskGroup() as group:
                 tasks = [group.create_task(_described_in_list(client, one, unread)) for one in ids]
             for task in tasks:
-                if (described := task.result()) is not None:
+                described = task.result()
+                if described is None or (only_open and described.get("state") == "CLOSED"):
+                    continue
+                if as_json:
                     print_json(described)
+                elif "error" not in described:
+                    click.echo(described["ledger_id"])
         sys.stdout.flush()
     if unread:
         say(f"the metadata of {unread} cannot be read: {unread.why}")
@@ -238,7 +248,8 @@ async def recover(
     """Fence the writer of a ledger and close the ledger.
 
     The writer, if it is still alive, can no longer append. The closed ledger has every acknowledged
-    entry. A ledger that is closed already is not changed.
+    entry, and may have entries that were in flight when the writer stopped. A ledger that is closed
+    already is not changed.
     """
 
     async with (

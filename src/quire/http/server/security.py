@@ -20,7 +20,9 @@ import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from quire._runtime.limits import Limits, check_fields
 from quire._runtime.units import host_port
 from quire.config import TlsServerConfig
 from quire.errors import StartError, UsageError
@@ -42,7 +44,7 @@ class HttpOptions:
     """The address, the access rules and the limits of an HTTP server."""
 
     host: str = "127.0.0.1"
-    port: int = 0
+    port: Annotated[int, Limits(0, 65_535)] = 0
     """The port to listen on. 0 means any free port."""
     token: str = field(default="", repr=False)
     """The token that requests must send as `Authorization: Bearer TOKEN`. It may be empty only on
@@ -69,6 +71,9 @@ class HttpOptions:
     limit the server answers requests with status 503."""
     max_requests: int = 32
     """The number of requests that are handled at once."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, UsageError)
 
     @property
     def loopback(self) -> bool:

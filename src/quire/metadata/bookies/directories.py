@@ -87,8 +87,8 @@ class BookieDirectories:
         Raises:
             ValueError: The value is not a record of directories.
         """
-        value = json.loads(data)
         try:
+            value = json.loads(data)
             ids = {str(path): str(one) for path, one in value["directories"].items()}
             given_up = tuple(
                 GivenUp(
@@ -104,7 +104,7 @@ class BookieDirectories:
                 )
                 for name, one in value.get("marks", {}).items()
             }  # fmt: skip
-        except (AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a record of a bookie's directories: {error!r}") from None
         return cls(ids, given_up, marks)
 

@@ -48,7 +48,6 @@ from quire.replication.moves.recover import (
     JobProgress,
     MoveOptions,
     RecoverResult,
-    check_bookie,
     moves_of,
     not_known,
     take_out_of,
@@ -124,12 +123,10 @@ async def decommission(
     cookie = await job.cookie()
     order = await read_order(client.metadata, bookie)
     alive = await job.registered()
-    if order is None:  # otherwise the job was begun before
-        await check_bookie(client, bookie, even_if_alive=True)
     unread = Unread()
     moves = await moves_of(client, bookie, unread, password=options.password, progress=progress)
     if cookie is None and order is None and not alive and not moves:
-        raise not_known(bookie, len(unread))
+        raise await not_known(client, bookie, len(unread))
     if dry_run:
         return Decommissioned(with_unread(RecoverResult(bookie, True, tuple(moves)), unread), alive)
     await check_not_back(client.metadata)

@@ -18,7 +18,7 @@ from quire._runtime.suggest import did_you_mean
 from quire._runtime.tasks import each, pages
 from quire._runtime.units import counted
 from quire.client import Client
-from quire.errors import NoSuchKeyError, NoSuchLedgerError, QuireError, UsageError
+from quire.errors import NoSuchLedgerError, QuireError, UsageError
 from quire.metadata.ledgers.unreadable import UNREADABLE, Unread
 from quire.replication.autorecovery.settings import OPEN_GRACE_S, PARALLEL
 from quire.replication.budget import Budget
@@ -181,26 +181,26 @@ class RecoverResult:
 
 
 async def check_bookie(client: Client, bookie: str, even_if_alive: bool) -> None:
-    """Raise UsageError if the bookie is running, or as `check_known` does."""
-    bookies = await client.bookies()
-    if bookies.find(bookie) is not None:
-        if not even_if_alive:
-            raise UsageError(
-                f"bookie {bookie} is running, so none of its data is lost",
-                remedy="To empty it while it is running, use `quire bookie decommission`. If it "
-                "is not to return, stop it first",
-            )
-        return
-    await check_known(client, bookie)
+    """Raise UsageError if the bookie is running, unless `even_if_alive`."""
+    if not even_if_alive and (await client.bookies()).find(bookie) is not None:
+        raise UsageError(
+            f"bookie {bookie} is running, so none of its data is lost",
+            remedy="To empty it while it is running, use `quire bookie decommission`. If it is "
+            "not to return, stop it first",
+        )
 
 
 async def check_known(client: Client, bookie: str) -> None:
     """Raise UsageError if the id is not known and resembles a known one."""
-    bookies = await client.bookies()
-    cookies = await client.metadata.list_cookies()
-    known = sorted({*cookies, *bookies.writable, *bookies.readonly})
+    known = await _known(client)
     if bookie not in known and (hint := did_you_mean(bookie, known)):
         raise UsageError(f"bookie {bookie} is not known", remedy=hint)
+
+
+async def _known(client: Client) -> list[str]:
+    """Return the ids of the bookies that are registered or have a cookie, in order."""
+    bookies = await client.bookies()
+    return sorted({*await client.metadata.list_cookies(), *bookies.writable, *bookies.readonly})
 
 
 async def refuse_unknown(client: Client, bookie: str, unread: int) -> None:
@@ -209,20 +209,22 @@ async def refuse_unknown(client: Client, bookie: str, unread: int) -> None:
     The bookie is known if it is registered or has a cookie. `unread` is the number of ledgers whose
     metadata cannot be read, and which may name it. Raises MetadataError.
     """
-    if (await client.bookies()).find(bookie) is not None:
-        return
-    try:
-        await client.metadata.read_cookie(bookie)
-    except NoSuchKeyError:
-        raise not_known(bookie, unread) from None
+    if bookie not in await _known(client):
+        raise await not_known(client, bookie, unread)
 
 
-def not_known(bookie: str, unread: int) -> UsageError:
-    """Return the error for a bookie without a cookie that no ledger names."""
+async def not_known(client: Client, bookie: str, unread: int) -> UsageError:
+    """Return the error for a bookie without a cookie that no ledger names.
+
+    The check comes after the search of the ledgers, because a lost bookie whose cookie was deleted
+    may have an id that resembles the id of another bookie.
+    """
     but = f" (the metadata of {counted(unread, 'ledger')} cannot be read)" if unread else ""
     return UsageError(
         f"bookie {bookie} is not known: no ledger names it{but}, and it has no cookie",
-        remedy="`quire cluster bookies` lists the registered bookies",
+        remedy=did_you_mean(
+            bookie, await _known(client), "`quire cluster bookies` lists the registered bookies"
+        ),
     )
 
 

@@ -87,9 +87,7 @@ class StreamSettings:
     explicit_truncation: bool = False
     """Whether retention deletes only what was truncated explicitly."""
     bytes_max: int = 0
-    """The quota of a stream in bytes: appends are refused while the stream holds more. 0 means no
-    quota.
-    """
+    """The quota of a stream in bytes: an append that would exceed it is refused. 0 means none."""
     streams_max: int = 0
     """The quota of a namespace: the largest number of streams in it. 0 means no quota."""
 

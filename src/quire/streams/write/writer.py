@@ -121,8 +121,9 @@ class StreamWriter:
         """Append one record, and wait until it is acknowledged.
 
         On return the record is durable on an ack quorum. The call first waits while 16 MiB
-        (`BUFFERED_BYTES_MAX`) of this writer are unacknowledged. If it is cancelled after that, the
-        record may still become part of the stream.
+        (`BUFFERED_BYTES_MAX`) of this writer, or 64 MiB of all writers of the namespace, are
+        unacknowledged. If it is cancelled after that, the record may still become part of the
+        stream.
 
         Args:
             payload: The bytes of the record.

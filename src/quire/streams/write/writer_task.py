@@ -307,8 +307,10 @@ class WriterTask:
                 return await work()
             except FINAL:
                 raise
-            except QuireError:
+            except QuireError as error:
                 if not await retry.pause():
+                    what = f"stream {self.name} could not be written for {GIVE_UP_S:g} s"
+                    error.args = (f"{what}: {error.args[0]}", *error.args[1:])
                     raise
 
     async def _show(self, segment: SegmentWriter) -> bool:
