@@ -16,7 +16,7 @@ _BETWEEN = {
 
 
 _passed_over: set[str] = set()
-"""The names of modules that were seen and belong to one of these."""
+"""The names of modules that were seen and belong to a module in `_BETWEEN`."""
 
 
 class CallerLine(NamedTuple):

@@ -83,8 +83,8 @@ class HttpServerConfig:
     """The HTTP server that `quire http` and `quire ui` run."""
 
     address: str = "127.0.0.1:8080"
-    """HOST:PORT on which these commands listen (`--http`). Any other address than loopback needs a
-    token and TLS."""
+    """HOST:PORT on which `quire http` and `quire ui` listen (`--http`). Any other address
+    than loopback needs a token and TLS."""
     token_file: str | None = None
     """A file with the token that requests must contain (`--http-token-file`)."""
     bookies_token_file: str | None = None

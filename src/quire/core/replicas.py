@@ -35,7 +35,7 @@ class Kind(enum.StrEnum):
     """The kind of problem with entries at one bookie."""
 
     MISSING = "missing"
-    """The bookie says that it never had these entries, but it must have had them."""
+    """The bookie says that it never had the entries, but it must have had them."""
     SHORT = "short"
     """The bookie never got the entries and did not have to, because an ack quorum has them."""
     DAMAGED = "damaged"
@@ -43,7 +43,7 @@ class Kind(enum.StrEnum):
     DIFFERENT = "different"
     """The digest is right, but the other replicas have another content."""
     UNREACHABLE = "unreachable"
-    """The bookie did not answer, so nothing is known about these entries there."""
+    """The bookie did not answer, so nothing is known about the entries there."""
 
 
 @dataclass(frozen=True, slots=True)

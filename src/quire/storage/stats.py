@@ -77,7 +77,7 @@ class StorageStats:
     compactions: int
     """The number of completed compactions."""
     compactions_major: int
-    """The number of these that looked for segments below the major ratio."""
+    """The number of completed compactions that looked for segments below the major ratio."""
     compaction_copied_bytes: int
     """The bytes of frames that compactions have copied."""
     compaction_written_bytes: int

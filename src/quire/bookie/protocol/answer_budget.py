@@ -42,7 +42,7 @@ TURN_WAITS = 256
 """The number of requests that may begin to wait in one event-loop iteration. A connection that
 exceeds it is read again in a later iteration."""
 RESUMED_AT_ONCE = 8
-"""The number of these connections that are read again in one iteration."""
+"""The number of connections that exceeded `TURN_WAITS` and are read again in one iteration."""
 MAX_WAITING_REQUESTS = 1024
 """The number of requests of one connection that may wait for room. A connection with this many is
 not read."""

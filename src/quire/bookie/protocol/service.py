@@ -143,7 +143,7 @@ class Counters:
     add_bytes: int = 0
     add_batches: int = 0
     copies: int = 0
-    """The number of these entries that were replicated from other bookies."""
+    """The number of added entries that were replicated from other bookies."""
     adds_refused: int = 0
     reads: int = 0
     reads_from_disk: int = 0

@@ -62,7 +62,7 @@ class DatasetLedger:
     last: int
     rows: int
     bytes: int
-    """The number of payload bytes of these entries."""
+    """The number of payload bytes of the entries from `first` to `last`."""
 
     def __post_init__(self) -> None:
         if self.ledger_id < 0 or not 0 <= self.first <= self.last:

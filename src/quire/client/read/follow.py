@@ -49,7 +49,7 @@ READ_ATTEMPTS = 6
 """The number of attempts in a row to read an acknowledged entry, after which the reader gets the
 error."""
 READ_BACKOFF = Backoff(0.1)
-"""The pauses between these attempts."""
+"""The pauses between two attempts to read an acknowledged entry."""
 
 FeedKey = tuple[int, tuple[int, int], DigestType, bytes, TrustModel]
 """The ledger, its creation, its digest and password, and the trust model for bookies."""

@@ -27,7 +27,7 @@ _PORT_MAX = 65535
 _BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+")
 _RESERVED_ID = "readonly"
 _NO_NAMES = (".", "..")
-"""Ids that Java accepts although no node of ZooKeeper can have such a name."""
+"""Ids that Java accepts although no node of ZooKeeper can be named like that."""
 
 
 @dataclass(frozen=True, slots=True)

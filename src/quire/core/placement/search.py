@@ -36,7 +36,7 @@ class Rule:
     holds: Callable[[Window], bool]
     """Whether it holds, or can still hold if places (None) are open."""
     feasible: Callable[[Collection[Place]], bool] = lambda places: True
-    """Whether it can hold at all with these places. If not, there is no search."""
+    """Whether it can hold at all with the given places. If not, there is no search."""
     mends_nothing: bool = False
     """Whether quorums that violated it before a replacement may violate it afterwards."""
 

@@ -50,7 +50,7 @@ class Audit:
         self.entries = 0
         """The number of replicas of entries that were read and are good."""
         self.bytes = 0
-        """The bytes of payload of these replicas."""
+        """The bytes of payload of the replicas that were read and are good."""
         self.unread = Unread()
         """The ledgers that were not audited completely, because their metadata cannot be read."""
         self._bad: dict[Where, list[Bad]] = {}

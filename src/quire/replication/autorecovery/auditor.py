@@ -482,7 +482,7 @@ class LackingReplicas:
     silent: tuple[str, ...] = ()
     """The bookies that are registered and do not answer."""
     entries: int = 0
-    """The number of entries that are missing on these bookies together, if it was counted."""
+    """The number of entries that are missing on all of `bookies` together, if it was counted."""
 
 
 async def _opened(client: Client, ledger_id: int) -> OpenedLedger | None:

@@ -28,20 +28,20 @@ class AtRisk:
     ledgers: int = 0
     """The number of ledgers that were examined."""
     whole: bool = False
-    """Whether these were all ledgers. If not, the counts are lower bounds."""
+    """Whether all ledgers were examined. If not, the counts are lower bounds."""
     lacking: int = 0
     """The number of ledgers that lack copies: entries of them should have a copy on a bookie that
     is not registered."""
     last_copy: int = 0
-    """The number of these ledgers with entries of which only one of several copies is left."""
+    """The number of ledgers with entries of which only one of several copies is left."""
     unreadable: int = 0
-    """The number of these ledgers with entries of which no registered bookie has a copy."""
+    """The number of ledgers with entries of which no registered bookie has a copy."""
     by_group: Mapping[str, int] | None = None
-    """The number of these ledgers that lack a copy on a bookie of each group."""
+    """The number of ledgers that lack a copy on a bookie of a group, by group."""
     skipped: int = 0
     """The number of ledgers whose metadata cannot be read. Their risk is unknown."""
     skipped_first: tuple[tuple[int, str], ...] = ()
-    """Some of these ledgers, each with the reason."""
+    """Some of the ledgers whose metadata cannot be read, each with the reason."""
 
 
 async def at_risk(

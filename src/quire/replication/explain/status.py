@@ -145,7 +145,7 @@ class Overview:
     failing: int
     """The number of marked ledgers whose last repair attempt failed."""
     failures: tuple[WhyNot, ...] = ()
-    """The first of these ledgers."""
+    """The first of the failing ledgers."""
     placement: PlacementCheck | None = None
     """The last check of placement by a Quire auditor, or None if there was none."""
     waiting: AwaitedBookie | None = None
@@ -166,7 +166,7 @@ class MarkCount:
     marked: int = 0
     """The number of marked ledgers."""
     failing: int = 0
-    """The number of these whose last repair attempt failed."""
+    """The number of marked ledgers whose last repair attempt failed."""
     failures: tuple[WhyNot, ...] = ()
     """The first of the failing ledgers."""
     whole: bool = True

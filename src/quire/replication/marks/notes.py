@@ -51,7 +51,7 @@ class PlacementCheck:
     ledgers: int
     """The number of ledgers that were examined."""
     misplaced: int
-    """The number of these that violate the placement policy of the auditor."""
+    """The number of examined ledgers that violate the placement policy of the auditor."""
     first: tuple[int, ...]
     """Some of the misplaced ledgers."""
 

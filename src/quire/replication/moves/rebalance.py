@@ -76,7 +76,7 @@ class Rebalanced:
     unreadable: tuple[RemainingLedger, ...] = ()
     """Some of the ledgers whose metadata cannot be read. They are not moved."""
     unreadable_count: int = 0
-    """The number of these ledgers."""
+    """The number of ledgers whose metadata cannot be read."""
 
     def as_json(self, limit: int | None = None) -> dict[str, Any]:
         return {

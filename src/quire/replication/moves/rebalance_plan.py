@@ -29,8 +29,8 @@ MOVES_MAX = 100_000
 
 Ensemble = tuple[str, ...]
 Allowed = Callable[[Ensemble, int, int], bool]
-"""A function that says whether a ledger with a write quorum and an ack quorum may be on these
-bookies."""
+"""A function that says whether an ensemble is allowed for a ledger with a write quorum and an ack
+quorum."""
 
 
 def anywhere(ensemble: Ensemble, write_quorum: int, ack_quorum: int) -> bool:
@@ -69,7 +69,7 @@ class BookieContents:
     replicas: dict[str, list[tuple[int, int, int, int, int]]] = field(default_factory=dict)
     """A heap of the movable replicas of each bookie: (bytes, ledger, segment, index, entries)."""
     ensembles: dict[tuple[int, int], tuple[Ensemble, int, int]] = field(default_factory=dict)
-    """The ensembles of the segments of these replicas, with write quorum and ack quorum."""
+    """The ensembles of segments with movable replicas, with write quorum and ack quorum."""
 
     def add(self, ledger_id: int, metadata: LedgerMetadata) -> None:
         """Add one ledger.

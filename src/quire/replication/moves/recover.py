@@ -146,7 +146,7 @@ class RecoverResult:
     unreadable: tuple[RemainingLedger, ...] = ()
     """Some of the ledgers whose metadata cannot be read. They may name the bookie."""
     unreadable_count: int = 0
-    """The number of these ledgers."""
+    """The number of ledgers whose metadata cannot be read."""
 
     @property
     def complete(self) -> bool:

@@ -54,7 +54,7 @@ class AuditResult:
     entries: int
     """The number of replicas of entries that were read and are correct."""
     bytes: int
-    """The payload bytes of these replicas."""
+    """The payload bytes of the replicas that were read and are correct."""
     findings: tuple[Finding, ...]
     """The findings by ledger, bookie and entry, as they were before a repair."""
     repair: RepairResult | None = None

@@ -195,9 +195,9 @@ class StreamOffload:
     files: int
     """The number of files that this run has written."""
     size_bytes: int
-    """The size of these files in bytes."""
+    """The size in bytes of the files that this run has written."""
     ledger_bytes: int
-    """The bytes of one replica of these records in ledgers."""
+    """The bytes that the offloaded records take in ledgers, counted for one replica."""
     freed_ledgers: tuple[int, ...]
     """The ledgers that were deleted."""
     total_records: int

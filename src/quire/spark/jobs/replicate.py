@@ -84,13 +84,15 @@ class StreamReplica:
     entries: int = 0
     """The number of entries that were copied."""
     bytes: int = 0
-    """The payload bytes of these entries."""
+    """The payload bytes of the entries that were copied."""
     lag_records: int | None = None
-    """The records that are acknowledged in the source and not in the copy, or None if unknown."""
+    """The number of records that are acknowledged in the source and not in the copy, or None if it
+    is unknown."""
     lag_bytes: int | None = None
-    """The stored bytes of these records, or None if unknown."""
+    """The stored bytes of the records that the copy lacks, or None if unknown."""
     lag_seconds: float | None = None
-    """Seconds for which this run has known of the oldest of these records, or None if unknown."""
+    """Seconds since this run first saw the oldest record that the copy lacks, or None if it is
+    unknown."""
     error: str = ""
     """The reason why the stream was given up, or ""."""
 

@@ -30,9 +30,9 @@ class StreamLag:
     records: int
     """The number of records that are left for later triggers."""
     bytes: int
-    """The stored bytes of these records."""
+    """The stored bytes of the records that are left."""
     seconds: float | None
-    """How long the oldest of these records has been waiting, or None if that is unknown."""
+    """Seconds for which the oldest record that is left has been waiting, or None if unknown."""
 
 
 class LagListener(StreamingQueryListener):  # type: ignore[misc]

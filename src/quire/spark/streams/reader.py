@@ -58,7 +58,7 @@ FROM_METADATA = frozenset(("stream", "segment", "ledger", "sequence"))
 CATCH_UP_S = 20.0
 """Seconds that a task waits until bookies know that the entries the driver saw are acknowledged."""
 CATCH_UP_BACKOFF = Backoff(0.05)
-"""The pauses between these attempts."""
+"""The pauses between two questions to bookies during `CATCH_UP_S`."""
 INT64_MAX = 2**63 - 1
 
 TYPES: dict[str, DataType] = {

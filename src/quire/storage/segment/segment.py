@@ -61,7 +61,7 @@ class EntryLocation:
     count: int
     frame_size: int
     sizes: Sequence[int] | None
-    """The sizes of exactly these frames, if `frame_size` is 0."""
+    """The sizes of the `count` frames, if `frame_size` is 0."""
 
     @property
     def size_bytes(self) -> int:

@@ -89,7 +89,7 @@ class CopyCounts:
     segments: int = 0
     entries: int = 0
     size_bytes: int = 0
-    """The number of payload bytes of these entries."""
+    """The number of payload bytes of the copied entries."""
 
 
 @dataclass(slots=True)

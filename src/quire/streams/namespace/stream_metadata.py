@@ -43,7 +43,7 @@ NO_LEDGER = b""
 LOST_REPLY_ATTEMPTS = 10
 """The number of attempts to learn the outcome of a transaction whose reply was lost."""
 LOST_REPLY_BACKOFF = Backoff(0.1, 2.0)
-"""The pauses between these attempts."""
+"""The pauses between two attempts to learn the outcome of a transaction."""
 CREATE_ATTEMPTS = 5
 """The number of attempts to create a stream while another one with its name is deleted."""
 LIST_ATTEMPTS = 20

@@ -44,7 +44,7 @@ MISSING_LOOKS = 3
 Its segment may have been truncated a moment ago.
 """
 MISSING_DELAY_S = 0.2
-"""Seconds between two of these attempts."""
+"""Seconds between two reads of the list of segments because of a missing ledger."""
 
 
 class StreamReader:

@@ -23,7 +23,7 @@ logger = logging.getLogger("quire.streams")
 
 DELETE_ATTEMPTS = 6
 DELETE_BACKOFF = Backoff(0.1)
-"""The pauses between these attempts."""
+"""The pauses between two attempts to delete an unused ledger."""
 BACKWARD_ENTRIES = 8
 """The number of entries to read at a time in the search for the last record of a segment."""
 

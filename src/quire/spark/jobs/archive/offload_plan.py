@@ -24,11 +24,11 @@ class OffloadStep:
 
     parts: tuple[SegmentPart, ...]
     behind: DLSN
-    """The position after these segments."""
+    """The position after the segments of `parts`."""
     sequence: int | None
     """The number of records of the stream before that position, if it is known."""
     ledger_id: int
-    """The ledger of the last of these segments."""
+    """The ledger of the last segment of `parts`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class SegmentPart:
     first: int
     last: int
     size_bytes: int = 0
-    """The approximate size of these entries."""
+    """The approximate size of the entries from `first` to `last`."""
 
     def as_json(self) -> list[Any]:
         """Return the form in a piece."""
