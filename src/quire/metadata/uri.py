@@ -89,7 +89,7 @@ def _parse_sqlite(uri: str, rest: str) -> MetadataURI:
         )
     path = rest[1:]
     if not path or path.endswith("/") or "\0" in path:
-        raise MetadataURIError(f"{uri!r} names no file")
+        raise MetadataURIError(f"{uri!r} names no file", remedy="Add the path of the file")
     return MetadataURI(uri, Driver.SQLITE, path=path)
 
 
@@ -115,7 +115,10 @@ def _parse_zookeeper(uri: str, scheme: str, rest: str) -> MetadataURI:
             remedy="End it with /ledgers, or with the root of the cluster, without a final '/'",
         )
     if parts[0] in _RESERVED_ROOTS:
-        raise MetadataURIError(f"{uri!r} has a ledgers root below /{parts[0]}, which is reserved")
+        raise MetadataURIError(
+            f"{uri!r} has a ledgers root below /{parts[0]}, which is reserved",
+            remedy="Use another root, such as /ledgers",
+        )
     return MetadataURI(
         uri, Driver.ZOOKEEPER, servers=servers, root=root, factory=layout.FACTORIES.get(manager)
     )

@@ -132,7 +132,10 @@ async def check_directories(
     instance_id = await metadata.instance_id()
     paths = [one.disk.path for one in found]
     if len(set(paths)) < len(paths):
-        raise StartError("one data directory is named twice")
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise StartError(
+            f"the data directory {twice} is named twice", remedy="Name each directory once"
+        )
     if known is None:
         await _begin(found, metadata, bookie_id, instance_id, random_bytes, now_ms)
         return CheckedDirectories(instance_id)

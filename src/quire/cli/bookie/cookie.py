@@ -416,7 +416,9 @@ async def _create_where_missing(
         assert made is not None
         if made.bookie_id != bookie:
             raise CookieError(
-                f"{disk.path} belongs to bookie {made.bookie_id}, not {bookie}; nothing was changed"
+                f"{disk.path} belongs to bookie {made.bookie_id}, not {bookie}; nothing was "
+                "changed",
+                remedy="Name the bookie that the directory belongs to, or another directory",
             )
         await _check_instance(store, made, disk.path, force)
         await _create_in_cluster(store, made, dry_run)
@@ -573,7 +575,8 @@ async def _cookie_there(
         )
     if wanted and one.bookie_id != wanted:
         raise CookieError(
-            f"{disk.path} belongs to bookie {one.bookie_id}, not {wanted}; nothing was changed"
+            f"{disk.path} belongs to bookie {one.bookie_id}, not {wanted}; nothing was changed",
+            remedy="Name the bookie that the directory belongs to, or another directory",
         )
     await _check_instance(store, one, disk.path, force)
     left = len(split_directories(one.ledger_dirs)) - directories
@@ -615,7 +618,10 @@ def _read_given(file: str, bookie: str) -> Cookie:
     except CookieError as error:
         raise CookieError(f"{file}: {error}") from None
     if bookie and given.bookie_id != bookie:
-        raise CookieError(f"{file} is the cookie of bookie {given.bookie_id}, not of {bookie}")
+        raise CookieError(
+            f"{file} is the cookie of bookie {given.bookie_id}, not of {bookie}",
+            remedy="Give the file with the cookie of the bookie",
+        )
     return given
 
 
