@@ -21,7 +21,7 @@ import quire
 from quire._runtime.clock import SystemClock
 from quire.bookie.background.damage import DamageReports
 from quire.bookie.background.over_replicated import OverReplicated
-from quire.bookie.directories.lost import KnownBookie
+from quire.bookie.directories.lost_directory import KnownBookie
 from quire.bookie.directories.replacement import DirectoryRemoval
 from quire.codec.metadata.cookie import Cookie, encode
 from quire.errors import UnreadableMetadataError, UsageError
