@@ -381,8 +381,8 @@ class BookieConfig(CheckedSettings):
     """Seconds between two searches for ledgers that were deleted in the metadata store. A smaller
     value frees space sooner and lists the ledgers of the cluster more often."""
     gc_full_interval_s: PositiveSeconds = 30.0
-    """Seconds between two such searches while the disk is full. If `gc_interval_s` is smaller, it
-    applies."""
+    """Seconds between two searches for deleted ledgers while the disk is full. If `gc_interval_s`
+    is smaller, it applies."""
     compact_minor_ratio: Share = 0.2
     """The share of live bytes below which a minor compaction rewrites a segment. A larger value
     frees more space and copies more bytes. 0: no minor compactions."""

@@ -307,6 +307,39 @@ def test_commands(secured: Secured, tmp_path: Path) -> None:
     run("ledger", "read", ledger).fails(2, "require --tls-ca")
 
 
+async def test_autorecovery_in_a_bookies_process_uses_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client did not see QUIRE_TLS_CA, so nothing was repaired after --tls-only."""
+    authority = Authority(tmp_path)
+    own = authority.issue("bookie")
+    monkeypatch.setenv("QUIRE_TLS_CA", authority.ca)
+    arguments = [
+        "--tls-cert", own.certificate, "--tls-key", own.private_key, "--tls-only",
+        "--set", "session_timeout_s=2", "--autorecovery", "--set-autorecovery", "poll_s=0.2",
+    ]  # fmt: skip
+    with LocalCluster(3, tmp_path / "cluster", bookie_args=arguments) as cluster:
+        tls = config(TlsClientConfig(authority.ca))
+        async with quire.connect(cluster.uri, config=tls) as client:
+            ledger = await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
+            await ledger.append(b"one")
+            await ledger.close()
+            lost = cluster.bookies[0]
+            if lost.id not in await members(client, ledger.ledger_id):
+                lost = cluster.bookies[1]
+            lost.kill()
+            async with asyncio.timeout(TIMEOUT_S):
+                while lost.id in await members(client, ledger.ledger_id):
+                    await asyncio.sleep(0.1)
+            reader = await client.open_ledger(ledger.ledger_id)
+            assert [entry.payload async for entry in reader.read(0, 0)] == [b"one"]
+
+
+async def members(client: quire.Client, ledger_id: int) -> set[str]:
+    ledger = await client.ledger_metadata(ledger_id)
+    return {bookie for segment in ledger.segments for bookie in segment.ensemble}
+
+
 def test_a_bookie_that_cannot_use_its_files_does_not_start(
     secured: Secured, tmp_path: Path
 ) -> None:

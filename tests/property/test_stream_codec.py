@@ -394,7 +394,7 @@ def test_bindings_round_trip(binding: NamespaceBinding) -> None:
 def test_any_text_as_a_binding(text: str) -> None:
     for decode in (
         lambda data: NamespaceBinding.from_bytes(b"1\nBKDL\n" + data, "h:1"),
-        AccessRights.from_bytes,
+        lambda data: AccessRights.from_bytes(data, "/s"),
         lambda data: NamespaceURI.parse("distributedlog://" + data.decode()),
     ):
         try:

@@ -26,8 +26,9 @@ COUNTED = {
     "add_batches": "The number of batches in which the accepted entries arrived",
     "copies": "The number of accepted entries that were replicated from other bookies; the "
     "histograms do not include them",
-    "adds_refused": "The number of sequences of adds that were refused because the ledger is "
-    "fenced, the bookie is read-only, or the key is wrong",
+    "adds_refused": "The number of times adds of a ledger were refused because the ledger is "
+    "fenced, the bookie is read-only, or the key is wrong; consecutive adds that arrive together "
+    "count once",
     "reads": "The number of read requests",
     "read_bytes": "The bytes of entries that were read",
     "reads_from_disk": "The number of read requests that waited for the disk",
@@ -74,7 +75,8 @@ NOW = {
     "segment_bytes": "The bytes of all segment files, including preallocated space",
     "sealed_bytes": "The bytes of the files of sealed segments",
     "live_bytes": "The bytes of entries of ledgers that are not deleted",
-    "runs_in_memory": "The number of index runs of segments that are not sealed",
+    "runs_in_memory": "The number of runs (entries of one ledger that are adjacent in the log) in "
+    "the index of segments that are not sealed",
     "queued_bytes": "The bytes of entries that were received and are not durable yet",
     "segments_to_seal": "The number of segments that wait to be sealed",
     "compaction_reserve_bytes": "The bytes that are preallocated for the next compaction",
@@ -144,8 +146,8 @@ def _limits(bookie: Bookie) -> Iterator[Metric]:
          "received yet; max_answer_bytes limits them", answers.held_bytes),
         ("waiting_requests", "The number of reads that wait because of max_answer_bytes or "
          "max_unsent_bytes", answers.requests_waiting),
-        ("waiting_connections", "The number of connections with reads that wait because of these "
-         "limits", answers.accounts_waiting),
+        ("waiting_connections", "The number of connections with reads that wait because of "
+         "max_answer_bytes or max_unsent_bytes", answers.accounts_waiting),
         ("partial_bytes", "The bytes of requests that have not arrived completely; "
          "max_partial_bytes limits them", limits.partial_bytes),
         ("connections_without_request", "The number of connections that have not completed a "
@@ -180,14 +182,15 @@ def _damage(bookie: Bookie) -> Iterator[Metric]:
     if reports is None:
         return
     yield counter("quire_bookie_damage_marked_total",
-                  "The number of ledgers that were marked because entries here are damaged or "
-                  "lost.",
+                  "The number of ledgers that were marked for repair because entries on this "
+                  "bookie are damaged or lost.",
                   reports.marked)  # fmt: skip
     yield counter("quire_bookie_metadata_unreadable_total",
-                  "The number of times the metadata of such a ledger could not be read.",
+                  "The number of times the metadata of a ledger with damaged or lost entries "
+                  "could not be read.",
                   reports.unreadable)  # fmt: skip
     yield counter("quire_bookie_losses_healed_total",
-                  "The number of times everything that the log had lost was restored.",
+                  "The number of times all entries that the log had lost were restored.",
                   reports.losses_repaired)  # fmt: skip
     yield gauge("quire_bookie_ledgers_not_whole",
                 "The number of ledgers that lacked entries in the last check after a loss, or for "
@@ -220,8 +223,8 @@ def _collection(bookie: Bookie, now_s: float) -> Iterator[Metric]:
                    "1 if this bookie deleted nothing for this reason at its last check; "
                    "otherwise 0.", "reason", reasons)  # fmt: skip
     yield gauge("quire_bookie_metadata_mark_age_seconds",
-                "Seconds since the metadata store accepted this bookie's newest mark; NaN before "
-                "the first one.",
+                "Seconds since this bookie last stored the mark that shows whether the metadata "
+                "store went back in time; NaN before the first one.",
                 math.nan if guard.raised_s is None
                 else max(now_s - guard.raised_s, 0.0))  # fmt: skip
 

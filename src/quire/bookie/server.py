@@ -557,7 +557,10 @@ class Bookie:
                 f"port {where} is in use",
                 remedy="Choose another port with --port, or stop the process that uses it",
             )
-        return StartError(f"cannot listen on {where}: {error.strerror}")
+        return StartError(
+            f"cannot listen on {where}: {error.strerror}",
+            remedy="Check --bind (or --advertise) and --port",
+        )
 
     def _repeat(self, period_s: float, work: Callable[[], Awaitable[object]]) -> None:
         async def run() -> None:

@@ -494,7 +494,7 @@ class LedgerClient:
             raise
         except TimeoutError:
             raise BookieTimeoutError(
-                f"bookie {bookie_id} did not answer within {limit:g} s"
+                f"bookie {bookie_id} did not answer a query within {limit:g} s"
             ) from None
 
     def suspects(self) -> list[UnhealthyBookie]:

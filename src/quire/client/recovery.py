@@ -155,7 +155,8 @@ class LedgerRecovery:
                 f"ledger {self.ledger_id} was not recovered within "
                 f"{self._config.recovery_timeout_s:g} s",
                 ledger_id=self.ledger_id,
-                remedy="Nothing is lost; open it again",
+                remedy="Nothing is lost, but the ledger may already be fenced or closed. Open it "
+                "again",
             ) from error
 
     async def _run(self) -> Versioned[LedgerMetadata]:

@@ -179,7 +179,7 @@ class LedgerDirectories(StoreEvents):
                 place.store.expect(path, expected)
 
     def positions(self) -> dict[str, LogPosition]:
-        """Return the log position of each directory that was read, by its path."""
+        """Return the end of the durable log of each directory that was read, by its path."""
         found: dict[str, LogPosition] = {}
         for place in self._places:
             if place.read:

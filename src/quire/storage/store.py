@@ -153,7 +153,10 @@ class LedgerStore(StoreEvents):
         self._expected = expected
 
     def positions(self) -> dict[str, LogPosition]:
-        """Return the position of the log, by the path of the directory. Call `recover` first."""
+        """Return the end of the durable log, by the path of the data directory.
+
+        Call `recover` first.
+        """
         current = self._appender.current
         assert current is not None
         newest = max(current.number, self._preallocated.prepared_number)

@@ -329,6 +329,20 @@ def test_tls_of_a_client_comes_from_the_file(file: Any, tmp_path: Path) -> None:
     assert seen[1].tls == TlsClientConfig(verify_host_name=False)
 
 
+def test_tls_of_a_client_of_a_server_comes_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The --tls-* options of `quire bookie start` belong to its server, not to its clients."""
+    from quire.cli.common.tls import client_config
+
+    for name in ("CA", "CERT", "KEY"):
+        monkeypatch.setenv(f"QUIRE_TLS_{name}", name.lower())
+    seen: list[ClientConfig] = []
+    probe = click.Command("probe", callback=lambda: seen.append(client_config()))
+    probe.main([], standalone_mode=False)
+    assert seen[0].tls == TlsClientConfig("ca", "cert", "key")
+
+
 # -- the pages --------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""docs/reference/pipelines.md lists the options of every job, and no others."""
+"""docs/reference/pipelines.md lists the arguments and options of every job, and no others."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "pipelines.m
 JOBS = {path[1]: command for path, command in ALL.items() if path[0] == "pipeline" and path[1:]}
 
 
-def options_of(title: str) -> set[str]:
-    """Return the options in the first column of the tables of a section."""
+def section(title: str) -> str:
     text = PAGE.read_text(encoding="utf-8")
     found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     assert found, f"the page has no section {title!r}"
-    rows = re.findall(r"^\| ([^|]*--[^|]*) \|", found[1], re.MULTILINE)
+    return found[1]
+
+
+def options_of(title: str) -> set[str]:
+    """Return the options in the first column of the tables of a section."""
+    rows = re.findall(r"^\| ([^|]*--[^|]*) \|", section(title), re.MULTILINE)
     return {name for row in rows for name in re.findall(r"`(-[\w-]+)`", row)}
 
 
@@ -33,3 +37,13 @@ def test_the_page_lists_every_option(job: str) -> None:
     } - {"-h", "--help"}
     listed = options_of(job) | options_of("Options of all jobs")
     assert listed == known
+
+
+@pytest.mark.parametrize("job", sorted(JOBS))
+def test_the_page_lists_every_argument(job: str) -> None:
+    known = {
+        argument.make_metavar(click.Context(JOBS[job])).strip("[].")
+        for argument in JOBS[job].params
+        if isinstance(argument, click.Argument)
+    }
+    assert set(re.findall(r"^\| `([A-Z]+)(?:\.\.\.)?` \|", section(job), re.MULTILINE)) == known

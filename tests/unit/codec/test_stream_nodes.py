@@ -185,10 +185,10 @@ def test_the_uri_of_a_namespace() -> None:
 
 
 def test_access_rights_that_are_refused() -> None:
-    assert AccessRights.from_bytes(b"") == AccessRights()
+    assert AccessRights.from_bytes(b"", "/s") == AccessRights()
     for data in (b"\xff", b"[]", b'{"1":{"tf":"x"}}', b"{ }"):
-        with pytest.raises(MetadataError, match="access rights"):
-            AccessRights.from_bytes(data)
+        with pytest.raises(MetadataError, match="the access rights of /s are damaged"):
+            AccessRights.from_bytes(data, "/s")
 
 
 @pytest.mark.parametrize(

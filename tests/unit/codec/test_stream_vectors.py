@@ -366,7 +366,7 @@ def test_access_rights(name: str) -> None:
     denied = {
         re.sub("([A-Z])", r"_\1", key).lower(): value for key, value in vector["inputs"].items()
     }
-    assert AccessRights.from_bytes(data_of(vector)) == AccessRights(**denied)
+    assert AccessRights.from_bytes(data_of(vector), "/s") == AccessRights(**denied)
 
 
 @pytest.mark.parametrize("name", named(r"znode\..*"))
@@ -461,7 +461,7 @@ def check_node(path: str, node: Mapping[str, Any]) -> bool:
     elif data.startswith(b"1\nBKDL"):
         assert NamespaceBinding.from_bytes(data, "x:1").to_bytes() == data
     elif "/.acl/" in path:
-        assert AccessRights.from_bytes(data) == AccessRights(deny_write=True)
+        assert AccessRights.from_bytes(data, "/s") == AccessRights(deny_write=True)
     elif path.endswith("<default>/version"):
         assert data == b"\xff\xff\xff\xff"
     else:

@@ -35,6 +35,8 @@ from quire.replication.autorecovery.settings import AutorecoveryStats
 from tests.support.bookies.bookie import memory_metadata, running_bookie
 
 DOCS = Path(__file__).parents[3] / "docs" / "reference"
+HANGS = re.compile(r"\b(such|these|those|here|above|former|latter|respectively)\b", re.IGNORECASE)
+"""Words that refer to the help of another metric."""
 DIRECTORY = re.compile(r"bookie_ledger_dir_\w+_usage")
 
 
@@ -54,6 +56,8 @@ def check(name: str, mark: str, rows: list[str]) -> None:
 
 
 def metric_rows(metrics: list[Metric]) -> list[str]:
+    for one in metrics:
+        assert not HANGS.search(one.help), f"the help of {one.name} is read alone: {one.help}"
     rows = ["| name | type | meaning |", "|---|---|---|"]
     for one in metrics:
         name = DIRECTORY.sub("bookie_ledger_dir_PATH_usage", one.name)

@@ -12,7 +12,7 @@ from quire.client import Client
 from quire.client.datasets.format import DatasetLedger
 from quire.codec.distributedlog.name import StreamPaths
 from quire.codec.distributedlog.segment import StreamSegment
-from quire.errors import LedgerOwnedError, NoSuchLedgerError
+from quire.errors import LedgerOwnedError, MetadataError, NoSuchLedgerError
 from quire.http.server.error_responses import error_body, status_of
 from quire.metadata.tree import Create, Put
 from quire.streams import Namespace
@@ -225,3 +225,9 @@ async def test_the_record_of_one_owner_is_read_once_for_all_its_ledgers(client: 
     claims = await find_claims(client, ids)
     assert all(len(found) == 1 for found in claims.values())
     assert read == [StreamPaths(NAMESPACE, "orders").segments]
+
+
+async def test_a_damaged_binding_is_named(client: Client) -> None:
+    await client.metadata.tree.commit(Create("/bound", b"1\nBKDL\nnonsense"))
+    with pytest.raises(MetadataError, match=r"namespace /bound cannot be opened.*the node /bound"):
+        await open_namespace(client, "/bound")

@@ -170,7 +170,8 @@ class Counters:
 class ServiceTimes:
     """Seconds from the receipt of a request's chunk until its answer was handed to the connection.
 
-    Reads that are answered at once are counted once for each chunk.
+    The histograms of adds count entries, the others count requests. Reads that do not wait for the
+    disk are timed once for each chunk, and each of them counts with that time.
     """
 
     def __init__(self) -> None:

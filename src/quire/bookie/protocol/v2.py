@@ -164,7 +164,7 @@ class RequestsV2:
         at: int,
         size: int,
     ) -> None:
-        """Take adds whose ledgers alternate."""
+        """Accept or refuse adds whose ledgers alternate. The arguments are those of `_take`."""
         refused = self._batcher.take_each(word & 0xFFFF, key, ledgers, entries, lacs, size)
         start = 0
         for row, code in refused:
@@ -176,7 +176,18 @@ class RequestsV2:
     def _take(
         self, word: int, key: bytes, ledger: int, entries: Sequence[int], at: int, size: int
     ) -> None:
-        """Accept or refuse ascending entries of one ledger, whose frames begin at `at`."""
+        """Accept or refuse adds of one ledger with ascending entry ids.
+
+        A refusal is queued as the answer to all of them.
+
+        Args:
+            word: The header word of each frame, with the flags of the adds.
+            key: The ledger's master key, which each add contains.
+            ledger: The id of the ledger.
+            entries: The entry ids.
+            at: The offset of the first frame in the chunk.
+            size: The bytes of each frame.
+        """
         stop = at + len(entries) * size
         last_lac = stop - size + LAC_AT
         lac = int.from_bytes(self._view[last_lac : last_lac + 8], "big", signed=True)

@@ -106,7 +106,10 @@ async def read(streams: Namespace, name: str, load: Load) -> RoundResult:
 
 
 async def tail(streams: Namespace, load: Load, count: int) -> RoundResult:
-    """Measure the delivery of `load.entries` single records of a stream to `count` readers."""
+    """Measure the latency from the append of a record to its delivery to each tailing reader.
+
+    `load.entries` records are appended one by one, and `count` readers follow the stream.
+    """
     writer = await streams.open_writer("tail", create=True)
     await writer.append(b"")
     await asyncio.sleep(0.5)

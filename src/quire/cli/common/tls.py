@@ -154,8 +154,24 @@ tls_options: Callable[[Command], Command] = composed(
 )
 
 
+@click.command()
+@tls_options
+def _variables() -> None:
+    """Accept the TLS options of a client, only to read their environment variables."""
+
+
+def _given(context: click.Context) -> dict[str, Any]:
+    """Return the TLS options of the command's client.
+
+    The --tls-* options of `quire bookie start` belong to the bookie's server. Its clients (for
+    autorecovery and HTTP) use the environment variables.
+    """
+    given: dict[str, Any] | None = context.meta.get(_CLIENT)
+    return _variables.make_context("", []).meta[_CLIENT] if given is None else given
+
+
 def client_config(**limits: Any) -> ClientConfig:
-    """Return the client configuration of the current command, with its options applied.
+    """Return the client configuration of the current command, with its TLS options applied.
 
     `limits` overrides fields of the configuration.
     """
@@ -163,7 +179,7 @@ def client_config(**limits: Any) -> ClientConfig:
     from quire.configuration.layers import GivenValue, options_layer
 
     context = click.get_current_context()
-    given = context.meta.get(_CLIENT, {})
+    given = _given(context)
     authorities = given.get("tls_ca")
     if (placement := wanted_placement(context)) is not None:
         limits["placement"] = placement

@@ -153,7 +153,7 @@ def _count(number: int, what: str) -> str:
 @click.command()
 @job_options
 @namespace_option
-@name_argument()
+@name_argument("name", "STREAM")
 @click.option(
     "--directory",
     required=True,

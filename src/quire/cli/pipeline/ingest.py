@@ -150,9 +150,9 @@ def ingest(
 ) -> None:
     """Append the rows of files and tables to streams.
 
-    Each row becomes one record: one of its columns, or all columns as a JSON object. All rows of a
-    run become visible at once. Files that have not changed since an earlier run are not appended
-    again, except with --again.
+    Each row becomes one record: one of its columns, or all columns as a JSON object. The rows of a
+    run become visible in each stream at once. Several streams do not change together. Files that
+    have not changed since an earlier run are not appended again, except with --again.
     """
     if (table is None) == (not paths):
         raise click.UsageError("give either PATH... or --table NAME")

@@ -184,8 +184,7 @@ def around_bookie(
     import quire
     from quire.http.server.run import serve_bookie
 
-    # The client only reads and runs jobs of an operator. Its TLS settings are those of the
-    # environment, because the TLS options of this command are those of the bookie's server.
+    # The client only reads and runs jobs of an operator.
     config = client_config()
     return lambda bookie: serve_bookie(
         bookie, options, uri, config, quire.__version__, log, autorecovery=autorecovery

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import socket
 import sys
@@ -64,7 +65,7 @@ def zookeeper(directory: str, port: int, host: str) -> int:
 
 
 def _check_port(host: str, port: int) -> None:
-    """Raise StartError if the port is in use, which Java would report only as a stack trace."""
+    """Raise StartError if the port cannot be used, which Java reports only as a stack trace."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -73,7 +74,9 @@ def _check_port(host: str, port: int) -> None:
         except OSError as error:
             raise StartError(
                 f"cannot listen on {host_port(host, port)}: {error.strerror}",
-                remedy="Choose another port with --port, or stop the process that uses this one",
+                remedy="Choose another port with --port, or stop the process that uses this one"
+                if error.errno == errno.EADDRINUSE
+                else "Check --host and --port",
             ) from None
 
 

@@ -85,8 +85,8 @@ async def meta_format(shell: Shell, silent: bool, force: bool, dry_run: bool) ->
                 return 0
             if silent and not force:
                 raise click.UsageError(
-                    f"{uri} has the cluster {found}; nothing was changed. To destroy it, give "
-                    "-force with -nonInteractive"
+                    f"{uri} already holds the cluster {found}. Nothing was changed. To destroy it, "
+                    "use -nonInteractive together with -force"
                 )
             question = f"Destroy all metadata of the cluster {found} at {uri}?"
             if not silent and not agreed(question, without="-n -f"):

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 STDIN = 0
 PIECE_RECORDS = 1_024
-"""The number of records that are appended together. After a failure, it is known for each such
-group, not for each record, whether it was acknowledged."""
+"""The number of records that are appended together. After a failure, it is known for each group of
+this size, not for each record, whether it was acknowledged."""
 OUTSTANDING_RECORDS_MAX = 65_536
 """The largest number of unacknowledged records. The writer limits only their bytes, which short
 lines do not reach."""

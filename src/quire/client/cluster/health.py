@@ -47,15 +47,16 @@ class Misbehaviour(enum.StrEnum):
     BAD_DIGEST = "bad-digest"
     """The bytes of an entry do not match its digest."""
     WRONG_ENTRY = "wrong-entry"
-    """The entry is valid, but it is not the one that was asked for, or the other replicas out-vote
-    it."""
+    """The digest is valid, but the entry is another one than the client asked for, or most other
+    replicas have another content."""
     MISSING = "missing"
     """The bookie repeatedly denies an entry of a closed ledger that another replica has.
 
     It may never have had the entry.
     """
     DROPPED = "dropped"
-    """As `MISSING`, but every member of the ensemble has acknowledged the entry."""
+    """The bookie denies an entry of a closed ledger, although every member of the entry's write set
+    has acknowledged it."""
     STALE_LAC = "stale-lac"
     """The bookie proved a LAC that is lower than one that it proved before for the same ledger."""
 

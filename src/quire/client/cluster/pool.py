@@ -206,7 +206,7 @@ class BookiePool:
             raise
         except TimeoutError:
             raise BookieTimeoutError(
-                f"bookie {bookie_id} did not answer within {limit:g} s"
+                f"bookie {bookie_id} did not report its free space within {limit:g} s"
             ) from None
 
     # -- channels -----------------------------------------------------------------------------

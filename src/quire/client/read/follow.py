@@ -341,7 +341,10 @@ class LedgerFollower:
                 await self._more(feed)
 
     async def wait(self, feed: Feed) -> None:
-        """Wait until the first entry may be delivered, or until the ledger is closed before it."""
+        """Wait until this follower's next entry may be delivered.
+
+        Return as well if the ledger is closed before that entry.
+        """
         self._feed = feed
         while self._upcoming > self._look(feed) and not self._view.closed:
             await self._more(feed)

@@ -73,9 +73,9 @@ POLLS_MAX = 2
 """The number of bookies that one tail asks at the same time."""
 PROOF_ENTRY_BYTES_MAX = 16 * 1024
 AHEAD_BYTES_MAX = 512 * KIB
-"""The largest answer to a batch read that reads ahead. A bookie gives such an answer within one
-event-loop iteration, because it has the end of a ledger in memory. Larger reads go to its threads.
-"""
+"""The largest answer to a batch read that reads ahead. A bookie sends an answer of this size within
+one event-loop iteration, because it has the end of a ledger in memory. Larger reads go to its
+threads."""
 ASK_BACKOFF = Backoff(0.01, 0.25)
 """The pauses before the bookies of an ensemble are asked again if none of them had an answer."""
 EMPTY_BACKOFF = Backoff(0.01, 0.05)

@@ -85,7 +85,7 @@ class FencingToken:
 
 @dataclass(frozen=True, slots=True)
 class CreationTime:
-    """The time at which the following records were appended, up to the next such item."""
+    """The time at which the following records were appended, up to the next `CreationTime`."""
 
     time_ms: int
 

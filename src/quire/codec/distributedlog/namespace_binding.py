@@ -192,8 +192,12 @@ class AccessRights:
     deny_release: bool = False
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> AccessRights:
-        """Decode the data of an access node.
+    def from_bytes(cls, data: bytes, stream: str) -> AccessRights:
+        """Decode the data of the access node of a stream.
+
+        Args:
+            data: The data of the node.
+            stream: The path of the stream, for the error.
 
         Raises:
             MetadataError: The data is damaged.
@@ -203,5 +207,5 @@ class AccessRights:
         try:
             fields = read_struct(data.decode(), dict.fromkeys(range(1, 6), BOOL))
         except ValueError as error:
-            raise MetadataError(f"the access rights of a stream are damaged: {error}") from None
+            raise MetadataError(f"the access rights of {stream} are damaged: {error}") from None
         return cls(*(bool(fields.get(number, 0)) for number in range(1, 6)))

@@ -111,7 +111,9 @@ def _legacy(bookie_id: str) -> BookieServiceInfo:
     port = rest.partition(":")[0]
     if not host or not colon or not port.isdecimal() or not int(port) <= _PORT_MAX:
         raise MetadataError(
-            f"bookie {bookie_id} registered no address, and its id is not of the form host:port"
+            f"bookie {bookie_id} cannot be reached: its registration has no address, and its id is "
+            "not of the form host:port",
+            remedy="Start the bookie with --advertise HOST, or give it an id of the form host:port",
         )
     return BookieServiceInfo((Endpoint(bookie_id, host, int(port)),))
 

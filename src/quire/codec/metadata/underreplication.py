@@ -171,7 +171,7 @@ def is_group(name: str) -> bool:
 
 
 def ledger_of(groups: Sequence[str]) -> int | None:
-    """Return the ledger id in four groups of digits, or None if they are not such groups."""
+    """Return the ledger id in four groups of digits, or None if the names are not four groups."""
     if len(groups) != 4 or not all(map(is_group, groups)):
         return None
     ledger_id = int("".join(groups), 16)

@@ -186,7 +186,7 @@ def cluster_metrics(view: ClusterState) -> Iterable[Metric]:
     ):
         yield gauge(
             f"quire_cluster_ledgers_{name}",
-            f"The number of ledgers {text}, among those counted so far.",
+            f"The number of ledgers {text}, among the ledgers counted so far.",
             value,
         )
     lost = view.lost or LostLedgers()
@@ -203,8 +203,8 @@ def cluster_metrics(view: ClusterState) -> Iterable[Metric]:
                 lost.unreadable_count)  # fmt: skip
     skipped = view.autorecovery.get("unreadable")
     yield gauge("quire_cluster_ledgers_skipped",
-                "The number of ledgers whose metadata or mark the auditor's last pass could not "
-                "read.",
+                "The number of ledgers whose metadata or repair mark the auditor's last pass could "
+                "not read.",
                 skipped["ledgers"] if skipped is not None else 0)  # fmt: skip
     yield gauge("quire_cluster_garbage_collection_off",
                 "1 if an operator has switched garbage collection off for the cluster; otherwise "
@@ -212,7 +212,7 @@ def cluster_metrics(view: ClusterState) -> Iterable[Metric]:
                 float(bool(view.collection.off)))  # fmt: skip
     yield gauge("quire_cluster_garbage_collection_refusing",
                 "The number of bookies that collect nothing because the metadata store went back "
-                "in time, or because their mark in it cannot be read.",
+                "in time, or because the mark that shows this cannot be read.",
                 len(view.collection.refusing) + len(view.collection.unreadable))  # fmt: skip
     yield gauge("quire_cluster_ledgers_marked", "The number of ledgers that are marked for repair.",
                 view.autorecovery["marked"])  # fmt: skip

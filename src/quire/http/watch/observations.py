@@ -132,7 +132,7 @@ class LedgerRisks(BackgroundObservation):
     def __init__(self, monotonic: Callable[[], float], wait_s: float = LOOK_WAIT_S) -> None:
         super().__init__(monotonic, RISKS_INTERVAL_S, wait_s)
         self.found: AtRisk | None = None
-        """As far as it was counted, or None if nothing was."""
+        """The ledgers at risk that were counted so far, or None if none were counted yet."""
         self._of: tuple[frozenset[str], frozenset[str]] | None = None
 
     async def of(

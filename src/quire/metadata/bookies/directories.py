@@ -54,8 +54,8 @@ class LogMark:
     end_group: int = 0
     """The number of the group that follows the last synced one."""
     lost: str = ""
-    """The reason why the directory counts as lost, until it was started as such; "" if it does
-    not."""
+    """The reason why the directory counts as lost, or "". The bookie clears it once it has been
+    started with the directory counted as lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,10 @@ class RecoveryAdds:
 
     @property
     def failed(self) -> bool:
-        """Whether the bookie failed. Then entries that were written to it may not be durable."""
+        """Whether the bookie failed at any time.
+
+        If it did, no entry that was written to it counts as durable.
+        """
         return self._failure is not None
 
     async def __aenter__(self) -> RecoveryAdds:

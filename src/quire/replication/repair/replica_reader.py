@@ -344,7 +344,7 @@ class ReplicaReader:
             raise
         except TimeoutError:
             raise BookieTimeoutError(
-                f"bookie {self.bookie} did not answer within {limit:g} s"
+                f"bookie {self.bookie} did not answer a read of a replica within {limit:g} s"
             ) from None
         finally:
             timer.cancel()

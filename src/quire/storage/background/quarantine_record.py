@@ -125,11 +125,14 @@ def decode_record(data: bytes, number: int) -> SegmentDamage:
     """
     head, _, body = data.rstrip(b"\n").partition(b"\n")
     if head != b"crc: %08x" % crc32c(body):
-        raise FormatError("a quarantine record does not match its checksum")
+        raise FormatError(f"the quarantine record of segment {number} has a wrong checksum")
     try:
         found = json.loads(body)
         if (found["format"], found["segment"]) != (FORMAT, number):
-            raise FormatError("a quarantine record is of another format or segment")
+            raise FormatError(
+                f"the quarantine record of segment {number} is for another segment or has another "
+                "format"
+            )
         return SegmentDamage(
             number,
             int(found["found_ms"]),
@@ -145,7 +148,9 @@ def decode_record(data: bytes, number: int) -> SegmentDamage:
             bool(found["more"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"a quarantine record cannot be decoded: {error}") from None
+        raise FormatError(
+            f"the quarantine record of segment {number} cannot be decoded: {error}"
+        ) from None
 
 
 def stored_records(disk: Disk) -> Iterator[tuple[int, SegmentDamage | None]]:

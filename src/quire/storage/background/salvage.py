@@ -177,7 +177,7 @@ def _add_runs(
 
 
 def is_original_deletion(record: StateRecord) -> bool:
-    """Return whether a record deletes a ledger and is not a copy of such a record.
+    """Return whether a record deletes a ledger and is not a copy of an earlier deletion record.
 
     A copy removes nothing in its own segment.
     """

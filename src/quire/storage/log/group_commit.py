@@ -47,9 +47,10 @@ class WrittenGroup:
 
 
 class StorageTimes:
-    """Histograms of the log's latencies. Each group is observed once, however many entries it has.
+    """Histograms of the log's latencies. Each group is timed once.
 
-    Patient batches wait on purpose, so they are left out of the figures for entries.
+    `queued`, `written` and `synced` count groups. `added` and `answered` count entries. Patient
+    batches wait on purpose, so `queued`, `added` and `answered` leave them out.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -64,7 +65,8 @@ class StorageTimes:
         """Seconds from the receipt of the oldest entry of a group until the group was durable.
         Every entry of the group counts with this time."""
         self.answered = Histogram()
-        """Seconds as in `added`, but until all entries of the group were answered."""
+        """Seconds from the receipt of the oldest entry of a group until all entries were answered.
+        Every entry of the group counts with this time."""
 
     def on_written(self, group: WrittenGroup) -> None:
         """Observe a group after its batches have been completed."""

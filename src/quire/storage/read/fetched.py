@@ -80,8 +80,8 @@ class FetchedExtent(NamedTuple):
     """An extent of a segment's file that a thread has read."""
 
     data: Buffer
-    """The bytes: fewer at the end of the file, and none if the disk failed. Such data fails every
-    check."""
+    """The bytes: fewer at the end of the file, and none if the disk failed. Data that is too short
+    fails every check."""
     checksums: list[int] | None = None
     """The checksums of the blocks, if they were asked for; see `checksums_of`."""
     waited: bool = False

@@ -24,6 +24,7 @@ from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import (
     ArgumentTypeError,
     ClientClosedError,
+    MetadataError,
     MetadataURIError,
     NoSuchKeyError,
     NoSuchNamespaceError,
@@ -762,8 +763,9 @@ async def _check_binding(client: Client, path: str) -> bool:
     """
     parts = path.split("/")
     for depth in range(len(parts), 1, -1):
+        key = "/".join(parts[:depth])
         try:
-            node = await client.metadata.tree.read("/".join(parts[:depth]))
+            node = await client.metadata.tree.read(key)
         except NoSuchKeyError:
             continue
         if node.value.startswith(BINDING_PREFIX):
@@ -771,7 +773,13 @@ async def _check_binding(client: Client, path: str) -> bool:
     else:
         return False
     where = parse_uri(client.metadata.uri)
-    binding = NamespaceBinding.from_bytes(node.value, ",".join(where.servers))
+    try:
+        binding = NamespaceBinding.from_bytes(node.value, ",".join(where.servers))
+    except MetadataError as error:
+        raise MetadataError(
+            f"namespace {path} cannot be opened: {error}",
+            remedy=f"Look at the node {key} in the metadata store, or restore it from a backup",
+        ) from None
     if binding.federated:
         raise UsageError(
             f"namespace {path} is federated: its streams are spread over several namespaces, which "

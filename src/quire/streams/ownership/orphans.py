@@ -64,7 +64,10 @@ class StreamOrphan:
 
 @dataclass(frozen=True, slots=True)
 class RemainingOrphan:
-    """An orphan that was not deleted."""
+    """A ledger that `delete_orphans` did not delete, and the reason.
+
+    It may be no orphan: a stream may name it now.
+    """
 
     orphan: StreamOrphan
     why: str
@@ -85,7 +88,16 @@ class OrphanReport:
 async def find_orphans(
     client: Client, older_than_s: float = OLDER_THAN_S, *, first: int = 0
 ) -> list[StreamOrphan]:
-    """Return the orphans that `look_for_orphans` finds, and log the skipped items as a warning."""
+    """Return the ledgers that were created for streams and that no stream names any more.
+
+    Nothing is deleted. The ledgers and streams that could not be read are logged as a warning:
+    `look_for_orphans` returns them.
+
+    Args:
+        client: The client.
+        older_than_s: Seconds. Younger ledgers are not returned.
+        first: Ledgers with smaller ids are ignored.
+    """
     found = await look_for_orphans(client, older_than_s, first=first)
     log_skipped(logger, "the search for orphans of streams", found.skipped)
     return found.orphans
@@ -94,10 +106,11 @@ async def find_orphans(
 async def look_for_orphans(
     client: Client, older_than_s: float = OLDER_THAN_S, *, first: int = 0
 ) -> OrphanReport:
-    """Find the ledgers from `first` on that were created for streams and that nothing names.
+    """Find the ledgers that were created for streams and that no stream names any more.
 
-    Only ledgers older than `older_than_s` seconds count. The search reads the metadata of every
-    ledger, and the segments of all streams twice. Nothing is changed. Cancel-safe.
+    Ledgers with ids below `first`, and ledgers younger than `older_than_s` seconds, are ignored.
+    The search reads the metadata of every ledger, and the segments of all streams twice. Nothing is
+    changed. Cancel-safe.
 
     A ledger or a stream that cannot be read is skipped. Such a stream could name any ledger that
     was created below the same first part of its path, so none of these counts as an orphan.

@@ -117,10 +117,10 @@ def check_same_stream(
             and segment.ledger_id != manifest.ledger_id
         ):
             raise UsageError(
-                f"the directory holds the history of another stream {stream}, whose segment "
-                f"{segment.lssn} was in ledger {manifest.ledger_id} and not in "
-                f"{segment.ledger_id}",
-                remedy="Use another directory",
+                f"the directory holds the history of a former stream that was also named {stream}: "
+                f"its segment {segment.lssn} was in ledger {manifest.ledger_id}, and that of the "
+                f"present stream is in ledger {segment.ledger_id}",
+                remedy="Use another directory for the present stream",
             )
 
 
