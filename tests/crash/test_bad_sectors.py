@@ -11,7 +11,7 @@ import pytest
 
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.errors import DamagedError, StorageError
-from quire.storage.read.outcomes import NoEntry, NoLedger
+from quire.storage.read.read_exceptions import NoEntry, NoLedger
 from quire.storage.recovery.index_cache import CACHE_NAME
 from quire.storage.recovery.scan import UNREADABLE_BLOCKS_MAX
 from quire.storage.segment.segment import segment_name

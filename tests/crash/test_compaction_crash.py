@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.storage.read.outcomes import NoEntry, NoLedger
+from quire.storage.read.read_exceptions import NoEntry, NoLedger
 from quire.storage.segment.segment import SPARE_NAME
 from quire_simulator.machine.disk import PowerLossError, SimDisk
 from tests.support.storage.storage import SMALL, StoreOnDisk, sim_disk

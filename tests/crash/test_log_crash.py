@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from quire.errors import StorageError
-from quire.storage.read.outcomes import NoEntry, NoLedger
+from quire.storage.read.read_exceptions import NoEntry, NoLedger
 from quire_simulator.machine.disk import PowerLossError, SimDisk, SimFile
 from tests.support.storage.storage import StoreOnDisk, sim_disk
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from quire.errors import DiskFullError, StorageError
-from quire.storage.read.outcomes import NoEntry
+from quire.storage.read.read_exceptions import NoEntry
 from quire.storage.segment.batch import LogBatch
 from tests.support.storage.directories import DirectoriesOnDisks
 from tests.support.storage.storage import SMALL, key_of, make_batch, make_entry, run

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 )
 
 from quire.errors import DiskFullError, StorageError
-from quire.storage.read.outcomes import NoEntry, NoLedger
+from quire.storage.read.read_exceptions import NoEntry, NoLedger
 from quire.storage.segment import sealed_rows
 from quire.storage.segment.batch import LogBatch
 from quire.storage.segment.segment import LedgerInfo

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quire.codec.distributedlog.binding import AccessRights, NamespaceBinding, NamespaceURI
 from quire.codec.distributedlog.compression import Compression
 from quire.codec.distributedlog.control_record import (
     MAX_ID_BYTES,
@@ -29,6 +28,11 @@ from quire.codec.distributedlog.envelope import wrap
 from quire.codec.distributedlog.limits import MAX_POSITION, MAX_USER_TXID, StreamFormatError
 from quire.codec.distributedlog.lock import LockMember, lock_member_prefix
 from quire.codec.distributedlog.name import is_reserved, stream_name
+from quire.codec.distributedlog.namespace_binding import (
+    AccessRights,
+    NamespaceBinding,
+    NamespaceURI,
+)
 from quire.codec.distributedlog.record import (
     HEAD_BYTES,
     RecordFlag,

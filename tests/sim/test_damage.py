@@ -18,7 +18,7 @@ from quire.storage.background.quarantine import Quarantine
 from quire.storage.background.quarantine_record import SUFFIX
 from quire.storage.background.salvage import Newer
 from quire.storage.background.scrub import Findings
-from quire.storage.read.outcomes import NoEntry
+from quire.storage.read.read_exceptions import NoEntry
 from quire.storage.read.reader import Reader
 from quire.storage.segment.segment import LOG_DIRECTORY, LogSegment
 from quire_simulator import simulate

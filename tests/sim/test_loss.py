@@ -17,7 +17,7 @@ from quire.errors import LedgerFencedError
 from quire.replication.autorecovery.worker import ReplicationWorker
 from quire.storage.background.sealer import Sealer
 from quire.storage.directory import read_identity
-from quire.storage.read.outcomes import NoEntry, NoLedger
+from quire.storage.read.read_exceptions import NoEntry, NoLedger
 from quire.storage.recovery.scan import read_segment_header, scan_groups
 from quire.storage.segment.segment import segment_name
 from quire_simulator.machine.disk import SimDisk

@@ -21,7 +21,7 @@ import quire
 from quire._runtime.clock import SystemClock
 from quire.bookie.background.damage import DamageReports
 from quire.bookie.background.over_replicated import OverReplicated
-from quire.bookie.directories.lost import KnownBookie
+from quire.bookie.directories.lost_directory import KnownBookie
 from quire.bookie.directories.replacement import DirectoryRemoval
 from quire.codec.metadata.cookie import Cookie, encode
 from quire.errors import UnreadableMetadataError, UsageError
@@ -694,6 +694,7 @@ NAMES_ONLY = {
     "bookie/background/garbage.py unnamed_ledgers": "a listed ledger is alive, readable or not",
     "blocking/client.py Client.list_ledgers": "ids",
     "http/views/bookie_list.py bookie_facts": "names of cookies",
+    "cli/bookie/space.py _uncollected": "ids",
     "replication/autorecovery/auditor.py Auditor._prepare": "names of cookies",
     "replication/autorecovery/election.py Election._votes": "names; values are read one by one",
     "replication/marks/locks.py ReplicationLocks.strays": "names",

@@ -15,7 +15,7 @@ from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import META, EntryCodec
 from quire.codec.wire.v2 import Buffer
 from quire.errors import NoSuchLedgerError, StorageError
-from quire.storage.read.outcomes import NoEntry
+from quire.storage.read.read_exceptions import NoEntry
 from quire.storage.segment.batch import LogBatch
 from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import World

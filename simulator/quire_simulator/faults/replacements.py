@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from quire.bookie.directories.lost import content_of
+from quire.bookie.directories.lost_directory import content_of
 from quire.bookie.directories.replacement import find_replacement
 from quire.errors import QuireError, StorageError
 from quire.metadata.interface import MetadataStore

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from quire.bookie.directories.lost import content_of, known_bookie
+from quire.bookie.directories.lost_directory import content_of, known_bookie
 from quire.bookie.directories.replacement import find_removal
 from quire.errors import QuireError, UsageError
 from quire.metadata.interface import MetadataStore

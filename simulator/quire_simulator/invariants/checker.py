@@ -14,7 +14,7 @@ from quire.bookie.server import Bookie
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.wire.v2 import Buffer
 from quire.errors import NoSuchLedgerError, StorageError
-from quire.storage.read.outcomes import NoEntry, NoLedger
+from quire.storage.read.read_exceptions import NoEntry, NoLedger
 from quire_simulator.invariants.history import PAYLOAD_MAX_BYTES, HistoryRecord, RunHistory, payload
 from quire_simulator.invariants.ledger import (
     LEDGER_INVARIANTS,

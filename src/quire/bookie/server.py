@@ -27,8 +27,8 @@ from quire.bookie.background.damage import DamageReports
 from quire.bookie.background.garbage import MassDeletionCheck, collect_garbage, unnamed_ledgers
 from quire.bookie.background.orders import Orders, forget_predecessor
 from quire.bookie.background.over_replicated import OverReplicated
+from quire.bookie.directories.cookie_directories import FoundDirectory, check_directories, look_at
 from quire.bookie.directories.identity import remembered_id
-from quire.bookie.directories.listed import FoundDirectory, check_directories, look_at
 from quire.bookie.directories.opening import open_store
 from quire.bookie.directories.rollback import Rollbacks
 from quire.bookie.options import check_config

@@ -4,6 +4,6 @@ from quire._runtime.former_names import moved
 
 __getattr__, __dir__ = moved(
     __name__,
-    {"BlockingDatasets": "quire.blocking.old:datasets"},
+    {"BlockingDatasets": "quire.blocking.former_names:datasets"},
     "client.datasets of a quire.blocking client",
 )

@@ -60,8 +60,8 @@ DATA_SOURCE_NOT_FOUND unless they first call
 `spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)`.
 """
 
+from quire.spark.package_shipping import package_zip, ship
 from quire.spark.session import configure, lag_listener, local_session, register, sweep_orphans
-from quire.spark.ship import package_zip, ship
 
 __all__ = [
     "configure",

@@ -59,7 +59,7 @@ from quire.spark.streams.query import lag
 from quire.spark.streams.view import StreamView
 from quire.streams import DLSN, Namespace
 from quire.streams.namespace.namespace import open_namespace
-from quire.streams.namespace.walk import namespaces
+from quire.streams.namespace.tree_search import namespaces
 from quire.streams.read.statistics import SegmentStatistics, segment_statistics
 
 LEDGERS_PER_TASK = 20_000

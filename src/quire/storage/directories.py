@@ -23,7 +23,7 @@ from quire.errors import StorageError, UsageError
 from quire.storage.background.suspension import Suspension
 from quire.storage.interfaces import BlockingReader, Disk, Worker
 from quire.storage.log.appender import Done
-from quire.storage.read.outcomes import NoLedger
+from quire.storage.read.read_exceptions import NoLedger
 from quire.storage.read.reader import DEFAULT_OVERHEAD_BYTES
 from quire.storage.recovery.early_reads import EarlyReads
 from quire.storage.recovery.incarnation import ExpectedLog, LogPosition

@@ -32,9 +32,9 @@ from quire.storage.log.page_cache import LogPageCache
 from quire.storage.log.preallocation import PreallocatedSegments
 from quire.storage.read.cache import ByteCache, SegmentFiles
 from quire.storage.read.cold_reads import ColdReads
-from quire.storage.read.outcomes import NoLedger
 from quire.storage.read.read_ahead import ReadAhead
 from quire.storage.read.read_budget import ReadBudget
+from quire.storage.read.read_exceptions import NoLedger
 from quire.storage.read.reader import DEFAULT_OVERHEAD_BYTES, Reader
 from quire.storage.recovery.early_reads import EarlyReads
 from quire.storage.recovery.incarnation import ExpectedLog, LogPosition

@@ -5,7 +5,7 @@ from quire._runtime.former_names import moved
 __getattr__, __dir__ = moved(
     __name__,
     {
-        "Namespace": "quire.blocking.old:Namespace",
+        "Namespace": "quire.blocking.former_names:Namespace",
         **{
             name: f"quire.blocking:{name}"
             for name in ("Producer", "StreamReader", "StreamWriter", "Subscription")

@@ -5,7 +5,7 @@ from quire._runtime.former_names import moved
 __getattr__, __dir__ = moved(
     __name__,
     {
-        "BlockingObjects": "quire.blocking.old:objects",
+        "BlockingObjects": "quire.blocking.former_names:objects",
         "BlockingObjectReader": "quire.blocking:ObjectReader",
         "ReadableFile": "quire.blocking.handles:ReadableFile",
     },

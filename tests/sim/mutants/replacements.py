@@ -6,9 +6,8 @@ import pytest
 
 from quire.bookie.background import complete_ledger
 from quire.bookie.background.damage import DamageReports
-from quire.bookie.directories import identity
-from quire.bookie.directories import listed as directories
-from quire.bookie.directories import lost as lost_directory
+from quire.bookie.directories import cookie_directories as directories
+from quire.bookie.directories import identity, lost_directory
 from quire.bookie.directories import replacement as disk_replacement
 from quire.storage import directory
 from quire.storage.directories import LedgerDirectories

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.bookie.directories import lost as lost_directory
+from quire.bookie.directories import lost_directory
 from quire.bookie.directories import replacement as disk_replacement
 from tests.sim.mutants.mutant import edit, mutant
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from quire.bookie.directories.lost import content_of
+from quire.bookie.directories.lost_directory import content_of
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.world.world import World
 

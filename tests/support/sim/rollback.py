@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from quire.codec.wire.v2 import Code
 from quire.errors import QuireError
-from quire.storage.read.outcomes import NoEntry, NoLedger
+from quire.storage.read.read_exceptions import NoEntry, NoLedger
 from quire_simulator.world.world import BOOKIE_CONFIG, World
 from tests.support.sim.loss import heal
 from tests.support.waiting import until

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.errors import DamagedError, QuireError
-from quire.storage.read.outcomes import NoEntry, NoLedger
+from quire.storage.read.read_exceptions import NoEntry, NoLedger
 from quire_simulator.machine.disk import SimDisk
 from tests.support.storage.promises import PromisingStore
 from tests.support.storage.storage import key_of

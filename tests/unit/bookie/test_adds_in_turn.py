@@ -21,7 +21,7 @@ from quire.codec.wire.v2 import RESPONSE, Code, Flag, add_request
 from quire.config import BookieConfig
 from quire.errors import UsageError
 from quire.net.network import AsyncioNetwork
-from quire.storage.read.outcomes import NoEntry, NoLedger
+from quire.storage.read.read_exceptions import NoEntry, NoLedger
 from quire.storage.segment.batch import LogBatch, Run, runs_of
 from quire.storage.segment.segment import SegmentState
 from quire_simulator.machine.disk import SimDisk

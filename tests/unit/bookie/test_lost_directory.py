@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from quire.bookie.directories.identity import COOKIE_FILE
-from quire.bookie.directories.lost import known_bookie, replace_directory
+from quire.bookie.directories.lost_directory import known_bookie, replace_directory
 from quire.cli.main import cli
 from quire.codec.metadata.cookie import Cookie, encode
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire._runtime.retry import Backoff
-from quire.client import swap
+from quire.client import compare_and_swap
 from quire.client.datasets import datasets
 from quire.client.datasets import format as dataset_format
 from quire.client.datasets.datasets import JOB_KEY, OWNER_KEY, DatasetLedger, Datasets
@@ -256,7 +256,7 @@ class LostAnswers:
 async def test_an_unknown_outcome_is_asked_for_again(
     bench: Bench, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(swap, "UNKNOWN_BACKOFF", Backoff(0.0))
+    monkeypatch.setattr(compare_and_swap, "UNKNOWN_BACKOFF", Backoff(0.0))
     a, b = await bench.some(2)
     await bench.datasets.publish("d", [a])
     lossy = Datasets(MemoryStore(bench.cluster, hook=LostAnswers(1, after)))
@@ -277,11 +277,11 @@ async def test_without_a_key_an_unknown_outcome_is_reported(bench: Bench) -> Non
 async def test_a_store_that_stays_away_is_reported(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(swap, "UNKNOWN_BACKOFF", Backoff(0.0))
+    monkeypatch.setattr(compare_and_swap, "UNKNOWN_BACKOFF", Backoff(0.0))
     lossy = LostAnswers(1_000, False)
     with pytest.raises(MetadataUnavailableError):
         await Datasets(MemoryStore(bench.cluster, hook=lossy)).publish("d", [], txn="t")
-    assert lossy.losses == 1_000 - swap.UNKNOWN_ATTEMPTS_MAX
+    assert lossy.losses == 1_000 - compare_and_swap.UNKNOWN_ATTEMPTS_MAX
 
 
 # -- drop -------------------------------------------------------------------------------------

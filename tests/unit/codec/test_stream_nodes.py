@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from quire.codec.distributedlog.binding import AccessRights, NamespaceBinding, NamespaceURI
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.lock import NO_NUMBER, LockMember, lock_member_prefix
 from quire.codec.distributedlog.name import decode_number, stream_name
+from quire.codec.distributedlog.namespace_binding import (
+    AccessRights,
+    NamespaceBinding,
+    NamespaceURI,
+)
 from quire.codec.distributedlog.segment import StreamSegment, Truncation, parse_segment_name
 from quire.errors import MetadataError, MetadataURIError, UsageError
 

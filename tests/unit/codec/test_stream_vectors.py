@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from quire.codec.distributedlog import dlsn as positions
-from quire.codec.distributedlog.binding import AccessRights, NamespaceBinding, NamespaceURI
 from quire.codec.distributedlog.compression import Compression
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.envelope import wrap
@@ -25,6 +24,11 @@ from quire.codec.distributedlog.limits import (
 )
 from quire.codec.distributedlog.lock import LockMember, lock_member_prefix
 from quire.codec.distributedlog.name import StreamPaths, decode_number, is_reserved, stream_name
+from quire.codec.distributedlog.namespace_binding import (
+    AccessRights,
+    NamespaceBinding,
+    NamespaceURI,
+)
 from quire.codec.distributedlog.record import (
     CONTROL_PAYLOAD,
     END_OF_STREAM_PAYLOAD,

@@ -26,6 +26,7 @@ from quire.core.placement import (
     weighed,
 )
 from quire.core.placement.choice import mix
+from quire.core.placement.descriptions import situation
 from quire.core.placement.tables import (
     parse_groups,
     parse_lines,
@@ -33,7 +34,6 @@ from quire.core.placement.tables import (
     read_groups,
     with_location,
 )
-from quire.core.placement.words import situation
 from quire.errors import UsageError
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "metadata.json").read_text())

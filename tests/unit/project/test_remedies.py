@@ -51,12 +51,12 @@ LOOK_FIRST = {
     "bookie/directories/identity.py:check_identity": "the cookie is written again",
     "bookie/directories/identity.py:create_identity": "another directory, or a new cookie",
     "bookie/directories/identity.py:check_current": "the right directory is put back",
-    "bookie/directories/listed.py:_check_new": "an empty directory is used",
-    "bookie/directories/lost.py:check_lost": "the bookie starts with it",
-    "bookie/directories/lost.py:check_successor": "an empty directory is used",
+    "bookie/directories/cookie_directories.py:_check_new": "an empty directory is used",
+    "bookie/directories/lost_directory.py:check_lost": "the bookie starts with it",
+    "bookie/directories/lost_directory.py:check_successor": "an empty directory is used",
     "cli/bookie/cookie.py:_cookie_there": "all directories are named",
-    "bookie/directories/listed.py:_without": "an empty directory replaces it; copies come back; "
-    "`disk remove` refuses while a ledger needs it",
+    "bookie/directories/cookie_directories.py:_without": "an empty directory replaces it; "
+    "copies come back; `disk remove` refuses while a ledger needs it",
     "cli/bookie/cookie.py:_check_instance": "the right store is named, or restored",
     "errors.py:DiskFullError": "what takes the space is looked at",
     "metadata/zookeeper/values.py:Values._remove_remedy": "whose the node is, is looked at",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quire.errors import DamagedError
-from quire.storage.read.outcomes import NoEntry, NoLedger, WouldBlock
+from quire.storage.read.read_exceptions import NoEntry, NoLedger, WouldBlock
 from quire.storage.segment.batch import LogBatch, Run
 from quire.storage.segment.segment import segment_name
 from quire.storage.worker import InlineReader

@@ -12,7 +12,7 @@ from quire.storage.background.collector import READ_AGAIN_MS, Collector
 from quire.storage.background.compactor import Compaction
 from quire.storage.background.suspension import NOTE_NAME, Suspension, read_note
 from quire.storage.inspect.space_report import look
-from quire.storage.read.outcomes import NoEntry, NoLedger, WouldBlock
+from quire.storage.read.read_exceptions import NoEntry, NoLedger, WouldBlock
 from quire.storage.recovery.index_cache import CACHE_NAME
 from quire.storage.segment.segment import LOG_DIRECTORY, SPARE_NAME, segment_name
 from tests.support.storage.compaction import opened

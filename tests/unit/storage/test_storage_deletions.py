@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from quire.errors import UsageError
-from quire.storage.read.outcomes import NoLedger
+from quire.storage.read.read_exceptions import NoLedger
 from quire.storage.recovery.scan import scan_groups
 from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS
 from quire.storage.segment.segment import SegmentState, segment_name

@@ -11,7 +11,7 @@ from quire.storage.background.quarantine_record import record_name
 from quire.storage.background.scrub import SegmentScrub
 from quire.storage.background.scrubber import target_of
 from quire.storage.directories import LedgerDirectories
-from quire.storage.read.outcomes import NoEntry
+from quire.storage.read.read_exceptions import NoEntry
 from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
 from tests.support.storage.scrubbed_store import ON_SUSPICION, Box, filled, look
 from tests.support.storage.storage import check, lacks, mixed, sealed

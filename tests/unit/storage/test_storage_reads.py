@@ -20,7 +20,7 @@ from quire.storage.background import sealer
 from quire.storage.read import cold_reads, read_ahead
 from quire.storage.read import gather_read as gathering
 from quire.storage.read.gather_read import GATHERED_BYTES
-from quire.storage.read.outcomes import NoEntry, NoLedger, WouldBlock
+from quire.storage.read.read_exceptions import NoEntry, NoLedger, WouldBlock
 from quire.storage.read.reader import SCATTERED_BYTES, SLICE_BYTES
 from quire.storage.segment.segment import SegmentState, segment_name
 from quire.storage.worker import InlineReader, ThreadReader

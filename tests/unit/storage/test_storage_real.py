@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.storage.read.outcomes import WouldBlock
+from quire.storage.read.read_exceptions import WouldBlock
 from tests.support.storage.storage import make_entry
 from tests.support.storage.storage_program import CONFIG, FENCED, LEDGERS, Opened, payload_of
 

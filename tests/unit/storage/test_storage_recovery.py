@@ -10,7 +10,7 @@ import pytest
 from quire.codec.log.group import GROUP_HEADER_BYTES, GROUP_MAGIC
 from quire.errors import DamagedError, StorageError
 from quire.storage.inspect.space_report import look
-from quire.storage.read.outcomes import NoEntry
+from quire.storage.read.read_exceptions import NoEntry
 from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.segment.segment import segment_name
 from quire_simulator.machine.disk import SimDisk

@@ -8,7 +8,7 @@ import pytest
 
 from quire.errors import DiskFullError, StorageError, UsageError
 from quire.storage.config import StorageConfig
-from quire.storage.read.outcomes import NoEntry, NoLedger
+from quire.storage.read.read_exceptions import NoEntry, NoLedger
 from quire.storage.segment.batch import Run
 from quire.storage.segment.segment import segment_name
 from tests.support.storage.storage import (

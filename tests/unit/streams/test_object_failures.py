@@ -16,7 +16,7 @@ import pytest
 
 from quire._runtime.clock import SystemClock
 from quire._runtime.retry import Backoff
-from quire.client import swap
+from quire.client import compare_and_swap
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
     MetadataError,
@@ -141,7 +141,7 @@ class LostAnswers:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swap, "UNKNOWN_BACKOFF", Backoff(0.0))
+    monkeypatch.setattr(compare_and_swap, "UNKNOWN_BACKOFF", Backoff(0.0))
 
 
 @pytest.mark.usefixtures("impatient")

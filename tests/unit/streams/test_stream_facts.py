@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import pytest
 
-from quire.client.skipped import Skipped
-from quire.codec.distributedlog.binding import NamespaceBinding
+from quire.client.unreadable_items import Skipped
 from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.namespace_binding import NamespaceBinding
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import LedgerFencedError, MetadataError
 from quire.metadata.tree import Put
 from quire.streams.namespace.namespace import open_namespace
-from quire.streams.namespace.walk import namespaces
+from quire.streams.namespace.tree_search import namespaces
 from quire.streams.ownership import orphans
 from quire.streams.ownership.orphans import delete_orphans, find_orphans, look_for_orphans
 from quire.streams.read.statistics import before_end, records_from, segment_statistics

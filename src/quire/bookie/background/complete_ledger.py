@@ -29,7 +29,7 @@ from quire.core.ranges import Range, merged, without
 from quire.errors import StorageError
 from quire.storage.directories import Store
 from quire.storage.log.appender import Done
-from quire.storage.read.outcomes import NoLedger
+from quire.storage.read.read_exceptions import NoLedger
 
 
 async def is_complete(store: Store, ledger_id: int, metadata: LedgerMetadata, bookie: str) -> bool:

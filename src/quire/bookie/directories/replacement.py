@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from quire.bookie.directories.identity import check_not_registered, repair
-from quire.bookie.directories.lost import (
+from quire.bookie.directories.lost_directory import (
     DirectoryContent,
     KnownBookie,
     check_lost,

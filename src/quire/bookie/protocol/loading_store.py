@@ -14,7 +14,7 @@ from quire.codec.entry.frame_runs import Entries
 from quire.errors import StorageError
 from quire.storage.directories import Store
 from quire.storage.log.appender import Done
-from quire.storage.read.outcomes import NoLedger
+from quire.storage.read.read_exceptions import NoLedger
 from quire.storage.read.reader import DEFAULT_OVERHEAD_BYTES
 from quire.storage.segment.segment import LedgerInfo
 

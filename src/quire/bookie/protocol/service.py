@@ -34,7 +34,7 @@ from quire.config import BookieConfig
 from quire.errors import DiskFullError, StorageError
 from quire.net.network import Network
 from quire.storage.directories import Store
-from quire.storage.read.outcomes import NoEntry, NoLedger, WouldBlock
+from quire.storage.read.read_exceptions import NoEntry, NoLedger, WouldBlock
 from quire.storage.read.reader import UNSHARED_BYTES
 from quire.storage.segment.batch import LogBatch
 

@@ -51,7 +51,7 @@ from quire.codec.wire.v3 import (
 from quire.codec.wire.v3_adds import AddStretch, add_responses, stretch_of
 from quire.errors import ProtocolError, StorageError
 from quire.net.frame_buffer import frame_size
-from quire.storage.read.outcomes import NoLedger
+from quire.storage.read.read_exceptions import NoLedger
 
 ADD = int(Op.ADD)  # comparing plain integers is faster than comparing enumeration members
 HEAD = struct.Struct(">qqq")  # ledger, entry, last add confirmed

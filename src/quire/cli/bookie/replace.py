@@ -37,7 +37,7 @@ from quire.metadata.ledgers.naming import SomeLedgers
 from quire.metadata.ledgers.unreadable import Unread
 
 if TYPE_CHECKING:
-    from quire.bookie.directories.lost import DirectoryContent, KnownBookie
+    from quire.bookie.directories.lost_directory import DirectoryContent, KnownBookie
     from quire.bookie.directories.replacement import DirectoryReplacement
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.interface import Bookies, MetadataStore

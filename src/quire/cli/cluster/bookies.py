@@ -230,7 +230,7 @@ async def _list(
 
 
 async def _change(uri: str, node: str, change: Callable[[bytes], bytes]) -> None:
-    from quire.client.swap import swap
+    from quire.client.compare_and_swap import swap
     from quire.metadata.tree import Put
 
     async def attempt(store: MetadataStore) -> None:

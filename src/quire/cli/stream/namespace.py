@@ -50,7 +50,7 @@ async def create(uri: str, path: str, values: Values) -> None:
 async def list_namespaces(uri: str, as_json: bool) -> None:
     """List the paths of all namespaces, one per line."""
     import quire
-    from quire.streams.namespace.walk import namespaces
+    from quire.streams.namespace.tree_search import namespaces
 
     async with quire.connect(uri) as client:
         found = await namespaces(client)

@@ -29,9 +29,9 @@ from quire.core.placement import (
     parse_location,
     weighed,
 )
+from quire.core.placement.descriptions import situation
 from quire.core.placement.settings import parse_placement as parse_placement
 from quire.core.placement.values import parts_of
-from quire.core.placement.words import situation
 from quire.errors import NotEnoughBookiesError, QuireError, UsageError
 from quire.metadata.interface import BookieAddress, Bookies, MetadataStore
 

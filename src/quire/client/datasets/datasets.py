@@ -27,6 +27,7 @@ from itertools import pairwise
 from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.opening import Ready, represented
 from quire._runtime.tasks import each
+from quire.client.compare_and_swap import UPDATE_ATTEMPTS_MAX, swap, too_many_conflicts
 from quire.client.datasets.format import (
     CONDEMNED_MAX,
     VALUE_BYTES_MAX,
@@ -41,8 +42,7 @@ from quire.client.datasets.format import (
     encode_head,
     split,
 )
-from quire.client.skipped import Skipped, log_skipped, skipping
-from quire.client.swap import UPDATE_ATTEMPTS_MAX, swap, too_many_conflicts
+from quire.client.unreadable_items import Skipped, log_skipped, skipping
 from quire.errors import (
     KeyExistsError,
     MetadataError,

@@ -40,7 +40,7 @@ from quire.core.append.pipeline import AddPipeline
 from quire.core.append.quorum import bearable
 from quire.core.append.spread_pipeline import SpreadPipeline
 from quire.core.placement import Wanted
-from quire.core.placement.words import NAMES_MAX
+from quire.core.placement.descriptions import NAMES_MAX
 from quire.errors import (
     ClientClosedError,
     MetadataTooLargeError,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from quire._runtime.units import counted, some_of
 from quire.config import PlacementConfig
 from quire.core.placement.choice import Chance, choose, mix
+from quire.core.placement.descriptions import NAMES_MAX, bookies_of
 from quire.core.placement.search import ANYTHING, Members, Rank, Rule, Window, fill, windows
 from quire.core.placement.values import (
     Adherence,
@@ -22,7 +23,6 @@ from quire.core.placement.values import (
     distance,
     region_of,
 )
-from quire.core.placement.words import NAMES_MAX, bookies_of
 from quire.errors import UsageError
 
 

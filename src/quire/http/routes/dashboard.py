@@ -19,7 +19,7 @@ from quire.replication.explain.status import why_not
 from quire.replication.marks.job_announcements import running_jobs
 from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.marks.pauses import Pauses
-from quire.streams.namespace.walk import namespaces
+from quire.streams.namespace.tree_search import namespaces
 
 PREFIX = "/api/v1/quire"
 ANSWER_TIMEOUT_S = 5.0

@@ -23,9 +23,9 @@ from quire.storage.interfaces import BlockingReader, File
 from quire.storage.read.cache import SegmentFiles
 from quire.storage.read.fetched import ExtentKey, FetchedExtent, ScratchBuffer, checksums_of
 from quire.storage.read.gather_read import BlockExtent
-from quire.storage.read.outcomes import NoEntry, NoLedger, WouldBlock
 from quire.storage.read.read_ahead import ReadAhead
 from quire.storage.read.read_budget import ReadBudget
+from quire.storage.read.read_exceptions import NoEntry, NoLedger, WouldBlock
 from quire.storage.read.reader import MAX_READ_BYTES, SCATTERED_BYTES, UNSHARED_BYTES, Reader
 from quire.storage.segment.segment import LedgerInfo, LedgerPart, LogSegment
 

@@ -35,8 +35,8 @@ from quire.storage.read.fetched import (
     checksums_of,
 )
 from quire.storage.read.gather_read import GatherRead, plan_gather_read
-from quire.storage.read.outcomes import NoEntry, WouldBlock
 from quire.storage.read.read_ahead import ReadAhead, ReadAheadExtent, read_ahead_extent
+from quire.storage.read.read_exceptions import NoEntry, WouldBlock
 from quire.storage.segment import sealed_rows
 from quire.storage.segment.frames import checked
 from quire.storage.segment.segment import EntryLocation, LedgerInfo, LogSegment, sealed_places

@@ -22,9 +22,9 @@ from quire.storage.config import StorageConfig
 from quire.storage.interfaces import BlockingReader, Disk
 from quire.storage.read.cache import ByteCache, SegmentFiles
 from quire.storage.read.cold_reads import ColdReads
-from quire.storage.read.outcomes import NoEntry, NoLedger
 from quire.storage.read.read_ahead import ReadAhead
 from quire.storage.read.read_budget import ReadBudget
+from quire.storage.read.read_exceptions import NoEntry, NoLedger
 from quire.storage.read.reader import Reader
 from quire.storage.recovery.loading import LoadProgress
 from quire.storage.segment import sealed_rows

@@ -23,7 +23,7 @@ from quire.storage.log.group_commit import LogWriter
 from quire.storage.log.preallocation import PreallocatedSegments, is_full, prepare
 from quire.storage.read.cache import SegmentFiles
 from quire.storage.read.fetched import ExtentKey, FetchedExtent
-from quire.storage.read.outcomes import WouldBlock
+from quire.storage.read.read_exceptions import WouldBlock
 from quire.storage.read.reader import Reader
 from quire.storage.recovery.incarnation import ExpectedLog
 from quire.storage.recovery.index_cache import CACHE_NAME, TEMPORARY_NAME

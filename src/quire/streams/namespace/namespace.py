@@ -17,9 +17,9 @@ from quire._runtime.opening import Opening, open_or_closed, opening, represented
 from quire._runtime.tasks import each
 from quire.client import Client
 from quire.client.client import end_with_client
-from quire.codec.distributedlog.binding import NamespaceBinding
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.name import StreamPaths, is_reserved, stream_name
+from quire.codec.distributedlog.namespace_binding import NamespaceBinding
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import (
     ArgumentTypeError,

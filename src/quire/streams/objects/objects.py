@@ -43,8 +43,8 @@ from quire._runtime.opening import Ready, opening, represented
 from quire._runtime.tasks import each, pages
 from quire.client import Client, LedgerWriter
 from quire.client.client import DEFAULT_ACK_QUORUM, DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
-from quire.client.skipped import NAMED_MAX, Skipped, log_skipped, skipping
-from quire.client.swap import swap
+from quire.client.compare_and_swap import swap
+from quire.client.unreadable_items import NAMED_MAX, Skipped, log_skipped, skipping
 from quire.codec.entry.digest import DigestType
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import (

@@ -29,7 +29,7 @@ from quire.errors import (
 from quire.metadata.tree import Tree
 from quire.streams.namespace.namespace import SETTINGS_NODE
 from quire.streams.namespace.stream_metadata import LIST_ATTEMPTS
-from quire.streams.namespace.walk import OTHERS, walk
+from quire.streams.namespace.tree_search import OTHERS, walk
 from quire.streams.objects.format import HEADS as OBJECTS
 from quire.streams.objects.format import LEAF, ObjectInfo, decode_head, head_key
 from quire.streams.statemachine.state_machine import BUCKET as STATE_MACHINES

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from quire._runtime.tasks import each, pages
 from quire.client import Client
-from quire.client.skipped import Skipped, log_skipped, skipping
+from quire.client.unreadable_items import Skipped, log_skipped, skipping
 from quire.codec.distributedlog.name import PARTITION
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import (
@@ -30,7 +30,7 @@ from quire.errors import (
 )
 from quire.metadata.bookies.collection import check_collectable
 from quire.metadata.tree import Tree
-from quire.streams.namespace.walk import walk
+from quire.streams.namespace.tree_search import walk
 from quire.streams.ownership.named_ledgers import Owner, ledgers_of
 from quire.streams.publish.segment_builder import JOB_KEY
 from quire.streams.write.segments import APPLICATION

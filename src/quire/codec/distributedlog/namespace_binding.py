@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from quire.codec.distributedlog.limits import FIRST_LSSN
-from quire.codec.distributedlog.tjson import BOOL, I64, TEXT, Value, read_struct, write_struct
+from quire.codec.distributedlog.thrift_json import BOOL, I64, TEXT, Value, read_struct, write_struct
 from quire.errors import MetadataError, MetadataURIError
 
 _VERSION = "1"
