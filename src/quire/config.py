@@ -84,7 +84,7 @@ class TlsServerConfig(CheckedSettings):
     """Seconds that a client may take to complete the TLS handshake before it is disconnected. The
     time in which the handshake waits because of `max_handshakes` counts too."""
     max_handshakes: PositiveInt = 256
-    """The number of TLS handshakes that run at once. Further ones wait, within
+    """The number of TLS handshakes that run at once. Further handshakes wait, within
     `handshake_timeout_s`. A smaller value protects the bookie's core when many clients connect at
     the same time."""
 
@@ -338,8 +338,8 @@ class BookieConfig(CheckedSettings):
     """Seconds of silence after which a connection may be closed to admit another, once there are
     `max_connections`. 0: never."""
     max_long_polls: int = 65_536
-    """The number of tailing reads that may wait at once. Further ones are refused with the error
-    "too many requests"."""
+    """The number of tailing reads that may wait at once. The bookie refuses further reads with the
+    error "too many requests"."""
     max_long_poll_s: float = 60.0
     """The longest time, in seconds, that a tailing read may wait. A read that asks for more is
     answered after this time."""
