@@ -7,6 +7,7 @@ as in Jupyter. After a fork the child gets a loop of its own.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import sys
 import threading
@@ -14,10 +15,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from quire._runtime.caller_warnings import blocking_caller, find_caller
-from quire.errors import UsageError
+from quire.errors import ClientClosedError, UsageError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+EXIT_LIMIT_S = 5.0
+"""Seconds that the end of the process waits for the loop to stop."""
 
 
 class _Background:
@@ -25,6 +29,7 @@ class _Background:
 
     def __init__(self) -> None:
         self.loop = _new_loop()
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name="quire-loop", daemon=True)
         self._thread.start()
 
@@ -32,8 +37,18 @@ class _Background:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
 
+    def stop(self) -> None:
+        """Stop the loop and its thread, at the end of the process.
+
+        A thread that still runs uvloop while the interpreter is finalized crashes the process now
+        and then. Nothing is closed here: the threads that closing needs have ended already.
+        """
+        self._ended = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(EXIT_LIMIT_S)
+
     def end(self, work: Coroutine[Any, Any, None]) -> None:
-        if sys.is_finalizing() or threading.current_thread() is self._thread:
+        if self._ended or sys.is_finalizing() or threading.current_thread() is self._thread:
             work.close()
         else:
             self.call(work)
@@ -42,6 +57,9 @@ class _Background:
         if threading.current_thread() is self._thread:
             work.close()
             raise UsageError("the blocking API was called from its own event loop")
+        if self._ended:
+            work.close()
+            raise ClientClosedError("the process is ending, and the blocking API has ended")
         token = blocking_caller.set(
             find_caller()
         )  # the loop runs the work in a copy of the context
@@ -81,6 +99,15 @@ def _forget_loop() -> None:
 os.register_at_fork(after_in_child=_forget_loop)
 
 
+def _stop_at_exit() -> None:
+    if _background is not None:
+        _background.stop()
+
+
+# Registered on import, so that it runs after whatever a program registers later.
+atexit.register(_stop_at_exit)
+
+
 def _started() -> _Background:
     global _background
     if _background is None:
@@ -99,7 +126,7 @@ def end(work: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine that ends something, from wherever Python's garbage collection calls this.
 
     It works as `call`, but does nothing in two cases. The thread of the loop cannot wait for
-    itself, and ends collected objects anyway. While the interpreter ends, nobody runs the loop any
+    itself, and ends collected objects anyway. While the process ends, the loop does not run any
     more.
     """
     _started().end(work)
