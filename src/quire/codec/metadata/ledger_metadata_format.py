@@ -87,6 +87,8 @@ def _split_header(data: bytes) -> tuple[int, bytes]:
     if not data.startswith(_HEADER):
         raise UnreadableMetadataError("ledger metadata is damaged: its header is missing")
     end = data.find(b"\n", len(_HEADER), len(_HEADER) + _VERSION_DIGITS_MAX + 1)
+    if end < 0 and len(data) <= len(_HEADER) + _VERSION_DIGITS_MAX:
+        raise UnreadableMetadataError("ledger metadata is damaged: it ends within its first line")
     if end < 0:
         raise UnreadableMetadataError(
             "ledger metadata is damaged: its format version is longer than "
