@@ -102,7 +102,7 @@ def _split_header(data: bytes) -> tuple[int, bytes]:
     version = int(digits)
     if version not in (1, 2, 3):
         raise UnreadableMetadataError(
-            f"ledger metadata has format {version}, but this version of Quire only knows 1, 2 and 3"
+            f"ledger metadata has format {version}, but this version of Quire knows only 1, 2 and 3"
         )
     return version, data[end + 1 :]
 
