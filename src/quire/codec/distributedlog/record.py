@@ -295,7 +295,8 @@ def _equal_run(
 ) -> tuple[Sequence[int], Sequence[int]] | None:
     """Return the positions and txids of `count` records at `at`.
 
-    Return None unless all have `size` bytes, no flags and consecutive positions.
+    Return None unless each has a payload of `size` bytes and no flags, and their positions are
+    consecutive.
     """
     end = at + count * (HEAD_BYTES + size)
     metadata, txids, lengths = zip(*_equal_records(size).iter_unpack(memoryview(data)[at:end]))
