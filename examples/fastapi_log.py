@@ -49,7 +49,7 @@ async def append(request: Request) -> dict[str, Any]:
         # Many requests may wait here at once: their events share the writes to disk.
         position = await app.state.writer.append(await request.body())
     except QuireError as error:
-        if error.outcome_known:  # too large, or a quota is reached: nothing was appended
+        if error.outcome_known and not app.state.writer.closed:  # too large, or over a quota
             raise HTTPException(422, str(error)) from error
         # The event may be in the log or not, so that the caller must look before it sends it
         # again. The writer has failed for good, and `healthy` tells the load balancer.

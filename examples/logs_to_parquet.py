@@ -43,6 +43,10 @@ def write(records: list[Record], directory: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(path)
+    # The name must be durable, too, before the position is committed.
+    folder = os.open(directory, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
     print(f"{path.name}: records {records[0].sequence} to {records[-1].sequence}")
 
 

@@ -24,13 +24,14 @@ from quire.errors import (
     StreamGapError,
     StreamQuotaError,
     TxidOrderError,
+    UnreadableMetadataError,
     UsageError,
 )
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.positions import LATEST, AtSequence, AtTime, AtTxid
 from quire.streams.read.reader import StreamReader
 from quire.streams.read.records import Gap
-from quire.streams.write.segments import SegmentWriter
+from quire.streams.write.segments import Segments, SegmentWriter
 from quire.streams.write.writer import StreamWriter
 from quire.streams.write.writer_task import GIVE_UP_S
 from tests.support.streams import Bench, run
@@ -643,6 +644,33 @@ def test_memory_of_many_writers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
             await writer.close()
         assert streams._budget.used_bytes == 0
         await streams.close()
+
+    run(scene)
+
+
+def test_an_append_in_flight_is_in_doubt_whatever_ends_the_writer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The error that ends the writer may be one whose outcome is known by itself."""
+
+    async def unreadable(self: Segments, settle: object) -> list[object]:
+        raise UnreadableMetadataError("the metadata is damaged")
+
+    async def scene(b: Bench) -> None:
+        assert UnreadableMetadataError.outcome_known
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"1")
+        for name in ("bookie-0", "bookie-1"):
+            b.world.kill(name)
+        monkeypatch.setattr(Segments, "mend", unreadable)
+        with pytest.raises(UnreadableMetadataError, match="could not be written") as in_flight:
+            await writer.append(b"2")
+        assert not in_flight.value.outcome_known
+        with pytest.raises(UnreadableMetadataError) as later:
+            await writer.append(b"3")
+        assert later.value.outcome_known  # it was never sent
+        for name in ("bookie-0", "bookie-1"):
+            await b.world.start(name)
 
     run(scene)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from typing import TypeVar
 
 from quire._runtime.retry import Backoff, Retry
@@ -349,15 +350,20 @@ class WriterTask:
             entry.settle()
 
     def _fail(self, error: QuireError) -> None:
-        """End the writer. All entries that are not acknowledged fail with this error."""
+        """End the writer. All entries that are not acknowledged fail with this error.
+
+        Entries that were sent may be stored, so their outcome is unknown whatever ended the writer.
+        """
         if self.failure is not None:
             return
         self.failure = error
         segment = self.segments.open
         if segment is not None:
             segment.ledger.abandon()
+            in_doubt = copy(error)
+            in_doubt.outcome_known = False
             for entry in segment.in_flight:
-                entry.settle(error)
+                entry.settle(in_doubt)
         for entry in self._queue:
             entry.settle(error)
         if self._rolled is not None and not self._rolled.done():
