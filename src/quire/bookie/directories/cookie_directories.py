@@ -141,7 +141,7 @@ async def check_directories(
         raise StartError(
             f"the data directory {twice} is named twice", remedy="Name each directory once"
         )
-    if stored is None:
+    if known is None or stored is None:
         await _begin(found, metadata, bookie_id, instance_id, random_bytes, now_ms)
         return CheckedDirectories(instance_id)
     wrong = differences(cookie_of(bookie_id, listed, instance_id), stored)
