@@ -69,7 +69,10 @@ def check_directories(directories: Sequence[str]) -> None:
 
 
 def check_host(host: str) -> None:
-    """Raise UsageError for a text that is neither a host name nor an address."""
+    """Raise UsageError for a text that cannot be a host name or an address.
+
+    Only the characters are checked, and no name is looked up. An IPv6 address has no brackets.
+    """
     if not host or not host.isprintable() or any(character in host for character in " /[]@,;"):
         raise UsageError(
             f"{host!r} is neither a host name nor an address",

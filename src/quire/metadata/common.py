@@ -270,12 +270,13 @@ def check_path(path: str) -> str:
     slash, *names = path.split("/")
     if slash or not names or any(name in ("", ".", "..") for name in names):
         raise UsageError(
-            f"{path!r} is not a path in the tree",
+            f"{path!r} is not a path in the metadata store",
             remedy="Begin it with '/', do not end it with '/', and do not use '.' and '..'",
         )
     if _UNUSABLE.search(path):
         raise UsageError(
-            f"{path!r} cannot be a path in the tree: it has a character that ZooKeeper refuses",
+            f"{path!r} cannot be a path in the metadata store: it has a character that "
+            "ZooKeeper refuses",
             remedy="Use no control characters, no private-use characters, and none after U+FFEF",
         )
     if names[0] == _RESERVED:

@@ -225,10 +225,11 @@ class MetadataStore(Protocol):
         ...
 
     async def skip_ledger_ids(self, last: int) -> None:
-        """Generate only ids above `last` from now on.
+        """Let all clients generate only ids above `last` from now on.
 
-        Ids that callers choose are not affected. The call may be repeated. It takes a while in
-        ZooKeeper, which counts ids one by one.
+        Ids that callers choose are not affected. The call may be repeated. ZooKeeper
+        generates the skipped ids one by one, some thousands a second. If there are more than a
+        million, a cluster whose ledger manager has long ids skips them in one step.
         """
         ...
 

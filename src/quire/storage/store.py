@@ -679,7 +679,10 @@ class LedgerStore(StoreEvents):
         return self._maintenance.quarantine.lacking_ledgers()
 
     def lacking(self, ledger_ids: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
-        """Return the ranges (first, last) of entries that these ledgers lack, by ledger."""
+        """Return the damaged entries of these ledgers that have no other copy in this directory.
+
+        The result has ranges (first, last) by ledger id. Ledgers without such entries are left out.
+        """
         return self._maintenance.quarantine.lacking(ledger_ids)
 
     def stats(self) -> StorageStats:

@@ -182,6 +182,46 @@ def test_cut_off_at_every_step(place: Place, new: str, changes: int) -> None:
     assert place.codes("one", new) == lossy(here, gone)
 
 
+OLD_COOKIE = b"2\n/a\n"
+
+
+async def _spoil(store: MetadataStore) -> None:
+    await store.write_cookie("b", OLD_COOKIE, (await store.read_cookie("b")).version)
+
+
+def test_a_start_with_a_cluster_cookie_that_cannot_be_decoded(place: Place) -> None:
+    """The error names the bookie and the cluster, and its remedy works."""
+    place.in_store(_spoil)
+    create = ("bookie", "cookie", "create", "b", "--dir", place.path("one"), "--metadata")
+    refused = CliRunner().invoke(cli, [*create, place.uri])
+    assert f"bookie b in the cluster at {place.uri} cannot be decoded" in refused.stderr
+    with pytest.raises(CookieError) as failed:
+        place.codes("one", "two")
+    assert str(failed.value).startswith(
+        f"the cookie of bookie b in the cluster at {place.uri} cannot be decoded: "
+    )
+    (command,) = re.findall(r"`quire (bookie cookie update [^`]*)`", failed.value.remedy)
+    assert CliRunner().invoke(cli, shlex.split(command)).exit_code == 0
+    assert place.codes("one", "two") == {1: Code.OK, 2: Code.OK, 77: Code.NO_LEDGER}
+
+
+@pytest.mark.parametrize("words", [("replace", "b", "two"), ("remove", "b", "two")])
+def test_a_cluster_cookie_that_cannot_be_decoded(place: Place, words: tuple[str, ...]) -> None:
+    """The error names the bookie and the cluster, and its remedy works."""
+    gone, here = lose(place, "two")
+    (place.root / "two").mkdir()
+    place.in_store(_spoil)
+    refused = place.run(*words)
+    assert refused.exit_code == 1
+    assert f"bookie b in the cluster at {place.uri} cannot be decoded" in refused.stderr
+    (command,) = re.findall(r"`quire (bookie cookie update [^`]*)`", refused.stderr)
+    command = command.replace("DIR", place.path("one"))
+    assert CliRunner().invoke(cli, shlex.split(command)).exit_code == 0
+    assert place.listed() == ["one", "two"]
+    assert place.run("replace", "b", "two").exit_code == 0
+    assert place.codes("one", "two") == lossy(here, gone)
+
+
 # -- remove -----------------------------------------------------------------------------------
 
 

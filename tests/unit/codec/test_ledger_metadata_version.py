@@ -8,8 +8,9 @@ import pytest
 
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata_format import decode
 from quire.config import ClientConfig
-from quire.errors import UsageError
+from quire.errors import UnreadableMetadataError, UsageError
 from tests.support.bookies.bookie import memory_metadata, running_bookie
 
 ONE = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
@@ -53,3 +54,18 @@ def test_formats_that_new_ledgers_cannot_have() -> None:
     for version in (0, 1, 4):
         with pytest.raises(UsageError, match=f"ledger_metadata_version cannot be {version}"):
             ClientConfig(ledger_metadata_version=version)
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [
+        (b"", "it ends within its first line"),
+        (b"3", "it ends within its first line"),
+        (b"123456789", "it ends within its first line"),
+        (b"1234567890", "its format version is longer than 9 digits"),
+        (b"1234567890\n", "its format version is longer than 9 digits"),
+    ],
+)
+def test_damage_in_the_first_line_is_described(version: bytes, says: str) -> None:
+    with pytest.raises(UnreadableMetadataError, match=f"damaged: {says}$"):
+        decode(b"BookieMetadataFormatVersion\t" + version)

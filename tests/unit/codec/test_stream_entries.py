@@ -96,9 +96,9 @@ def test_positions_are_ordered() -> None:
 def test_the_largest_record_fits_into_an_entry() -> None:
     parts, size = encode_records([bytes(MAX_PAYLOAD_BYTES)], [1], 1)
     assert len(decode_entry(wrap(parts, size)).payload(0)) == MAX_PAYLOAD_BYTES
-    with pytest.raises(UsageError, match="too long for a stream"):
+    with pytest.raises(UsageError, match="too large for a stream"):
         encode_records([bytes(MAX_PAYLOAD_BYTES + 1)], [1], 1)
-    with pytest.raises(UsageError, match="too long for a stream"):
+    with pytest.raises(UsageError, match="too large for a stream"):
         encode_record(1, 1, bytes(MAX_PAYLOAD_BYTES + 1))
 
 

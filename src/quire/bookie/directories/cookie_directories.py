@@ -21,6 +21,7 @@ from quire.bookie.directories.identity import (
     check_identity,
     check_local,
     cookie_of,
+    decode_known,
     give_up,
     keep_ids,
     known_cookie,
@@ -31,7 +32,7 @@ from quire.bookie.directories.identity import (
     tell_differences,
     value_of,
 )
-from quire.codec.metadata.cookie import Cookie, decode, differences, encode, split_directories
+from quire.codec.metadata.cookie import Cookie, differences, encode, split_directories
 from quire.errors import (
     CookieError,
     QuireError,
@@ -121,7 +122,12 @@ async def check_directories(
     must not start. Nothing was changed then.
     """
     known = await known_cookie(metadata, bookie_id)
-    listed = _listed(known, single=len(found) == 1)
+    paths = [one.disk.path for one in found]
+    remedy = "Write it again: " + repair(
+        "cookie", "update", *(word for path in paths for word in ("--dir", path)), uri=metadata.uri
+    )
+    stored = _stored(known, bookie_id, metadata.uri, remedy, single=len(found) == 1)
+    listed = () if stored is None else split_directories(stored.ledger_dirs)
     if len(found) == 1 and len(listed) <= 1:
         if found[0].error is not None and not found[0].locked:
             raise found[0].error
@@ -130,24 +136,20 @@ async def check_directories(
             await check_identity(disk, metadata, bookie_id, random_bytes, now_ms)
         )
     instance_id = await metadata.instance_id()
-    paths = [one.disk.path for one in found]
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
         raise StartError(
             f"the data directory {twice} is named twice", remedy="Name each directory once"
         )
-    if known is None:
+    if known is None or stored is None:
         await _begin(found, metadata, bookie_id, instance_id, random_bytes, now_ms)
         return CheckedDirectories(instance_id)
-    wrong = differences(cookie_of(bookie_id, listed, instance_id), decode(known))
+    wrong = differences(cookie_of(bookie_id, listed, instance_id), stored)
     if wrong:
         raise CookieError(
             f"the cookie of bookie {bookie_id} in the cluster at {metadata.uri} does not match "
             "this bookie: " + tell_differences(wrong, "here", "in the cookie"),
-            remedy="Write it again: "
-            + repair(
-                "cookie", "update", *(w for p in paths for w in ("--dir", p)), uri=metadata.uri
-            ),
+            remedy=remedy,
         )
     checked = CheckedDirectories(instance_id)
     cookie = cookie_of(bookie_id, [*listed, *(p for p in paths if p not in listed)], instance_id)
@@ -210,14 +212,16 @@ def _ids_of(
     return known.having(here)
 
 
-def _listed(known: bytes | None, *, single: bool) -> tuple[str, ...]:
+def _stored(
+    known: bytes | None, bookie_id: str, uri: str, remedy: str, *, single: bool
+) -> Cookie | None:
     if known is None:
-        return ()
+        return None
     try:
-        return split_directories(decode(known).ledger_dirs)
+        return decode_known(known, bookie_id, uri, remedy)
     except CookieError:
         if single:
-            return ()  # `check_identity` reports it and says what to do
+            return None  # `check_identity` reports it and says what to do
         raise
 
 

@@ -219,6 +219,20 @@ async def its_cookie(metadata: MetadataStore, bookie_id: str) -> Versioned[bytes
         ) from None
 
 
+def decode_known(known: bytes, bookie_id: str, uri: str, remedy: str) -> Cookie:
+    """Decode the cookie of a bookie in the cluster.
+
+    Raises CookieError with this remedy. The error names the bookie and the cluster.
+    """
+    try:
+        return decode(known)
+    except CookieError as error:
+        raise CookieError(
+            f"the cookie of bookie {bookie_id} in the cluster at {uri} cannot be decoded: {error}",
+            remedy=remedy,
+        ) from None
+
+
 async def check_not_registered(metadata: MetadataStore, bookie_id: str) -> None:
     """Raise UsageError if the bookie is registered, and MetadataError if the store fails."""
     address = (await metadata.bookies()).find(bookie_id)
@@ -346,14 +360,7 @@ def _check_known(wanted: Cookie, known: bytes, path: str, uri: str) -> None:
     remedy = "Replace it by the directory's cookie: " + repair(
         "cookie", "update", "--dir", path, uri=uri
     )
-    try:
-        found = differences(wanted, decode(known))
-    except CookieError as error:
-        raise CookieError(
-            f"the cookie of bookie {wanted.bookie_id} in the cluster at {uri} cannot be "
-            f"decoded: {error}",
-            remedy=remedy,
-        ) from None
+    found = differences(wanted, decode_known(known, wanted.bookie_id, uri, remedy))
     if found:
         raise CookieError(
             f"the cookie of bookie {wanted.bookie_id} in the cluster at {uri} differs from the "

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from quire.bookie.directories.identity import (
     COOKIE_FILE,
     cookie_of,
+    decode_known,
     give_up,
     its_cookie,
     keep_ids,
@@ -29,7 +30,7 @@ from quire.bookie.directories.identity import (
     tell_differences,
     value_of,
 )
-from quire.codec.metadata.cookie import Cookie, decode, differences, encode, split_directories
+from quire.codec.metadata.cookie import Cookie, differences, encode, split_directories
 from quire.errors import CookieError, QuireError, StorageError
 from quire.metadata.bookies.directories import BookieDirectories, read_directories
 from quire.metadata.interface import MetadataStore, Versioned
@@ -60,11 +61,18 @@ class KnownBookie:
 async def known_bookie(metadata: MetadataStore, bookie_id: str) -> KnownBookie:
     """Return a bookie as the cluster knows it.
 
-    Raises CookieError if the cluster has no cookie of it, or one that is not from Quire, and
-    MetadataError.
+    Raises CookieError if the cluster has no cookie of it, or one that cannot be decoded or is not
+    from Quire, and MetadataError.
     """
     found = await its_cookie(metadata, bookie_id)
-    known = decode(found.value)
+    known = decode_known(
+        found.value,
+        bookie_id,
+        metadata.uri,
+        "Replace it by the cookie in another directory DIR of the bookie: "
+        + repair("cookie", "update", bookie_id, "--from", f"DIR/{COOKIE_FILE}", uri=metadata.uri)
+        + ". If there is no other directory, make the cookie with `quire bookie cookie generate`",
+    )
     holder = KnownBookie(
         bookie_id,
         await metadata.instance_id(),

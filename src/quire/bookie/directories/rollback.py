@@ -79,8 +79,8 @@ class Known:
 def why_behind(mark: LogMark, here: Incarnation | None) -> str:
     """Return why a directory with this incarnation counts as one that went back in time.
 
-    The log is not read for this. The result is the rest of a sentence that begins with the path, or
-    "" if the directory did not go back.
+    The result is "" if the directory did not go back. Otherwise it continues a sentence that begins
+    with the path. Only the incarnation is compared, not the log.
     """
     if mark.lost:
         return mark.lost

@@ -384,10 +384,13 @@ async def create(
 async def _create_where_missing(
     store: MetadataStore, disk: Disk, bookie: str, given: Cookie | None, force: bool, dry_run: bool
 ) -> None:
-    from quire.bookie.directories.identity import known_cookie, stored_cookie
+    from quire.bookie.directories.identity import decode_known, known_cookie, stored_cookie
 
     known = await known_cookie(store, bookie)
-    there = given if known is None else decode(known)
+    there = given
+    if known is not None:
+        replace_it = "`quire bookie cookie update` replaces it"
+        there = decode_known(known, bookie, store.uri, replace_it)
     try:
         here = stored_cookie(disk)
     except CookieError as error:

@@ -165,7 +165,10 @@ def behind(path: str, why: str) -> str:
 
 
 def absolute(directories: Sequence[str]) -> list[str]:
-    """Return the paths as the bookie writes them into its cookie."""
+    """Return absolute paths, as the bookie writes them into its cookie.
+
+    Symbolic links are not resolved.
+    """
     return [os.path.abspath(one) for one in directories]
 
 

@@ -26,7 +26,10 @@ def _attributes(values: dict[str, Value]) -> dict[str, Value]:
 
 
 class Tracing:
-    """The tracer of one client, or none."""
+    """The spans of one client.
+
+    Without a tracer, every method does nothing and returns a placeholder or None.
+    """
 
     def __init__(self, tracer: Tracer | None = None) -> None:
         self._tracer = tracer

@@ -33,7 +33,8 @@ class Hedge:
     """A request to one bookie after the other.
 
     The next bookie is asked after an error, and if there is no answer within `speculative_read_s`.
-    Each bookie is asked once, and a late answer still counts. Cancel-safe.
+    Each bookie is asked once, and a late answer still counts. If no bookie gives a good answer, the
+    result is None, and all errors are returned. Cancel-safe.
     """
 
     def __init__(

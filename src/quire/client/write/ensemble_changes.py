@@ -66,7 +66,7 @@ ensemble. It raises the error that ends the session.
 
 
 class EnsembleMember(Protocol):
-    """One member of the ensemble, as long as no other one takes its place."""
+    """A bookie at its place in the ensemble, from its selection until it is replaced."""
 
     index: int
     bookie_id: str

@@ -96,7 +96,7 @@ def encode_records(
     sizes = list(map(len, payloads))
     if max(sizes) > MAX_PAYLOAD_BYTES:
         raise UsageError(
-            f"a record of {max(sizes)} bytes is too long for a stream",
+            f"a record of {max(sizes)} bytes is too large for a stream",
             remedy=f"Split it: a record has at most {MAX_PAYLOAD_BYTES} bytes",
         )
     if min(txids) < 0 or max(txids) > MAX_USER_TXID:
@@ -126,7 +126,7 @@ def encode_record(position: int, txid: int, payload: Buffer, flags: int = Record
         UsageError: The payload is too long, or the position or the txid is out of range.
     """
     if len(payload) > MAX_PAYLOAD_BYTES:
-        raise UsageError(f"a record of {len(payload)} bytes is too long for a stream")
+        raise UsageError(f"a record of {len(payload)} bytes is too large for a stream")
     if not 0 <= position <= MAX_POSITION:
         raise UsageError(f"a segment cannot have the position {position}")
     limit = MAX_TXID if flags & (_CONTROL | _END_OF_STREAM) else MAX_USER_TXID
@@ -295,7 +295,8 @@ def _equal_run(
 ) -> tuple[Sequence[int], Sequence[int]] | None:
     """Return the positions and txids of `count` records at `at`.
 
-    Return None unless all have `size` bytes, no flags and consecutive positions.
+    Return None unless each has a payload of `size` bytes and no flags, and their positions are
+    consecutive.
     """
     end = at + count * (HEAD_BYTES + size)
     metadata, txids, lengths = zip(*_equal_records(size).iter_unpack(memoryview(data)[at:end]))

@@ -172,7 +172,7 @@ def decode_segment_header(data: Buffer) -> SegmentHeader:
         raise FormatError("a segment header does not match its checksum")
     if not FORMAT_VERSION <= version <= COMPACTED_VERSION:
         raise VersionError(
-            f"log format {version}, but this version of Quire only knows formats up to "
+            f"log format {version}, but this version of Quire knows only formats up to "
             f"{COMPACTED_VERSION}"
         )
     return SegmentHeader(

@@ -107,7 +107,10 @@ def decode(data: bytes) -> Cookie:
         raise CookieError(f"the cookie is damaged: its first line is {first[:20]!r}, not a number")
     layout_version = int(digits)
     if layout_version < _LAYOUT_VERSION_MIN:
-        raise CookieError(f"the cookie has layout {layout_version}, which is too old to be read")
+        raise CookieError(
+            f"the cookie has layout {layout_version}, but this version of Quire reads only layouts "
+            f"from {_LAYOUT_VERSION_MIN} on"
+        )
     try:
         if layout_version < _LAYOUT_VERSION_TEXT:
             return _decode_lines(body, layout_version)

@@ -78,7 +78,7 @@ def decode(data: bytes) -> Layout:
         raise MetadataError(f"LAYOUT is damaged: {data[:80]!r}") from None
     if not 1 <= format_version <= FORMAT_VERSION:
         raise MetadataError(
-            f"LAYOUT has format {format_version}, but this version of Quire only knows 1 and 2"
+            f"LAYOUT has format {format_version}, but this version of Quire knows only 1 and 2"
         )
     parts = lines[1].strip().split(":") if len(lines) > 1 else []
     if len(parts) != 2 or not parts[1].isdecimal():

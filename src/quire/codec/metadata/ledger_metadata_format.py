@@ -87,6 +87,8 @@ def _split_header(data: bytes) -> tuple[int, bytes]:
     if not data.startswith(_HEADER):
         raise UnreadableMetadataError("ledger metadata is damaged: its header is missing")
     end = data.find(b"\n", len(_HEADER), len(_HEADER) + _VERSION_DIGITS_MAX + 1)
+    if end < 0 and len(data) <= len(_HEADER) + _VERSION_DIGITS_MAX:
+        raise UnreadableMetadataError("ledger metadata is damaged: it ends within its first line")
     if end < 0:
         raise UnreadableMetadataError(
             "ledger metadata is damaged: its format version is longer than "
@@ -100,7 +102,7 @@ def _split_header(data: bytes) -> tuple[int, bytes]:
     version = int(digits)
     if version not in (1, 2, 3):
         raise UnreadableMetadataError(
-            f"ledger metadata has format {version}, but this version of Quire only knows 1, 2 and 3"
+            f"ledger metadata has format {version}, but this version of Quire knows only 1, 2 and 3"
         )
     return version, data[end + 1 :]
 

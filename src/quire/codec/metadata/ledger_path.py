@@ -180,7 +180,7 @@ def high_order_name(high: int) -> str:
 
 
 def high_order_of(name: str) -> int | None:
-    """Return the high half in the name of a node `HOB-...`, or None for another name."""
+    """Return the high 32 bits of the ids below a node `HOB-<digits>`, or None for other names."""
     digits = name.removeprefix(HIGH_ORDER_PREFIX)
     if not name.startswith(HIGH_ORDER_PREFIX) or not digits.isdecimal():
         return None

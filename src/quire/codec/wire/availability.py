@@ -81,19 +81,23 @@ def decode_availability(data: bytes) -> list[tuple[int, int]]:
     if version != VERSION:
         raise BadAvailabilityError(f"the list of entries has the unknown version {version}")
     if count < 0 or _HEADER.size + count * _GROUP.size > len(data):
-        raise BadAvailabilityError(f"{len(data)} bytes are too few for {count} groups")
+        raise BadAvailabilityError(
+            f"the list of entries has {len(data)} bytes, too few for {count} groups"
+        )
     found: list[tuple[int, int]] = []
     for first, last, size, period in _GROUP.iter_unpack(
         data[_HEADER.size : _HEADER.size + count * _GROUP.size]
     ):
         if size <= 0 or period < 0 or last < first or (period == 0 and first != last):
             raise BadAvailabilityError(
-                f"a group is invalid: sequences of {size} entries from {first} to {last}, at a "
-                f"distance of {period}"
+                f"the list of entries has an invalid group: sequences of {size} entries that begin "
+                f"at {first} to {last}, {period} apart"
             )
         starts = range(first, last + 1, period) if period else (first,)
         if len(starts) > _SIZE_MAX:
-            raise BadAvailabilityError(f"a group has too many sequences, {len(starts)}")
+            raise BadAvailabilityError(
+                f"a group of the list of entries has too many sequences, {len(starts)}"
+            )
         found.extend((start, start + size - 1) for start in starts)
     return _joined(sorted(found))
 

@@ -1,7 +1,7 @@
 """Jobs: long work that one request begins and later requests look at.
 
-A job lives in this process. Its results are in the cluster, so after a restart the same request
-continues where the job ended.
+A job ends with its process. Its results are in the cluster, so a client that sends the same request
+again after a restart begins a job that continues where the old one ended.
 """
 
 from __future__ import annotations

@@ -66,7 +66,10 @@ class BackgroundObservation:
         return age_s if math.isfinite(age_s) else None
 
     async def refresh(self, look: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Begin an observation if it is time for one, and wait a little for the one under way."""
+        """Begin an observation if one is due, and wait up to `wait_s` for the running one.
+
+        It continues in the background after that. Its errors are not raised here.
+        """
         due = self._monotonic() - self._ended_s >= self.interval_s
         if due and (self._looking is None or self._looking.done()):
             self._looking = self._tasks.start(self._look_once(look))

@@ -442,7 +442,7 @@ class SqliteFile:
         if not 1 <= schema_version <= SCHEMA_VERSION:
             raise MetadataError(
                 f"the metadata file {self.path} has schema {schema_version}, but this version of "
-                f"Quire only knows schemas up to {SCHEMA_VERSION}",
+                f"Quire knows only schemas up to {SCHEMA_VERSION}",
                 remedy="Use the version of Quire that wrote the file",
             )
         return True

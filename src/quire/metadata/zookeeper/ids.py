@@ -70,7 +70,7 @@ class LedgerIdCounter:
         return self._root.manager.long_ids and last - made > COUNTED_MAX
 
     async def jump(self, last: int) -> None:
-        """Generate long ids above `last` from now on."""
+        """Let all clients generate only long ids above `last` from now on."""
         await self._make_high_order((last >> 32) + 1)
 
     async def _next_long(self) -> int:

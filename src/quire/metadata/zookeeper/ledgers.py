@@ -83,7 +83,10 @@ class ZooKeeperLedgers:
         )
 
     async def skip_ids(self, last: int) -> None:
-        """Generate only ids above `last` from now on."""
+        """Let all clients generate only ids above `last` from now on.
+
+        If the ids are above `last` already, the call only uses up one id.
+        """
         made = await self._root.do("generate a ledger id", self._ids.next)
         if self._ids.may_jump(made, last):
             await self._root.do("skip ledger ids", lambda again: self._ids.jump(last))

@@ -49,7 +49,9 @@ class ZooKeeperOptions:
         check_fields(self, UsageError)
         if self.digest is not None and not self._usable(self.digest):
             raise UsageError(
-                "the identity for ZooKeeper is not of the form user:password (it is not shown here)"
+                "the identity for ZooKeeper (not shown here) is not of the form user:password",
+                remedy=f"Correct digest=, {AUTH_VARIABLE} or the file in {AUTH_FILE_VARIABLE}: "
+                "printable characters, and neither part empty",
             )
         if self.acl not in (None, CREATOR, OPEN):
             raise UsageError(
@@ -113,6 +115,7 @@ def _read(file: str) -> str:
     line = text.removesuffix("\n").removesuffix("\r")
     if len(text) > _AUTH_BYTES_MAX or not ZooKeeperOptions._usable(line):
         raise UsageError(
-            f"{AUTH_FILE_VARIABLE} names {file}, which does not contain one line user:password"
+            f"{AUTH_FILE_VARIABLE} names {file}, which does not contain one line user:password",
+            remedy="Write one line of printable characters into it, with neither part empty",
         )
     return line

@@ -204,8 +204,8 @@ class ReplicationMarks:
             except KeyExistsError:
                 pass
         raise MetadataError(
-            f"the delay was not set: other processes created and removed {path} {CHANGES_MAX} "
-            "times meanwhile",
+            "the delay before a lost bookie is repaired was not set: other processes created and "
+            f"removed {path} {CHANGES_MAX} times meanwhile",
             remedy="Try again",
         )
 

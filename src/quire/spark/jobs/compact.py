@@ -276,7 +276,10 @@ def source_of(
 
 
 class CompactSource:
-    """The stream that is compacted."""
+    """The stream that a compaction reads, with the record key and the stream's identity.
+
+    A run uses the identity to check that an existing target was made from the same stream.
+    """
 
     def __init__(
         self,

@@ -242,8 +242,9 @@ class LedgerTaskOutput:
         last = self._ledger.close()
         if last + 1 != self._rows:
             raise QuireError(
-                f"ledger {self._ledger.ledger_id} has {last + 1} entries, but the task wrote "
-                f"{self._rows}"
+                f"ledger {self._ledger.ledger_id} has {last + 1} entries, but this task wrote "
+                f"{self._rows} rows to it. Nothing of this task was published",
+                remedy="Run the job again. If the error returns, report it",
             )
         return LedgerMessage(
             self._partition, self._attempt, self._ledger.ledger_id, last, self._rows, self._bytes

@@ -268,7 +268,9 @@ class StreamTaskOutput:
         if batch.settings["txids"] == "time" or txids is None:
             numbers: Sequence[int] = [batch.txid] * len(values)
         elif txids.null_count:
-            raise UsageError("a txid is null", remedy="Filter such rows, or replace the nulls")
+            raise UsageError(
+                f"a txid for stream {name} is null", remedy="Filter such rows, or replace the nulls"
+            )
         else:
             numbers = txids.to_pylist()
         call(self._append(name, values, numbers))

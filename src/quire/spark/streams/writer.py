@@ -196,8 +196,11 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             for batch in message.batches.values():
                 if batch.key.number != batchId:
                     raise UsageError(
-                        f"Spark told the tasks of batch {batchId} that it is batch "
-                        f"{batch.key.number}. Nothing was published"
+                        f"the tasks of micro-batch {batchId} wrote for micro-batch "
+                        f"{batch.key.number}, because Spark gave them that number. Nothing was "
+                        "published",
+                        remedy="Restart the query from its checkpoint. If the error returns, "
+                        "report it with the version of Spark",
                     )
         self.committer.commit(messages)
 

@@ -98,8 +98,9 @@ class Quarantine(BackgroundJob):
         return self._lacking
 
     def lacking(self, ledger_ids: Sequence[int]) -> dict[int, list[Range]]:
-        """Return the ranges of entries that these ledgers lack.
+        """Return the damaged entries of these ledgers that have no other copy here.
 
+        The result has ranges (first, last) by ledger id. Ledgers without such entries are left out.
         Each of many records can name 8,192 ledgers, so ask for a part of them at a time.
         """
         found: dict[int, list[Range]] = {}

@@ -220,6 +220,13 @@ def read_group_header(
 ) -> GroupHeader | None:
     """Return the header of the group at `at`, or None if it or its table is not valid.
 
+    Args:
+        file: The segment.
+        directory_id: The id of the data directory.
+        number: The number of the segment.
+        at: The offset of the group in the file.
+        size: The size of the file, in bytes.
+
     Raises:
         OSError: The file cannot be read.
     """

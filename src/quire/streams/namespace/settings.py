@@ -315,5 +315,9 @@ def decode_settings(data: bytes, where: str) -> dict[str, Any]:
         values = _in_seconds(values)
         check_values(values)
     except (ValueError, KeyError, AttributeError, UsageError) as error:
-        raise MetadataError(f"the settings at {where} cannot be decoded: {error}") from None
+        raise MetadataError(
+            f"the settings at {where} cannot be decoded: {error}",
+            remedy="If a later version of Quire wrote them, use that version. Otherwise restore "
+            "the node from a backup of the metadata store",
+        ) from None
     return dict(values)

@@ -121,12 +121,13 @@ async def read_entries(
         reader: A reader of the segment's ledger.
         segment: The segment.
         first: The id of the first entry.
-        last: The id of the last entry.
+        last: The id of the last entry, inclusive.
 
     Returns:
         The id and the records of each entry.
 
     Raises:
+        ReadError: No replica of an entry can be read.
         StreamDamagedError: An entry cannot be decoded.
     """
     return [

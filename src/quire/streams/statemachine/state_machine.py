@@ -470,7 +470,10 @@ class Follower(_Replica[ResultT]):
             await self._restore()
             if self._position <= before:
                 raise StreamDamagedError(
-                    f"state machine {self.name} has lost commands that no snapshot contains"
+                    f"the next commands of state machine {self.name} were deleted, and no newer "
+                    "snapshot is stored",
+                    remedy="If another replica has applied them, let it lead and store a snapshot. "
+                    "Otherwise restore the stream from a copy",
                 )
         except QuireError as error:
             self.failure = error
