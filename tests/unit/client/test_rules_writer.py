@@ -20,10 +20,12 @@ from quire.errors import (
     NoSuchLedgerError,
     NotEnoughBookiesError,
     QuireError,
+    UnreadableMetadataError,
     WriteError,
 )
 from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.update import update_ledger
+from quire_simulator.metadata.store import MemoryStore
 from tests.support.bookies.fake_bookies import (
     CONFIG,
     LEDGER,
@@ -274,6 +276,29 @@ def test_the_number_of_ensemble_changes_is_bounded() -> None:
             members[1].die()
             with pytest.raises(WriteError, match="more than 1 ensemble changes") as failed:
                 await writer.append(payload(2))
+            assert not failed.value.outcome_known
+
+    simulated(main)
+
+
+def test_an_entry_that_was_sent_is_in_doubt_whatever_error_ends_the_writer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The outcome of UnreadableMetadataError is known by itself, and that of the add is not."""
+
+    async def unreadable(*args: object, **options: object) -> None:
+        raise UnreadableMetadataError("the metadata is damaged")
+
+    async def main() -> None:
+        assert UnreadableMetadataError.outcome_known
+        cluster = await FakeCluster.made(4)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client)
+            monkeypatch.setattr(MemoryStore, "write_ledger", unreadable)
+            members[0].die()
+            members[1].die()
+            with pytest.raises(UnreadableMetadataError) as failed:
+                await writer.append(payload(1))
             assert not failed.value.outcome_known
 
     simulated(main)

@@ -417,9 +417,15 @@ class AddSession:
             )  # fmt: skip
 
     def fail(self, error: QuireError) -> None:
-        """End this session with an error. Nothing is confirmed afterwards."""
+        """End this session with an error. Nothing is confirmed afterwards.
+
+        Entries that were sent and not confirmed may be stored. If there are any, the outcome is
+        unknown, whatever the class of the error says.
+        """
         if self.failure is not None:
             return
+        if self.pipeline.last_pushed > self.pipeline.last_confirmed:
+            error.outcome_known = False
         self.failure = error
         self.pipeline.frozen = True
         self._timeouts.forget(self)
