@@ -72,7 +72,9 @@ async def test_a_restored_copy_is_noticed(tmp_path: Path) -> None:
         store = await open_metadata(uri)
         assert await ids_of(store) == [old]  # the five would be dropped by this
         guard = bookie.guard(store)
-        with pytest.raises(MetadataWentBackError, match="raised mark 2 in it, and it holds mark 1"):
+        with pytest.raises(
+            MetadataWentBackError, match="stored mark 2 in it, but now it holds mark 1"
+        ):
             await guard.check()
         # It would give out the ids of the five again.
         await store.skip_ledger_ids(newer[-1])
