@@ -13,10 +13,12 @@ import pytest
 
 from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.core.fragments import stored_by
+from quire.metadata.ledgers.underreplicated import mark_ledger
 from quire.replication import ReplicationLocks, why_not
 from quire.replication.autorecovery import worker as worker_module
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.explain.status import overview
+from quire.replication.marks.notes import LastFailure, note_failure
 from quire.replication.repair import fragment as fragment_module
 from quire.replication.repair.replica_scan import ReplicaScan, scan
 from quire_simulator.machine.clock import SimClock
@@ -270,6 +272,28 @@ def test_what_is_left_of_a_mark_is_removed() -> None:
         async with asyncio.timeout(PATIENCE_S):
             while await there.client.metadata.tree.children(root):
                 await asyncio.sleep(0.5)
+
+    scene(play)
+
+
+def test_a_dead_worker_whose_clock_was_ahead_delays_a_repair_once() -> None:
+    """Its note says when it wanted to try again, by its own clock.
+
+    The others waited again and again until their clocks had passed that time (found by the
+    simulator, seed 1994186983 of the workload `rolled_back`).
+    """
+
+    async def play(there: Scene) -> None:
+        ledger_id = (await there.ledger()).ledger_id
+        lost = (await there.ensemble(ledger_id))[0]
+        ahead_ms = there.client.clock.now_ms() + 3_600_000
+        await note_failure(
+            there.client.metadata, ledger_id, LastFailure("no time", ahead_ms, 0, ahead_ms, "dead")
+        )
+        there.world.crash(name_of(lost))
+        await mark_ledger(there.client.metadata, ledger_id, [lost], there.client.clock.now_ms())
+        there.begin("one")
+        await there.whole(ledger_id, lost)  # within PATIENCE_S, which is less than an hour
 
     scene(play)
 

@@ -101,6 +101,8 @@ class _Rest:
     """The state of an open ledger when its writer was given time, or when its recovery failed."""
     gracing: bool = False
     """Whether the writer's time is running. Then a new bookie does not make the ledger due."""
+    waited_for: tuple[str, int] | None = None
+    """The worker and the time of the failure that this worker has waited for already."""
 
 
 class ReplicationWorker:
@@ -303,7 +305,11 @@ class ReplicationWorker:
         left_s = (failure.next_attempt_ms - self._clock.now_ms()) / 1000
         if failure.by == self._owner or left_s <= 0 or rest.gracing:
             return False  # the worker that gave the writer its time does not wait again
-        # The clock of the other worker may be ahead.
+        # The clock of the other worker may be ahead by any amount, and that worker may be dead.
+        # So one wait is bounded, and there is only one for the same failure.
+        if rest.waited_for == (failure.by, failure.at_ms):
+            return False
+        rest.waited_for = (failure.by, failure.at_ms)
         self._rest(ledger_id, min(left_s, self._settings.backoff_max_s), rest)
         return True
 
