@@ -97,7 +97,9 @@ async def many_writers(count: int, bookies: int = 3) -> AsyncIterator[tuple[FarE
         for n in range(1, bookies + 1)
     ]
     config = ClientConfig(connect_timeout_s=5.0, add_timeout_s=5.0)
-    async with Client(MemoryStore(cluster), network=network, config=config) as client:
+    async with Client(
+        MemoryStore(cluster), network=network, config=config, rng=random.Random(1)
+    ) as client:
         writers = [await client.create_ledger() for _ in range(count)]
         for writer in writers:
             assert isinstance(writer, LedgerWriter)
