@@ -49,7 +49,7 @@ from quire.replication.moves.recover import (
     MoveOptions,
     RecoverResult,
     moves_of,
-    not_known,
+    refuse_unknown,
     take_out_of,
     with_unread,
 )
@@ -126,7 +126,7 @@ async def decommission(
     unread = Unread()
     moves = await moves_of(client, bookie, unread, password=options.password, progress=progress)
     if cookie is None and order is None and not alive and not moves:
-        raise await not_known(client, bookie, len(unread))
+        await refuse_unknown(client, bookie, len(unread))
     if dry_run:
         return Decommissioned(with_unread(RecoverResult(bookie, True, tuple(moves)), unread), alive)
     await check_not_back(client.metadata)

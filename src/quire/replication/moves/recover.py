@@ -209,22 +209,13 @@ async def refuse_unknown(client: Client, bookie: str, unread: int) -> None:
     The bookie is known if it is registered or has a cookie. `unread` is the number of ledgers whose
     metadata cannot be read, and which may name it. Raises MetadataError.
     """
-    if bookie not in await _known(client):
-        raise await not_known(client, bookie, unread)
-
-
-async def not_known(client: Client, bookie: str, unread: int) -> UsageError:
-    """Return the error for a bookie without a cookie that no ledger names.
-
-    The check comes after the search of the ledgers, because a lost bookie whose cookie was deleted
-    may have an id that resembles the id of another bookie.
-    """
+    known = await _known(client)
+    if bookie in known:
+        return
     but = f" (the metadata of {counted(unread, 'ledger')} cannot be read)" if unread else ""
-    return UsageError(
+    raise UsageError(
         f"bookie {bookie} is not known: no ledger names it{but}, and it has no cookie",
-        remedy=did_you_mean(
-            bookie, await _known(client), "`quire cluster bookies` lists the registered bookies"
-        ),
+        remedy=did_you_mean(bookie, known, "`quire cluster bookies` lists the registered bookies"),
     )
 
 
