@@ -220,13 +220,10 @@ class EnsembleChanges:
             session.tasks.start(self._run())
 
     def _client_closed(self) -> ClientClosedError:
-        session = self._session
-        error = ClientClosedError(
-            f"the client was closed while ledger {session.ledger_id} was open for writing",
+        return ClientClosedError(
+            f"the client was closed while ledger {self._session.ledger_id} was open for writing",
             remedy="Open the ledger with recovery, which closes it",
         )
-        error.outcome_known = session.pipeline.last_pushed == session.pipeline.last_confirmed
-        return error
 
     async def _run(self) -> None:
         """Handle failed members until none is left (replication spec, 4.2 and 4.3)."""
