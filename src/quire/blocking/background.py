@@ -60,9 +60,8 @@ class _Background:
         if self._ended:
             work.close()
             raise ClientClosedError("the process is ending, and the blocking API has ended")
-        token = blocking_caller.set(
-            find_caller()
-        )  # the loop runs the work in a copy of the context
+        # The loop runs the work in a copy of this context.
+        token = blocking_caller.set(find_caller())
         try:
             future = asyncio.run_coroutine_threadsafe(work, self.loop)
         finally:

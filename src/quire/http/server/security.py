@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from quire._runtime.limits import Limits, check_fields
+from quire._runtime.limits import Limits
 from quire._runtime.units import host_port
-from quire.config import TlsServerConfig
+from quire.config import CheckedSettings, TlsServerConfig
 from quire.errors import StartError, UsageError
 
 TOKEN_MIN = 16
@@ -40,7 +40,7 @@ _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 
 @dataclass(frozen=True, slots=True)
-class HttpOptions:
+class HttpOptions(CheckedSettings):
     """The address, the access rules and the limits of an HTTP server."""
 
     host: str = "127.0.0.1"
@@ -71,9 +71,6 @@ class HttpOptions:
     limit the server answers requests with status 503."""
     max_requests: int = 32
     """The number of requests that are handled at once."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, UsageError)
 
     @property
     def loopback(self) -> bool:
