@@ -65,6 +65,14 @@ def all_pages() -> list[Path]:
     return [*top, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+def section(text: str, heading: str) -> str:
+    """Return the text below a heading, up to the next one of the same or a higher level."""
+    level = heading.split()[0]
+    _, _, below = f"\n{text}".partition(f"\n{heading}\n")
+    assert below, heading
+    return re.split(rf"^#{{1,{len(level)}}} ", below, maxsplit=1, flags=re.MULTILINE)[0]
+
+
 def needs(page: Path) -> set[str]:
     """Return what all blocks of a page need: `spark`, and `long` if they take minutes."""
     found = PAGE_NEEDS.search(page.read_text(encoding="utf-8"))

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import click
 import pytest
 
 from tests.support.cli import ALL
+from tests.support.docs.pages import ROOT, section
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "pipelines.md"
+PAGE = (ROOT / "docs" / "reference" / "pipelines.md").read_text(encoding="utf-8")
 JOBS = {path[1]: command for path, command in ALL.items() if path[0] == "pipeline" and path[1:]}
-
-
-def section(title: str) -> str:
-    text = PAGE.read_text(encoding="utf-8")
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
-    assert found, f"the page has no section {title!r}"
-    return found[1]
 
 
 def options_of(title: str) -> set[str]:
     """Return the options in the first column of the tables of a section."""
-    rows = re.findall(r"^\| ([^|]*--[^|]*) \|", section(title), re.MULTILINE)
+    rows = re.findall(r"^\| ([^|]*--[^|]*) \|", section(PAGE, f"## {title}"), re.MULTILINE)
     return {name for row in rows for name in re.findall(r"`(-[\w-]+)`", row)}
 
 
@@ -46,4 +39,7 @@ def test_the_page_lists_every_argument(job: str) -> None:
         for argument in JOBS[job].params
         if isinstance(argument, click.Argument)
     }
-    assert set(re.findall(r"^\| `([A-Z]+)(?:\.\.\.)?` \|", section(job), re.MULTILINE)) == known
+    assert (
+        set(re.findall(r"^\| `([A-Z]+)(?:\.\.\.)?` \|", section(PAGE, f"## {job}"), re.MULTILINE))
+        == known
+    )

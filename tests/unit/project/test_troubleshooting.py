@@ -18,6 +18,7 @@ from quire import errors
 from quire.bookie import main as bookie_main
 from quire.cli.common import groups
 from quire.errors import QuireError
+from tests.support.docs.pages import section
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src" / "quire"
@@ -132,20 +133,12 @@ def test_the_page_shows_findings_that_are_made_elsewhere() -> None:
         assert any(text in path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")), text
 
 
-def section(heading: str) -> str:
-    """The text below a heading, up to the next one of the same or a higher level."""
-    level = heading.split()[0]
-    _, _, below = f"\n{PAGE}".partition(f"\n{heading}\n")
-    assert below, heading
-    return re.split(rf"^#{{1,{len(level)}}} ", below, maxsplit=1, flags=re.MULTILINE)[0]
-
-
 @pytest.mark.parametrize(
     "heading", ["## What quire explain says", "## What quire explain ledger says"]
 )
 def test_each_finding_on_the_page_is_made_by_the_code(heading: str) -> None:
     patterns = [said(text) for _, text in sentences() if text.strip("\0 .")]
-    rows = re.findall(r"^\| ([^|]+) \|", section(heading), re.MULTILINE)
+    rows = re.findall(r"^\| ([^|]+) \|", section(PAGE, heading), re.MULTILINE)
     for row in rows:
         if row in ("finding", "sentence", "verdict", "reason") or row.startswith("---"):
             continue
@@ -162,7 +155,7 @@ ERROR_ROW = re.compile(r"^\| `(\w+)` \| (known|unknown) \|", re.MULTILINE)
 
 
 def test_the_page_explains_each_error_and_whether_its_outcome_is_known() -> None:
-    rows = ERROR_ROW.findall(section("## Errors"))
+    rows = ERROR_ROW.findall(section(PAGE, "## Errors"))
     shown = dict(rows)
     assert len(rows) == len(shown)
     assert shown == {
@@ -178,7 +171,9 @@ def test_the_page_explains_each_exit_status() -> None:
         if name.startswith("EXIT_")
     }
     assert len(constants) >= 4  # the constants are still called so
-    shown = set(map(int, re.findall(r"^\| (\d+) \|", section("## Exit statuses"), re.MULTILINE)))
+    shown = set(
+        map(int, re.findall(r"^\| (\d+) \|", section(PAGE, "## Exit statuses"), re.MULTILINE))
+    )
     assert shown == {0, SIGTERM_STATUS, *constants}
 
 

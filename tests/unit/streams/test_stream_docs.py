@@ -11,19 +11,14 @@ from quire.streams.namespace.settings import DEFAULTS
 from quire.streams.read.positions import EARLIEST, LATEST
 from quire.streams.write.producers import PRODUCERS_MAX
 from quire.streams.write.writer_task import GIVE_UP_S
+from tests.support.docs.pages import section
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "streams.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `([a-z_]+)` \| `(\S+)` \| (\w+) \| .+ \|$", re.MULTILINE)
 
 
-def section(heading: str) -> str:
-    text = GUIDE.partition(f"\n## {heading}\n")[2]
-    assert text, heading
-    return text.partition("\n## ")[0]
-
-
 def test_the_table_of_settings_is_that_of_the_code() -> None:
-    rows = ROW.findall(section("Settings"))
+    rows = ROW.findall(section(GUIDE, "## Settings"))
     listed = [(name, ast.literal_eval(value)) for name, value, _ in rows]
     assert listed == list(DEFAULTS.as_dict().items())
     assert [kind for *_, kind in rows] == [type(value).__name__ for _, value in listed]
@@ -34,4 +29,4 @@ def test_limits_that_the_guide_names() -> None:
     assert f"The last {PRODUCERS_MAX:,} producers" in GUIDE
     assert f"for {GIVE_UP_S:g} s" in GUIDE
     for place in (EARLIEST, LATEST):
-        assert f"| `{place.upper()}` | `{place}` |" in section("Read a stream")
+        assert f"| `{place.upper()}` | `{place}` |" in section(GUIDE, "## Read a stream")
