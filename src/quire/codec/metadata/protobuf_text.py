@@ -24,6 +24,10 @@ class TextError(ValueError):
     """The text is not a message of this form."""
 
 
+class UnknownFieldError(TextError):
+    """The text is a message with a field that this version does not know."""
+
+
 def write_text(message: Message) -> bytes:
     """Return the message as text. Each line ends with a newline."""
     # Imported here, because most processes only read metadata in its binary form.
@@ -39,6 +43,8 @@ def parse_text(data: bytes, message: M, *, allow_unknown: bool = False) -> M:
     unknown name is an error unless `allow_unknown` is set.
 
     Raises:
+        UnknownFieldError: The text has a field that the message does not have, and is good
+            otherwise.
         TextError: The text is not a message of this form.
     """
     from google.protobuf import text_format
@@ -50,4 +56,15 @@ def parse_text(data: bytes, message: M, *, allow_unknown: bool = False) -> M:
     try:
         return text_format.Merge(data.decode(), message, allow_unknown_field=allow_unknown)
     except (text_format.ParseError, UnicodeError, RecursionError) as error:
+        if not allow_unknown and _parses(data, type(message)()):
+            raise UnknownFieldError(str(error)) from None
         raise TextError(str(error)) from None
+
+
+def _parses(data: bytes, message: Message) -> bool:
+    """Return whether a text is a message if its unknown fields are ignored."""
+    try:
+        parse_text(data, message, allow_unknown=True)
+    except TextError:
+        return False
+    return True
