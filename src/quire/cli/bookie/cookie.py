@@ -39,7 +39,7 @@ from quire.cli.common.options import (
 )
 from quire.cli.common.output import print_json
 from quire.codec.metadata.cookie import Cookie, decode, differences, encode, split_directories
-from quire.errors import CookieError, KeyExistsError, UsageError
+from quire.errors import CookieError, KeyExistsError, LaterCookieError, UsageError
 
 if TYPE_CHECKING:
     from quire.metadata.interface import MetadataStore
@@ -393,6 +393,8 @@ async def _create_where_missing(
         there = decode_known(known, bookie, store.uri, replace_it)
     try:
         here = stored_cookie(disk)
+    except LaterCookieError:
+        raise
     except CookieError as error:
         say(str(error).partition(". ")[0])
         here = None  # it is written again
