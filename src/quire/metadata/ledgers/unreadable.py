@@ -112,6 +112,7 @@ def decode_ledger(ledger_id: int, data: bytes, ctime_ms: int, version: int) -> L
             ledger_id=ledger_id,
             version=version,
             reason=str(error.args[0]),
+            remedy=f"{error.remedy}. No bookie deletes its entries meanwhile",
         ) from None
     except UnreadableMetadataError as error:
         raise UnreadableMetadataError(
