@@ -35,6 +35,7 @@ from quire.errors import (
     LaterMetadataError,
     MetadataError,
     MetadataURIError,
+    UnreadableMetadataError,
     UsageError,
 )
 from quire.metadata.uri import Driver, parse_uri
@@ -333,6 +334,16 @@ def test_managers_of_layouts(content: bytes, manager: LedgerManager | None) -> N
     else:
         with pytest.raises(MetadataError, match="ledger manager"):
             found.manager()
+
+
+def test_a_misspelt_field_is_damage() -> None:
+    """Only a field that comes in addition to the known ones can be from a later version."""
+    good = payload(next(v for v in VECTORS if v["name"] == "v2_open_minimal"))
+    with pytest.raises(UnreadableMetadataError, match="damaged") as caught:
+        decode(good.replace(b"quorumSize", b"quorumSixe"))
+    assert not isinstance(caught.value, LaterMetadataError)
+    with pytest.raises(CookieError, match="damaged"):
+        cookie.decode(b'5\nbookieHost: "b"\njournalDir: "/j"\nledgerDirz: "1\t/j"\n')
 
 
 def test_a_later_version_of_a_manager() -> None:

@@ -154,7 +154,7 @@ def decode(data: bytes) -> Cookie:
 def _decode_text(body: bytes, layout_version: int) -> Cookie:
     from quire.codec.metadata.formats_pb2 import CookieFormat
 
-    message = parse_text(body, CookieFormat())
+    message = parse_text(body, CookieFormat(), required=_REQUIRED)
     missing = [name for name in _REQUIRED if not message.HasField(name)]
     if missing:
         raise ValueError(f"missing {', '.join(missing)}")

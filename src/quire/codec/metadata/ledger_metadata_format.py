@@ -39,6 +39,7 @@ from quire.errors import (
 _HEADER = b"BookieMetadataFormatVersion\t"
 _VERSION_DIGITS_MAX = 9
 CURRENT_VERSION = 3
+_REQUIRED = ("quorumSize", "ensembleSize", "length", "state")
 _WHAT, _BY = "ledger metadata", "Quire or BookKeeper"
 _NAMED_VALUE = re.compile(rb"^(state|digestType): ([A-Z][A-Z0-9_]*)$", re.MULTILINE)
 _KNOWN_NAMES = {
@@ -92,7 +93,7 @@ def decode(data: bytes, node_ctime_ms: int = -1) -> LedgerMetadata:
             return _decode_v1(body)
         if version == 2:
             _refuse_later_names(body)
-            message = parse_text(body, LedgerMetadataFormat())
+            message = parse_text(body, LedgerMetadataFormat(), required=_REQUIRED)
         else:
             # Java 4.17 accepts a message that ends early, if it ends between two fields.
             size, offset = decode_varint(body, 0) if body else (0, 0)
@@ -166,7 +167,7 @@ def _message_of(metadata: LedgerMetadata) -> LedgerMetadataFormat:
 
 def _metadata_of(message: LedgerMetadataFormat, version: int, node_ctime_ms: int) -> LedgerMetadata:
     _refuse_later_values(message)
-    _require(message, "quorumSize", "ensembleSize", "length", "state")
+    _require(message, *_REQUIRED)
     for segment in message.segment:
         _require(segment, "firstEntryId")
     state = LedgerState(message.state)
