@@ -56,8 +56,7 @@ async def read_view(
                     stage.saw(facts, view, record)
         except StreamGapError as error:
             assert reader.position is not None
-            kind = "truncated" if "are truncated" in str(error) else "lost"
-            stage.gap(facts, view, kind, reader.position)
+            stage.gap(facts, view, error.kind, reader.position)
         return
     async with aclosing(reader.batches()) as found:
         async for batch in found:
