@@ -76,7 +76,8 @@ class Mix:
     """The main kind of stream work.
 
     relay: one process after the other writes a stream. lives: streams are truncated, renamed,
-    deleted and recreated while writers sleep.
+    deleted and recreated while writers sleep. retention: many small segments are truncated at any
+    place, by age and by size.
     """
     shapes: tuple[tuple[int, int, int], ...] = ()
     """The possible shapes of ledgers, or empty for all."""
@@ -223,6 +224,14 @@ WORKLOADS: dict[str, Mix] = {
         faults=(1, 8),
         streams=(2, 5),
         streams_mostly="lives",
+    ),
+    "retention": replace(
+        STREAMED,
+        kinds=(*CLIENT_KINDS, *WRITER_KINDS, "metadata fails", "slow metadata", "crash member",
+               "late watches"),
+        faults=(0, 8),
+        streams=(1, 3),
+        streams_mostly="retention",
     ),
     "datasets": Mix(
         ("metadata fails", "metadata fails", "slow metadata", "pause client", "kill client",

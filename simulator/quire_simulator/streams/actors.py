@@ -12,8 +12,8 @@ from quire_simulator.streams.readers import (
     remove_stream,
     rename_stream,
     scan_stream,
-    truncate_stream,
 )
+from quire_simulator.streams.retention import Retention, truncate_stream
 from quire_simulator.streams.stage import StreamStage
 from quire_simulator.streams.writers import write_stream
 
@@ -33,6 +33,7 @@ def stream_actors(stage: StreamStage) -> Iterator[tuple[str, float, StreamWork]]
 
     Followers end when the last record of their stream is written. All others end by themselves.
     """
+    Retention(stage).watch()
     for plan in stage.stage.plan.streams:
         write = lead_machine if plan.kind == "machine" else write_stream
         for k, mine in enumerate(plan.streamers):

@@ -85,6 +85,8 @@ class ObservedStream:
     """The segments in the metadata now, by node name."""
     asked: DLSN = INITIAL_DLSN
     """The position before which everything may be truncated."""
+    floor: DLSN = INITIAL_DLSN
+    """The position before which a reader that is opened now receives nothing."""
     producers: dict[str, int] = field(default_factory=dict)
     """The last acknowledged record of each producer. All before it are acknowledged too."""
     tokens: set[str] = field(default_factory=lambda: {""})

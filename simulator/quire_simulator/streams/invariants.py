@@ -84,6 +84,8 @@ class ReaderPosition:
     """Its first record is the first record at or after this position."""
     upcoming: int | None = None
     """The sequence id of the next record, once the reader has received one."""
+    floor: DLSN = INITIAL_DLSN
+    """The position before which everything was truncated when the reader was opened."""
 
 
 ReadInvariant = Callable[[ObservedStream, ReaderPosition, ReadRecord], str | None]
@@ -111,6 +113,14 @@ def no_record_is_skipped(
     if before is not None and before.position >= view.begin and not facts.may_be_gone(before):
         return f"{view.who} began at {view.begin} but did not receive {before.position}"
     return None
+
+
+def what_was_truncated_is_not_read(
+    facts: ObservedStream, view: ReaderPosition, seen: ReadRecord
+) -> str | None:
+    if seen.position >= view.floor:
+        return None
+    return f"{view.who} received {seen.position}, although all before {view.floor} was truncated"
 
 
 def a_record_is_there_once(
@@ -161,6 +171,7 @@ def a_record_is_what_its_writer_said(
 READ_INVARIANTS: tuple[ReadInvariant, ...] = (
     only_what_was_appended_is_read,
     no_record_is_skipped,
+    what_was_truncated_is_not_read,
     a_record_is_there_once,
     readers_agree,
     records_are_in_order,

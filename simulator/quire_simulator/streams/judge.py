@@ -22,6 +22,7 @@ from quire_simulator.streams.invariants import ReaderPosition
 from quire_simulator.streams.machines import start_leader
 from quire_simulator.streams.plans import StreamPlan
 from quire_simulator.streams.readers import removed
+from quire_simulator.streams.retention import Retention
 from quire_simulator.streams.stage import NAMESPACE, StreamStage
 
 JUDGES = ("stream-judge-0", "stream-judge-1")
@@ -71,6 +72,8 @@ async def _finish(stage: StreamStage, judge: str, streams: Namespace, plan: Stre
         await _lead(stage, judge, streams, plan)
     else:
         await _append_the_last(stage, judge, streams, facts)
+        if facts.plan.retained:
+            await Retention(stage).judge(judge, streams, facts)
     stage.finished.add(plan.number)
 
 
@@ -101,6 +104,9 @@ async def _append_the_last(
         stage.fail(
             facts, "conditions_are_kept", f"every token of {sorted(facts.tokens)} is refused"
         )
+    if facts.plan.retained:
+        await writer.roll()
+        await Retention(stage).writer_retains(judge, streams, facts)
     await writer.close()
     stage.ends[facts.plan.number] = writer.next_sequence
 
@@ -127,7 +133,7 @@ async def _lead(stage: StreamStage, judge: str, streams: Namespace, plan: Stream
 
 
 async def _read(stage: StreamStage, judge: str, streams: Namespace, facts: ObservedStream) -> None:
-    view = ReaderPosition(judge, INITIAL_DLSN)
+    view = ReaderPosition(judge, INITIAL_DLSN, floor=facts.floor)
     reader = await streams.open_reader(stage.name(facts.plan), on_gap="deliver")
     records: list[Record] = []
     async for batch in reader.batches():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,11 @@ WAITS = 0.25
 WAITS_REMOVED = 0.7
 """This probability for a stream that is deleted, so that unaware writers come back."""
 TOKENS = 0.2
+RARE = 0.15
+"""The probability that a stream of a general workload is like those of a special one."""
+RARELY = ("retention",)
+RETENTION_MS = (200, 1_000, 3_000)
+RETENTION_BYTES = (300, 1_000, 5_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,8 @@ class StreamPlan:
     roll_interval_ms: int
     retention_ms: int
     retention_bytes: int
+    explicit: bool
+    """Whether retention deletes only what was truncated explicitly."""
     producers: int
     tokens: bool
     """Whether its writers set fencing tokens."""
@@ -94,12 +101,14 @@ class StreamPlan:
             "roll_interval_s": self.roll_interval_ms / 1000,
             "retention_s": self.retention_ms / 1000,
             "retention_bytes": self.retention_bytes,
+            "explicit_truncation": self.explicit,
         }
 
     @property
     def retained(self) -> bool:
         """Whether segments may be truncated without a request."""
-        return self.kind == "machine" or bool(self.retention_ms or self.retention_bytes)
+        limited = bool(self.retention_ms or self.retention_bytes) and not self.explicit
+        return self.kind == "machine" or limited
 
     @property
     def name(self) -> str:
@@ -121,12 +130,17 @@ def make_streams(
     chance = random.Random(f"{seed}/streams {workload}")
     if chance.random() >= mix.streaming:
         return ()
-    changed = {"": _as_it_is, "relay": _as_relay, "lives": _as_lives}[mix.streams_mostly]
     plans = [
         _stream_plan(chance, number, bookies, span_s)
         for number in range(chance.randint(*mix.streams))
     ]
-    return tuple(changed(chance, plan, span_s) for plan in plans)
+    if mix.streams_mostly:
+        return tuple(CHANGES[mix.streams_mostly](chance, plan, span_s) for plan in plans)
+    rare = random.Random(f"{seed}/rare streams {workload}")
+    return tuple(
+        CHANGES[rare.choice(RARELY)](rare, plan, span_s) if rare.random() < RARE else plan
+        for plan in plans
+    )
 
 
 def _stream_plan(chance: random.Random, number: int, bookies: int, span_s: float) -> StreamPlan:
@@ -148,6 +162,7 @@ def _stream_plan(chance: random.Random, number: int, bookies: int, span_s: float
         roll_interval_ms=chance.choice([*ROLL_INTERVAL_MS, NEVER_MS]),
         retention_ms=chance.choice([500, 5_000]) if retained and by_age else 0,
         retention_bytes=chance.choice([1_000, 5_000]) if retained and not by_age else 0,
+        explicit=False,
         producers=0 if machine else chance.choice([0, 1, 1, 3]),
         tokens=not machine and chance.random() < TOKENS,
         ends=not machine and not removed and chance.random() < 0.15,
@@ -165,10 +180,6 @@ def _stream_plan(chance: random.Random, number: int, bookies: int, span_s: float
         rename_s=chance.random() * span_s if renamed else None,
         remove_s=begin_s + chance.random() ** 2 * span_s if removed else None,
     )
-
-
-def _as_it_is(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
-    return plan
 
 
 def _as_relay(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
@@ -221,6 +232,48 @@ def _as_lives(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamP
         rename_s=None if removed else at_s,
         remove_s=at_s if removed else None,
     )  # fmt: skip
+
+
+def _as_retention(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
+    """Let many small segments be truncated at any place, and by age and size, while they are
+    written.
+    """
+    begin_s = plan.streamers[0].begin_s
+    kind = chance.choice(["age", "age", "size", "size", "both", "explicit", "none"])
+    renamed = chance.random() < RENAMED
+    streamers = [
+        replace(
+            _streamer_plan(chance, begin_s, span_s, 0.0),
+            batches=chance.randint(10, 40),
+            pause_s=chance.choice([0.02, 0.2, span_s / 20]),
+            turns=chance.choice([1, 2]),
+            idle_s=0.0,
+        )
+        for _ in range(chance.randint(1, 2))
+    ]
+    return replace(
+        plan, kind="stream", txids=chance.choice(["time", "given"]),
+        producers=chance.choice([0, 0, 1]),
+        roll_bytes=chance.choice([300, 300, 2_000]),
+        roll_interval_ms=chance.choice([200, NEVER_MS]),
+        retention_ms=chance.choice(RETENTION_MS) if kind in ("age", "both", "explicit") else 0,
+        retention_bytes=chance.choice(RETENTION_BYTES) if kind in ("size", "both") else 0,
+        explicit=kind == "explicit",
+        streamers=tuple(streamers),
+        truncations_s=tuple(
+            begin_s + chance.random() * (span_s - begin_s) for _ in range(chance.randint(3, 8))
+        ),
+        rename_s=chance.random() * span_s if renamed else None,
+        remove_s=None,
+    )  # fmt: skip
+
+
+CHANGES: dict[str, Callable[[random.Random, StreamPlan, float], StreamPlan]] = {
+    "relay": _as_relay,
+    "lives": _as_lives,
+    "retention": _as_retention,
+}
+"""What a workload makes of each stream (`Mix.streams_mostly`)."""
 
 
 def _streamer_plan(

@@ -67,6 +67,12 @@ class StreamStage:
         self._commands: dict[int, Commands] = {}
         self.finished: set[int] = set()
         """Streams whose last record is written, or will never be."""
+        self.on_segments: Callable[[ObservedStream, dict[str, StreamSegment]], None] = (
+            lambda facts, before: None
+        )
+        """Called with the former segments of a stream when they have changed."""
+        self.on_ledger_gone: Callable[[ObservedStream, int], None] = lambda facts, ledger_id: None
+        """Called when a ledger was deleted, for each stream that exists."""
         self.world.cluster.tree_observer = self._on_tree
         self.checker.on_ledger = self._on_ledger
         self.checker.is_foreign = _is_foreign
@@ -342,6 +348,7 @@ class StreamStage:
             wrong = invariant(facts, before, after)
             if wrong is not None:
                 self.fail(facts, invariant.__name__, wrong)
+        self.on_segments(facts, before)
         for name, segment in after.items():
             if name not in before and not segment.in_progress:
                 self._completed(facts, segment)
@@ -384,6 +391,7 @@ class StreamStage:
         for facts in self.lives.values():
             if facts.deleting:
                 continue
+            self.on_ledger_gone(facts, ledger_id)
             for segment in facts.segments.values():
                 named = segment.ledger_id == ledger_id
                 if named and segment.truncation is not Truncation.TRUNCATED:

@@ -17,6 +17,7 @@ from tests.sim.mutants import (
     recovery,
     replacements,
     resizing,
+    retention,
     scrub,
     space,
     storage,
@@ -28,6 +29,7 @@ from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
 ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, loading, scrub,
     directories, replacements, resizing, metadata, autorecovery, jobs, byzantine, racks, streams,
+    retention,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

@@ -1,0 +1,44 @@
+"""The faults of streams really happen: counts over some seeds of their workloads."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from quire_simulator import simulate
+from quire_simulator.streams.stage import StreamStage
+
+SEEDS = 16
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Return the counts of what clients of streams note, by kind and first words."""
+    counts: Counter[str] = Counter()
+    note = StreamStage.note
+
+    def counted(self: StreamStage, who: str, kind: str, what: object = "") -> None:
+        counts[kind] += 1
+        counts[f"{kind} {str(what).partition(':')[0]}"] += 1
+        note(self, who, kind, what)
+
+    monkeypatch.setattr(StreamStage, "note", counted)
+    return counts
+
+
+def run(workload: str, seeds: int = SEEDS) -> None:
+    for seed in range(seeds):
+        result = simulate(seed, workload)
+        assert result.failure is None, (seed, result.failure)
+
+
+def test_streams_are_truncated_at_every_kind_of_place(noted: Counter[str]) -> None:
+    run("retention")
+    for place in (
+        "a record", "the beginning", "a boundary", "the newest segment", "the end",
+        "beyond the end", "the last record", "beyond a segment", "inside a segment",
+    ):  # fmt: skip
+        assert noted[f"truncate {place}"], (place, noted)
+    assert noted["retained"] > SEEDS
+    assert noted["retained 0 of 0 segments expired"] < noted["retained"]
