@@ -9,7 +9,7 @@ import pytest
 from quire_simulator import simulate
 from quire_simulator.streams.stage import StreamStage
 
-SEEDS = 16
+SEEDS = 8
 
 
 @pytest.fixture
@@ -42,3 +42,14 @@ def test_streams_are_truncated_at_every_kind_of_place(noted: Counter[str]) -> No
         assert noted[f"truncate {place}"], (place, noted)
     assert noted["retained"] > SEEDS
     assert noted["retained 0 of 0 segments expired"] < noted["retained"]
+
+
+def test_drivers_die_at_every_step_and_repeat_what_they_did(noted: Counter[str]) -> None:
+    run("publishing")
+    steps = [step for step in ("begin", "write", "publish", "note", "sweep", "abort")
+             if noted[f"died {step}"]]  # fmt: skip
+    assert len(steps) >= 4, (steps, noted)
+    for what in (
+        "aborted", "published", "published and aborted", "swept", "task failed", "driver failed",
+    ):  # fmt: skip
+        assert noted[what], (what, noted)

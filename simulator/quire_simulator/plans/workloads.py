@@ -77,7 +77,7 @@ class Mix:
 
     relay: one process after the other writes a stream. lives: streams are truncated, renamed,
     deleted and recreated while writers sleep. retention: many small segments are truncated at any
-    place, by age and by size.
+    place, by age and by size. publishing: drivers publish batches.
     """
     shapes: tuple[tuple[int, int, int], ...] = ()
     """The possible shapes of ledgers, or empty for all."""
@@ -232,6 +232,14 @@ WORKLOADS: dict[str, Mix] = {
         faults=(0, 8),
         streams=(1, 3),
         streams_mostly="retention",
+    ),
+    "publishing": replace(
+        STREAMED,
+        kinds=(*CLIENT_KINDS, "kill client", "metadata fails", "metadata fails", "slow metadata",
+               "crash member"),
+        faults=(0, 8),
+        streams=(1, 2),
+        streams_mostly="publishing",
     ),
     "datasets": Mix(
         ("metadata fails", "metadata fails", "slow metadata", "pause client", "kill client",

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from quire.client import Client
 from quire_simulator.streams.machines import follow_machine, lead_machine
 from quire_simulator.streams.plans import StreamPlan, others_of
+from quire_simulator.streams.publishers import publish_batches
 from quire_simulator.streams.readers import (
     follow_stream,
     remove_stream,
@@ -38,10 +39,13 @@ def stream_actors(stage: StreamStage) -> Iterator[tuple[str, float, StreamWork]]
         write = lead_machine if plan.kind == "machine" else write_stream
         for k, mine in enumerate(plan.streamers):
             yield f"streamer-{plan.number}.{k}", mine.begin_s, _work(stage, plan, write, mine)
+        for k, driver in enumerate(plan.drivers):
+            work = _work(stage, plan, publish_batches, driver)
+            yield f"driver-{plan.number}.{k}", driver.begin_s, work
         for what, times in others_of(plan):
-            work = follow_machine if (what, plan.kind) == ("tailer", "machine") else OTHERS[what]
+            act = follow_machine if (what, plan.kind) == ("tailer", "machine") else OTHERS[what]
             for k, begin_s in enumerate(times):
-                yield f"{what}-{plan.number}.{k}", begin_s, _work(stage, plan, work)
+                yield f"{what}-{plan.number}.{k}", begin_s, _work(stage, plan, act)
 
 
 def _work(

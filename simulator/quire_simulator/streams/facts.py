@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
 from quire.codec.distributedlog.segment import StreamSegment
+from quire_simulator.streams.batches import PublishedFacts
 from quire_simulator.streams.plans import StreamPlan
 
 PAYLOAD_REPETITIONS = (1, 1, 3, 20, 200)
@@ -87,6 +88,8 @@ class ObservedStream:
     """The position before which everything may be truncated."""
     floor: DLSN = INITIAL_DLSN
     """The position before which a reader that is opened now receives nothing."""
+    published: PublishedFacts = field(default_factory=PublishedFacts)
+    """The batches that drivers publish."""
     producers: dict[str, int] = field(default_factory=dict)
     """The last acknowledged record of each producer. All before it are acknowledged too."""
     tokens: set[str] = field(default_factory=lambda: {""})

@@ -16,6 +16,7 @@ from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import StreamConditionError, StreamEndedError
 from quire.streams import Gap, Namespace, Record, StreamWriter
 from quire.streams.ownership.orphans import delete_orphans, find_orphans
+from quire.streams.publish.segment_builder import JOB_KEY
 from quire.streams.write.segments import APPLICATION
 from quire_simulator.streams.facts import ObservedStream
 from quire_simulator.streams.invariants import ReaderPosition
@@ -157,7 +158,8 @@ async def _orphans(stage: StreamStage, client: Client) -> None:
     orphans = _unnamed(stage)
     for ledger_id in orphans:
         maker = stage.makers.get(ledger_id)  # None: the maker never learned that the ledger exists.
-        if maker is not None and not maker.dead:
+        job = stage.world.cluster.ledger(ledger_id).value.custom.get(JOB_KEY)
+        if maker is not None and not maker.dead and job is None:
             what = f"ledger {ledger_id} of {maker.name}, which is alive, is named by nothing"
             stage.checker.fail("no_ledger_is_orphaned", what)
     found = await find_orphans(client, -YOUNGER_S)

@@ -28,9 +28,11 @@ WAITS = 0.25
 WAITS_REMOVED = 0.7
 """This probability for a stream that is deleted, so that unaware writers come back."""
 TOKENS = 0.2
+REPLACED_QUERY = 0.4
+"""The probability that a query takes the place of another query of its writer."""
 RARE = 0.15
 """The probability that a stream of a general workload is like those of a special one."""
-RARELY = ("retention",)
+RARELY = ("retention", "publishing")
 RETENTION_MS = (200, 1_000, 3_000)
 RETENTION_BYTES = (300, 1_000, 5_000)
 
@@ -58,6 +60,30 @@ class StreamerPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class DriverPlan:
+    """A driver that publishes batches of records. Drivers of one query share a checkpoint."""
+
+    begin_s: float
+    writer: str
+    """The name of the writer, or empty for a job that publishes once."""
+    query: str
+    """The query of the writer, or the name of the job."""
+    takeover: bool
+    """Whether the query may take the place of another query of its writer."""
+    batches: int
+    tasks_max: int
+    task_records_max: int
+    task_s: float
+    """The longest pause of a task."""
+    pause_s: float
+    """The longest pause between two batches."""
+    dies_in_step: int
+    """The number of the step in which the driver dies, or 0."""
+    dies_after_s: float
+    """Seconds into that step after which it dies."""
+
+
+@dataclass(frozen=True, slots=True)
 class StreamPlan:
     number: int
     kind: str
@@ -79,6 +105,7 @@ class StreamPlan:
     ends: bool
     """Whether one of its writers may end it for good."""
     streamers: tuple[StreamerPlan, ...]
+    drivers: tuple[DriverPlan, ...]
     follows_s: tuple[float, ...]
     scans_s: tuple[float, ...]
     """When readers begin that do not follow."""
@@ -170,6 +197,7 @@ def _stream_plan(chance: random.Random, number: int, bookies: int, span_s: float
             _streamer_plan(chance, begin_s, span_s, WAITS_REMOVED if removed else WAITS)
             for _ in range(chance.randint(1, STREAMERS_MAX))
         ),
+        drivers=(),
         follows_s=tuple(chance.random() * span_s / 2 for _ in range(chance.randint(0, 2))),
         scans_s=()
         if machine
@@ -268,10 +296,44 @@ def _as_retention(chance: random.Random, plan: StreamPlan, span_s: float) -> Str
     )  # fmt: skip
 
 
+def _as_published(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
+    """Let drivers publish batches, and die, while a writer appends now and then."""
+    begin_s = plan.streamers[0].begin_s
+    queries = [("a", "q1"), ("a", "q1"), ("a", "q1"), ("", "job1"), ("", "job1"), ("b", "q2")]
+    if chance.random() < REPLACED_QUERY:
+        queries += [("a", "q3"), ("a", "q3"), ("a", "q1")]
+    takeover = chance.random() < 0.7
+    drivers = tuple(
+        DriverPlan(
+            begin_s=begin_s + chance.choice([0.0, 0.3, 1.0]) * chance.random() * span_s,
+            writer=writer,
+            query=query,
+            takeover=takeover,
+            batches=chance.randint(2, 6) if writer else 1,
+            tasks_max=chance.choice([1, 3, 5]),
+            task_records_max=chance.choice([1, 5, 40]),
+            task_s=chance.choice([0.0, 0.01, 0.3]),
+            pause_s=chance.choice([0.01, 0.3, span_s / 10]),
+            dies_in_step=chance.choice([0, 0, *range(1, 13)]),
+            dies_after_s=chance.choice([0.0, 0.001, 0.02, 0.3, 1.0]) * chance.random(),
+        )
+        for writer, query in chance.sample(queries, chance.randint(2, len(queries)))
+    )
+    some = chance.random()
+    return replace(
+        plan, kind="stream", drivers=drivers,
+        streamers=plan.streamers[: chance.choice([1, 1, 2])],
+        retention_ms=0, retention_bytes=0, ends=False, rename_s=None, remove_s=None,
+        truncations_s=plan.truncations_s if some < 0.2 else (),
+        scans_s=tuple(begin_s + chance.random() * span_s for _ in range(4)),
+    )  # fmt: skip
+
+
 CHANGES: dict[str, Callable[[random.Random, StreamPlan, float], StreamPlan]] = {
     "relay": _as_relay,
     "lives": _as_lives,
     "retention": _as_retention,
+    "publishing": _as_published,
 }
 """What a workload makes of each stream (`Mix.streams_mostly`)."""
 
@@ -314,6 +376,7 @@ def stream_clients(plans: tuple[StreamPlan, ...]) -> dict[str, float]:
     """Return when each client begins."""
     begins = dict(streamers_of(plans))
     for plan in plans:
+        begins |= {f"driver-{plan.number}.{k}": d.begin_s for k, d in enumerate(plan.drivers)}
         for what, times in others_of(plan):
             begins.update({f"{what}-{plan.number}.{k}": at for k, at in enumerate(times)})
     return begins

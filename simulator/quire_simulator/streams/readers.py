@@ -209,6 +209,8 @@ async def _scan(
     view = ReaderPosition(who, begin, floor=facts.floor)
     reader = await streams.open_reader(name, start=begin, end=end, on_gap="deliver")
     await read_view(stage, facts, view, reader, batches=True)
+    if end is None:
+        stage.reached_the_end(facts, view)
     if stage.is_current(facts):
         missed = [
             n for n in wanted if (view.upcoming or 0) <= n and not facts.may_be_gone(facts.log[n])

@@ -258,6 +258,9 @@ class StreamStage:
             wrong = invariant(facts, view, seen)
             if wrong is not None:
                 self.fail(facts, invariant.__name__, wrong)
+        wrong = facts.published.in_one_piece(seen.payload, seen.sequence)
+        if wrong is not None:
+            self.fail(facts, "a_batch_is_there_whole", f"{view.who}: {wrong}")
         facts.log.setdefault(seen.sequence, seen)
         facts.places.setdefault(seen.payload, seen.sequence)
         view.upcoming = seen.sequence + 1
@@ -285,6 +288,21 @@ class StreamStage:
                     f"but only those before {facts.asked} may be"
                 )
                 self.fail(facts, "only_what_was_asked_for_is_truncated", what)
+
+    def reached_the_end(self, facts: ObservedStream, view: ReaderPosition) -> None:
+        """Check a reader that has read all there was: it has not received a part of a batch."""
+        last = facts.log.get((view.upcoming or 0) - 1)
+        wrong = facts.published.cut_off(last.payload) if last is not None else None
+        if wrong is not None and self.is_current(facts):
+            self.fail(facts, "a_batch_is_seen_whole", f"{view.who}: {wrong}")
+
+    def check_given_up(self, facts: ObservedStream) -> None:
+        """Check that no segment has a ledger that was given up with its batch."""
+        for segment in facts.segments.values():
+            key = facts.published.given_up.get(segment.ledger_id)
+            if key is not None:
+                what = f"{key} was aborted, but {segment} has a ledger of it"
+                self.fail(facts, "an_aborted_batch_is_not_there", what)
 
     def truncated(self, facts: ObservedStream, before: DLSN, completed: Sequence[str]) -> None:
         """Check the segments after a truncation that was reported as done.
@@ -315,6 +333,13 @@ class StreamStage:
             wrong = invariant(facts, whole)
             if wrong is not None:
                 self.fail(facts, invariant.__name__, wrong)
+        payloads = {one.payload for one in seen}
+        wrong = facts.published.incomplete(payloads, truncated=facts.truncated)
+        if wrong is not None:
+            self.fail(facts, "a_batch_is_there_whole", wrong)
+        wrong = facts.published.in_order()
+        if wrong is not None:
+            self.fail(facts, "batches_are_in_order", wrong)
 
     # -- metadata -----------------------------------------------------------------------------
 
@@ -348,6 +373,7 @@ class StreamStage:
             wrong = invariant(facts, before, after)
             if wrong is not None:
                 self.fail(facts, invariant.__name__, wrong)
+        self.check_given_up(facts)
         self.on_segments(facts, before)
         for name, segment in after.items():
             if name not in before and not segment.in_progress:

@@ -11,6 +11,7 @@ from tests.sim.mutants import (
     jobs,
     loading,
     metadata,
+    publishing,
     quorum,
     racks,
     reader,
@@ -29,7 +30,7 @@ from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
 ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, loading, scrub,
     directories, replacements, resizing, metadata, autorecovery, jobs, byzantine, racks, streams,
-    retention,
+    retention, publishing,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

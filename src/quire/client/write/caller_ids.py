@@ -116,9 +116,7 @@ class CallerIdWriter(WriteHandle):
         elif entry_id < upcoming or entry_id in self._held:
             problem, kind = "this id was appended already", EntryExistsError
         if problem:
-            raise kind(
-                f"entry {entry_id} of ledger {self.ledger_id}: {problem}. Nothing was sent"
-            )
+            raise kind(f"entry {entry_id} of ledger {self.ledger_id}: {problem}. Nothing was sent")
 
     def _hold(self, entry_id: int, payload: Buffer, missing: int) -> None:
         size = len(payload) + HELD_ENTRY_BYTES
