@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 
 from quire.client import Client
+from quire_simulator.streams.damage import lose_ledger, spoil_node
 from quire_simulator.streams.machines import follow_machine, lead_machine
 from quire_simulator.streams.plans import StreamPlan, others_of
 from quire_simulator.streams.publishers import publish_batches
@@ -24,6 +25,8 @@ OTHERS: dict[str, Callable[[StreamStage, str, Client, StreamPlan], Awaitable[Non
     "tailer": follow_stream,
     "scanner": scan_stream,
     "truncator": truncate_stream,
+    "vandal": lose_ledger,
+    "spoiler": spoil_node,
     "renamer": rename_stream,
     "remover": remove_stream,
 }
@@ -42,6 +45,12 @@ def stream_actors(stage: StreamStage) -> Iterator[tuple[str, float, StreamWork]]
         for k, driver in enumerate(plan.drivers):
             work = _work(stage, plan, publish_batches, driver)
             yield f"driver-{plan.number}.{k}", driver.begin_s, work
+        for query in plan.queries:
+            from quire_simulator.spark.driver import run_query  # It imports pyspark.
+
+            for k, dying in enumerate(query.drivers):
+                work = _work(stage, plan, run_query, query, dying)
+                yield f"query-{plan.number}.{k}", dying.begin_s, work
         for what, times in others_of(plan):
             act = follow_machine if (what, plan.kind) == ("tailer", "machine") else OTHERS[what]
             for k, begin_s in enumerate(times):

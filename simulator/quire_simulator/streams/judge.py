@@ -18,6 +18,7 @@ from quire.streams import Gap, Namespace, Record, StreamWriter
 from quire.streams.ownership.orphans import delete_orphans, find_orphans
 from quire.streams.publish.segment_builder import JOB_KEY
 from quire.streams.write.segments import APPLICATION
+from quire_simulator.streams.damage import judge_losses
 from quire_simulator.streams.facts import ObservedStream
 from quire_simulator.streams.invariants import ReaderPosition
 from quire_simulator.streams.machines import start_leader
@@ -40,11 +41,17 @@ async def judge_streams(stage: StreamStage, followers: Callable[[], list[str]]) 
     plans = stage.stage.plan.streams
     if not plans:
         return
+    while stage.spoilt:
+        await asyncio.sleep(POLL_S)
     stage.world.metadata_delay_s = min(stage.world.metadata_delay_s, METADATA_DELAY_MAX_S)
     for judge in JUDGES:
         client = stage.world.client(judge, stage.stage.plan.client_config)
         streams = await stage.namespace(client)
         for plan in plans:
+            if judge == JUDGES[0] and plan.queries:
+                from quire_simulator.spark.judge import judge_query  # It imports pyspark.
+
+                await judge_query(stage, judge, client, plan)
             if judge == JUDGES[0]:
                 await _finish(stage, judge, streams, plan)
         while followers():
@@ -53,6 +60,7 @@ async def judge_streams(stage: StreamStage, followers: Callable[[], list[str]]) 
             if plan.kind == "stream" and stage.exists(plan):
                 await _read(stage, judge, streams, stage.lives[plan.number])
         if judge == JUDGES[-1]:
+            await judge_losses(stage, client)
             await _orphans(stage, client)
         await streams.close()
         await client.close()

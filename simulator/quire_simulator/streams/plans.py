@@ -32,7 +32,7 @@ REPLACED_QUERY = 0.4
 """The probability that a query takes the place of another query of its writer."""
 RARE = 0.15
 """The probability that a stream of a general workload is like those of a special one."""
-RARELY = ("retention", "publishing")
+RARELY = ("retention", "publishing", "damaged")
 RETENTION_MS = (200, 1_000, 3_000)
 RETENTION_BYTES = (300, 1_000, 5_000)
 
@@ -84,6 +84,44 @@ class DriverPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class DyingPlan:
+    """A driver of a query, which continues from the checkpoint of the one before."""
+
+    begin_s: float
+    in_step: int
+    """The number of the step in which the driver dies, or 0."""
+    after_s: float
+    """Seconds into that step after which it dies."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPlan:
+    """A streaming query of Spark that reads streams, and writes their records to this one."""
+
+    writer: str
+    query: str
+    takeover: bool
+    sources: tuple[int, ...]
+    """The numbers of the streams that it reads."""
+    pattern: bool
+    """Whether it finds its sources by a pattern."""
+    lenient: bool
+    """Whether it continues without records that are gone."""
+    subscription: bool
+    """Whether it stores its positions with the sources."""
+    records_max: int
+    bytes_max: int
+    """The limits of a micro-batch, or 0."""
+    partition_bytes: int
+    min_partitions: int
+    task_s: float
+    """The longest pause of a task after each part that it reads."""
+    pause_s: float
+    """The longest pause between two micro-batches."""
+    drivers: tuple[DyingPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StreamPlan:
     number: int
     kind: str
@@ -106,10 +144,16 @@ class StreamPlan:
     """Whether one of its writers may end it for good."""
     streamers: tuple[StreamerPlan, ...]
     drivers: tuple[DriverPlan, ...]
+    queries: tuple[QueryPlan, ...]
+    """The query that writes to this stream, if there is one."""
     follows_s: tuple[float, ...]
     scans_s: tuple[float, ...]
     """When readers begin that do not follow."""
     truncations_s: tuple[float, ...]
+    losses_s: tuple[float, ...]
+    """When somebody deletes the ledger of the segment in progress."""
+    spoils_s: tuple[float, ...]
+    """When the node of a segment becomes unreadable for a while."""
     rename_s: float | None
     remove_s: float | None
 
@@ -161,6 +205,8 @@ def make_streams(
         _stream_plan(chance, number, bookies, span_s)
         for number in range(chance.randint(*mix.streams))
     ]
+    if mix.streams_mostly == "spark":
+        return _with_query(chance, plans, span_s)
     if mix.streams_mostly:
         return tuple(CHANGES[mix.streams_mostly](chance, plan, span_s) for plan in plans)
     rare = random.Random(f"{seed}/rare streams {workload}")
@@ -198,6 +244,7 @@ def _stream_plan(chance: random.Random, number: int, bookies: int, span_s: float
             for _ in range(chance.randint(1, STREAMERS_MAX))
         ),
         drivers=(),
+        queries=(),
         follows_s=tuple(chance.random() * span_s / 2 for _ in range(chance.randint(0, 2))),
         scans_s=()
         if machine
@@ -205,6 +252,8 @@ def _stream_plan(chance: random.Random, number: int, bookies: int, span_s: float
         truncations_s=()
         if machine
         else tuple(chance.random() * span_s for _ in range(chance.choice([0, 0, 1, 3, 6]))),
+        losses_s=(),
+        spoils_s=(),
         rename_s=chance.random() * span_s if renamed else None,
         remove_s=begin_s + chance.random() ** 2 * span_s if removed else None,
     )
@@ -329,11 +378,94 @@ def _as_published(chance: random.Random, plan: StreamPlan, span_s: float) -> Str
     )  # fmt: skip
 
 
+def _as_damaged(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
+    """Let somebody delete ledgers of segments in progress, or make nodes of segments unreadable."""
+    begin_s, lost = plan.streamers[0].begin_s, chance.random() < 0.6
+    streamers = tuple(
+        replace(
+            _streamer_plan(chance, begin_s, span_s, WAITS),
+            batches=chance.randint(5, 20), turns=chance.choice([2, 4]), idle_s=0.0,
+        )
+        for _ in range(chance.randint(1, 3))
+    )  # fmt: skip
+    times = tuple(begin_s + chance.random() * span_s for _ in range(chance.randint(1, 3)))
+    return replace(
+        plan, kind="stream", streamers=streamers, ends=False, tokens=False,
+        producers=0 if lost else plan.producers, retention_ms=0, retention_bytes=0,
+        losses_s=times if lost else (),
+        spoils_s=() if lost and chance.random() < 0.7 else times,
+        rename_s=None, remove_s=None,
+        follows_s=tuple(chance.random() * span_s / 2 for _ in range(chance.randint(1, 3))),
+        truncations_s=plan.truncations_s if chance.random() < 0.3 else (),
+    )  # fmt: skip
+
+
+def _with_query(
+    chance: random.Random, plans: list[StreamPlan], span_s: float
+) -> tuple[StreamPlan, ...]:
+    """Make the last stream the sink of a query that reads the others."""
+    what = chance.choice(["kept", "kept", "kept", "truncated", "recreated", "recreated"])
+    sources = tuple(_as_source(chance, plan, span_s, what) for plan in plans[:-1])
+    begin_s = min(plan.streamers[0].begin_s for plan in sources)
+    query = QueryPlan(
+        writer="w",
+        query="q",
+        takeover=chance.random() < 0.3,
+        sources=tuple(plan.number for plan in sources),
+        pattern=chance.random() < 0.3,
+        lenient=chance.random() < 0.3,
+        subscription=chance.random() < 0.4,
+        records_max=chance.choice([0, 0, 1, 7, 50]),
+        bytes_max=chance.choice([0, 0, 0, 300, 5_000]),
+        partition_bytes=chance.choice([100, 2_000, 1 << 20]),
+        min_partitions=chance.choice([1, 1, 3]),
+        task_s=chance.choice([0.0, 0.01, 0.2]),
+        pause_s=chance.choice([0.01, 0.3, span_s / 10]),
+        drivers=tuple(
+            DyingPlan(
+                begin_s=begin_s + k * chance.random() * span_s / 3,
+                in_step=chance.choice([0, *range(1, 21)]),
+                after_s=chance.choice([0.0, 0.001, 0.02, 0.3]) * chance.random(),
+            )
+            for k in range(chance.randint(2, 5))
+        ),
+    )
+    idle = replace(plans[-1].streamers[0], turns=0, batches=0)
+    sink = replace(
+        plans[-1], kind="stream", queries=(query,), streamers=(idle,), ends=False, producers=0,
+        tokens=False, retention_ms=0, retention_bytes=0, rename_s=None, remove_s=None,
+        truncations_s=(),
+    )  # fmt: skip
+    return (*sources, sink)
+
+
+def _as_source(chance: random.Random, plan: StreamPlan, span_s: float, what: str) -> StreamPlan:
+    begin_s = plan.streamers[0].begin_s
+    removed = begin_s + chance.uniform(0.2, 0.8) * span_s
+    streamers = [
+        replace(
+            _streamer_plan(chance, begin_s, span_s, 0.0),
+            batches=chance.randint(3, 12),
+            pause_s=chance.choice([0.05, span_s / 10]),
+            turns=4,
+        )
+        for _ in range(chance.randint(1, 2))
+    ]
+    return replace(
+        plan, kind="stream", producers=chance.choice([0, 1]), ends=False, rename_s=None,
+        roll_bytes=chance.choice([300, 2_000, 1 << 20]),
+        retention_ms=0, retention_bytes=0, streamers=tuple(streamers), follows_s=(), scans_s=(),
+        truncations_s=plan.truncations_s if what == "truncated" else (),
+        remove_s=removed if what == "recreated" else None,
+    )  # fmt: skip
+
+
 CHANGES: dict[str, Callable[[random.Random, StreamPlan, float], StreamPlan]] = {
     "relay": _as_relay,
     "lives": _as_lives,
     "retention": _as_retention,
     "publishing": _as_published,
+    "damaged": _as_damaged,
 }
 """What a workload makes of each stream (`Mix.streams_mostly`)."""
 
@@ -360,6 +492,8 @@ def others_of(plan: StreamPlan) -> list[tuple[str, tuple[float, ...]]]:
         ("tailer", plan.follows_s),
         ("scanner", plan.scans_s),
         ("truncator", plan.truncations_s),
+        ("vandal", plan.losses_s),
+        ("spoiler", plan.spoils_s),
         ("renamer", () if plan.rename_s is None else (plan.rename_s,)),
         ("remover", () if plan.remove_s is None else (plan.remove_s,)),
     ]
@@ -376,6 +510,8 @@ def stream_clients(plans: tuple[StreamPlan, ...]) -> dict[str, float]:
     """Return when each client begins."""
     begins = dict(streamers_of(plans))
     for plan in plans:
+        for query in plan.queries:
+            begins |= {f"query-{plan.number}.{k}": d.begin_s for k, d in enumerate(query.drivers)}
         begins |= {f"driver-{plan.number}.{k}": d.begin_s for k, d in enumerate(plan.drivers)}
         for what, times in others_of(plan):
             begins.update({f"{what}-{plan.number}.{k}": at for k, at in enumerate(times)})

@@ -213,7 +213,9 @@ async def _scan(
         stage.reached_the_end(facts, view)
     if stage.is_current(facts):
         missed = [
-            n for n in wanted if (view.upcoming or 0) <= n and not facts.may_be_gone(facts.log[n])
+            n
+            for n in wanted
+            if not view.has_passed(facts.log[n]) and not facts.may_be_gone(facts.log[n])
         ]
         if missed:
             place = facts.log[missed[0]].position

@@ -114,7 +114,9 @@ class Retention:
     def ledger_gone(self, facts: ObservedStream, ledger_id: int) -> None:
         """Check a deletion: the next writer needs the newest completed segment."""
         completed = completed_of(facts)
-        if completed and completed[-1].ledger_id == ledger_id:
+        if not completed or completed[-1].lssn in facts.destroyed:
+            return
+        if completed[-1].ledger_id == ledger_id:
             what = f"the ledger of {completed[-1]} is deleted"
             self.stage.fail(facts, "the_newest_completed_segment_is_kept", what)
 

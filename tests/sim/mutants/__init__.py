@@ -6,6 +6,7 @@ from tests.sim.mutants import (
     autorecovery,
     bookie,
     byzantine,
+    damaged,
     directories,
     index_cache,
     jobs,
@@ -21,6 +22,7 @@ from tests.sim.mutants import (
     retention,
     scrub,
     space,
+    spark,
     storage,
     streams,
     writer,
@@ -30,7 +32,7 @@ from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
 ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, loading, scrub,
     directories, replacements, resizing, metadata, autorecovery, jobs, byzantine, racks, streams,
-    retention, publishing,
+    retention, publishing, spark, damaged,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]
