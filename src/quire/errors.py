@@ -69,6 +69,13 @@ class ArgumentTypeError(UsageError, TypeError):
     """Raised when an argument has the wrong type. Nothing was done."""
 
 
+class EntryExistsError(UsageError):
+    """Raised when a caller chooses the id of an entry that it has appended already.
+
+    Nothing was sent.
+    """
+
+
 _TYPES = {int: "a whole number (int)", str: "text (str)", bytes: "bytes"}
 
 
@@ -675,7 +682,14 @@ class TxidOrderError(StreamError, ValueError):
 
 
 class StreamGapError(StreamError):
-    """Raised when records that were to be read no longer exist: they were truncated or lost."""
+    """Raised when records that were to be read no longer exist: they were truncated or lost.
+
+    Attributes:
+        kind: The kind of the gap, "truncated" or "lost", if a reader met it (`Gap.kind`). It is
+            empty for other errors of this class.
+    """
+
+    kind = ""
 
 
 class StreamDivergedError(StreamError):

@@ -426,6 +426,12 @@ class LedgerDirectories(StoreEvents):
     def is_refused(self, ledger_id: int) -> bool:
         return any(place.store.is_refused(ledger_id) for place in self._serving)
 
+    def refuse_ledger(self, ledger_id: int) -> None:
+        if not self._serving:
+            raise self._first_error()
+        if not self.is_refused(ledger_id):
+            self._place_for(ledger_id).store.refuse_ledger(ledger_id)
+
     def fence(self, ledger_id: int, done: Done) -> None:
         self._home_of(ledger_id).fence(ledger_id, done)
 

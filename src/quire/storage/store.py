@@ -367,6 +367,19 @@ class LedgerStore(StoreEvents):
             return False
         return True
 
+    def refuse_ledger(self, ledger_id: int) -> None:
+        """Refuse a ledger that is not here, as if it had been fenced and then deleted.
+
+        Ordinary adds to it are refused for `TOMBSTONE_TTL_MS`. It is durable with the next barrier.
+
+        Raises:
+            UsageError: The ledger is here.
+        """
+        if ledger_id in self.ledgers:
+            raise UsageError(f"ledger {ledger_id} is in the store: it must be fenced")
+        if not self.is_refused(ledger_id):
+            self._maintenance.collector.refuse(ledger_id)
+
     def fence(self, ledger_id: int, done: Done) -> None:
         """Fence a ledger. `fenced` is set when this returns, and the caller must refuse plain adds.
 

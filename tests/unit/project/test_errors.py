@@ -21,6 +21,7 @@ ALSO = {
     "ArgumentTypeError": TypeError,
     "BookieTimeoutError": TimeoutError,
     "BookieUnavailableError": ConnectionError,
+    "EntryExistsError": ValueError,
     "EntryTooLargeError": ValueError,
     "LaterCheckpointError": ValueError,
     "LedgerExistsError": FileExistsError,

@@ -70,6 +70,15 @@ class Collector(BackgroundJob):
             self._log_records(records, partial(self._on_deletions, records))
             self.collect()
 
+    def refuse(self, ledger_id: int) -> None:
+        """Refuse a ledger that is not here; see `LedgerStore.refuse_ledger`."""
+        now = self._now_ms()
+        self._catalogue.tombstones[ledger_id] = now + TOMBSTONE_TTL_MS
+        value = Deleted(now, fenced=True).encode()
+        records = [StateRecord(RecordKind.DELETED, ledger_id, value)]
+        self._on_the_way += 1
+        self._log_records(records, partial(self._on_deletions, records))
+
     def _on_deletions(self, records: list[StateRecord], error: StorageError | None) -> None:
         self._on_the_way -= 1
         if error is not None:
