@@ -54,7 +54,7 @@ def test_a_directory_with_something_else_is_refused(name: str) -> None:
 def test_an_identity_that_cannot_be_understood_is_refused(text: str) -> None:
     disk = sim_disk()
     write_small_file(disk, IDENTITY_NAME, text.encode("latin-1"))
-    with pytest.raises(StorageError, match="is damaged, or its format is unknown"):
+    with pytest.raises(StorageError, match="is damaged, or a later version of Quire wrote it"):
         ensure_directory(disk, random.Random(1).randbytes)
 
 
@@ -99,5 +99,5 @@ def test_a_file_that_is_too_large_is_not_taken_for_a_small_one() -> None:
     disk = sim_disk()
     file = disk.create("f")
     file.truncate(2 << 20)
-    with pytest.raises(StorageError, match="too large for a bookie"):
+    with pytest.raises(StorageError, match="a bookie's file has at most"):
         read_small_file(disk, "f")

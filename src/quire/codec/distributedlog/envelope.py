@@ -48,7 +48,7 @@ def wrap(
     """
     if size_bytes > MAX_BODY_BYTES:
         raise UsageError(
-            f"{size_bytes} bytes of records are too many for an entry of a stream: the limit is "
+            f"an entry of a stream cannot hold {size_bytes} bytes of records: the limit is "
             f"{MAX_BODY_BYTES} bytes"
         )
     if compression is Compression.NONE:
@@ -70,11 +70,15 @@ def unwrap(entry: bytes) -> tuple[bytes, int, int]:
         StreamFormatError: The envelope is damaged or has an unknown version.
     """
     if len(entry) < HEAD.size:
-        raise StreamFormatError(f"{len(entry)} bytes are too few for an entry of a stream")
+        raise StreamFormatError(
+            f"the entry has {len(entry)} bytes, too few for the header that every entry of a "
+            "stream has"
+        )
     version, flags, size, stored = HEAD.unpack_from(entry)
     if version != VERSION:
         raise StreamFormatError(
-            f"the entry's envelope has version {version}, but only {VERSION} is known"
+            f"the entry's header has version {version}, but this version of Quire reads only "
+            f"version {VERSION}"
         )
     code = flags & CODEC_BITS
     check_lengths(code, size, stored, len(entry) - HEAD.size)

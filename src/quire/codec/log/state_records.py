@@ -125,7 +125,7 @@ class Deleted:
     @classmethod
     def decode(cls, value: Buffer) -> Deleted:
         if len(value) != _DELETED.size:
-            raise FormatError(f"a DELETED record has a wrong length, {len(value)} bytes")
+            raise FormatError(f"a DELETED record of the log has a wrong length: {len(value)} bytes")
         time_ms, before_segment, fenced = _DELETED.unpack(value)
         return cls(time_ms, bool(fenced), before_segment)
 
@@ -150,7 +150,9 @@ class Superseded(NamedTuple):
     @classmethod
     def decode(cls, value: Buffer) -> Superseded:
         if len(value) not in (8, 12):
-            raise FormatError(f"a SUPERSEDED record has a wrong length, {len(value)} bytes")
+            raise FormatError(
+                f"a SUPERSEDED record of the log has a wrong length: {len(value)} bytes"
+            )
         crc = int.from_bytes(value[8:], "little") if len(value) == 12 else None
         return cls(decode_segment_value(value[:8]), crc)
 
@@ -167,7 +169,9 @@ def decode_segment_value(value: Buffer) -> int:
         FormatError: The value has another length.
     """
     if len(value) != 8:
-        raise FormatError(f"a segment number has a wrong length, {len(value)} bytes")
+        raise FormatError(
+            f"a record of the log has a segment number of wrong length: {len(value)} bytes"
+        )
     return int.from_bytes(value, "little")
 
 
@@ -189,15 +193,18 @@ def decode_records(data: Buffer, at: int, count: int) -> tuple[list[StateRecord]
     records = []
     for _ in range(count):
         if at + RECORD_BYTES > len(data):
-            raise FormatError("state records are cut off")
+            raise FormatError("the state records of the log end within the header of a record")
         kind, size, run_index, ledger_id = _RECORD.unpack_from(data, at)
         at += RECORD_BYTES
         if at + size > len(data):
-            raise FormatError("a state record is cut off")
+            raise FormatError("the state records of the log end within the value of a record")
         try:
             known = RecordKind(kind)
         except ValueError:
-            raise FormatError(f"a state record has the unknown kind {kind}") from None
+            raise FormatError(
+                f"a state record of the log has the kind {kind}, which this version of Quire "
+                "does not know"
+            ) from None
         records.append(StateRecord(known, ledger_id, bytes(data[at : at + size]), run_index))
         at += size
     return records, at

@@ -52,10 +52,12 @@ class Layout:
         known = _MANAGERS_FORMAT_1 if self.format_version == 1 else _MANAGERS
         if self.factory not in known or self.manager_version != MANAGER_VERSION:
             raise MetadataError(
-                f"LAYOUT names an unknown ledger manager: {self.factory}, version "
-                f"{self.manager_version}",
-                remedy=f"This version of Quire knows version {MANAGER_VERSION} of "
-                f"{', '.join(known)}",
+                "the LAYOUT node of the cluster names a ledger manager that Quire does not "
+                f"know: {self.factory}, version {self.manager_version}",
+                remedy=(
+                    f"This version of Quire knows version {MANAGER_VERSION} of "
+                    f"{', '.join(known)}. Use the program that created the cluster"
+                ),
             )
         return known[self.factory]
 
@@ -75,12 +77,20 @@ def decode(data: bytes) -> Layout:
         lines = data.decode().split("\n")
         format_version = int(lines[0])
     except ValueError:
-        raise MetadataError(f"LAYOUT is damaged: {data[:80]!r}") from None
+        raise MetadataError(
+            f"the LAYOUT node of the cluster is damaged: {data[:80]!r}",
+            remedy="Restore the node from a backup of ZooKeeper (docs/guides/disaster-recovery.md)",
+        ) from None
     if not 1 <= format_version <= FORMAT_VERSION:
         raise MetadataError(
-            f"LAYOUT has format {format_version}, but this version of Quire knows only 1 and 2"
+            f"the LAYOUT node of the cluster has format {format_version}, but this version of "
+            "Quire knows only 1 and 2",
+            remedy="Use the program that created the cluster, or a later version of Quire",
         )
     parts = lines[1].strip().split(":") if len(lines) > 1 else []
     if len(parts) != 2 or not parts[1].isdecimal():
-        raise MetadataError(f"LAYOUT is damaged: it names no ledger manager: {data[:80]!r}")
+        raise MetadataError(
+            f"the LAYOUT node of the cluster names no ledger manager: {data[:80]!r}",
+            remedy="Restore the node from a backup of ZooKeeper (docs/guides/disaster-recovery.md)",
+        )
     return Layout(parts[0], int(parts[1]), format_version)

@@ -134,9 +134,9 @@ class StreamTasks:
                 yield from ledger.read_runs(split.first, split.last)
         except NoSuchLedgerError:
             error = StreamGapError(
-                f"stream {split.origin.stream}: entries {split.first} to {split.last} of segment "
-                f"{split.origin.segment.lssn} (ledger {split.origin.segment.ledger_id}) are "
-                "gone: the stream was truncated or deleted while they were read, or its ledger "
+                f"entries {split.first} to {split.last} of segment {split.origin.segment.lssn} "
+                f"of stream {split.origin.stream} (ledger {split.origin.segment.ledger_id}) are "
+                "gone: the stream was truncated or deleted while they were read, or the ledger "
                 "was deleted",
                 remedy="Run the query again, or set the option failOnDataLoss to false to continue "
                 "without them",
@@ -158,12 +158,12 @@ class StreamTasks:
         while ledger.last_add_confirmed < split.last and not ledger.ledger_closed:
             if not retry.failed():
                 raise ReadError(
-                    f"stream {split.origin.stream}: entry {split.last} of ledger "
-                    f"{segment.ledger_id} is acknowledged, but the bookies that answer know only "
-                    f"of the entries up to {ledger.last_add_confirmed}",
+                    f"entry {split.last} of ledger {segment.ledger_id}, which stream "
+                    f"{split.origin.stream} needs, is acknowledged, but the bookies that answer "
+                    f"know only entries up to {ledger.last_add_confirmed}",
                     ledger_id=segment.ledger_id,
                     entry_id=split.last,
-                    remedy="Start the other bookies of the ledger",
+                    remedy="Start the other bookies of the ledger, and run the query again",
                 )
             ledger.refresh()
             if ledger.last_add_confirmed < split.last:

@@ -49,11 +49,11 @@ class Incarnation:
         """
         head, _, body = data.partition(b"\n")
         if head != b"crc: %08x" % crc32c(body):
-            raise ValueError("it does not match its checksum")
+            raise ValueError("its content does not match its checksum")
         pairs = (line.partition(": ") for line in body.decode("ascii", "replace").splitlines())
         fields = {name: value for name, _, value in pairs}
         if fields.get("format") != INCARNATION_FORMAT:
-            raise ValueError("its format is not known")
+            raise ValueError("its format is not known to this version of Quire")
         return cls(int(fields.get("incarnation", "")), fields.get("nonce", ""))
 
 
@@ -110,7 +110,10 @@ def read_incarnation(disk: Disk) -> Incarnation | None:
     try:
         return Incarnation.decode(data)
     except ValueError as error:
-        raise StorageError(f"{disk.path}/{INCARNATION_NAME} cannot be read: {error}") from None
+        raise StorageError(
+            f"the file {disk.path}/{INCARNATION_NAME}, which counts the bookie's starts, cannot "
+            f"be decoded: {error}"
+        ) from None
 
 
 def write_incarnation(disk: Disk, incarnation: Incarnation) -> None:

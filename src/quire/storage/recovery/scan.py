@@ -133,8 +133,8 @@ def read_segment_header(file: Readable, directory_id: bytes, number: int) -> Seg
         header = decode_segment_header(head if size == len(head) else read(file, 0, size))
     except VersionError as error:
         raise StorageError(
-            f"{segment_name(number)} has {error}",
-            remedy="Start the version of Quire that wrote it",
+            f"{segment_name(number)} cannot be read: {error}",
+            remedy="Use the version of Quire that wrote it, or a later one",
         ) from None
     except FormatError:
         return None

@@ -107,8 +107,10 @@ def decode(segment: StreamSegment, entry_id: int, payload: bytes) -> Records:
         return decode_entry(payload, segment.enveloped)
     except StreamFormatError as error:
         raise StreamDamagedError(
-            f"entry {entry_id} of segment {segment.lssn} (ledger {segment.ledger_id}) cannot be "
-            f"decoded: {error}"
+            f"entry {entry_id} of segment {segment.lssn} of a stream (ledger "
+            f"{segment.ledger_id}) cannot be decoded: {error}",
+            remedy="If a later version of Quire wrote it, use that version. To leave the entry "
+            f"out, read on from position {segment.lssn}:{entry_id + 1}:0",
         ) from error
 
 

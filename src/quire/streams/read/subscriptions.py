@@ -8,6 +8,7 @@ from quire.codec.distributedlog.limits import StreamFormatError
 from quire.errors import (
     KeyExistsError,
     MetadataDeniedError,
+    MetadataError,
     NoSuchKeyError,
     StreamDamagedError,
     UsageError,
@@ -100,7 +101,8 @@ class Subscription(Ready):
 
         Raises:
             NoSuchStreamError: The stream does not exist, or another stream has its name.
-            UsageError: Too many processes move the subscription at once.
+            MetadataError: Other processes moved the subscription during each of many attempts.
+                It was not changed. Try again.
             MetadataUnavailableError: The metadata store does not answer. Outcome unknown.
         """
         check_position(position)
@@ -127,8 +129,9 @@ class Subscription(Ready):
                 return True
             except (VersionConflictError, NoSuchKeyError):
                 await self._check_life()
-        raise UsageError(
-            f"subscription {self.name} was not moved: too many processes move it at once",
+        raise MetadataError(
+            f"subscription {self.name} of stream {self._metadata.paths.name} was not moved: other "
+            f"processes moved it during each of {COMMIT_ATTEMPTS_MAX} attempts",
             remedy="Try again",
         )
 
@@ -161,5 +164,11 @@ class Subscription(Ready):
             return DLSN.from_text(value.decode("ascii"))
         except (StreamFormatError, UnicodeDecodeError) as error:
             raise StreamDamagedError(
-                f"subscription {self.name} of stream {self._metadata.paths.name}: {error}"
+                f"the position of subscription {self.name} of stream {self._metadata.paths.name} "
+                f"cannot be decoded: {error}",
+                remedy=(
+                    "Restore its node from a backup of the metadata store. If there is "
+                    "none, delete the subscription, and commit the position from which its "
+                    "consumer should continue"
+                ),
             ) from None
