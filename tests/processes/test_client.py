@@ -163,7 +163,7 @@ async def test_errors_name_the_thing(quire_client: quire.Client) -> None:
     with pytest.raises(LedgerClosedError, match="is closed"):
         await writer.append(b"y")
     reader = await quire_client.open_ledger(writer.ledger_id, password=b"right")
-    with pytest.raises(NoSuchEntryError, match="the ledger ends at entry 0"):
+    with pytest.raises(NoSuchEntryError, match="is closed and ends at entry 0"):
         await reader.read_entry(1)
     with pytest.raises(UsageError):
         _ = [entry async for entry in reader.read(0, -2)]

@@ -222,7 +222,9 @@ def test_offsets_of_another_place() -> None:
         UsageError, match="streams of namespace /streams, but the query reads namespace /other"
     ):
         OFFSETS.check("cluster-1", "/other")
-    with pytest.raises(UsageError, match="cluster cluster-1, but the query reads cluster-2"):
+    with pytest.raises(
+        UsageError, match="cluster cluster-1, but the query reads cluster cluster-2"
+    ):
         OFFSETS.check("cluster-2", "/streams")
 
 

@@ -534,10 +534,12 @@ class AddSession:
         self.fail(
             error
             or LedgerClosedError(
-                f"the writer of ledger {self.ledger_id} was closed before all entries were "
-                "acknowledged",
+                f"the writer of ledger {self.ledger_id} is closed",
                 ledger_id=self.ledger_id,
-                remedy="Open the ledger with recovery to see which entries it has",
+                remedy=(
+                    "Entries that were not acknowledged may or may not be in the ledger: "
+                    "read it to find out. To write more, create a new ledger"
+                ),
             )
         )
 
