@@ -10,7 +10,6 @@ from quire.errors import (
     MetadataDeniedError,
     MetadataError,
     NoSuchKeyError,
-    StreamDamagedError,
     UsageError,
     VersionConflictError,
     check_type,
@@ -19,6 +18,7 @@ from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Put
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.read.positions import check_position
+from quire.streams.read.records import undecodable
 
 COMMIT_ATTEMPTS_MAX = 20
 
@@ -163,12 +163,5 @@ class Subscription(Ready):
         try:
             return DLSN.from_text(value.decode("ascii"))
         except (StreamFormatError, UnicodeDecodeError) as error:
-            raise StreamDamagedError(
-                f"the position of subscription {self.name} of stream {self._metadata.paths.name} "
-                f"cannot be decoded: {error}",
-                remedy=(
-                    "Restore its node from a backup of the metadata store. If there is "
-                    "none, delete the subscription, and commit the position from which its "
-                    "consumer should continue"
-                ),
-            ) from None
+            where = f"subscription {self.name} of stream {self._metadata.paths.name}"
+            raise undecodable(where, error) from None
