@@ -123,7 +123,19 @@ QUICK = {
 
 FULL = {
     **QUICK,
-}
+    "rollback-fewer": Bounds(entries=1, recoverers=1, rollbacks=1),
+    "rollback-two-recoveries": Bounds(
+        ensemble=2, write_quorum=2, entries=1, losses=0, rollbacks=1
+    ),
+    "rollback-two-entries": Bounds(
+        ensemble=2, write_quorum=2, entries=2, recoverers=1, losses=0, recovery_losses=1,
+        rollbacks=1,
+    ),
+    "two-recoveries-two-entries": Bounds(ensemble=2, write_quorum=2, entries=2, losses=0),
+    "two-recoveries-losses": Bounds(ensemble=2, write_quorum=2, entries=1, recovery_losses=1),
+    "four-bookies": Bounds(bookies=4, entries=1, recoverers=1, recovery_losses=1),
+    "three-entries": Bounds(recoverers=1, losses=0),
+}  # fmt: skip
 """Searches that take minutes."""
 
 UNDETECTABLE = Bounds(entries=1, recoverers=1, losses=0, rollbacks=1, rollback=Rollback.UNNOTICED)
