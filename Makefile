@@ -7,13 +7,14 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants scripts/config-docs scripts/check-dist scripts/make-blocking scripts/release
+PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants scripts/mutants-sample scripts/config-docs scripts/check-dist scripts/make-blocking scripts/release
 
 SEEDS ?= 200
+N ?= 100
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: proto blocking help demo test check format sim sim-fresh explore interop pipelines soak soak-disk bench bench-disk bench-heal bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium config-docs docs dist dist-check release lock clean
+.PHONY: proto blocking help demo test check format sim sim-fresh explore mutants-sample interop pipelines soak soak-disk torture bench bench-disk bench-heal bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium config-docs docs dist dist-check release lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -59,6 +60,9 @@ sim-fresh: $(STAMP) ## simulate SEEDS fresh seeds, and a tenth as many in each w
 explore: $(STAMP) ## visit every state of the replication protocol within small bounds (ARGS="--set quick")
 	@$(BIN)/python -m quire_simulator.exploration $(if $(ARGS),$(ARGS),--set full)
 
+mutants-sample: $(STAMP) ## change the code in N random places, and see what notices (ARGS="--seed 7", ARGS=--simulator-only)
+	@$(BIN)/python scripts/mutants-sample --count $(N) $(ARGS)
+
 interop: $(STAMP) java ## run all tests against Apache BookKeeper (needs Maven)
 	@$(BIN)/python scripts/test interop-full
 
@@ -70,6 +74,9 @@ soak-disk: $(STAMP) ## fill, compact and kill bookies on small disks for MINUTES
 
 pipelines: $(STAMP) java ## run the long tests of Spark jobs
 	@QUIRE_FRESH_COMMANDS=1 $(BIN)/python scripts/test pipelines-long
+
+torture: $(STAMP) java ## load a cluster of real processes with faults of every kind for MINUTES minutes, and judge it (ARGS="--seed N")
+	@$(BIN)/python -m tests.support.torture $(MINUTES) $(ARGS)
 
 bench: $(STAMP) java ## compare Quire and Apache BookKeeper (ARGS="--quick", ARGS="--rows add-1k")
 	@$(BIN)/python bench/compare.py $(ARGS)

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from quire.client import Client, LedgerWriter
 from quire.client.write.caller_ids import CallerIdWriter
 from quire.client.write.writer import WriteHandle
-from quire.errors import QuireError, UsageError
+from quire.errors import EntryExistsError, QuireError
 from quire_simulator.invariants.history import PAYLOAD_MAX_BYTES
 from quire_simulator.plans.plans import LedgerPlan
 from quire_simulator.world.stage import Stage
@@ -223,9 +223,8 @@ class OwnIds(LedgerWriterActor[CallerIdWriter]):
                 task.result()
         try:
             self.handle.submit_at(entry_id, payload)
-        except UsageError as error:  # The append had begun before it was cancelled.
-            if "appended already" not in str(error):
-                raise
+        except EntryExistsError:
+            pass  # The append had begun before it was cancelled.
 
     async def end(self) -> None:
         if self._missing is not None and self.chance.random() < 0.7:

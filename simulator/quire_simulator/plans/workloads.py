@@ -76,7 +76,10 @@ class Mix:
     """The main kind of stream work.
 
     relay: one process after the other writes a stream. lives: streams are truncated, renamed,
-    deleted and recreated while writers sleep.
+    deleted and recreated while writers sleep. retention: many small segments are truncated at any
+    place, by age and by size. publishing: drivers publish batches. spark: a
+    query reads all streams but the last, and writes to the last. damaged: ledgers of segments in
+    progress are deleted, and nodes of segments cannot be read.
     """
     shapes: tuple[tuple[int, int, int], ...] = ()
     """The possible shapes of ledgers, or empty for all."""
@@ -223,6 +226,38 @@ WORKLOADS: dict[str, Mix] = {
         faults=(1, 8),
         streams=(2, 5),
         streams_mostly="lives",
+    ),
+    "retention": replace(
+        STREAMED,
+        kinds=(*CLIENT_KINDS, *WRITER_KINDS, "metadata fails", "slow metadata", "crash member",
+               "late watches"),
+        faults=(0, 8),
+        streams=(1, 3),
+        streams_mostly="retention",
+    ),
+    "damaged": replace(
+        STREAMED,
+        kinds=(*CLIENT_KINDS, *WRITER_KINDS, "metadata fails", "slow metadata", "crash member",
+               "late watches"),
+        faults=(0, 6),
+        streams=(1, 3),
+        streams_mostly="damaged",
+    ),
+    "publishing": replace(
+        STREAMED,
+        kinds=(*CLIENT_KINDS, "kill client", "metadata fails", "metadata fails", "slow metadata",
+               "crash member"),
+        faults=(0, 8),
+        streams=(1, 2),
+        streams_mostly="publishing",
+    ),
+    "spark": replace(
+        STREAMED,
+        kinds=(*CLIENT_KINDS, "kill client", *WRITER_KINDS, "metadata fails", "slow metadata",
+               "crash member"),
+        faults=(0, 6),
+        streams=(2, 3),
+        streams_mostly="spark",
     ),
     "datasets": Mix(
         ("metadata fails", "metadata fails", "slow metadata", "pause client", "kill client",

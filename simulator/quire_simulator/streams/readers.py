@@ -1,4 +1,4 @@
-"""The other clients of a stream: readers, and those that truncate, rename and delete it."""
+"""The other clients of a stream: readers, and those that rename and delete it."""
 
 from __future__ import annotations
 
@@ -56,8 +56,7 @@ async def read_view(
                     stage.saw(facts, view, record)
         except StreamGapError as error:
             assert reader.position is not None
-            kind = "truncated" if "are truncated" in str(error) else "lost"
-            stage.gap(facts, view, kind, reader.position)
+            stage.gap(facts, view, error.kind, reader.position)
         return
     async with aclosing(reader.batches()) as found:
         async for batch in found:
@@ -121,6 +120,7 @@ class _Follower:
     async def _for_a_while(self) -> bool:
         """Follow until cancelled, and return whether the end was reached."""
         stage, facts, batches = self.stage, self.facts, self.chance.random() < 0.5
+        self.view.floor = facts.floor
         reader = await self.streams.open_reader(
             stage.name(facts.plan), start=self.start, follow=True,
             on_gap="deliver" if batches else "raise",
@@ -206,12 +206,16 @@ async def _scan(
         for seen in known
         if seen.position.lssn in completed and begin <= seen.position < (end or AT_THE_END)
     ]
-    view = ReaderPosition(who, begin)
+    view = ReaderPosition(who, begin, floor=facts.floor)
     reader = await streams.open_reader(name, start=begin, end=end, on_gap="deliver")
     await read_view(stage, facts, view, reader, batches=True)
+    if end is None:
+        stage.reached_the_end(facts, view)
     if stage.is_current(facts):
         missed = [
-            n for n in wanted if (view.upcoming or 0) <= n and not facts.may_be_gone(facts.log[n])
+            n
+            for n in wanted
+            if not view.has_passed(facts.log[n]) and not facts.may_be_gone(facts.log[n])
         ]
         if missed:
             place = facts.log[missed[0]].position
@@ -239,34 +243,6 @@ def _found(
 
 
 # -- who changes the stream as a whole -----------------------------------------------------------
-
-
-async def truncate_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
-    """Truncate before some record, or apply the retention settings."""
-    chance = stage.world.loop.derive(f"actor {who}")
-    streams = await stage.namespace(client)
-    try:
-        facts = await stage.until_there(plan)
-        if facts is None:
-            return
-        if plan.retained and chance.random() < 0.5:
-            await streams.retain(stage.name(plan))
-            return
-        while not facts.log and not stage.over:
-            await asyncio.sleep(POLL_S)
-        if not facts.log or not stage.is_current(facts):
-            return
-        known = sorted(seen.position for seen in facts.log.values())
-        before = chance.choice(known[-5:] if chance.random() < 0.5 else known)
-        before = before.next_slot() if chance.random() < 0.5 else before
-        stage.note(who, "truncate", before)
-        facts.asked = max(facts.asked, before)
-        completed = [name for name, s in facts.segments.items() if not s.in_progress]
-        await streams.truncate(stage.name(plan), before)
-        if stage.is_current(facts):
-            stage.truncated(facts, before, completed)
-    finally:
-        await streams.close()
 
 
 async def rename_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:

@@ -382,7 +382,7 @@ class World:
             self.metadata_store(name),
             config=config,
             network=self.network.node(name),
-            clock=self._clock(name),
+            clock=self.clock_of(name),
             rng=self.loop.derive(name),
         )
         if self.racks:
@@ -414,7 +414,8 @@ class World:
                 slow_s = low * (high / low) ** chance.random()
                 self.network.route_latency_s[route] = (slow_s / 2, slow_s)
 
-    def _clock(self, name: str) -> SimClock:
+    def clock_of(self, name: str) -> SimClock:
+        """Return the clock of a client, whose calendar is wrong by the same amount each time."""
         skew = self.loop.derive(f"clock {name}").uniform(-1, 1) * self.skew_ms
         return SimClock(self.loop, skew_ms=int(skew))
 

@@ -6,19 +6,23 @@ from tests.sim.mutants import (
     autorecovery,
     bookie,
     byzantine,
+    damaged,
     directories,
     index_cache,
     jobs,
     loading,
     metadata,
+    publishing,
     quorum,
     racks,
     reader,
     recovery,
     replacements,
     resizing,
+    retention,
     scrub,
     space,
+    spark,
     storage,
     streams,
     writer,
@@ -28,6 +32,7 @@ from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
 ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, loading, scrub,
     directories, replacements, resizing, metadata, autorecovery, jobs, byzantine, racks, streams,
+    retention, publishing, spark, damaged,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

@@ -10,7 +10,7 @@ and their messages bring it to the commit.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -140,18 +140,11 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
     async def make_plan(self, client: Client) -> WritePlan:
         """Return a plan without keys, which the tasks fill in."""
-        streams, options = await open_streams(client, self._options), self._options
-        key = BatchKey(options.writer, NOT_KNOWN_YET, 0)
-        batches = {
-            name: await publishing.take(
-                streams, name, key, takeover=options.takeover, token=options.token
-            )
-            for name in self._names
-        }
+        options = self._options
         me = (options.metadata, options.namespace, options.writer)
-        sweep = me not in _seen
+        plan = await plan_query(client, options, self._names, sweep=me not in _seen)
         _seen.add(me)
-        return WritePlan(batches, sweep=sweep)
+        return plan
 
     # -- in the tasks -------------------------------------------------------------------------
 
@@ -171,18 +164,7 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     def _plan_of_batch(self, client: blocking.Client) -> WritePlan:
         assert self._plan is not None
         key = BatchKey(self._options.writer, *query_and_batch())
-        batches = {name: replace(b, key=key) for name, b in self._plan.batches.items()}
-        done = call(self._published(client.aio, key))
-        left = {name: batch for name, batch in batches.items() if name not in done}
-        return WritePlan(left, done, self._plan.sweep)
-
-    async def _published(self, client: Client, key: BatchKey) -> frozenset[str]:
-        async def is_published(name: str) -> bool:
-            metadata = metadata_of(client, self._options, name)
-            return await publishing.is_published(metadata, key, takeover=self._options.takeover)
-
-        found = await each(self._names, is_published)
-        return frozenset(name for name, done in zip(self._names, found) if done)
+        return call(plan_of_batch(client.aio, self._options, self._plan, key))
 
     # -- on the driver ------------------------------------------------------------------------
 
@@ -207,6 +189,37 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Delete what is not published."""
         self.committer.abort(messages)
+
+
+async def plan_query(
+    client: Client, options: StreamWriteOptions, names: Sequence[str], *, sweep: bool
+) -> WritePlan:
+    """Become the writer of these streams, and return a plan without keys."""
+    streams = await open_streams(client, options)
+    key = BatchKey(options.writer, NOT_KNOWN_YET, 0)
+    batches = {
+        name: await publishing.take(
+            streams, name, key, takeover=options.takeover, token=options.token
+        )
+        for name in names
+    }
+    return WritePlan(batches, sweep=sweep)
+
+
+async def plan_of_batch(
+    client: Client, options: StreamWriteOptions, plan: WritePlan, key: BatchKey
+) -> WritePlan:
+    """Return a query's plan with the key of its micro-batch, and which streams have it already."""
+
+    async def is_published(name: str) -> bool:
+        metadata = metadata_of(client, options, name)
+        return await publishing.is_published(metadata, key, takeover=options.takeover)
+
+    names = list(plan.batches)
+    found = await each(names, is_published)
+    done = frozenset(name for name, there in zip(names, found) if there)
+    batches = {name: replace(b, key=key) for name, b in plan.batches.items() if name not in done}
+    return WritePlan(batches, done, plan.sweep)
 
 
 def query_and_batch() -> tuple[str, int]:

@@ -20,6 +20,7 @@ from quire.codec.log.state_records import (
 from quire.errors import DiskFullError, StorageError
 from quire.storage.background.job import BackgroundJob, JobContext
 from quire.storage.background.salvage import read_groups
+from quire.storage.directory import naming
 from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS
 from quire.storage.segment.footer import load_records
 from quire.storage.segment.segment import LOG_DIRECTORY, LogSegment, SegmentState
@@ -128,11 +129,12 @@ class Collector(BackgroundJob):
         assert segment.trailer is not None
         file = self._disk.open(segment.name)
         try:
-            try:
-                return load_records(file, segment.trailer)
-            except FormatError:
-                # The index is damaged. Read the records from the groups instead.
-                return read_groups(file, segment.trailer).records
+            with naming(self._disk, segment.name):
+                try:
+                    return load_records(file, segment.trailer)
+                except FormatError:
+                    # The index is damaged. Read the records from the groups instead.
+                    return read_groups(file, segment.trailer).records
         except FormatError as error:
             raise StorageError(f"{segment.name}: {error}") from None
         finally:

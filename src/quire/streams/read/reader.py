@@ -282,10 +282,12 @@ class StreamReader:
         """Move the position after the gap, and return whether the gap is to be delivered."""
         self._position = gap.behind
         if self._on_gap == "raise":
-            raise StreamGapError(
+            error = StreamGapError(
                 f"stream {self.name}: {gap}",
                 remedy="Begin after the gap, or open the reader with on_gap='deliver'",
             )
+            error.kind = gap.kind
+            raise error
         return self._on_gap == "deliver"
 
     # -- one segment --------------------------------------------------------------------------
