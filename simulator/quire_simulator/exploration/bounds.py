@@ -23,7 +23,7 @@ class Rollback(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the clients and bookies do that is not a decision of `quire.core`.
+    """The rules of clients and bookies that are not decisions of `quire.core`.
 
     Each is true in Quire. A test sets one to False to plant a defect that the search must find.
     """
@@ -132,9 +132,6 @@ FULL = {
         rollbacks=1,
     ),
     "two-recoveries-two-entries": Bounds(ensemble=2, write_quorum=2, entries=2, losses=0),
-    "two-recoveries-losses": Bounds(ensemble=2, write_quorum=2, entries=1, recovery_losses=1),
-    "four-bookies": Bounds(bookies=4, entries=1, recoverers=1, recovery_losses=1),
-    "three-entries": Bounds(recoverers=1, losses=0),
 }  # fmt: skip
 """Searches that take minutes."""
 
