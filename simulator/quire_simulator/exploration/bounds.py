@@ -131,7 +131,9 @@ FULL = {
         ensemble=2, write_quorum=2, entries=2, recoverers=1, losses=0, recovery_losses=1,
         rollbacks=1,
     ),
-    "two-recoveries-two-entries": Bounds(ensemble=2, write_quorum=2, entries=2, losses=0),
+    "two-recoveries-three-entries": Bounds(ensemble=2, write_quorum=2, losses=0),
+    "three-entries": Bounds(recoverers=1, losses=0),
+    "four-bookies": Bounds(bookies=4, entries=1, recoverers=1, recovery_losses=1),
 }  # fmt: skip
 """Searches that take minutes."""
 
