@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from quire.codec.entry.frame_runs import Entries
-from quire.errors import StorageError, UsageError
+from quire.errors import LaterStorageError, StorageError, UsageError
 from quire.storage.background.suspension import Suspension
 from quire.storage.interfaces import BlockingReader, Disk, Worker
 from quire.storage.log.appender import Done
@@ -189,10 +189,16 @@ class LedgerDirectories(StoreEvents):
     def recover(self) -> RecoveryReport:
         """Recover each directory. One that cannot be read is put aside.
 
+        A directory that a later version of Quire wrote can be read by that version, so it is not
+        put aside: the bookie does not start.
+
         Raises:
+            LaterStorageError: A later version wrote a directory.
             StorageError: No directory can be read.
             LoadStopped: `stop_loading` was called.
         """
+        for place in self._serving:
+            place.store.refuse_later_version()  # before anything is changed in another directory
         reports = []
         for place in list(self._serving):
             try:
@@ -200,13 +206,13 @@ class LedgerDirectories(StoreEvents):
                 place.read = True
                 problems = tuple(f"{place.store.path}: {what}" for what in report.problems)
                 reports.append(replace(report, problems=problems))
-            except StorageError as error:
-                self._put_aside(place, error)
-            except LoadStopped:
+            except (LaterStorageError, LoadStopped):
                 for other in self._places:
                     if other.read:
                         other.store.give_up()
                 raise
+            except StorageError as error:
+                self._put_aside(place, error)
         if not self._serving:
             raise self._first_error()
         self._look_for_disputes()
@@ -419,6 +425,12 @@ class LedgerDirectories(StoreEvents):
 
     def is_refused(self, ledger_id: int) -> bool:
         return any(place.store.is_refused(ledger_id) for place in self._serving)
+
+    def refuse_ledger(self, ledger_id: int) -> None:
+        if not self._serving:
+            raise self._first_error()
+        if not self.is_refused(ledger_id):
+            self._place_for(ledger_id).store.refuse_ledger(ledger_id)
 
     def fence(self, ledger_id: int, done: Done) -> None:
         self._home_of(ledger_id).fence(ledger_id, done)

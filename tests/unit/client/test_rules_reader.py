@@ -167,6 +167,23 @@ def test_unconfirmed_entries_are_read_where_that_is_wanted(shape: tuple[int, int
     simulated(main)
 
 
+def test_unconfirmed_entries_of_a_closed_ledger_are_those_that_it_has() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(3), on=lambda n: ["b0", "b1"])
+        async with cluster.client() as client:
+            await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            assert reader.ledger_closed
+            found = [[e.entry_id async for e in reader.read_unconfirmed(n)] for n in range(5)]
+            assert found == [[0, 1, 2], [1, 2], [2], [], []]
+            assert [e.entry_id async for e in reader.read_unconfirmed(1, 2)] == [1, 2]
+            with pytest.raises(UsageError):
+                _ = [e async for e in reader.read_unconfirmed(2, 0)]
+
+    simulated(main)
+
+
 def test_an_unconfirmed_entry_that_may_exist_is_not_the_end() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)

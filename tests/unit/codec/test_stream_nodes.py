@@ -13,7 +13,7 @@ from quire.codec.distributedlog.namespace_binding import (
     NamespaceURI,
 )
 from quire.codec.distributedlog.segment import StreamSegment, Truncation, parse_segment_name
-from quire.errors import MetadataError, MetadataURIError, UsageError
+from quire.errors import LaterMetadataError, MetadataError, MetadataURIError, UsageError
 
 # -- segments ---------------------------------------------------------------------------------
 
@@ -93,11 +93,18 @@ def test_a_segment_keeps_its_layout() -> None:
         completed(1).truncated()
 
 
-def test_status_bits_that_are_not_known_are_kept() -> None:
-    head = 5 | 0b1010_0100 << 8 | 1 << 32
+def test_the_lost_bit_is_kept_by_a_truncation() -> None:
+    head = 5 | 0b100 << 8 | 1 << 32
     segment = StreamSegment.from_bytes(f"{head};1;2;3;4;7;0;0;0;0;0".encode())
-    assert segment.truncated().status == 0b1010_0110
+    assert segment.truncated().status == 0b110
     assert segment.to_bytes().startswith(f"{head};".encode())
+
+
+@pytest.mark.parametrize("bit", range(3, 8))
+def test_a_status_bit_that_is_not_known_is_from_a_later_version(bit: int) -> None:
+    head = 5 | 1 << 8 + bit | 1 << 32
+    with pytest.raises(LaterMetadataError, match=f"status {1 << bit:#x}"):
+        StreamSegment.from_bytes(f"{head};1;2;3;4;7;0;0;0;0;0".encode())
 
 
 def test_a_segment_is_completed_once() -> None:

@@ -267,8 +267,10 @@ STRICTER = {
     "entry.odd.codec2": "compression code 2",
     "entry.odd.codec3_len": "compression code 3",
     "entry.odd.negative_payload": "impossible length, -1",
+    "entry.odd.high_flags": "flags 0xfffffffc",
 }
-"""Java takes the first two for uncompressed, and the third for the end of the entry."""
+"""Java takes the first two for uncompressed, the third for the end of the entry, and ignores the
+flags of the fourth."""
 REFUSED = {
     "entry.odd.version2": "version 2",
     "entry.odd.none_len_mismatch": "its lengths differ",

@@ -19,7 +19,6 @@ from quire.storage.inspect.contents import (
     describe_ledger,
     end_of_log,
     list_files,
-    number_of,
     open_segment,
 )
 from quire.storage.inspect.snapshot import identity_of, with_log
@@ -27,7 +26,7 @@ from quire.storage.interfaces import File
 from quire.storage.recovery import scan
 from quire.storage.recovery.log_recovery import LogRecovery
 from quire.storage.segment.catalogue import Catalogue
-from quire.storage.segment.segment import segment_name
+from quire.storage.segment.segment import number_of, segment_name
 from quire_simulator.machine.disk import SimDisk
 from tests.support.storage.segments import (
     LEDGERS,

@@ -18,6 +18,7 @@ from quire.errors import BookieUnavailableError
 from quire.http.routes.bookie import BookieRoutes
 from quire.http.server.api import Reply
 from quire.storage.background.index_cache_writer import CacheFile, Snapshot
+from quire.storage.directory import Identity
 from quire.storage.recovery.index_cache import CACHE_NAME, TEMPORARY_NAME
 from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.segment import sealed_rows
@@ -115,9 +116,8 @@ def test_another_directory_s_is_left_alone() -> None:
     box, other = opened(), StoreOnDisk(sim_disk(2), EAGER)
     fill(box, 2, 1)
     box.close()
-    contents = {
-        "current/DIRECTORY": InodeContent(bytearray(b"format: 1\ndirectory: " + b"ab" * 16), 53)
-    }
+    identity = Identity(b"\xab" * 16).encode()
+    contents = {"current/DIRECTORY": InodeContent(bytearray(identity), len(identity))}
     other.disk = sim_disk(2).holding({"current": None, **contents, "log": None})
     other.open()
     fill(other, 2, 7)

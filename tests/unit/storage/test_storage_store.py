@@ -364,12 +364,14 @@ def test_what_does_not_fit_into_a_segment_is_refused() -> None:
     assert box.read(1, 0) == [box.written[1, 0]]
 
 
-def test_a_segment_is_rolled_for_its_number_of_runs() -> None:
-    box = opened(replace(SMALL, max_runs_per_segment=10))
+@pytest.mark.parametrize(("runs", "most", "sealed"), [(1, 10, 4), (4, 12, 16), (5, 12, 24)])
+def test_a_segment_is_rolled_for_its_number_of_runs(runs: int, most: int, sealed: int) -> None:
+    """Each batch has this number of runs, and goes to one segment as a whole."""
+    box = opened(replace(SMALL, max_runs_per_segment=most))
     for number in range(50):
-        box.append(entries(1 + number % 2, number // 2, 1, 1))
+        box.append([one for ledger in range(runs) for one in entries(ledger, number, 1, 1)])
         box.pump()
-    assert box.store.stats().sealed_segments == 4
+    assert box.store.stats().sealed_segments == sealed
 
 
 def test_batches_of_unknown_ledgers_leave_nothing_behind() -> None:

@@ -35,6 +35,7 @@ from quire.bookie.directories.identity import (
 from quire.codec.metadata.cookie import Cookie, differences, encode, split_directories
 from quire.errors import (
     CookieError,
+    LaterVersionError,
     QuireError,
     StartError,
     StorageError,
@@ -81,7 +82,8 @@ class CheckedDirectories:
 def look_at(disks: Sequence[Disk], uri: str) -> list[FoundDirectory]:
     """Lock each directory and read its cookie and its id.
 
-    Raises StartError if another bookie uses one of them.
+    Raises StartError if another bookie uses one of them, and LaterVersionError if a later version
+    of Quire wrote one of them.
     """
     return [_look(disk, uri) for disk in disks]
 
@@ -100,6 +102,8 @@ def _look(disk: Disk, uri: str) -> FoundDirectory:
         ) from None
     except FileNotFoundError:
         pass
+    except LaterVersionError:
+        raise  # The directory is in order, so the bookie must not start without it.
     except (OSError, QuireError) as error:
         found.error = StorageError(f"{disk.path} cannot be read: {error}")
     else:

@@ -22,10 +22,18 @@ from datetime import UTC, datetime
 
 from quire._runtime.units import host_port
 from quire.bookie.background.orders import forget_predecessor
-from quire.codec.metadata.cookie import Cookie, Difference, decode, differences, encode
+from quire.codec.metadata.cookie import (
+    Cookie,
+    Difference,
+    decode,
+    differences,
+    encode,
+    refuse_later_layout,
+)
 from quire.errors import (
     CookieError,
     KeyExistsError,
+    LaterCookieError,
     MetadataError,
     NoSuchKeyError,
     UsageError,
@@ -61,14 +69,16 @@ def cookie_of(bookie_id: str, directories: Sequence[str], instance_id: str | Non
 def stored_cookie(disk: Disk, uri: str = "") -> Cookie | None:
     """Return the cookie in a directory, or None if there is none.
 
-    Raises CookieError if it cannot be decoded. The error names the command that repairs it, for
-    which `uri` is the metadata URI.
+    Raises LaterCookieError if a later version wrote it, and CookieError if it cannot be decoded.
+    That error names the command that repairs it, for which `uri` is the metadata URI.
     """
     data = read_small_file(disk, COOKIE_FILE)
     if data is None:
         return None
     try:
-        return decode(data)
+        return refuse_later_layout(decode(data), f"{disk.path}/{COOKIE_FILE}")
+    except LaterCookieError:
+        raise
     except CookieError as error:
         raise CookieError(
             f"{disk.path}/{COOKIE_FILE}: {error}",
@@ -225,7 +235,10 @@ def decode_known(known: bytes, bookie_id: str, uri: str, remedy: str) -> Cookie:
     Raises CookieError with this remedy. The error names the bookie and the cluster.
     """
     try:
-        return decode(known)
+        what = f"the cookie of bookie {bookie_id} in the cluster at {uri}"
+        return refuse_later_layout(decode(known), what)
+    except LaterCookieError:
+        raise
     except CookieError as error:
         raise CookieError(
             f"the cookie of bookie {bookie_id} in the cluster at {uri} cannot be decoded: {error}",

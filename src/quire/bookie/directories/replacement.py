@@ -24,7 +24,7 @@ from quire.bookie.directories.lost_directory import (
     replace_directory,
     wrong_one,
 )
-from quire.errors import StorageError, UsageError
+from quire.errors import LaterStorageError, StorageError, UsageError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.naming import SomeLedgers, pages_naming
 from quire.metadata.ledgers.unreadable import REMEDY, Unread
@@ -278,6 +278,8 @@ def _id_at(machine: DirectoryAccess, path: str) -> str:
     try:
         disk = machine.look(path)
         found = None if disk is None else read_identity(disk)
+    except LaterStorageError:
+        raise
     except (OSError, StorageError):
         return ""
     return "" if found is None else found.name

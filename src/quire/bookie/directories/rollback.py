@@ -29,6 +29,7 @@ from quire._runtime.event_log import EventLog
 from quire.errors import (
     CookieError,
     KeyExistsError,
+    LaterStorageError,
     MetadataError,
     NoSuchKeyError,
     QuireError,
@@ -121,6 +122,8 @@ def expected_in(disk: Disk, known: BookieDirectories) -> ExpectedLog:
         return ExpectedLog()
     try:
         here = read_incarnation(disk)
+    except LaterStorageError:
+        raise
     except StorageError as error:
         return ExpectedLog(LogPosition(mark.newest_file, 0), f"counts as lost: {error}")
     return expected_of(mark, here)
@@ -176,6 +179,8 @@ class Rollbacks:
         self._store.expect(disk.path, expected_in(disk, value))
         try:
             here = read_incarnation(disk)
+        except LaterStorageError:
+            raise
         except StorageError:
             here = None
         mark = value.marks.get(identity.name)

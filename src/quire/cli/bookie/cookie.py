@@ -38,8 +38,15 @@ from quire.cli.common.options import (
     yes_option,
 )
 from quire.cli.common.output import print_json
-from quire.codec.metadata.cookie import Cookie, decode, differences, encode, split_directories
-from quire.errors import CookieError, KeyExistsError, UsageError
+from quire.codec.metadata.cookie import (
+    Cookie,
+    decode,
+    differences,
+    encode,
+    refuse_later_layout,
+    split_directories,
+)
+from quire.errors import CookieError, KeyExistsError, LaterCookieError, UsageError
 
 if TYPE_CHECKING:
     from quire.metadata.interface import MetadataStore
@@ -393,6 +400,8 @@ async def _create_where_missing(
         there = decode_known(known, bookie, store.uri, replace_it)
     try:
         here = stored_cookie(disk)
+    except LaterCookieError:
+        raise
     except CookieError as error:
         say(str(error).partition(". ")[0])
         here = None  # it is written again
@@ -598,8 +607,12 @@ async def _replace(store: MetadataStore, made: Cookie, dry_run: bool) -> None:
     from quire.bookie.directories.identity import its_cookie, tell_differences
 
     known = await its_cookie(store, made.bookie_id)
+    what = f"the cookie of bookie {made.bookie_id} in the cluster"
     try:
-        told = tell_differences(differences(made, decode(known.value)), "now", "before")
+        there = refuse_later_layout(decode(known.value), what)
+        told = tell_differences(differences(made, there), "now", "before")
+    except LaterCookieError:
+        raise
     except CookieError as error:
         told = f"it could not be decoded: {error}"
     if not told:

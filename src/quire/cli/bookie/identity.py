@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from quire.cli.common.progress import JobBar
 from quire.codec.metadata.cookie import Cookie, split_directories
-from quire.errors import CookieError, QuireError, StartError, StorageError, UsageError
+from quire.errors import (
+    CookieError,
+    LaterCookieError,
+    QuireError,
+    StartError,
+    StorageError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
@@ -148,6 +155,8 @@ async def _known_of(store: MetadataStore, disk: Disk) -> tuple[str, BookieDirect
 
     try:
         cookie = stored_cookie(disk)
+    except LaterCookieError:
+        raise
     except CookieError:
         cookie = None  # the owner is unknown
     if cookie is None or (cookie.instance_id or "") != await store.instance_id():

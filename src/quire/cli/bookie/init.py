@@ -34,7 +34,7 @@ from quire.cli.common.options import (
 from quire.cli.common.output import print_json
 from quire.codec.metadata.cookie import Cookie, split_directories
 from quire.codec.metadata.registration import default_bookie_id
-from quire.errors import CookieError, NoSuchKeyError, StorageError
+from quire.errors import CookieError, LaterVersionError, NoSuchKeyError, StorageError
 
 if TYPE_CHECKING:
     from quire.metadata.interface import MetadataStore
@@ -190,6 +190,10 @@ class _Erasing:
             try:
                 self.cookie = stored_cookie(disk)
                 ours = not self.plan.files or read_identity(disk) is not None
+            except LaterVersionError:
+                if not force:
+                    raise
+                ours = False
             except (CookieError, StorageError):
                 ours = False
         if not ours and not force:

@@ -21,6 +21,7 @@ from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata_format import decode, encode
 from quire.core.replicas import Bad
 from quire.errors import (
+    LaterMetadataError,
     LedgerExistsError,
     MetadataError,
     NoSuchLedgerError,
@@ -163,6 +164,8 @@ async def _restore(
         version = (await store.read_ledger(ledger_id)).version
     except NoSuchLedgerError:
         pass
+    except LaterMetadataError:
+        raise  # -update replaces what is damaged, and this is not
     except UnreadableMetadataError as error:
         if error.version is None:
             raise

@@ -26,9 +26,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quire.errors import MetadataError, UsageError
+from quire.errors import LaterMetadataError, MetadataError, UsageError, later_json
 
 FORMAT = 1
+_NAMES = ("exists", "sequence", "chunks", "ledgers", "transactions", "condemned")
+"""The fields of a head. A chunk has `ledgers` only."""
+_LEDGER_NAMES = ("id", "first", "last", "rows", "bytes")
 VALUE_BYTES_MAX = 900_000
 """The largest head, in bytes, that a publication may leave. Every store takes 1,000,000 bytes. The
 rest is reserved for the ids of ledgers that are being deleted, so that a dataset with a full head
@@ -184,7 +187,7 @@ def decode_head(name: str, data: bytes) -> Head:
             exists=bool(value["exists"]),
             sequence=int(value["sequence"]),
             chunks=tuple(Chunk(str(c["id"]), int(c["ledgers"])) for c in value["chunks"]),
-            ledgers=_ledgers(value["ledgers"]),
+            ledgers=_ledgers(f"dataset {name!r}", value["ledgers"]),
             transactions={str(k): int(v) for k, v in value["transactions"].items()},
             condemned=tuple(int(ledger_id) for ledger_id in value["condemned"]),
         )
@@ -205,7 +208,7 @@ def decode_chunk(name: str, chunk: Chunk, data: bytes) -> tuple[DatasetLedger, .
     what = f"chunk {chunk.chunk_id} of dataset {name!r}"
     value = _load(what, data)
     try:
-        ledgers = _ledgers(value["ledgers"])
+        ledgers = _ledgers(what, value["ledgers"])
     except (KeyError, TypeError, ValueError, UsageError) as error:
         raise _not_understood(what, error) from error
     if len(ledgers) != chunk.ledgers or chunk_id_digest(data) != chunk.chunk_id.split("-")[-1]:
@@ -270,7 +273,11 @@ def _ledger_value(ledger: DatasetLedger) -> dict[str, int]:
     }
 
 
-def _ledgers(values: Iterable[Mapping[str, int]]) -> tuple[DatasetLedger, ...]:
+def _ledgers(what: str, values: Iterable[Mapping[str, int]]) -> tuple[DatasetLedger, ...]:
+    values = tuple(values)
+    for one in values:
+        if message := later_json(what, one, _LEDGER_NAMES, FORMAT):
+            raise LaterMetadataError(message)
     return tuple(
         DatasetLedger(
             int(v["id"]), int(v["first"]), int(v["last"]), int(v["rows"]), int(v["bytes"])
@@ -290,12 +297,10 @@ def _load(what: str, data: bytes) -> dict[str, Any]:
         raise _not_understood(what, error) from error
     if not isinstance(value, dict):
         raise _not_understood(what, "it is not a JSON object")
+    if message := later_json(what, value, _NAMES, FORMAT):
+        raise LaterMetadataError(message)
     if value.get("format") != FORMAT:
-        raise MetadataError(
-            f"{what} is stored in format {value.get('format')}, but this version reads only "
-            f"format {FORMAT}",
-            remedy="Use a newer version of Quire",
-        )
+        raise _not_understood(what, f"it has format {value.get('format')!r}")
     return value
 
 

@@ -442,12 +442,10 @@ class AddSession:
         self._end_wait_for_room()
         self._tell_failure(error)
 
-    def take_ensemble(self, ensemble: tuple[str, ...]) -> set[int]:
-        """Adopt the ensemble that is in force now, and return the indexes whose bookies changed."""
-        changed = {index for index, b in enumerate(ensemble) if b != self.ensemble[index]}
+    def take_ensemble(self, ensemble: tuple[str, ...]) -> None:
+        """Adopt the ensemble that is in force now."""
         self.ensemble = ensemble
         self._look_at_domains()
-        return changed
 
     @property
     def owes(self) -> bool:

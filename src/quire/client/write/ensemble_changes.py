@@ -36,6 +36,7 @@ from quire.client.cluster.pool import BookiePool
 from quire.client.observability.logs import log_event
 from quire.client.observability.tracing import SessionSpans, note
 from quire.config import ClientConfig
+from quire.core.append.member_changes import members_after_change
 from quire.core.append.pipeline import AddPipeline
 from quire.core.append.quorum import bearable
 from quire.core.append.spread_pipeline import SpreadPipeline
@@ -118,8 +119,8 @@ class ChangingSession(Protocol):
         """Connect to a bookie. Raises BookieUnavailableError."""
         ...
 
-    def take_ensemble(self, ensemble: tuple[str, ...]) -> set[int]:
-        """Adopt the ensemble that is in force now, and return the indexes whose bookies changed."""
+    def take_ensemble(self, ensemble: tuple[str, ...]) -> None:
+        """Adopt the ensemble that is in force now."""
         ...
 
     def begin_again(self, indexes: set[int]) -> None:
@@ -318,14 +319,12 @@ class EnsembleChanges:
                 ensemble = await self._change_ensemble(gone, replacements, first)
             except MetadataTooLargeError as error:
                 self._keep_the_ensemble(error, first)
-        # Every index that failed starts again, even if its bookie is the same in the end (A
-        # replaced by B, and B by A: rule 43).
-        unreplaced = {index for index, bookie in failed.items() if ensemble[index] == bookie}
-        changed = session.take_ensemble(ensemble)
-        self.absent = self.absent.difference(changed)
-        if unreplaced:
-            self._go_on_without(unreplaced)
-        session.begin_again(changed | (set(failed) - unreplaced))
+        after = members_after_change(session.ensemble, ensemble, failed, self.absent)
+        session.take_ensemble(ensemble)
+        self.absent = after.absent
+        if after.left_out:
+            self._go_on_without(after.left_out)
+        session.begin_again(set(after.restarted))
 
     def _keep_the_ensemble(self, error: MetadataTooLargeError, first: int) -> None:
         """Keep the ensemble for the rest of the session, because the metadata has no room for

@@ -24,6 +24,7 @@ from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.codec.wire.v2 import Buffer
 from quire.config import ClientConfig
+from quire.core.ledger_changes import changed_ensemble, closed_by_writer
 from quire.errors import (
     ArgumentTypeError,
     LedgerClosedError,
@@ -319,7 +320,7 @@ class WriteHandle:
             self._store,
             self.ledger_id,
             self._metadata,
-            lambda now: None if now.closed else now.with_close(last, length),
+            lambda now: closed_by_writer(now, last, length),
         )
         self._metadata = updated
         if updated.value.last_entry_id != last:
@@ -422,19 +423,12 @@ class WriteHandle:
 
         Source: replication spec, 4.2; rules 8, 18, 19.
         """
-
-        def change(now: LedgerMetadata) -> LedgerMetadata | None:
-            if now.state is not LedgerState.OPEN:
-                return None
-            ensemble = list(now.last_segment.ensemble)
-            hit = [i for i, bookie in failed.items() if ensemble[i] == bookie]
-            if not hit:
-                return None
-            for index in hit:
-                ensemble[index] = replacements[index]
-            return now.with_ensemble_from(first, tuple(ensemble))
-
-        updated = await update_ledger(self._store, self.ledger_id, self._metadata, change)
+        updated = await update_ledger(
+            self._store,
+            self.ledger_id,
+            self._metadata,
+            lambda now: changed_ensemble(now, failed, replacements, first),
+        )
         self._metadata = updated
         over = self._over(updated.value)
         if over is not None:

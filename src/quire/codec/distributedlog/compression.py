@@ -15,9 +15,9 @@ import enum
 from collections.abc import Callable
 from functools import lru_cache
 
-from quire.codec.distributedlog.limits import StreamFormatError
+from quire.codec.distributedlog.limits import BY, LaterStreamFormatError, StreamFormatError
 from quire.codec.entry.digest import Buffer
-from quire.errors import UsageError
+from quire.errors import UsageError, written_later
 
 CODEC_BITS = 0b11
 
@@ -102,7 +102,8 @@ def check_lengths(code: int, size_bytes: int, stored_bytes: int, room_bytes: int
         StreamFormatError: They do not fit together.
     """
     if code > Compression.LZ4:
-        raise StreamFormatError(f"compression code {code} is not defined")
+        found, known = f"compression code {code}", f"the codes 0 to {Compression.LZ4:d}"
+        raise LaterStreamFormatError(written_later("the body", found, known, by=BY))
     if size_bytes < 0 or stored_bytes < 0:
         raise StreamFormatError(f"a length is negative: {size_bytes}, stored {stored_bytes}")
     if stored_bytes > room_bytes:

@@ -26,8 +26,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from quire.codec.distributedlog.dlsn import DLSN
-from quire.codec.distributedlog.limits import StreamFormatError
-from quire.errors import UsageError
+from quire.codec.distributedlog.limits import LaterStreamFormatError, StreamFormatError
+from quire.errors import UsageError, written_later
 
 OURS = b"quire:"
 MAGIC = OURS + b"1 "
@@ -178,12 +178,15 @@ def decode_control(payload: bytes) -> list[ControlItem]:
     """Return the items of a control record. The list is empty if the record is not one of Quire's.
 
     Raises:
-        StreamFormatError: The record is damaged or has an unknown version.
+        LaterStreamFormatError: A later version of Quire wrote the record.
+        StreamFormatError: The record is damaged.
     """
     if not is_ours(payload):
         return []
     if not payload.startswith(MAGIC):
-        raise StreamFormatError(f"a control record has an unknown version: {payload[:20]!r}")
+        raise LaterStreamFormatError(
+            written_later("a control record", f"the version {payload[:20]!r}", f"{MAGIC!r}")
+        )
     items: list[ControlItem] = []
     at = len(MAGIC)
     while at < len(payload):

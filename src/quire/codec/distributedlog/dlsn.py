@@ -18,9 +18,15 @@ import struct
 from base64 import b64decode, b64encode
 from typing import NamedTuple
 
-from quire.codec.distributedlog.limits import FIRST_LSSN, UNASSIGNED_LSSN, StreamFormatError
+from quire.codec.distributedlog.limits import (
+    BY,
+    FIRST_LSSN,
+    UNASSIGNED_LSSN,
+    LaterStreamFormatError,
+    StreamFormatError,
+)
 from quire.codec.entry.digest import Buffer
-from quire.errors import UsageError, check_type
+from quire.errors import UsageError, check_type, written_later
 
 VERSION = 1
 V1 = struct.Struct(">bqqq")  # version, segment, entry, slot
@@ -49,10 +55,15 @@ class DLSN(NamedTuple):
         """Decode a position of either version.
 
         Raises:
+            LaterStreamFormatError: A later version wrote the position.
             StreamFormatError: The bytes are not exactly one of the two forms.
         """
         size = len(data)
         version = data[0] if size else None
+        if size and VERSION < data[0] < 128:
+            raise LaterStreamFormatError(
+                written_later("the DLSN", f"version {data[0]}", f"0 and {VERSION}", by=BY)
+            )
         if (version, size) not in ((1, V1.size), (0, V0_BYTES)):
             raise StreamFormatError(f"{bytes(data[:25]).hex()} ({size} bytes) is not a DLSN")
         if any(data[V1.size :]):

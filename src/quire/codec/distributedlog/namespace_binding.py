@@ -31,9 +31,9 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from quire.codec.distributedlog.limits import FIRST_LSSN
+from quire.codec.distributedlog.limits import BY, FIRST_LSSN
 from quire.codec.distributedlog.thrift_json import BOOL, I64, TEXT, Value, read_struct, write_struct
-from quire.errors import MetadataError, MetadataURIError
+from quire.errors import LaterMetadataError, MetadataError, MetadataURIError, written_later
 
 _VERSION = "1"
 _TYPE = "BKDL"
@@ -41,6 +41,8 @@ _KINDS = {
     1: TEXT, 2: TEXT, 3: BOOL, 4: BOOL, 5: TEXT, 6: TEXT, 7: TEXT, 8: TEXT, 9: I64, 10: BOOL,
 }  # fmt: skip
 _LINE_END = re.compile(r"\r\n|\r|\n")
+
+_START = re.compile(rb"\d{1,9}(\r\n|\r|\n)BKDL(\r\n|\r|\n|\Z)")
 
 SCHEME = "distributedlog"
 _BACKEND_SCHEMES = (SCHEME, f"{SCHEME}-bk")
@@ -99,6 +101,7 @@ class NamespaceBinding:
             zookeeper: The servers in the namespace URI.
 
         Raises:
+            LaterMetadataError: A later version of Quire or of DistributedLog wrote the binding.
             MetadataError: The binding is missing, damaged or of an unknown form.
         """
         if not data:
@@ -107,6 +110,13 @@ class NamespaceBinding:
             version, kind, *rest = _LINE_END.split(data.decode())
         except ValueError:
             raise MetadataError(f"the binding of a namespace is damaged: {data[:80]!r}") from None
+        if version.isdecimal() and int(version) > int(_VERSION):
+            raise LaterMetadataError(
+                written_later(
+                    "the binding of a namespace", f"version {version[:20]}", f"version {_VERSION}",
+                    by=BY,
+                )
+            )  # fmt: skip
         if version != _VERSION:
             raise MetadataError(
                 f"the binding of a namespace has version {version[:20]!r}, but only "
@@ -139,6 +149,11 @@ class NamespaceBinding:
 def _text(fields: dict[int, Value], number: int) -> str | None:
     value = fields.get(number)
     return None if value is None else str(value)
+
+
+def is_binding(data: bytes) -> bool:
+    """Return whether the data of a node is the binding of a namespace, in any version."""
+    return _START.match(data) is not None
 
 
 @dataclass(frozen=True, slots=True)

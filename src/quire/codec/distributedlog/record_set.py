@@ -26,7 +26,8 @@ from quire.codec.distributedlog.compression import (
     check_lengths,
     expand,
 )
-from quire.codec.distributedlog.limits import StreamFormatError
+from quire.codec.distributedlog.limits import BY, LaterStreamFormatError, StreamFormatError
+from quire.errors import written_later
 
 VERSION = 0x1000
 VERSION_BITS = 0xF000
@@ -75,10 +76,13 @@ def _head(data: bytes, start: int, end: int) -> tuple[int, int, int, int]:
     if end - start < HEAD.size:
         raise StreamFormatError(f"{end - start} bytes are too few for a record set")
     word, count, size, stored = HEAD.unpack_from(data, start)
-    if word & VERSION_BITS != VERSION:
-        raise StreamFormatError(
-            f"the record set has version {word & VERSION_BITS:#x}, but only {VERSION:#x} is known"
-        )
+    version, flags = word & VERSION_BITS, word & ~(VERSION_BITS | CODEC_BITS)
+    if version > VERSION or flags:
+        more = f" and the flags {flags:#x}" if flags else ""
+        found, known = f"version {version:#x}{more}", f"version {VERSION:#x} without flags"
+        raise LaterStreamFormatError(written_later("the record set", found, known, by=BY))
+    if version != VERSION:
+        raise StreamFormatError(f"the record set has version {version:#x}")
     if count < 0:
         raise StreamFormatError(f"a record set has {count} members")
     return word, count, size, stored

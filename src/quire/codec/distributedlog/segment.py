@@ -7,7 +7,7 @@ The data is text: decimal numbers joined by `;`. The first number packs several 
 | 0-7   | layout version                                                                       |
 | 8-15  | status: bits 0 and 1 are the truncation; Quire sets bit 2 on a completed segment     |
 |       | whose ledger was gone when it was completed ("lost")                                 |
-| 16-27 | written as 0 and ignored                                                             |
+| 16-27 | written as 0 and ignored, as by Java                                                 |
 | 28-31 | region                                                                               |
 | 32-63 | record count, signed; 0 while the segment is in progress                             |
 
@@ -27,6 +27,8 @@ The data is text: decimal numbers joined by `;`. The first number packs several 
 | `inprogress_<hex>`         | in progress, of old writers, with the first txid                    |
 | `logrecs_%018d_%018d`      | completed, of old writers, with the first and last txid             |
 
+A layout above 5, and the status bits 3 to 7, are from a later version of DistributedLog or Quire.
+
 New segments have layout 5. A segment that is changed keeps its layout, because only the layout says
 whether its entries have envelopes.
 """
@@ -39,12 +41,13 @@ from dataclasses import dataclass, replace
 
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import (
+    BY,
     INVALID_TXID,
     MAX_POSITION,
     UNASSIGNED_LSSN,
     UNASSIGNED_SEQUENCE_ID,
 )
-from quire.errors import MetadataError, UsageError
+from quire.errors import LaterMetadataError, MetadataError, UsageError, written_later
 
 CURRENT_LAYOUT = 5
 OLDEST_LAYOUT = 2
@@ -56,6 +59,7 @@ _VERSION_BITS = 0xFF
 _STATUS_SHIFT, _STATUS_BITS = 8, 0xFF
 _TRUNCATION_BITS = 0b11
 _LOST_BIT = 0b100
+_KNOWN_STATUS = _TRUNCATION_BITS | _LOST_BIT
 _REGION_SHIFT, _REGION_BITS = 28, 0xF
 _COUNT_SHIFT = 32
 
@@ -154,7 +158,8 @@ class StreamSegment:
         """Decode the data of a node. Layouts older than `oldest` are refused.
 
         Raises:
-            MetadataError: The data is damaged or has an unknown layout.
+            LaterMetadataError: A later version of Quire or of DistributedLog wrote the data.
+            MetadataError: The data is damaged, or its layout is too old.
         """
         shown = repr(data[:120])
         try:
@@ -170,6 +175,15 @@ class StreamSegment:
             raise MetadataError(f"a number in the metadata of a segment is too large: {shown}")
         head, values = numbers[0], numbers[1:]
         layout = head & _VERSION_BITS
+        status = head >> _STATUS_SHIFT & _STATUS_BITS
+        if layout > CURRENT_LAYOUT or (layout > 1 and status & ~_KNOWN_STATUS):
+            raise LaterMetadataError(
+                written_later(
+                    "the metadata of a segment", f"layout {layout} and the status {status:#x}",
+                    f"the layouts {oldest} to {CURRENT_LAYOUT} and the status bits in "
+                    f"{_KNOWN_STATUS:#x} ({shown})", by=BY,
+                )
+            )  # fmt: skip
         if not oldest <= layout <= CURRENT_LAYOUT:
             raise MetadataError(
                 f"the metadata of a segment has layout {layout}, but only {oldest} to "
@@ -192,7 +206,7 @@ class StreamSegment:
             in_progress=in_progress,
             record_count=0 if in_progress else head >> _COUNT_SHIFT,
             region_id=head >> _REGION_SHIFT & _REGION_BITS,
-            status=head >> _STATUS_SHIFT & _STATUS_BITS,
+            status=status,
         )
 
     @property

@@ -60,6 +60,9 @@ time in milliseconds since 1970 at which it may be forgotten (8).
 
 `ENDS`, N is 0: the number of all ledgers (8), and the number of the group after the last one in the
 log that may have changed anything in this file (8).
+
+A cache with another version or another flag is not used. It has nothing that the segments do not
+have, so a start replaces it, whichever version wrote it.
 """
 
 from __future__ import annotations
@@ -73,6 +76,7 @@ from typing import NamedTuple
 from quire.codec.entry.digest import crc32c
 from quire.codec.log.footer import TRAILER_BYTES
 from quire.codec.log.state_records import Buffer, FormatError, from_little, little
+from quire.errors import written_later
 
 VERSION = 1
 HEAD, SEGMENT, DEAD, LEDGERS, END = b"HEAD", b"SEGM", b"DEAD", b"LEDG", b"ENDS"
@@ -86,6 +90,7 @@ _SEGMENT = struct.Struct(f"<Q{TRAILER_BYTES}sQQQq")
 _COLUMNS = (("q", 8),) * 5 + (("I", 4),) * 2 + (("B", 1),)
 _LENGTHS = struct.Struct("<II")
 _FENCED, _UNORDERED, _EXPLICIT, _DURABLE = 1, 2, 4, 8
+_FLAGS = _FENCED | _UNORDERED | _EXPLICIT | _DURABLE
 
 
 # -- blocks -----------------------------------------------------------------------------------
@@ -151,7 +156,7 @@ def decode_head(header: BlockHeader, body: Buffer) -> CacheHead:
         raise FormatError("the HEAD block has a wrong length")
     version, directory_id, through, repaired_before = _HEAD.unpack(body)
     if version != VERSION:
-        raise FormatError(f"the index cache has the unknown version {version}")
+        raise _unknown(version > VERSION, f"version {version}", f"version {VERSION}")
     return CacheHead(directory_id, through, header.items, repaired_before)
 
 
@@ -281,12 +286,22 @@ def decode_ledgers(header: BlockHeader, body: Buffer) -> Iterator[CachedLedger]:
         raise FormatError("the rows or keys of ledgers are cut off")
     at = 0
     for ledger_id, born, touched, last, lac, key, size, flags in zip(*columns, strict=True):
+        if flags & ~_FLAGS:
+            raise _unknown(True, f"a ledger with the flags {flags:#x}", f"the flags in {_FLAGS:#x}")
         packet = next(packets, b"") if flags & _EXPLICIT else None
         yield CachedLedger(
             ledger_id, keys[key], bool(flags & _FENCED), bool(flags & _DURABLE), packet, last, lac,
             born, touched, not flags & _UNORDERED, rows[at : at + size],
         )  # fmt: skip
         at += size
+
+
+def _unknown(later: bool, found: str, known: str) -> FormatError:
+    """Return the error for a cache that is not used. It is not a `VersionError`: nothing is lost
+    without the cache, so a start need not be refused."""
+    if later:
+        return FormatError(written_later("it", found, known))
+    return FormatError(f"it has {found}, but this version knows only {known}")
 
 
 # -- end --------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ Mark of a clean stop, the file `log/CLEAN`:
 
 | offset | size | field                                                                         |
 |--------|------|-------------------------------------------------------------------------------|
-| 0      | 8    | "QCLEAN" 00 01                                                                |
+| 0      | 8    | "QCLEAN" 00, and the version, 1 (1 byte)                                      |
 | 8      | 16   | directory id                                                                  |
 | 24     | 8    | number of the last segment                                                    |
 | 32     | 8    | number of the next group                                                      |
@@ -64,7 +64,9 @@ COMPACTED_VERSION = 3
 ID_BYTES = 16
 
 SEGMENT_MAGIC = b"QSEGMENT"
-CLEAN_MAGIC = b"QCLEAN\x00\x01"
+_CLEAN_START = b"QCLEAN\x00"
+CLEAN_VERSION = 1
+CLEAN_MAGIC = _CLEAN_START + bytes([CLEAN_VERSION])
 
 _SEGMENT = struct.Struct(
     "<"
@@ -172,8 +174,7 @@ def decode_segment_header(data: Buffer) -> SegmentHeader:
         raise FormatError("a segment header does not match its checksum")
     if not FORMAT_VERSION <= version <= COMPACTED_VERSION:
         raise VersionError(
-            f"log format {version}, but this version of Quire knows only formats up to "
-            f"{COMPACTED_VERSION}"
+            f"log format {version}", f"the log formats {FORMAT_VERSION} to {COMPACTED_VERSION}"
         )
     return SegmentHeader(
         directory_id, segment, first_group, previous, tuple(_RANGE.iter_unpack(ranges)), size,
@@ -202,7 +203,12 @@ class CleanMark:
 
         Raises:
             FormatError: The mark is damaged.
+            VersionError: A later version wrote it.
         """
+        if _is_later_mark(data):
+            raise VersionError(
+                f"version {data[len(_CLEAN_START)]} of this mark", f"version {CLEAN_VERSION}"
+            )
         if len(data) != _CLEAN.size + _CRC.size:
             raise FormatError(f"a clean mark has a wrong length, {len(data)} bytes")
         magic, directory_id, last_segment, next_group = _CLEAN.unpack_from(data, 0)
@@ -210,3 +216,13 @@ class CleanMark:
         if magic != CLEAN_MAGIC or crc != crc32c(memoryview(data)[: _CLEAN.size]):
             raise FormatError("a clean mark does not match its checksum")
         return cls(directory_id, last_segment, next_group)
+
+
+def _is_later_mark(data: Buffer) -> bool:
+    """Return whether a later version wrote this mark. It ends with a checksum in every version."""
+    end = len(data) - _CRC.size
+    start = len(_CLEAN_START)
+    if end <= start or bytes(data[:start]) != _CLEAN_START or data[start] <= CLEAN_VERSION:
+        return False
+    (crc,) = _CRC.unpack_from(data, end)
+    return bool(crc == crc32c(memoryview(data)[:end]))

@@ -77,6 +77,9 @@ class LedgerMetadata:
     was lost. Java's clients drop it."""
     format_version: int = CURRENT_FORMAT
     """The format in which the metadata is stored."""
+    unknown_fields: bytes = field(default=b"", repr=False)
+    """The encoded fields that a later version has added to format 3. They are written back as they
+    were."""
 
     def __post_init__(self) -> None:
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum > 0:

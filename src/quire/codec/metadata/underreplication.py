@@ -39,6 +39,7 @@ from quire.codec.metadata.formats_pb2 import (
 )
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.codec.metadata.protobuf_text import parse_text, write_text
+from quire.errors import LaterMetadataError, written_later
 
 LEDGERS = "ledgers"
 LOCKS = "locks"
@@ -122,9 +123,17 @@ def check_layout(data: bytes) -> None:
     """Check that the tree has the known layout.
 
     Raises:
+        LaterMetadataError: A later version of Quire or of BookKeeper wrote the layout.
         ValueError: The layout is another one.
     """
     found = parse_text(data, LedgerRereplicationLayoutFormat(), allow_unknown=True)
+    if found.type == _LAYOUT_TYPE and found.version > _LAYOUT_VERSION:
+        raise LaterMetadataError(
+            written_later(
+                "the layout of the under-replication tree", f"version {found.version}",
+                f"version {_LAYOUT_VERSION}", by="Quire or BookKeeper",
+            )
+        )  # fmt: skip
     if (found.type, found.version) != (_LAYOUT_TYPE, _LAYOUT_VERSION):
         raise ValueError(f"it has the type {found.type} and version {found.version}")
 

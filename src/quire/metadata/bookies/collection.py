@@ -26,7 +26,13 @@ from quire.errors import (
     NoSuchKeyError,
     VersionConflictError,
 )
-from quire.metadata.bookies.nodes import delete_node, node_path, read_node, write_node
+from quire.metadata.bookies.nodes import (
+    delete_node,
+    node_path,
+    read_node,
+    refuse_later,
+    write_node,
+)
 from quire.metadata.interface import MetadataStore, Versioned
 from quire.metadata.uri import replication_root
 
@@ -68,6 +74,10 @@ class CollectionRefusal:
     nothing more is known, and the store need not have gone back."""
 
 
+_WHAT = "the mark of a bookie"
+_REFUSED_NAMES = ("count", "token", "since_ms", "accepted", "unreadable")
+
+
 @dataclass(frozen=True, slots=True)
 class BookieMark:
     """The value of a bookie's mark node."""
@@ -91,14 +101,17 @@ class BookieMark:
         """Decode the value of a mark node.
 
         Raises:
+            LaterMetadataError: A later version of Quire wrote the value.
             ValueError: The value is not a mark.
         """
         value = json.loads(data)
+        refuse_later(_WHAT, value, ("count", "token", "refused"))
         try:
             mark = CollectionMark(int(value["count"]), str(value["token"]))
             refused = value.get("refused")
             if refused is None:
                 return cls(mark)
+            refuse_later(_WHAT, refused, _REFUSED_NAMES)
             remembered = CollectionMark(int(refused["count"]), str(refused["token"]))
             since_ms, accepted = int(refused["since_ms"]), bool(refused["accepted"])
             unreadable = str(refused.get("unreadable", ""))
@@ -108,10 +121,14 @@ class BookieMark:
 
     @classmethod
     def decode_any(cls, data: bytes) -> BookieMark:
-        """Decode the value of a mark node like `decode`, but return a refusal for any other value.
+        """Decode the value of a mark node like `decode`, but return a refusal for a damaged value.
 
         A value that cannot be decoded proves nothing. The bookie therefore collects no garbage, and
         an operator can accept the store as after any refusal.
+
+        Raises:
+            LaterMetadataError: A later version of Quire wrote the value, which proves something to
+                that version. Nothing can be accepted here, because that would replace the value.
         """
         try:
             return cls.decode(data)

@@ -25,10 +25,12 @@ from typing import Any, TypeVar
 from quire.errors import (
     ClientClosedError,
     ClusterNotInitialisedError,
+    LaterMetadataError,
     MetadataError,
     MetadataUnavailableError,
     MetadataWentBackError,
     QuireError,
+    written_later,
 )
 from quire.metadata.sqlite.open_file_check import LOG_SUFFIX, OpenFileCheck
 
@@ -364,7 +366,11 @@ class SqliteFile:
             return None
 
     def _recognise(self, connection: sqlite3.Connection) -> None:
-        """Check that the file is the cluster that was opened, and has not gone back in time."""
+        """Check that the file is the cluster that was opened, and has not gone back in time.
+
+        A later version of Quire may have changed the tables since it was opened.
+        """
+        self._refuse_later_schema(self._number("PRAGMA user_version"))
         instance_id, upcoming = connection.execute(
             "SELECT instance_id, next_ledger_id FROM cluster"
         ).fetchone()
@@ -439,13 +445,23 @@ class SqliteFile:
                 f"{self.path} is a SQLite file of another program",
                 remedy="Name another file in the metadata URI",
             )
-        if not 1 <= schema_version <= SCHEMA_VERSION:
+        self._refuse_later_schema(schema_version)
+        if schema_version < 1:
             raise MetadataError(
-                f"the metadata file {self.path} has schema {schema_version}, but this version of "
-                f"Quire knows only schemas up to {SCHEMA_VERSION}",
-                remedy="Use the version of Quire that wrote the file",
+                f"the metadata file {self.path} has schema {schema_version}, which no version of "
+                "Quire has written",
+                remedy="Restore it from a backup (docs/guides/disaster-recovery.md)",
             )
         return True
+
+    def _refuse_later_schema(self, schema_version: int) -> None:
+        if schema_version > SCHEMA_VERSION:
+            raise LaterMetadataError(
+                written_later(
+                    f"the metadata file {self.path}", f"schema {schema_version}",
+                    f"the schemas 1 to {SCHEMA_VERSION}",
+                )
+            )  # fmt: skip
 
     def _create(self, instance_id: str) -> bool:
         if self._is_cluster():

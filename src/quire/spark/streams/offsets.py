@@ -23,10 +23,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quire.errors import UsageError
+from quire.errors import LaterCheckpointError, UsageError, later_json
 from quire.streams import DLSN
 
 VERSION = 1
+_WHAT = "the checkpoint"
+_NAMES = ("cluster", "namespace", "streams", "checks", "lag")
+_CHECK_NAMES = ("ledger", "sequence", "life")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +71,26 @@ class Offsets:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offsets:
-        """Decode the form that the checkpoint stores. Raises UsageError if that is not possible."""
+        """Decode the form that the checkpoint stores.
+
+        Raises LaterCheckpointError if a later version of Quire wrote it, and UsageError if it
+        cannot be decoded otherwise.
+        """
         version = value.get("v") if isinstance(value, dict) else None
         if version is None:
             raise UsageError(
                 f"the checkpoint holds offsets of another source: {str(value)[:200]}",
                 remedy="Use a separate checkpoint location for this query",
             )
+        if message := later_json(_WHAT, value, _NAMES, VERSION, key="v"):
+            raise LaterCheckpointError(message)
         if version != VERSION:
-            raise UsageError(
-                f"the checkpoint holds offsets of version {version}, but this version of Quire "
-                f"reads only version {VERSION}",
-                remedy="Use the version of Quire that wrote the checkpoint, or a later one",
-            )
+            raise UsageError(f"the checkpoint holds offsets of the unknown version {version!r}")
         try:
             checks = value.get("checks", {})
+            for one in checks.values():
+                if message := later_json(_WHAT, one, _CHECK_NAMES):
+                    raise LaterCheckpointError(message)
             return cls(
                 str(value["cluster"]),
                 str(value["namespace"]),
@@ -96,6 +104,8 @@ class Offsets:
                     for name, text in value["streams"].items()
                 },
             )
+        except LaterCheckpointError:
+            raise
         except (KeyError, AttributeError, TypeError, ValueError) as error:
             raise UsageError(f"the checkpoint holds damaged offsets: {error!r}") from None
 

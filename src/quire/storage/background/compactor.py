@@ -33,6 +33,7 @@ from quire.codec.log.state_records import (
     Superseded,
 )
 from quire.core.compaction import Choice, CompactionCandidate, alone, choose, why_not
+from quire.errors import LaterStorageError
 from quire.storage.background.collector import Collector
 from quire.storage.background.job import BackgroundJob, JobContext, PacedJob
 from quire.storage.background.quarantine import Quarantine
@@ -505,6 +506,8 @@ class Compactor(PacedJob):
                 bad.damage = bad.damage or str(error)
                 self._quarantine.recheck(bad.number)
             self.tick()
+        elif isinstance(error, LaterStorageError):
+            self.cancel()  # The segment stays as it is, and reads go on.
         elif not may_pass(error):
             self.cancel()  # The disk may no longer match what is known about it.
             self._broken(error)

@@ -45,6 +45,7 @@ from quire.codec.log.segment_header import SegmentHeader, encode_segment_header
 from quire.codec.log.state_records import BLOCK_BYTES, Buffer, FormatError, StateRecord
 from quire.errors import DamagedError, StorageError
 from quire.storage.background.salvage import Footers, Salvage, healthy_extents, read_groups
+from quire.storage.directory import naming
 from quire.storage.interfaces import Disk, File
 from quire.storage.recovery.scan import read_segment_header
 from quire.storage.segment.batch import LogBatch, Run
@@ -150,12 +151,14 @@ class Rewrite:
 
         Raises:
             BadSegmentError: A source cannot be read or is damaged.
+            LaterStorageError: A later version wrote a source.
         """
         header: SegmentHeader | None = None
         records: list[StateRecord] = []
         for source in self._sources:
             try:
-                header, records = self._look(source)
+                with naming(self._disk, segment_name(source.number)):
+                    header, records = self._look(source)
             except FormatError as error:
                 raise BadSegmentError(source.number, str(error)) from None
             except OSError as error:

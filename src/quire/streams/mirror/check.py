@@ -19,12 +19,14 @@ from quire.client import Client
 from quire.codec.distributedlog.limits import UNASSIGNED_SEQUENCE_ID
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import (
+    LaterMetadataError,
     MetadataError,
     NoSuchKeyError,
     NoSuchLedgerError,
     StreamDivergedError,
     StreamExistsError,
     StreamGapError,
+    later_json,
 )
 from quire.streams.mirror.copy import JOB, SOURCE_KEY
 from quire.streams.namespace.namespace import STREAM_SETTINGS_NODE, Namespace
@@ -86,8 +88,10 @@ async def check_origin(metadata: StreamMetadata, origin: Mapping[str, Any]) -> N
     name = metadata.paths.name
     try:
         found = json.loads((await metadata.tree.read(path)).value)
+        if message := later_json(path, found, tuple(origin), FORMAT):
+            raise LaterMetadataError(message)
         if found.get("format") != FORMAT:
-            raise ValueError("a later version of Quire wrote it")
+            raise ValueError(f"it has format {found.get('format')!r}")
     except NoSuchKeyError:
         raise StreamDivergedError(
             f"stream {name} of the target already exists, and was not made by replication",

@@ -19,11 +19,12 @@ from quire.client import Client
 from quire.client.client import end_with_client
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.name import StreamPaths, is_reserved, stream_name
-from quire.codec.distributedlog.namespace_binding import NamespaceBinding
+from quire.codec.distributedlog.namespace_binding import NamespaceBinding, is_binding
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import (
     ArgumentTypeError,
     ClientClosedError,
+    LaterMetadataError,
     MetadataError,
     MetadataURIError,
     NoSuchKeyError,
@@ -75,8 +76,6 @@ STREAM_SETTINGS_NODE = "quire"
 NESTED_DEPTH_MAX = 16
 ALL_BUFFERED_BYTES_MAX = 64 * 1024 * 1024
 """The largest number of unacknowledged bytes of all writers that one `Namespace` opened."""
-BINDING_PREFIX = b"1\nBKDL\n"
-"""The first bytes of the value of a node that is bound to a cluster."""
 
 
 class Namespace:
@@ -660,6 +659,7 @@ async def open_namespace(
     path = namespace_path(path)
     check_type("a password", password, bytes)
     if create:
+        await _check_binding(client, path)  # before anything is created
         await _make(client, path, current_names(settings or {}))
     elif settings:
         raise UsageError(
@@ -768,13 +768,17 @@ async def _check_binding(client: Client, path: str) -> bool:
             node = await client.metadata.tree.read(key)
         except NoSuchKeyError:
             continue
-        if node.value.startswith(BINDING_PREFIX):
+        if is_binding(node.value):
             break
     else:
         return False
     where = parse_uri(client.metadata.uri)
     try:
         binding = NamespaceBinding.from_bytes(node.value, ",".join(where.servers))
+    except LaterMetadataError as error:
+        raise LaterMetadataError(
+            f"namespace {path} cannot be opened (node {key}): {error.args[0]}"
+        ) from None
     except MetadataError as error:
         raise MetadataError(
             f"namespace {path} cannot be opened: {error}",

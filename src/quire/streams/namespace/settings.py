@@ -17,7 +17,13 @@ from quire._runtime.former_names import in_seconds_now, was_in_milliseconds
 from quire._runtime.suggest import did_you_mean
 from quire._runtime.units import parse_duration, parse_size
 from quire.codec.entry.digest import DigestType
-from quire.errors import ArgumentTypeError, MetadataError, UsageError
+from quire.errors import (
+    ArgumentTypeError,
+    LaterMetadataError,
+    MetadataError,
+    UsageError,
+    later_json,
+)
 
 FORMAT_KEY = "quire"
 FORMAT = 1
@@ -293,6 +299,11 @@ def encode_settings(values: Mapping[str, Any]) -> bytes:
     return json.dumps({FORMAT_KEY: FORMAT, **stored}, sort_keys=True).encode()
 
 
+def _stored_names() -> list[str]:
+    """Return the names under which settings are stored."""
+    return [_STORED.get(one.name, one.name) for one in fields(StreamSettings)]
+
+
 def decode_settings(data: bytes, where: str) -> dict[str, Any]:
     """Decode the stored form of settings.
 
@@ -304,20 +315,23 @@ def decode_settings(data: bytes, where: str) -> dict[str, Any]:
         The settings that were given, by their current names.
 
     Raises:
-        MetadataError: The value is damaged, or a later version wrote it.
+        LaterMetadataError: A later version of Quire wrote the value.
+        MetadataError: The value is damaged.
     """
     if not data:
         return {}
     try:
         values = json.loads(data)
+        what = f"the settings at {where}"
+        if message := later_json(what, values, _stored_names(), FORMAT, key=FORMAT_KEY):
+            raise LaterMetadataError(message)
         if values.pop(FORMAT_KEY) != FORMAT:
-            raise ValueError("a later version of Quire wrote them")
+            raise ValueError("their format is not known")
         values = _in_seconds(values)
         check_values(values)
     except (ValueError, KeyError, AttributeError, UsageError) as error:
         raise MetadataError(
             f"the settings at {where} cannot be decoded: {error}",
-            remedy="If a later version of Quire wrote them, use that version. Otherwise restore "
-            "the node from a backup of the metadata store",
+            remedy="Restore the node from a backup of the metadata store",
         ) from None
     return dict(values)

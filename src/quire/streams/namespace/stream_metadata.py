@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import each
 from quire.client import Client
-from quire.codec.distributedlog.limits import FIRST_LSSN
+from quire.codec.distributedlog.limits import BY, FIRST_LSSN
 from quire.codec.distributedlog.name import LAYOUT_DATA, StreamPaths, decode_number, encode_number
 from quire.codec.distributedlog.segment import (
     StreamSegment,
@@ -25,6 +25,7 @@ from quire.codec.distributedlog.segment import (
 )
 from quire.errors import (
     KeyExistsError,
+    LaterMetadataError,
     MetadataDeniedError,
     MetadataError,
     MetadataUnavailableError,
@@ -34,6 +35,7 @@ from quire.errors import (
     StreamExistsError,
     StreamFencedError,
     VersionConflictError,
+    written_later,
 )
 from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Delete, Operation, Put
@@ -222,6 +224,9 @@ class StreamMetadata:
         value = (await self.tree.read(self.paths.segment(name))).value
         try:
             return StreamSegment.from_bytes(value)
+        except LaterMetadataError as error:
+            where = f"a segment of stream {self.paths.name} ({self.paths.segment(name)})"
+            raise LaterMetadataError(f"{where} cannot be read: {error.args[0]}") from None
         except MetadataError as error:
             raise MetadataError(
                 f"a segment of stream {self.paths.name} cannot be decoded "
@@ -309,11 +314,15 @@ class StreamMetadata:
 
     async def _claim(self) -> WriterClaim:
         version = (await self.tree.read(self.paths.version)).value
+        if len(version) != len(LAYOUT_DATA):
+            raise MetadataError(f"{self.paths.version} is damaged: {version.hex()}")
         if version != LAYOUT_DATA:
-            raise MetadataError(
-                f"stream {self.paths.name} has the unknown layout version {version.hex()}. Nothing "
-                "was changed"
-            )
+            raise LaterMetadataError(
+                written_later(
+                    f"stream {self.paths.name}", f"the layout version {version.hex()}",
+                    LAYOUT_DATA.hex(), by=BY,
+                )
+            )  # fmt: skip
         life, stamp = (await self.lives.find()).path, unique(self.tree)
         stamped = Put(life, stamp.encode("ascii"))
         for _ in range(LIST_ATTEMPTS):

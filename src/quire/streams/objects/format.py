@@ -23,9 +23,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
-from quire.errors import MetadataError, UsageError, check_type
+from quire.errors import LaterMetadataError, MetadataError, UsageError, check_type, later_json
 
 FORMAT = 1
+_NAMES = ("ledger", "bytes", "chunk_bytes", "sha256", "ctime_ms", "metadata")
 HEADS = "objects"
 LEAF = "="
 
@@ -264,18 +265,17 @@ def decode_head(name: str, data: bytes) -> ObjectInfo:
         The object.
 
     Raises:
-        MetadataError: The value is damaged, or a later version of Quire wrote it.
+        LaterMetadataError: A later version of Quire wrote the value.
+        MetadataError: The value is damaged.
     """
     try:
         value = json.loads(data)
         if not isinstance(value, dict):
             raise TypeError("it is not a JSON object")
+        if message := later_json(f"object {name!r}", value, _NAMES, FORMAT):
+            raise LaterMetadataError(message)
         if value.get("format") != FORMAT:
-            raise MetadataError(
-                f"object {name!r} is stored in format {value.get('format')}, but this version of "
-                f"Quire reads only format {FORMAT}",
-                remedy="Use a newer version of Quire",
-            )
+            raise ValueError(f"it has format {value.get('format')!r}")
         return ObjectInfo(
             name,
             ledger_id=int(value["ledger"]),

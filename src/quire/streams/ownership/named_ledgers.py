@@ -20,6 +20,7 @@ from quire.client.datasets.datasets import Datasets
 from quire.codec.distributedlog.name import PARTITION, StreamPaths, decode_number, is_reserved
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import (
+    LaterMetadataError,
     MetadataDeniedError,
     MetadataError,
     MetadataUnavailableError,
@@ -243,6 +244,8 @@ def segment_words(segment: StreamSegment) -> str:
 def _segment(path: str, value: bytes) -> StreamSegment:
     try:
         return StreamSegment.from_bytes(value, oldest=1)
+    except LaterMetadataError as error:
+        raise LaterMetadataError(f"{path}: {error.args[0]}") from None
     except MetadataError as error:
         raise MetadataError(f"{path}: {error}") from error
 

@@ -17,14 +17,14 @@ Both change only in the transaction that adds the segments (`publishing`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
 from quire._runtime.tasks import each
 from quire.codec.distributedlog.segment import StreamSegment
-from quire.errors import MetadataError, NoSuchKeyError, UsageError
+from quire.errors import LaterMetadataError, MetadataError, NoSuchKeyError, UsageError, later_json
 from quire.metadata.tree import Create, Operation, Put
 from quire.streams.namespace.stream_metadata import StreamMetadata
 
@@ -199,11 +199,13 @@ async def _read(metadata: StreamMetadata, path: str) -> Published:
         return Published(path, NOT_THERE, {})
     try:
         values = json.loads(found.value)
-        if values["format"] != FORMAT:
-            raise ValueError("a later version of Quire wrote it")
-        needed: Iterable[str] = (
+        needed: Collection[str] = (
             ("jobs",) if path.endswith(f"/{JOBS}") else ("query", "number", "segments", "former")
         )
+        if message := later_json(path, values, needed, FORMAT):
+            raise LaterMetadataError(message)
+        if values["format"] != FORMAT:
+            raise ValueError(f"it has format {values['format']!r}")
         for name in needed:
             values[name]
     except (ValueError, KeyError, TypeError) as error:

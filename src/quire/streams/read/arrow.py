@@ -37,8 +37,8 @@ from quire.codec.distributedlog.limits import StreamFormatError
 from quire.codec.distributedlog.record import HEAD, HEAD_BYTES, RecordFlag, Records
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.entry.entry import EntryRun
-from quire.errors import StreamDamagedError, UsageError
-from quire.streams.read.records import decode
+from quire.errors import UsageError
+from quire.streams.read.records import decode, undecodable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -289,10 +289,9 @@ class RecordColumns:
                 try:
                     told = _creation_time(control)
                 except StreamFormatError as error:
-                    raise StreamDamagedError(
-                        f"entry {entry_id} of segment {origin.segment.lssn} of stream "
-                        f"{origin.stream} cannot be decoded: {error}"
-                    ) from error
+                    segment = origin.segment.lssn
+                    where = f"entry {entry_id} of segment {segment} of stream {origin.stream}"
+                    raise undecodable(where, error) from error
                 if told is not None:
                     now, found = told, True
             times[at] = now

@@ -9,7 +9,6 @@ from quire.errors import (
     KeyExistsError,
     MetadataDeniedError,
     NoSuchKeyError,
-    StreamDamagedError,
     UsageError,
     VersionConflictError,
     check_type,
@@ -18,6 +17,7 @@ from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Put
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.read.positions import check_position
+from quire.streams.read.records import undecodable
 
 COMMIT_ATTEMPTS_MAX = 20
 
@@ -160,6 +160,5 @@ class Subscription(Ready):
         try:
             return DLSN.from_text(value.decode("ascii"))
         except (StreamFormatError, UnicodeDecodeError) as error:
-            raise StreamDamagedError(
-                f"subscription {self.name} of stream {self._metadata.paths.name}: {error}"
-            ) from None
+            where = f"subscription {self.name} of stream {self._metadata.paths.name}"
+            raise undecodable(where, error) from None

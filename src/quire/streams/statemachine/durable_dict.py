@@ -245,8 +245,8 @@ async def open_dict(
     if machine.has_other_records:
         await leader.close()
         raise UsageError(
-            f"stream {name} holds a record that is not a change of a dictionary. Nothing was "
-            "changed",
-            remedy="Open the dictionary on a stream of its own",
+            f"stream {name} holds a record that is not a change of a dictionary, or is one of a "
+            "later version of Quire. Nothing was changed",
+            remedy="Open the dictionary on a stream of its own, or with the version that wrote it",
         )
     return DurableDict(machine, leader)

@@ -31,6 +31,7 @@ from quire.codec.distributedlog.name import stream_name
 from quire.errors import (
     ArgumentTypeError,
     ClientClosedError,
+    LaterStreamError,
     NoSuchObjectError,
     ObjectDamagedError,
     ObjectExistsError,
@@ -41,6 +42,7 @@ from quire.errors import (
     StreamGapError,
     UsageError,
     check_type,
+    later_json,
 )
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.objects.format import ObjectInfo, check_name
@@ -59,6 +61,8 @@ APPLIED_KEY = "applied"
 LIFE_KEY = "life"
 """The key in the metadata of a snapshot for the id of the life that the position belongs to.
 Snapshots of earlier versions lack it."""
+SNAPSHOT_KEYS = (POSITION_KEY, APPLIED_KEY, LIFE_KEY)
+"""The keys in the metadata of a snapshot. A snapshot with another one is from a later version."""
 RESTORE_ATTEMPTS = 10
 """The number of attempts to read a snapshot while leaders take newer ones."""
 NOTHING = b""
@@ -185,8 +189,9 @@ class _Replica(Generic[ResultT]):
                 if attempt == RESTORE_ATTEMPTS - 1:
                     raise
         await self._check_life(found.info)
+        position = _position(found.info)
         self.machine.restore(state)
-        self._position = _position(found.info)
+        self._position = position
         self.applied = int(found.info.metadata[APPLIED_KEY])
 
     async def _check_life(self, snapshot: ObjectInfo) -> None:
@@ -522,7 +527,14 @@ class Follower(_Replica[ResultT]):
 
 
 def _position(snapshot: ObjectInfo) -> DLSN:
-    """Return the position at which reading continues after a snapshot."""
+    """Return the position at which reading continues after a snapshot.
+
+    Raises:
+        LaterStreamError: A later version of Quire wrote the snapshot.
+    """
+    what = f"the snapshot of a state machine (object {BUCKET}/{snapshot.name})"
+    if message := later_json(what, dict(snapshot.metadata), SNAPSHOT_KEYS, key=""):
+        raise LaterStreamError(message)
     return DLSN.parse(snapshot.metadata[POSITION_KEY])
 
 

@@ -28,11 +28,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
-from quire.errors import HistoryDamagedError, HistoryError, UsageError
+from quire.errors import (
+    HistoryDamagedError,
+    HistoryError,
+    LaterHistoryError,
+    UsageError,
+    later_json,
+)
 from quire.spark.jobs.archive.store import ArchiveDirectory
 from quire.streams import DLSN, Gap
 
 VERSION = 1
+_NAMES = (
+    "cluster", "namespace", "stream", "life", "start", "behind", "sequence", "ledger", "commit",
+    "gaps", "files",
+)  # fmt: skip
 MANIFESTS_KEPT = 3
 """The number of manifests to keep. Readers may be about to open the one before the newest."""
 READ_ATTEMPTS = 5
@@ -107,6 +117,12 @@ class HistoryFile:
             crc=int(value["crc"], 16),
             commit=int(value["commit"]),
         )
+
+
+_FILE_NAMES = (
+    "name", "bytes", "rows", "first", "last", "sequences", "txids", "times_us", "digests", "crc",
+    "commit",
+)  # fmt: skip
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -195,16 +211,17 @@ class Manifest:
     def from_bytes(cls, data: bytes, where: str) -> Manifest:
         """Decode the stored form.
 
-        Raises HistoryDamagedError, and UsageError if a later version of Quire wrote it.
+        Raises LaterHistoryError if a later version of Quire wrote it, and HistoryDamagedError.
         """
         try:
             value = json.loads(data)
+            if message := later_json(where, value, _NAMES, VERSION, key="v"):
+                raise LaterHistoryError(message)
             if value["v"] != VERSION:
-                raise UsageError(
-                    f"{where} is a manifest of version {value['v']}, but this version of Quire "
-                    f"reads only version {VERSION}",
-                    remedy="Use the version of Quire that wrote it, or a later one",
-                )
+                raise ValueError(f"it has version {value['v']!r}")
+            for one in value["files"]:
+                if message := later_json(where, one, _FILE_NAMES):
+                    raise LaterHistoryError(message)
             return cls(
                 cluster=str(value["cluster"]),
                 namespace=str(value["namespace"]),
@@ -221,8 +238,6 @@ class Manifest:
                 ),
                 files=tuple(map(HistoryFile.from_json, value["files"])),
             )
-        except UsageError:
-            raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise HistoryDamagedError(f"the manifest {where} is damaged: {error!r}") from error
 

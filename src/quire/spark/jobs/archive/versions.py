@@ -24,7 +24,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from quire.errors import HistoryDamagedError, HistoryError
+from quire.errors import HistoryDamagedError, HistoryError, LaterHistoryError, later_json
 from quire.spark.jobs.archive.store import ArchiveDirectory
 
 FORMAT = 1
@@ -61,13 +61,16 @@ class Version:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Version:
-        """Decode the stored form. Raises HistoryDamagedError."""
+        """Decode the stored form.
+
+        Raises LaterHistoryError if a later version of Quire wrote it, and HistoryDamagedError.
+        """
         try:
             values = json.loads(data)
+            if message := later_json(where, values, ("data", "former", "state"), FORMAT, key="v"):
+                raise LaterHistoryError(message)
             if values["v"] != FORMAT:
-                raise ValueError(
-                    f"it has format {values['v']}, but this version of Quire reads only {FORMAT}"
-                )
+                raise ValueError(f"it has format {values['v']!r}")
             return cls(values["data"], values["state"], tuple(values["former"]))
         except (KeyError, TypeError, ValueError) as error:
             raise HistoryDamagedError(f"{where} cannot be decoded: {error!r}") from None
