@@ -6,11 +6,14 @@ from tests.sim.mutants import (
     autorecovery,
     bookie,
     byzantine,
+    calls,
     directories,
     index_cache,
+    items,
     jobs,
     loading,
     metadata,
+    older_metadata,
     quorum,
     racks,
     reader,
@@ -27,7 +30,8 @@ from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
 
 ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, loading, scrub,
-    directories, replacements, resizing, metadata, autorecovery, jobs, byzantine, racks, streams,
+    directories, replacements, resizing, metadata, older_metadata, items, calls, autorecovery, jobs,
+    byzantine, racks, streams,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]
