@@ -402,7 +402,7 @@ def test_checkpoints_of_something_else(
         ),
         (
             {"stream": name, "namespace": "/spark/others"},
-            "belongs to streams of namespace /spark/tests, but the query reads /spark/others",
+            "namespace /spark/tests, but the query reads namespace /spark/others",
         ),
     ):
         running.restart(uri, **options)
