@@ -58,7 +58,8 @@ async def _is_refused(
         stage.note(who, "refused", segment.ledger_id)
         return
     now = {one.ledger_id for one in facts.segments.values()}
-    if segment.ledger_id in now and stage.is_current(facts):
+    there = segment.ledger_id in stage.world.cluster.ledgers  # Somebody else may have deleted it.
+    if there and segment.ledger_id in now and stage.is_current(facts):
         what = f"the deletion of the ledger of {segment} was not refused"
         stage.fail(facts, "an_owned_ledger_is_not_deleted", what)
 

@@ -105,6 +105,8 @@ class ObservedStream:
     """The moment when a client learned that the stream is ended."""
     deleting: bool = False
     """Whether a client has begun to delete the stream."""
+    committing: set[str] = field(default_factory=set)
+    """The subscriptions that have begun to store a position with this life of the stream."""
     committed: dict[str, DLSN] = field(default_factory=dict)
     """The position that each subscription has stored for certain."""
 

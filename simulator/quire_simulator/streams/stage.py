@@ -55,6 +55,8 @@ class StreamStage:
         self.world = stage.world
         self.checker = stage.checker
         self.lives = {plan.number: ObservedStream(plan) for plan in stage.plan.streams}
+        self.former: list[ObservedStream] = []
+        """The lives that have ended."""
         self.handles = 0
         self.tainted: set[bytes] = set()
         """Records that may belong to the life before or after a deletion."""
@@ -151,6 +153,14 @@ class StreamStage:
             await asyncio.sleep(POLL_S)
         return self.lives[plan.number]
 
+    def life_of(self, plan: StreamPlan, payload: bytes) -> ObservedStream | None:
+        """Return the life to which this record certainly belongs, or None."""
+        if payload in self.tainted:
+            return None
+        lives = [*self.former, self.lives[plan.number]]
+        found = [one for one in lives if one.plan is plan and payload in one.sent]
+        return found[0] if len(found) == 1 else None
+
     def is_current(self, facts: ObservedStream) -> bool:
         """Return whether this life is the current one and is not being deleted."""
         return self.lives[facts.plan.number] is facts and not facts.deleting
@@ -162,6 +172,7 @@ class StreamStage:
             # A client that is about to become the writer may become that of the next life, and
             # truncations in progress may affect it.
             opening = [h for h in facts.handles if h.opened is None and h.failed is None]
+            self.former.append(facts)
             self.lives[number] = ObservedStream(
                 facts.plan, life=facts.life + 1, asked=facts.asked, handles=opening
             )
