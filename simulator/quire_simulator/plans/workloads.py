@@ -365,6 +365,7 @@ WORKLOADS: dict[str, Mix] = {
         sparse=True,
         bit_rot=True,
         healing=True,
+        cancelling=(0.0, 0.0, 0.2),
     ),
     "cancelled": Mix(
         ("crash member", "crash fastest member", "metadata fails", "slow metadata", "cut",
