@@ -660,10 +660,10 @@ async def test_at_the_end_of_the_interpreter_it_is_closed(tmp_path: Path) -> Non
     file, _ = await SqliteFile.open(tmp_path / "metadata.db", "one")
     file._thread.shutdown()  # as the interpreter does
     for _ in range(QUEUED_CALLS_MAX + 1):
-        with pytest.raises(ClientClosedError, match="the process is ending"):
+        with pytest.raises(ClientClosedError, match="this process is ending"):
             await file.data_version()
     for _ in range(QUEUED_CALLS_MAX + 1):
-        with pytest.raises(ClientClosedError, match="the process is ending"):
+        with pytest.raises(ClientClosedError, match="this process is ending"):
             await file.write(lambda connection: None)
 
 

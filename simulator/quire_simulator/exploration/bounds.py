@@ -23,7 +23,7 @@ class Rollback(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the clients and bookies do that is not a decision of `quire.core`.
+    """The rules of clients and bookies that are not decisions of `quire.core`.
 
     Each is true in Quire. A test sets one to False to plant a defect that the search must find.
     """
@@ -123,7 +123,20 @@ QUICK = {
 
 FULL = {
     **QUICK,
-}
+    "rollback-fewer": Bounds(entries=1, recoverers=1, rollbacks=1),
+    "rollback-two-recoveries": Bounds(
+        ensemble=2, write_quorum=2, entries=1, losses=0, rollbacks=1
+    ),
+    "rollback-two-entries": Bounds(
+        ensemble=2, write_quorum=2, entries=2, recoverers=1, losses=0, recovery_losses=1,
+        rollbacks=1,
+    ),
+    "two-recoveries-three-entries": Bounds(ensemble=2, write_quorum=2, losses=0),
+    "three-entries": Bounds(recoverers=1, losses=0),
+    "four-bookies": Bounds(bookies=4, entries=1, recoverers=1, recovery_losses=1),
+    "four-bookies-two-entries": Bounds(bookies=4, entries=2, recoverers=1),
+    "three-entries-a-loss": Bounds(recoverers=1),
+}  # fmt: skip
 """Searches that take minutes."""
 
 UNDETECTABLE = Bounds(entries=1, recoverers=1, losses=0, rollbacks=1, rollback=Rollback.UNNOTICED)

@@ -115,7 +115,7 @@ class Search:
                     bad = bad or of_state(after)
                     if bad is not None:
                         result.violation = bad
-                        result.trace = [*self._trace(number), label]
+                        result.trace = self._trace(number, key, label)
                         return upcoming
                     numbers[key] = len(parents)
                     parents.append(number)
@@ -127,21 +127,29 @@ class Search:
                 return upcoming
         return upcoming
 
-    def _trace(self, number: int) -> list[Label]:
-        """Return the steps of a shortest way to a state."""
+    def _trace(self, number: int, last: bytes = b"", kind: Label = ()) -> list[Label]:
+        """Return the steps of a shortest way to a state, and a last step of this kind from there.
+
+        The bookies have the names that they had in the first state.
+        """
         way = [number]
         while way[-1]:
             way.append(self._parents[way[-1]])
         way.reverse()
         keys = list(self._numbers)
-        # Follow the bookies by the names that they had in the first state.
         state, labels = self.model.first(), list[Label]()
-        for one in way[1:]:
-            for label, after in self.model.steps(state):
-                if _packed(self.model.canonical(after)) == keys[one]:
-                    labels.append(label)
-                    state = after
-                    break
+        ends = [keys[one] for one in way[1:]]
+        for end in [*ends, last] if last else ends:
+            found = [
+                (label, after)
+                for label, after in self.model.steps(state)
+                if _packed(self.model.canonical(after)) == end
+            ]
+            # Several steps may lead there. The last one must be of the kind that was noticed.
+            label, state = next(
+                (one for one in found if end == last and one[0][:1] == kind[:1]), found[0]
+            )
+            labels.append(label)
         return labels
 
 

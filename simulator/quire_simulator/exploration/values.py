@@ -83,7 +83,7 @@ class Copy(NamedTuple):
 
 
 class WriterPhase(enum.IntEnum):
-    """What a writer is doing."""
+    """The state of a writer."""
 
     OPEN = 0
     CHANGING = 1
@@ -129,7 +129,7 @@ class Writer(NamedTuple):
 
 
 class RecoveryPhase(enum.IntEnum):
-    """What a recovery is doing."""
+    """The state of a recovery."""
 
     NEW = 0
     FENCING = 1
@@ -160,4 +160,4 @@ class Recovery(NamedTuple):
     queues: tuple[tuple[Add, ...], ...] = ()
     absent: tuple[int, ...] = ()
     told: int = NOTHING
-    """The last entry that its caller was told, or NOTHING."""
+    """The last entry that it reported to its caller, or NOTHING."""

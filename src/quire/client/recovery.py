@@ -153,7 +153,10 @@ class LedgerRecovery:
                 f"ledger {self.ledger_id} cannot be recovered now: {why}",
                 ledger_id=self.ledger_id,
                 causes=error.causes,
-                remedy="Bring its bookies back and open it again; nothing is lost",
+                remedy=(
+                    "Nothing is lost. Start the bookies of the ledger, and open it with "
+                    "recovery again"
+                ),
             ) from error
         except QuireError:
             raise
@@ -162,8 +165,10 @@ class LedgerRecovery:
                 f"ledger {self.ledger_id} was not recovered within "
                 f"{self._config.recovery_timeout_s:g} s",
                 ledger_id=self.ledger_id,
-                remedy="Nothing is lost, but the ledger may already be fenced or closed. Open it "
-                "again",
+                remedy=(
+                    "Nothing is lost, but the ledger may already be fenced or closed. Open "
+                    "it with recovery again"
+                ),
             ) from error
 
     async def _run(self) -> Versioned[LedgerMetadata]:
@@ -452,18 +457,21 @@ class LedgerRecovery:
         )
         if not closed.value.closed:
             raise RecoveryError(
-                f"ledger {self.ledger_id} went back to {closed.value.state.name} during its "
-                "recovery",
+                f"ledger {self.ledger_id} was not closed: another client set its state back to "
+                f"{closed.value.state.name} during the recovery",
                 ledger_id=self.ledger_id,
-                remedy="Open it again",
+                remedy="Open it with recovery again",
             )
         return closed
 
     def _undecidable(self, entry: int, errors: dict[str, BaseException | str]) -> RecoveryError:
-        why, remedy = "too few bookies answered", "Bring its bookies back and open it again"
+        why, remedy = (
+            "too few bookies answered",
+            "Start its bookies and open it with recovery again",
+        )
         if self._trust.byzantine:
             why = f"too few bookies agree (assume_liars is {self._trust.byzantine})"
-            remedy += ", or open it without assume_liars to believe them"
+            remedy += ", or open it without assume_liars to believe those that answer"
         return RecoveryError(
             f"ledger {self.ledger_id} cannot be recovered now: {why} to tell whether entry {entry} "
             "exists",
@@ -539,5 +547,5 @@ async def _accepts(
     except QuireError as error:
         failed[bookie] = error
     except TimeoutError:
-        failed[bookie] = BookieTimeoutError(f"no answer within {timeout_s:g} s")
+        failed[bookie] = BookieTimeoutError(f"the bookie did not answer within {timeout_s:g} s")
     return False

@@ -143,7 +143,7 @@ class LedgerDirectories(StoreEvents):
 
     def __init__(self, stores: Sequence[LedgerStore]) -> None:
         if not 1 <= len(stores) <= MAX_DIRECTORIES:
-            raise UsageError(f"a bookie has 1 to {MAX_DIRECTORIES} data directories")
+            raise UsageError(f"a bookie must have 1 to {MAX_DIRECTORIES} data directories")
         super().__init__()
         self._places = [ServedDirectory(store) for store in stores]
         self._serving = list(self._places)
@@ -409,12 +409,16 @@ class LedgerDirectories(StoreEvents):
     ) -> LedgerInfo:
         """Create a ledger in one of the directories. `StorageError` if it is lost."""
         if ledger_id in self.ledgers:
-            raise UsageError(f"ledger {ledger_id} is in the store already")
+            raise UsageError(
+                f"ledger {ledger_id} is in this bookie's store already",
+                remedy="This is a bug in Quire: please report it",
+            )
         if not self._serving:
             raise self._first_error()
         if self.is_lost(ledger_id):
             raise StorageError(
-                f"ledger {ledger_id} may be in a data directory that failed",
+                f"the bookie does not create ledger {ledger_id}, because it may be in a data "
+                "directory that failed",
                 remedy="Repair or mount the directory and restart the bookie, or replace it with "
                 "`quire bookie disk replace`",
             )
@@ -444,7 +448,14 @@ class LedgerDirectories(StoreEvents):
         if home is not None:
             home.force(ledger_id, done)
         elif self.is_lost(ledger_id):
-            done(StorageError(f"ledger {ledger_id} is in a data directory that failed"))
+            done(
+                StorageError(
+                    f"ledger {ledger_id} may be in a data directory that failed, so it is unknown "
+                    "whether its entries are durable",
+                    remedy="Repair or mount the directory and restart the bookie, or replace it "
+                    "with `quire bookie disk replace`",
+                )
+            )
         else:
             done(None)
 
@@ -491,7 +502,11 @@ class LedgerDirectories(StoreEvents):
         for run in batch.runs:
             home = self._home(run.ledger_id)
             if home is None:
-                raise UsageError(f"ledger {run.ledger_id} is not in the store: create it first")
+                raise UsageError(
+                    f"ledger {run.ledger_id} is not in this bookie's store, so nothing can be "
+                    "appended to it",
+                    remedy="This is a bug in Quire: please report it",
+                )
             parts.setdefault(home, []).append(run)
         if len(parts) == 1:
             next(iter(parts)).append(batch, done, reserve=reserve)

@@ -123,7 +123,9 @@ def read_small_file(disk: Disk, name: str) -> bytes | None:
         size = file.size()
         if size > MAX_SMALL_FILE_BYTES:
             raise StorageError(
-                f"{disk.path}/{name} has {size} bytes, which is too large for a bookie's file"
+                f"the file {disk.path}/{name} has {size} bytes, but a bookie's file has at most "
+                f"{MAX_SMALL_FILE_BYTES}",
+                remedy="Another program wrote it: restore the file from a backup",
             )
         return bytes(file.read(0, size) or b"")
     finally:
@@ -198,7 +200,8 @@ def ensure_directory(disk: Disk, random_bytes: Callable[[int], bytes]) -> Identi
     strange |= set(disk.list(CURRENT_DIRECTORY)) - {IDENTITY_NAME.rpartition("/")[2] + ".new"}
     if strange:
         raise StorageError(
-            f"{disk.path} is not empty ({', '.join(sorted(strange)[:3])}) and holds no Quire data",
+            f"the directory {disk.path} is not empty ({', '.join(sorted(strange)[:3])}), and is "
+            "not a data directory of a Quire bookie",
             remedy="Name an empty directory, or the right one",
         )
     identity = Identity(random_bytes(ID_BYTES))

@@ -191,7 +191,7 @@ class LedgerStore(StoreEvents):
             identity = read_identity(self._disk)
             if identity is None:
                 raise StorageError(
-                    f"{self._disk.path} is not a data directory of a Quire bookie",
+                    f"the directory {self._disk.path} is not a data directory of a Quire bookie",
                     remedy="Start a bookie on it, which prepares an empty directory. If it should "
                     "have data, check whether the right disk is mounted",
                 )
@@ -336,10 +336,16 @@ class LedgerStore(StoreEvents):
             UsageError: The ledger exists, or is refused.
         """
         if ledger_id in self.ledgers:
-            raise UsageError(f"ledger {ledger_id} is in the store already")
+            raise UsageError(
+                f"ledger {ledger_id} is in this bookie's store already",
+                remedy="This is a bug in Quire: please report it",
+            )
         refused = self.is_refused(ledger_id)
         if refused and not again:
-            raise UsageError(f"ledger {ledger_id} was fenced and deleted")
+            raise UsageError(
+                f"ledger {ledger_id} was fenced and deleted on this bookie, so an ordinary add "
+                "cannot create it again"
+            )
         current = self._appender.current
         info = self._catalogue.create(ledger_id, master_key, current.number if current else 0)
         self._appender.add_pending(StateRecord(RecordKind.MASTER_KEY, ledger_id, master_key))
@@ -463,7 +469,10 @@ class LedgerStore(StoreEvents):
             self._catalogue.index_batch(batch, segment)
         except KeyError as error:
             self._take_back(batch, segment)
-            raise UsageError(f"ledger {error} is not in the store: create it first") from None
+            raise UsageError(
+                f"ledger {error} is not in this bookie's store, so nothing can be appended to it",
+                remedy="This is a bug in Quire: please report it",
+            ) from None
         appender.submit(batch, segment)
 
     def _take_back(self, batch: LogBatch, segment: LogSegment) -> None:
@@ -540,8 +549,8 @@ class LedgerStore(StoreEvents):
         """Stop the log, because the disk has failed in another place and cannot be trusted."""
         self._writer.halt(
             StorageError(
-                f"the disk of {self._disk.path} failed: {error}",
-                remedy="Check the disk and restart the bookie",
+                f"the disk of the data directory {self._disk.path} failed: {error}",
+                remedy="Check the disk, and restart the bookie",
             )
         )
 

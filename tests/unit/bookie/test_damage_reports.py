@@ -352,7 +352,7 @@ async def test_a_list_with_a_gap_ends_no_loss(monkeypatch: pytest.MonkeyPatch) -
             yield span
 
     monkeypatch.setattr(there.metadata, "list_ledgers", gap)
-    with pytest.raises(MetadataError, match="gap before 11"):
+    with pytest.raises(MetadataError, match="gap before ledger 11"):
         await reports.report(there.log)
     monkeypatch.setattr(there.metadata, "list_ledgers", empty)
     for _ in range(3):

@@ -123,7 +123,7 @@ def test_another_directory_s_is_left_alone() -> None:
     fill(other, 2, 7)
     other.close()
     assert with_cache(other, cache_of(box)).report.index_cache == (
-        "not used: it belongs to another directory"
+        "not used: the index cache belongs to another data directory"
     )
 
 
@@ -156,7 +156,7 @@ def test_one_that_is_newer_than_the_log_is_left_alone() -> None:
     look(box)
     box.disk, newer = earlier, cache_of(box)
     found = with_cache(box, newer)
-    assert found.report.index_cache == "not used: it is newer than the log"
+    assert found.report.index_cache == "not used: the index cache is newer than the log"
     assert found.store.ledger_ids() == [1, 2]
 
 
@@ -174,7 +174,7 @@ def test_one_that_was_newer_than_the_log_does_not_count_later() -> None:
     look(box)
     box.disk, newer = earlier, cache_of(box)
     found = with_cache(box, newer)
-    assert found.report.index_cache == "not used: it is newer than the log"
+    assert found.report.index_cache == "not used: the index cache is newer than the log"
     for entry_id in range(20):
         found.append([(3, entry_id, bytes(10))])
         found.idle()

@@ -107,5 +107,5 @@ def test_a_file_that_is_too_large_is_not_taken_for_a_small_one() -> None:
     disk = sim_disk()
     file = disk.create("f")
     file.truncate(2 << 20)
-    with pytest.raises(StorageError, match="too large for a bookie"):
+    with pytest.raises(StorageError, match="a bookie's file has at most"):
         read_small_file(disk, "f")

@@ -689,7 +689,7 @@ def test_a_defect_in_the_writer_fails_its_appends(monkeypatch: pytest.MonkeyPatc
         await writer.append(b"before")
         monkeypatch.setattr(SegmentWriter, "send", defective)
         for _ in range(2):
-            with pytest.raises(StreamClosedError, match=r"failed unexpectedly.*a defect"):
+            with pytest.raises(StreamClosedError, match=r"failed because of a bug.*a defect"):
                 await writer.append(b"never")
         assert [str(one["exception"]) for one in reported] == ["a defect"]
         await writer.close()

@@ -69,9 +69,12 @@ async def check_cluster(
     found = await metadata.instance_id()
     if found != instance_id or (named and not instance_id):
         raise CookieError(
-            f"the metadata store holds cluster {found or '(none)'}, but this bookie belongs to "
-            f"cluster {instance_id or '(none)'}: {unchanged}",
-            remedy="Check the metadata URI",
+            f"the metadata store at {metadata.uri} holds cluster {found or '(none)'}, but this "
+            f"bookie belongs to cluster {instance_id or '(none)'}: {unchanged}",
+            remedy=(
+                "Check the metadata URI of the bookie. If the store was created again, "
+                "restore it from a backup (docs/guides/disaster-recovery.md)"
+            ),
         )
 
 
@@ -99,10 +102,10 @@ def decode_mark(data: bytes, path: str = MARK_NAME) -> CollectionMark:
     values = [line.partition(": ") for line in (count, token, checksum)]
     names = [name for name, _, _ in values]
     if names != ["count", "token", "crc32"] or end:
-        raise ValueError("unknown lines")
+        raise ValueError("its lines are not those of a mark")
     found = CollectionMark(int(values[0][2]), values[1][2])
     if encode_mark(found) != data:
-        raise ValueError("the checksum does not match")
+        raise ValueError("its checksum does not match")
     return found
 
 
@@ -151,7 +154,8 @@ def write_remembered(disks: Sequence[Disk], data: bytes) -> None:
             failed = f"{disk.path}/{MARK_NAME} could not be written: {error}"
     if not written and failed:
         raise StorageError(
-            failed, remedy="Free space on the disk. The bookie tries again by itself"
+            f"no data directory of the bookie took its mark of the metadata store: {failed}",
+            remedy="Check the disk and its free space. The bookie tries again by itself",
         )
 
 
@@ -207,8 +211,8 @@ class CollectionGuard:
         """
         if not self.enabled:
             raise CollectionOffError(
-                "garbage collection is switched off by this bookie's configuration (gc_enabled): "
-                "nothing was deleted",
+                "garbage collection of this bookie is switched off by its configuration "
+                "(gc_enabled): nothing was deleted",
                 remedy="Set gc_enabled = true and restart the bookie",
             )
         await self.check_store()

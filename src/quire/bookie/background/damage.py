@@ -132,7 +132,11 @@ class DamageReports:
         room = LEDGERS_PER_PASS
         async for span in self._metadata.list_ledgers(self._upcoming):
             if span.first != self._upcoming:
-                raise MetadataError(f"the list of ledgers has a gap before {span.first}")
+                raise MetadataError(
+                    "the list of ledgers from the metadata store has a gap before ledger "
+                    f"{span.first}, so it cannot be used",
+                    remedy="This is a bug in Quire: please report it",
+                )
             some = span.ledger_ids[:room]
             unsure = [one for one in some if self._store.absence_unknown(one)]
             await each(unsure, self._mark_unless_whole)

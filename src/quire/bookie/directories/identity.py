@@ -81,7 +81,7 @@ def stored_cookie(disk: Disk, uri: str = "") -> Cookie | None:
         raise
     except CookieError as error:
         raise CookieError(
-            f"{disk.path}/{COOKIE_FILE}: {error}",
+            f"the cookie {disk.path}/{COOKIE_FILE} cannot be used: {error.args[0]}",
             remedy="Write it again from the cluster's cookie: "
             + repair("cookie", "create", "BOOKIE", "--dir", disk.path, uri=uri)
             + ". `quire bookie cookie show` lists the ids and directories that the cluster knows",
@@ -116,7 +116,7 @@ async def check_identity(
     local = stored_cookie(disk, metadata.uri)
     if local is None and begun:
         raise CookieError(
-            f"{disk.path}/{COOKIE_FILE} is missing, but the directory holds a log",
+            f"the cookie {disk.path}/{COOKIE_FILE} is missing, but the directory holds a log",
             remedy="Write it again from the cluster's cookie of this bookie: "
             + repair("cookie", "create", bookie_id, "--dir", disk.path, uri=metadata.uri),
         )
@@ -129,8 +129,8 @@ async def check_identity(
         check_local(wanted, local, disk.path, metadata.uri)
         if identity is None:
             raise CookieError(
-                f"{disk.path} has a cookie, but no log of Quire: it is the directory of an Apache "
-                "bookie, or its current/DIRECTORY is lost",
+                f"the directory {disk.path} has a cookie, but no log of Quire: it is the "
+                "directory of an Apache bookie, or its file current/DIRECTORY is lost",
                 remedy="Use another directory. To copy the data of this one to other bookies: "
                 + repair("decommission", bookie_id, uri=metadata.uri),
             )
@@ -144,8 +144,8 @@ async def check_identity(
         return instance_id
     if begun:
         raise CookieError(
-            f"{disk.path} belongs to bookie {bookie_id}, which the cluster at {metadata.uri} does "
-            "not know",
+            f"the directory {disk.path} belongs to bookie {bookie_id}, which the cluster at "
+            f"{metadata.uri} does not know",
             remedy="If its cookie was lost, or the metadata store was restored from a backup, "
             "write the cookie again: "
             + repair("cookie", "create", bookie_id, "--dir", disk.path, uri=metadata.uri)
@@ -176,13 +176,14 @@ async def create_identity(
     local = stored_cookie(disk, metadata.uri)
     if local is not None:
         raise CookieError(
-            f"{disk.path} belongs to bookie {local.bookie_id} already; nothing was changed",
+            f"the directory {disk.path} belongs to bookie {local.bookie_id} already; nothing was "
+            "changed",
             remedy="Start that bookie, or use an empty directory. " + give_up(disk.path),
         )
     identity = read_identity(disk)
     if identity is not None and identity.log_begun:
         raise CookieError(
-            f"{disk.path} holds a log, but no {COOKIE_FILE}; nothing was changed",
+            f"the directory {disk.path} holds a log, but no {COOKIE_FILE}; nothing was changed",
             remedy="Write its cookie again: "
             + repair("cookie", "create", "BOOKIE", "--dir", disk.path, uri=metadata.uri)
             + ". Or use an empty directory. "
@@ -190,8 +191,8 @@ async def create_identity(
         )
     if await known_cookie(metadata, bookie_id) is not None:
         raise CookieError(
-            f"the cluster at {metadata.uri} knows a bookie {bookie_id} already; nothing was "
-            "changed",
+            f"the cluster at {metadata.uri} knows a bookie with the id {bookie_id} already; "
+            "nothing was changed",
             remedy="Choose another id with --bookie-id. If that bookie is gone for good, free its "
             "id: " + repair("decommission", bookie_id, uri=metadata.uri),
         )
@@ -330,8 +331,11 @@ async def keep_ids(
         await write_directories(metadata, bookie_id, made, version)
     except (KeyExistsError, NoSuchKeyError, VersionConflictError):
         raise CookieError(
-            f"another process changed the directories of bookie {bookie_id} at the same time",
-            remedy="Try again",
+            f"the record of the directories of bookie {bookie_id} was not changed: another "
+            "process changed it at the same time",
+            remedy=(
+                "Make sure that only one command or bookie uses these directories, and try again"
+            ),
         ) from None
 
 
@@ -343,7 +347,7 @@ def check_local(wanted: Cookie, stored: Cookie, path: str, uri: str) -> None:
     told = tell_differences(found.values(), "here", "in its cookie")
     if "instance id" in found and stored.instance_id:
         raise CookieError(
-            f"{path} belongs to another cluster than the one at {uri}: {told}",
+            f"the directory {path} belongs to another cluster than the one at {uri}: {told}",
             remedy="Use the metadata URI of its cluster. If that store is lost or was created "
             "again, restore it from a backup first (docs/guides/disaster-recovery.md): this "
             "directory may "
@@ -352,14 +356,15 @@ def check_local(wanted: Cookie, stored: Cookie, path: str, uri: str) -> None:
         )
     if "bookie id" in found:
         raise CookieError(
-            f"{path} belongs to bookie {stored.bookie_id}, not {wanted.bookie_id}: {told}",
+            f"the directory {path} belongs to bookie {stored.bookie_id}, not {wanted.bookie_id}: "
+            f"{told}",
             remedy="Start the bookie without --bookie-id to use the id of the directory, or with "
             f"`--bookie-id {shlex.quote(stored.bookie_id)}`. For a new bookie, use an empty "
             "directory",
         )
     force = ["--force"] if "instance id" in found else []
     raise CookieError(
-        f"{path} does not match its cookie: {told}",
+        f"the directory {path} does not match its cookie: {told}",
         remedy="If the new values are right, write them into both cookies: "
         + repair("cookie", "update", "--dir", path, *force, uri=uri),
     )

@@ -200,8 +200,9 @@ def segment(directory: str, number: int, runs: bool, as_json: bool) -> int:
                 bad |= _show_index(dump, as_json)
         except FileNotFoundError:
             raise StorageError(
-                f"{directory}/{segment_name(number)} does not exist, or the bookie has deleted it",
-                remedy="`quire bookie disk files` lists the segments",
+                f"segment {directory}/{segment_name(number)} does not exist: the number is "
+                "wrong, or the bookie has deleted the segment",
+                remedy=f"`quire bookie disk files {directory}` lists the segments",
             ) from None
     return EXIT_ERROR if bad else 0
 

@@ -63,7 +63,8 @@ def held(directory: str) -> Iterator[RealDisk]:
             disk.lock()
         except BlockingIOError:
             raise StartError(
-                f"a bookie is running on {directory}; nothing was changed",
+                f"the data directory {directory} is in use by a running bookie; nothing was "
+                "changed",
                 remedy="Stop the bookie first",
             ) from None
         try:
@@ -81,7 +82,8 @@ def errors_of(directory: str) -> Iterator[None]:
         raise  # the output was closed, or the error is ours
     except OSError as error:
         raise StorageError(
-            f"{directory} cannot be used: {error.strerror or error}", remedy=_remedy_for(error)
+            f"the directory {directory} cannot be used: {error.strerror or error}",
+            remedy=_remedy_for(error),
         ) from None
 
 

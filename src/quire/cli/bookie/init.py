@@ -237,7 +237,8 @@ def _the_one_cookie(work: list[_Erasing], force: bool) -> Cookie:
     cookie = work[0].cookie
     if cookie is None or len(cookies) > 1:
         raise CookieError(
-            "the directories have no cookie, or belong to different bookies; nothing was changed",
+            "the directories do not all have the same cookie: one has none, or they belong to "
+            "different bookies; nothing was changed",
             remedy="Format each directory separately, without --delete-cookie, and remove the "
             "bookie from the cluster with `quire bookie cookie delete BOOKIE`",
         )

@@ -121,7 +121,9 @@ async def ledger_metadata(
 ) -> None:
     """Print the metadata of a ledger, save it to a file, or restore it from a file."""
     if dump is not None and restore is not None:
-        raise click.UsageError("-dumptofile and -restorefromfile exclude each other")
+        raise click.UsageError(
+            "-dumptofile and -restorefromfile exclude each other: give one of them"
+        )
     if update and restore is None:
         raise click.UsageError("-update requires -restorefromfile")
     shell.cluster()
@@ -143,12 +145,17 @@ def _read_metadata(file: str) -> LedgerMetadata:
         data = opened.read(FILE_BYTES_MAX + 1)
     if len(data) > FILE_BYTES_MAX:
         raise UsageError(
-            f"{file} is larger than {FILE_BYTES_MAX} bytes, so it is not the metadata of a ledger"
+            f"{file} is larger than {FILE_BYTES_MAX} bytes, so it cannot be the metadata of a "
+            "ledger",
+            remedy="Give a file that -dumptofile has written",
         )
     try:
         return decode(data)
     except MetadataError as error:
-        raise MetadataError(f"{file} is not the metadata of a ledger: {error}") from None
+        raise MetadataError(
+            f"{file} is not the metadata of a ledger that can be used: {error}",
+            remedy="Give a file that -dumptofile has written",
+        ) from None
 
 
 async def _restore(

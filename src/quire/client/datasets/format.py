@@ -70,10 +70,15 @@ class DatasetLedger:
     def __post_init__(self) -> None:
         if self.ledger_id < 0 or not 0 <= self.first <= self.last:
             raise UsageError(
-                f"ledger {self.ledger_id}: entries {self.first}..{self.last} are not a valid range"
+                f"entries {self.first}..{self.last} of ledger {self.ledger_id} are not a valid "
+                "range for a dataset: ids begin at 0, and the first must not be greater than "
+                "the last"
             )
         if self.rows < 0 or self.bytes < 0:
-            raise UsageError(f"ledger {self.ledger_id}: rows and bytes cannot be negative")
+            raise UsageError(
+                f"the numbers of rows and bytes of ledger {self.ledger_id} in a dataset must not "
+                "be negative"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,8 @@ def check_dataset_name(name: str) -> str:
         )
     if len(name.encode()) > NAME_BYTES_MAX:
         raise UsageError(
-            f"the name of a dataset has at most {NAME_BYTES_MAX} bytes, not {len(name.encode())}"
+            f"the name of a dataset must have at most {NAME_BYTES_MAX} bytes, not "
+            f"{len(name.encode())}"
         )
     return name
 
@@ -143,12 +149,12 @@ def check_transaction_key(txn: str) -> str:
     size, stored = len(txn.encode()), len(_dump(txn)) - len('""')
     if not txn or size > TRANSACTION_KEY_BYTES_MAX:
         raise UsageError(
-            f"a transaction key has 1 to {TRANSACTION_KEY_BYTES_MAX} bytes, not {size}"
+            f"a transaction key must have 1 to {TRANSACTION_KEY_BYTES_MAX} bytes, not {size}"
         )
     if stored > TRANSACTION_KEY_STORED_BYTES_MAX:
         raise UsageError(
-            f"a transaction key takes at most {TRANSACTION_KEY_STORED_BYTES_MAX} bytes as it is "
-            f"stored, not {stored}: a quote takes two and a control character six"
+            f"a transaction key must take at most {TRANSACTION_KEY_STORED_BYTES_MAX} bytes as it "
+            f"is stored, not {stored}: a quote takes two, and a control character six"
         )
     return txn
 
@@ -212,7 +218,10 @@ def decode_chunk(name: str, chunk: Chunk, data: bytes) -> tuple[DatasetLedger, .
     except (KeyError, TypeError, ValueError, UsageError) as error:
         raise _not_understood(what, error) from error
     if len(ledgers) != chunk.ledgers or chunk_id_digest(data) != chunk.chunk_id.split("-")[-1]:
-        raise MetadataError(f"{what} is damaged: it is not what was published")
+        raise MetadataError(
+            f"{what} is damaged: its content is not what was published",
+            remedy="Restore the metadata store from a backup, or publish the dataset again",
+        )
     return ledgers
 
 
@@ -305,4 +314,7 @@ def _load(what: str, data: bytes) -> dict[str, Any]:
 
 
 def _not_understood(what: str, why: object) -> MetadataError:
-    return MetadataError(f"{what} cannot be decoded: {why}")
+    return MetadataError(
+        f"{what} cannot be decoded: {why}",
+        remedy="Restore the metadata store from a backup, or publish the dataset again",
+    )

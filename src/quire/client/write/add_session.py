@@ -198,8 +198,8 @@ class AddSession:
         """Raise EntryTooLargeError if the payload does not fit into one frame."""
         if len(payload) > self.max_payload_bytes:
             raise EntryTooLargeError(
-                f"an entry of {len(payload)} bytes does not fit into one frame; with this digest "
-                f"the limit is {self.max_payload_bytes} bytes. Nothing was sent",
+                f"an entry of {len(payload)} bytes for ledger {self.ledger_id} is too large: "
+                f"with its digest the limit is {self.max_payload_bytes} bytes. Nothing was sent",
                 ledger_id=self.ledger_id,
                 remedy="Split the entry",
             )
@@ -212,9 +212,10 @@ class AddSession:
         last = first + len(payloads) - 1
         if last > MAX_ENTRY_ID:
             raise WriteError(
-                f"ledger {self.ledger_id} is full: entry ids end at {MAX_ENTRY_ID}",
+                f"ledger {self.ledger_id} is full: entry ids end at {MAX_ENTRY_ID}. Nothing of "
+                "this call was sent",
                 ledger_id=self.ledger_id,
-                remedy="Close it and create another ledger",
+                remedy="Close it, and write to a new ledger",
             )
         before = pipeline.length
         pieces, length = self._encoder.frames(first, lac, before, payloads)
@@ -531,7 +532,12 @@ class AddSession:
         self.fail(
             error
             or LedgerClosedError(
-                f"the handle of ledger {self.ledger_id} is closed", ledger_id=self.ledger_id
+                f"the writer of ledger {self.ledger_id} is closed",
+                ledger_id=self.ledger_id,
+                remedy=(
+                    "Entries that were not acknowledged may or may not be in the ledger: "
+                    "read it to find out. To write more, create a new ledger"
+                ),
             )
         )
 

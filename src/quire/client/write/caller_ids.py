@@ -122,9 +122,9 @@ class CallerIdWriter(WriteHandle):
         size = len(payload) + HELD_ENTRY_BYTES
         if self._held_bytes + size > self._max_held_bytes:
             raise UsageError(
-                f"entry {entry_id} of ledger {self.ledger_id} is too far ahead: the "
-                f"client already holds {counted(len(self._held), 'entry')} ({self._held_bytes} "
-                f"bytes) until entry {missing} comes. Nothing was sent",
+                f"entry {entry_id} of ledger {self.ledger_id} is too far ahead: the client "
+                f"already holds {counted(len(self._held), 'entry')} ({self._held_bytes} bytes) "
+                f"until entry {missing} is appended. Nothing was sent",
                 remedy=f"Append entry {missing} first, or raise max_held_bytes",
             )
         self._held[entry_id] = payload
@@ -151,9 +151,11 @@ class CallerIdWriter(WriteHandle):
         if self._held and error is None:
             missing = self.last_add_pushed + 1
             error = LedgerClosedError(
-                f"ledger {self.ledger_id} was closed while entry {missing} was missing. The "
-                f"entries after it ({len(self._held)}) are not part of the ledger",
+                f"ledger {self.ledger_id} was closed while entry {missing} was missing, so the "
+                f"{len(self._held)} entries that were appended after it are not part of the "
+                "ledger",
                 ledger_id=self.ledger_id,
+                remedy="Append them to another ledger",
             )
             error.outcome_known = True
         self._held.clear()

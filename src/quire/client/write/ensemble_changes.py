@@ -300,10 +300,13 @@ class EnsembleChanges:
         session.pool.counters.ensemble_changes += 1
         if self._changes > session.config.max_ensemble_changes:
             raise WriteError(
-                f"ledger {session.ledger_id}: more than {session.config.max_ensemble_changes} "
-                "ensemble changes, which is the limit of one writer",
+                f"the writer of ledger {session.ledger_id} gave up after "
+                f"{session.config.max_ensemble_changes} ensemble changes (max_ensemble_changes). "
+                "Entries in flight may or may not be in the ledger",
                 ledger_id=session.ledger_id,
                 causes=session.causes,
+                remedy="Check why bookies fail so often, and open the ledger with recovery to "
+                "see which entries it has",
             )
         if self._no_room is not None:
             replacements = {}
@@ -447,7 +450,8 @@ class EnsembleChanges:
             what, remedy = "the metadata has no room to replace", "Start these bookies again"
             why = self._no_room.args[0]
         return NotEnoughBookiesError(
-            f"ledger {session.ledger_id}: {what} {some_of(lost.values(), NAMES_MAX)}{tried}{why}",
+            f"the writer of ledger {session.ledger_id} gave up, because {what} "
+            f"{some_of(lost.values(), NAMES_MAX)}{tried}{why}",
             ledger_id=session.ledger_id,
             causes=session.causes,
             remedy=f"{remedy}, then open the ledger with recovery",

@@ -65,9 +65,13 @@ class DLSN(NamedTuple):
                 written_later("the DLSN", f"version {data[0]}", f"0 and {VERSION}", by=BY)
             )
         if (version, size) not in ((1, V1.size), (0, V0_BYTES)):
-            raise StreamFormatError(f"{bytes(data[:25]).hex()} ({size} bytes) is not a DLSN")
+            raise StreamFormatError(
+                f"{bytes(data[:25]).hex()} ({size} bytes) is not an encoded position (DLSN)"
+            )
         if any(data[V1.size :]):
-            raise StreamFormatError("a DLSN of version 0 has data after its slot")
+            raise StreamFormatError(
+                "the encoded position (DLSN) of version 0 has data after its slot number"
+            )
         _, lssn, entry_id, slot_id = V1.unpack_from(data)
         return cls(lssn, entry_id, slot_id)
 
@@ -85,10 +89,14 @@ class DLSN(NamedTuple):
         try:
             data = b64decode(text, validate=True)
         except (binascii.Error, ValueError):
-            raise StreamFormatError(f"{text[:60]!r} is not a DLSN: it is not Base64") from None
+            raise StreamFormatError(
+                f"{text[:60]!r} is not a position (DLSN): it is neither SEGMENT:ENTRY:SLOT nor "
+                "Base64"
+            ) from None
         if b64encode(data).decode("ascii") != text:
             raise StreamFormatError(
-                f"{text[:60]!r} is not a DLSN: it is not the standard Base64 of its bytes"
+                f"{text[:60]!r} is not a position (DLSN): its Base64 is not the standard "
+                "encoding of its bytes"
             )
         return cls.from_bytes(data)
 
@@ -113,7 +121,8 @@ class DLSN(NamedTuple):
         lssn, entry_id, slot_id = map(int, match.groups())
         if not all(-_INT64_END <= number < _INT64_END for number in (lssn, entry_id, slot_id)):
             raise UsageError(
-                f"{text!r} is not a DLSN: a number has more than 64 bits", remedy=_POSITION_REMEDY
+                f"{text!r} is not a position (DLSN): one of its numbers has more than 64 bits",
+                remedy=_POSITION_REMEDY,
             )
         return cls(lssn, entry_id, slot_id)
 

@@ -54,7 +54,7 @@ def wrap(
     """
     if size_bytes > MAX_BODY_BYTES:
         raise UsageError(
-            f"{size_bytes} bytes of records are too many for an entry of a stream: the limit is "
+            f"an entry of a stream cannot hold {size_bytes} bytes of records: the limit is "
             f"{MAX_BODY_BYTES} bytes"
         )
     if compression is Compression.NONE:
@@ -77,7 +77,10 @@ def unwrap(entry: bytes) -> tuple[bytes, int, int]:
         StreamFormatError: The envelope is damaged.
     """
     if len(entry) < HEAD.size:
-        raise StreamFormatError(f"{len(entry)} bytes are too few for an entry of a stream")
+        raise StreamFormatError(
+            f"the entry has {len(entry)} bytes, too few for the header that every entry of a "
+            "stream has"
+        )
     version, flags, size, stored = HEAD.unpack_from(entry)
     if version > VERSION or flags & ~CODEC_BITS:
         raise LaterStreamFormatError(

@@ -165,14 +165,18 @@ class StreamSegment:
         try:
             parts = data.decode("ascii").split(";")
         except UnicodeDecodeError:
-            raise MetadataError(f"the metadata of a segment is not text: {shown}") from None
+            raise MetadataError(
+                f"the metadata of a stream segment is not ASCII text: {shown}"
+            ) from None
         if not all(_NUMBER.fullmatch(part) for part in parts):
             raise MetadataError(
-                f"the metadata of a segment contains something other than numbers: {shown}"
+                f"the metadata of a stream segment contains something other than numbers: {shown}"
             )
         numbers = [int(part) for part in parts]
         if not all(-_INT64_END <= number < _INT64_END for number in numbers):
-            raise MetadataError(f"a number in the metadata of a segment is too large: {shown}")
+            raise MetadataError(
+                f"the metadata of a stream segment contains a number of more than 64 bits: {shown}"
+            )
         head, values = numbers[0], numbers[1:]
         layout = head & _VERSION_BITS
         status = head >> _STATUS_SHIFT & _STATUS_BITS
@@ -186,8 +190,8 @@ class StreamSegment:
             )  # fmt: skip
         if not oldest <= layout <= CURRENT_LAYOUT:
             raise MetadataError(
-                f"the metadata of a segment has layout {layout}, but only {oldest} to "
-                f"{CURRENT_LAYOUT} can be read: {shown}"
+                f"the metadata of a stream segment has layout {layout}, but this version of "
+                f"Quire reads only layouts {oldest} to {CURRENT_LAYOUT}: {shown}"
             )
         for in_progress in (True, False):
             names = _fields(layout, in_progress)
@@ -195,8 +199,8 @@ class StreamSegment:
                 break
         else:
             raise MetadataError(
-                f"the metadata of a segment of layout {layout} cannot have {len(numbers)} numbers: "
-                f"{shown}"
+                f"the metadata of a stream segment has {len(numbers)} numbers, which does not "
+                f"fit its layout {layout}: {shown}"
             )
         stored = dict(zip(names, values))
         stored.setdefault("lssn", UNASSIGNED_LSSN)
@@ -310,9 +314,14 @@ class StreamSegment:
             UsageError: The segment is already completed, or cannot have as many records.
         """
         if not self.in_progress:
-            raise UsageError(f"segment {self.lssn} is already completed")
+            raise UsageError(
+                f"segment {self.lssn} is already completed, so it cannot be completed again"
+            )
         if not 0 <= record_count <= MAX_POSITION:
-            raise UsageError(f"segment {self.lssn} cannot have {record_count} records")
+            raise UsageError(
+                f"segment {self.lssn} cannot have {record_count} records: the number must be "
+                f"from 0 to {MAX_POSITION}"
+            )
         kept = self.layout >= CURRENT_LAYOUT
         return replace(
             self,
@@ -371,7 +380,10 @@ class StreamSegment:
         """
         self._require_completed(_MIN_ACTIVE_SINCE)
         if at.lssn != self.lssn or at > self.last_dlsn:
-            raise UsageError(f"{at} is not a position in segment {self.lssn}")
+            raise UsageError(
+                f"{at} is not a position in segment {self.lssn}, which ends at {self.last_dlsn}",
+                remedy="Use the position of a record, or the one after the last record",
+            )
         if self.truncation is Truncation.TRUNCATED or at <= self.min_active_dlsn:
             return self
         return replace(
@@ -391,10 +403,15 @@ class StreamSegment:
 
     def _require_completed(self, layout: int) -> None:
         if self.in_progress:
-            raise UsageError(f"segment {self.lssn} is in progress and cannot be truncated")
+            raise UsageError(
+                f"segment {self.lssn} is still being written and cannot be truncated",
+                remedy="Truncate after its writer has completed it",
+            )
         if self.layout < layout:
             raise UsageError(
-                f"segment {self.lssn} has layout {self.layout}, which cannot store that truncation"
+                f"segment {self.lssn} has the old metadata layout {self.layout}, which cannot "
+                "store a truncation within the segment",
+                remedy="Truncate at the beginning of a segment",
             )
 
     def _with_truncation(self, truncation: Truncation) -> StreamSegment:

@@ -293,12 +293,12 @@ def decode_ledger_rows(data: Buffer, count: int) -> LedgerRows:
     view = memoryview(data)
     at = _ROW_BYTES * count
     if at + _U32.size > len(view):
-        raise FormatError("the rows of a ledger are cut off")
+        raise FormatError("the rows of a ledger in the segment's index are cut off")
     (sizes,) = _U32.unpack_from(view, at)
     at += _U32.size
     ids_at = at + 4 * sizes
     if ids_at > len(view) or (len(view) - ids_at) % 8:
-        raise FormatError("the sizes of a ledger are cut off")
+        raise FormatError("the entry sizes of a ledger in the segment's index are cut off")
     columns = _columns(view, _ROW_COLUMNS, count)
     columns.append(_numbers("I", view[at:ids_at]))
     columns.append(_numbers("q", view[ids_at:]))
@@ -365,7 +365,7 @@ def encode_summary(summary: Summary) -> bytes:
 
 def decode_summary(data: Buffer, count: int) -> Summary:
     if len(data) != _SUMMARY_BYTES * count:
-        raise FormatError("the summary of a segment has a wrong length")
+        raise FormatError("the ledger summary in the segment's index has a wrong length")
     return Summary(*_columns(memoryview(data), _SUMMARY_COLUMNS, count))
 
 
@@ -460,7 +460,10 @@ def decode_trailer(data: Buffer, directory_id: bytes, segment: int, file_bytes: 
             f"an index with the flags {trailer.flags:#x}{more}", f"the flags in {TRAILER_BARE:#x}"
         )
     if trailer.file_bytes != file_bytes or trailer.footer_at % BLOCK_BYTES:
-        raise FormatError("the trailer does not fit its file")
+        raise FormatError(
+            "the trailer of the segment file states another file size, or a wrong place of the "
+            "index"
+        )
     return trailer
 
 
@@ -505,17 +508,19 @@ def decode_footer_records(data: Buffer, trailer: Trailer) -> list[StateRecord]:
         FormatError: They do not match their checksum.
     """
     if len(data) != trailer.records_bytes or crc32c(data) != trailer.records_crc:
-        raise FormatError("the state records of a segment do not match their checksum")
+        raise FormatError("the state records in the segment's index do not match their checksum")
     return decode_records(data, 0, trailer.records)[0]
 
 
 def decode_footer_checksums(data: Buffer, trailer: Trailer) -> Sequence[int]:
     if len(data) != trailer.checksums_bytes or crc32c(data) != trailer.checksums_crc:
-        raise FormatError("the block checksums of a segment do not match their checksum")
+        raise FormatError(
+            "the block checksums in the segment's index do not match their own checksum"
+        )
     return _numbers("I", memoryview(data))
 
 
 def decode_footer_summary(data: Buffer, trailer: Trailer) -> Summary:
     if len(data) != trailer.summary_bytes or crc32c(data) != trailer.summary_crc:
-        raise FormatError("the summary of a segment does not match its checksum")
+        raise FormatError("the ledger summary in the segment's index does not match its checksum")
     return decode_summary(data, trailer.ledgers)

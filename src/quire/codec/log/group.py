@@ -416,7 +416,7 @@ def decode_group_table(data: Buffer, header: GroupHeader) -> GroupTable:
     view = memoryview(data)[GROUP_HEADER_BYTES : GROUP_HEADER_BYTES + header.table_bytes]
     rows_end = header.runs * RUN_ROW.size
     if rows_end > len(view):
-        raise FormatError("the rows of a group are cut off")
+        raise FormatError("the run table of a group in the segment is cut off")
     rows = list(RUN_ROW.iter_unpack(view[:rows_end]))
     sizes_at = rows_end
     ids_at = sizes_at + 4 * sum(row[2] for row in rows if not row[3])
@@ -433,11 +433,13 @@ def decode_group_table(data: Buffer, header: GroupHeader) -> GroupTable:
             ids_at += 8 * count
         span = frame_size * count if sizes is None else sum(sizes)
         if not count or offset + span > header.payload_bytes:
-            raise FormatError("a run is outside of its group")
+            raise FormatError(
+                "the run table of a group in the segment names entries outside of the group"
+            )
         runs.append(RunRow(ledger_id, first, count, offset, frame_size, sizes, ids))
     records, at = decode_records(view, ids_at, header.records)
     if (len(view) - at) != 4 * (header.payload_bytes // BLOCK_BYTES + 1):
-        raise FormatError("the table of a group has a wrong length")
+        raise FormatError("the run table of a group in the segment has a wrong length")
     blocks = (header.end - header.offset - aligned(GROUP_HEADER_BYTES + len(view))) // BLOCK_BYTES
     return GroupTable(tuple(runs), tuple(records), from_little("I", view[at : at + 4 * blocks]))
 

@@ -117,7 +117,7 @@ class BlockHeader:
 
 def decode_block_header(data: Buffer) -> BlockHeader:
     if len(data) < BLOCK_HEADER_BYTES:
-        raise FormatError("the index cache is cut off")
+        raise FormatError("the index cache ends within the header of a block")
     return BlockHeader(*_BLOCK.unpack_from(data), *_U32.unpack_from(data, _BLOCK.size))
 
 
@@ -129,9 +129,11 @@ def check_block(header: BlockHeader, body: Buffer, kind: bytes) -> None:
     """
     crc = crc32c(body, crc32c(_BLOCK.pack(header.kind, header.items, header.body_bytes)))
     if len(body) != header.body_bytes or crc != header.crc:
-        raise FormatError("a block does not match its checksum")
+        raise FormatError("a block of the index cache does not match its checksum")
     if header.kind != kind:
-        raise FormatError(f"a block has the kind {header.kind!r} instead of {kind!r}")
+        raise FormatError(
+            f"a block of the index cache has the kind {header.kind!r} instead of {kind!r}"
+        )
 
 
 # -- head -------------------------------------------------------------------------------------
@@ -153,7 +155,7 @@ class CacheHead:
 
 def decode_head(header: BlockHeader, body: Buffer) -> CacheHead:
     if len(body) != _HEAD.size:
-        raise FormatError("the HEAD block has a wrong length")
+        raise FormatError("the first block of the index cache (HEAD) has a wrong length")
     version, directory_id, through, repaired_before = _HEAD.unpack(body)
     if version != VERSION:
         raise _unknown(version > VERSION, f"version {version}", f"version {VERSION}")
@@ -189,7 +191,7 @@ def decode_segment(header: BlockHeader, body: Buffer) -> CachedSegment:
     view = memoryview(body)
     offsets = view[_SEGMENT.size :]
     if len(offsets) not in (4 * header.items, 8 * header.items):
-        raise FormatError("the ledgers of a segment are cut off")
+        raise FormatError("the index cache has a list of the ledgers of a segment that is cut off")
     typecode = "I" if len(offsets) == 4 * header.items else "q"
     number, trailer, live_ledgers, live_bytes, payload_bytes, base = _SEGMENT.unpack_from(view)
     ids = from_little(typecode, offsets)
@@ -206,7 +208,7 @@ def encode_dead(tombstones: Mapping[int, int]) -> list[Buffer]:
 
 def decode_dead(header: BlockHeader, body: Buffer) -> dict[int, int]:
     if len(body) != 16 * header.items:
-        raise FormatError("the deleted ledgers are cut off")
+        raise FormatError("the index cache has a list of deleted ledgers that is cut off")
     pairs = from_little("q", body)
     return dict(zip(pairs[::2], pairs[1::2], strict=True))
 
@@ -275,7 +277,7 @@ def decode_ledgers(header: BlockHeader, body: Buffer) -> Iterator[CachedLedger]:
         columns.append(from_little(typecode, view[at : at + width * count]))
         at += width * count
     if len(view) < at + _LENGTHS.size:
-        raise FormatError("the ledgers are cut off")
+        raise FormatError("the index cache has a list of ledgers that is cut off")
     keys_bytes, lacs_bytes = _LENGTHS.unpack_from(view, at)
     at += _LENGTHS.size
     keys = list(_each_string(view[at : at + keys_bytes]))
@@ -283,7 +285,7 @@ def decode_ledgers(header: BlockHeader, body: Buffer) -> Iterator[CachedLedger]:
     packets = _each_string(view[at : at + lacs_bytes])
     rows = bytes(view[at + lacs_bytes :])
     if len(rows) != sum(columns[6]) or max(columns[5], default=-1) >= len(keys):
-        raise FormatError("the rows or keys of ledgers are cut off")
+        raise FormatError("the index cache has rows or keys of ledgers that are cut off")
     at = 0
     for ledger_id, born, touched, last, lac, key, size, flags in zip(*columns, strict=True):
         if flags & ~_FLAGS:
@@ -320,7 +322,7 @@ class CacheEnd:
 
 def decode_end(body: Buffer) -> CacheEnd:
     if len(body) != _END.size:
-        raise FormatError("the ENDS block has a wrong length")
+        raise FormatError("the last block of the index cache (ENDS) has a wrong length")
     return CacheEnd(*_END.unpack(body))
 
 

@@ -145,10 +145,12 @@ def segment_header_bytes(head: Buffer) -> int:
         FormatError: The block is not the start of a segment header.
     """
     if len(head) < _SEGMENT.size or bytes(head[:8]) != SEGMENT_MAGIC:
-        raise FormatError("there is no segment header")
+        raise FormatError("the segment file does not begin with a segment header")
     (size,) = _CRC.unpack_from(head, 12)
     if size % BLOCK_BYTES or not 0 < size <= MAX_TABLE_BYTES:
-        raise FormatError(f"a segment header has an invalid length, {size} bytes")
+        raise FormatError(
+            f"the header of the segment file states an invalid length of itself: {size} bytes"
+        )
     return int(size)
 
 
@@ -166,12 +168,12 @@ def decode_segment_header(data: Buffer) -> SegmentHeader:
     )
     end = _SEGMENT.size + _CRC.size + count * _RANGE.size
     if len(data) < size or end > size:
-        raise FormatError("a segment header is cut off")
+        raise FormatError("the header of the segment file is cut off")
     (crc,) = _CRC.unpack_from(data, _SEGMENT.size)
     view = memoryview(data)
     ranges = view[_SEGMENT.size + _CRC.size : end]
     if crc != crc32c(ranges, crc32c(view[: _SEGMENT.size])):
-        raise FormatError("a segment header does not match its checksum")
+        raise FormatError("the header of the segment file does not match its checksum")
     if not FORMAT_VERSION <= version <= COMPACTED_VERSION:
         raise VersionError(
             f"log format {version}", f"the log formats {FORMAT_VERSION} to {COMPACTED_VERSION}"
@@ -210,11 +212,14 @@ class CleanMark:
                 f"version {data[len(_CLEAN_START)]} of this mark", f"version {CLEAN_VERSION}"
             )
         if len(data) != _CLEAN.size + _CRC.size:
-            raise FormatError(f"a clean mark has a wrong length, {len(data)} bytes")
+            raise FormatError(
+                f"the mark of a clean stop has {len(data)} bytes instead of "
+                f"{_CLEAN.size + _CRC.size}"
+            )
         magic, directory_id, last_segment, next_group = _CLEAN.unpack_from(data, 0)
         (crc,) = _CRC.unpack_from(data, _CLEAN.size)
         if magic != CLEAN_MAGIC or crc != crc32c(memoryview(data)[: _CLEAN.size]):
-            raise FormatError("a clean mark does not match its checksum")
+            raise FormatError("the mark of a clean stop does not match its checksum")
         return cls(directory_id, last_segment, next_group)
 
 

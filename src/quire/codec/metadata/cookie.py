@@ -77,7 +77,11 @@ def split_directories(stored: str) -> tuple[str, ...]:
     """
     count, *directories = stored.split("\t")
     if count != str(len(directories)):
-        raise CookieError(f"the cookie's list of directories {stored!r} has a wrong count")
+        raise CookieError(
+            "the cookie is damaged: the number at the beginning of its list of directories is "
+            f"wrong: {stored!r}",
+            remedy="`quire bookie cookie update` writes the cookie again",
+        )
     return tuple(directories)
 
 
@@ -157,7 +161,7 @@ def _decode_text(body: bytes, layout_version: int) -> Cookie:
     message = parse_text(body, CookieFormat(), required=_REQUIRED)
     missing = [name for name in _REQUIRED if not message.HasField(name)]
     if missing:
-        raise ValueError(f"missing {', '.join(missing)}")
+        raise ValueError(f"it lacks {', '.join(missing)}")
     return Cookie(
         bookie_id=message.bookieHost,
         journal_dirs=message.journalDir,
@@ -171,7 +175,7 @@ def _decode_text(body: bytes, layout_version: int) -> Cookie:
 def _decode_lines(body: bytes, layout_version: int) -> Cookie:
     lines = body.decode().split("\n")
     if len(lines) < 3:
-        raise ValueError("it has fewer than three lines")
+        raise ValueError("it has fewer than the three lines of its layout")
     return Cookie(lines[0], lines[1], lines[2], layout_version=layout_version)
 
 

@@ -61,10 +61,12 @@ class Layout:
             )  # fmt: skip
         if self.factory not in known or self.manager_version != MANAGER_VERSION:
             raise MetadataError(
-                f"LAYOUT names an unknown ledger manager: {self.factory}, version "
-                f"{self.manager_version}",
-                remedy=f"This version of Quire knows version {MANAGER_VERSION} of "
-                f"{', '.join(known)}",
+                "the LAYOUT node of the cluster names a ledger manager that Quire does not "
+                f"know: {self.factory}, version {self.manager_version}",
+                remedy=(
+                    f"This version of Quire knows version {MANAGER_VERSION} of "
+                    f"{', '.join(known)}. Use the program that created the cluster"
+                ),
             )
         return known[self.factory]
 
@@ -96,5 +98,8 @@ def decode(data: bytes) -> Layout:
         raise MetadataError(f"LAYOUT is damaged: it has format {format_version}")
     parts = lines[1].strip().split(":") if len(lines) > 1 else []
     if len(parts) != 2 or not parts[1].isdecimal():
-        raise MetadataError(f"LAYOUT is damaged: it names no ledger manager: {data[:80]!r}")
+        raise MetadataError(
+            f"the LAYOUT node of the cluster names no ledger manager: {data[:80]!r}",
+            remedy="Restore the node from a backup of ZooKeeper (docs/guides/disaster-recovery.md)",
+        )
     return Layout(parts[0], int(parts[1]), format_version)

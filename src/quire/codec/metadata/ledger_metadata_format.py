@@ -58,11 +58,13 @@ def encode(metadata: LedgerMetadata) -> bytes:
     """
     version = metadata.format_version
     if version not in (1, 2, 3):
-        raise UsageError(f"ledger metadata cannot have format {version}: use 1, 2 or 3")
+        raise UsageError(f"the format of ledger metadata cannot be {version}: use 1, 2 or 3")
     if version > 1 and metadata.password is not None and metadata.digest is None:
-        raise UsageError("ledger metadata with a password needs a digest type")
+        raise UsageError("ledger metadata with a password cannot be stored without a digest type")
     if metadata.ctime_stored and metadata.ctime_ms < 0:
-        raise UsageError("ledger metadata must store its creation time, but has none")
+        raise UsageError(
+            "ledger metadata in this form must store the ledger's creation time, but none is known"
+        )
     if version == 1:
         body = _encode_v1(metadata)
     elif version == 2:
@@ -111,7 +113,9 @@ def decode(data: bytes, node_ctime_ms: int = -1) -> LedgerMetadata:
 
 def _split_header(data: bytes) -> tuple[int, bytes]:
     if not data.startswith(_HEADER):
-        raise UnreadableMetadataError("ledger metadata is damaged: its header is missing")
+        raise UnreadableMetadataError(
+            f"ledger metadata is damaged: it does not begin with {_HEADER!r}"
+        )
     end = data.find(b"\n", len(_HEADER), len(_HEADER) + _VERSION_DIGITS_MAX + 1)
     if end < 0 and len(data) <= len(_HEADER) + _VERSION_DIGITS_MAX:
         raise UnreadableMetadataError("ledger metadata is damaged: it ends within its first line")
@@ -123,7 +127,7 @@ def _split_header(data: bytes) -> tuple[int, bytes]:
     digits = data[len(_HEADER) : end]
     if not digits.isdigit():
         raise UnreadableMetadataError(
-            f"ledger metadata is damaged: its format version is {digits!r}"
+            f"ledger metadata is damaged: its format version is {digits!r}, which is not a number"
         )
     version = int(digits)
     if version > CURRENT_VERSION:
@@ -257,13 +261,18 @@ def _closed_values(metadata: LedgerMetadata) -> tuple[int, int]:
 def _encode_v1(metadata: LedgerMetadata) -> bytes:
     if metadata.write_quorum != metadata.ack_quorum:
         raise UsageError(
-            "format 1 of ledger metadata cannot store an ack quorum that differs from the write "
-            "quorum"
+            "ledger metadata of format 1 cannot store an ack quorum that differs from the write "
+            "quorum: use format 2 or 3"
         )
     if metadata.digest is not None or metadata.password is not None or metadata.custom:
-        raise UsageError("format 1 of ledger metadata stores no digest, password or custom data")
+        raise UsageError(
+            "ledger metadata of format 1 cannot store a digest type, a password or custom "
+            "metadata: use format 2 or 3"
+        )
     if metadata.ctime_stored:
-        raise UsageError("format 1 of ledger metadata stores no creation time")
+        raise UsageError(
+            "ledger metadata of format 1 cannot store a creation time: use format 2 or 3"
+        )
     last_entry_id, length = _closed_values(metadata)
     text = f"{metadata.write_quorum}\n{metadata.ensemble_size}\n{length}\n"
     for segment in metadata.segments:
@@ -280,7 +289,7 @@ def _decode_v1(body: bytes) -> LedgerMetadata:
     if lines[-1] == "":
         del lines[-1]
     if len(lines) < 3:
-        raise ValueError("it ends before its segments")
+        raise ValueError("it ends before its first segment")
     quorum, ensemble, length = (int(line) for line in lines[:3])
     segments: list[Segment] = []
     state, last_entry_id = LedgerState.OPEN, NO_ENTRY

@@ -55,7 +55,7 @@ def parse_text(
     # google.protobuf only warns about a wrong escape, and stores it as it is.
     for found in ESCAPES.finditer(data):
         if found[1] is not None:
-            raise TextError(f"{found[0]!r} is not an escape sequence")
+            raise TextError(f"its text contains {found[0]!r}, which is not a valid escape sequence")
     try:
         return text_format.Merge(data.decode(), message, allow_unknown_field=allow_unknown)
     except (text_format.ParseError, UnicodeError, RecursionError) as error:

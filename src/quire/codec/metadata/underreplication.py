@@ -112,7 +112,7 @@ class LockHolder:
         """
         message = parse_text(data, LockDataFormat(), allow_unknown=True)
         if not message.HasField("bookieId"):
-            raise ValueError("it names no owner")
+            raise ValueError("the lock names no owner")
         found = _COMMENT.search(data)
         if found is None:
             return cls(message.bookieId)
@@ -135,7 +135,10 @@ def check_layout(data: bytes) -> None:
             )
         )  # fmt: skip
     if (found.type, found.version) != (_LAYOUT_TYPE, _LAYOUT_VERSION):
-        raise ValueError(f"it has the type {found.type} and version {found.version}")
+        raise ValueError(
+            f"it has type {found.type} and version {found.version}, but this version of Quire "
+            f"knows only type {_LAYOUT_TYPE} and version {_LAYOUT_VERSION}"
+        )
 
 
 def checked_value(at_ms: int) -> bytes:
@@ -170,7 +173,7 @@ def delay_of(data: bytes) -> int:
     """
     seconds = int(data.decode("ascii"))
     if seconds < 0:
-        raise ValueError(f"{seconds} s is not a delay: it is negative")
+        raise ValueError(f"{seconds} s is not a delay: use 0 or more seconds")
     return seconds
 
 

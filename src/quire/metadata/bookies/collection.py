@@ -116,7 +116,7 @@ class BookieMark:
             since_ms, accepted = int(refused["since_ms"]), bool(refused["accepted"])
             unreadable = str(refused.get("unreadable", ""))
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"not a mark of a bookie: {error!r}") from None
+            raise ValueError(f"it is not the mark of a bookie ({error!r})") from None
         return cls(mark, CollectionRefusal(remembered, since_ms, accepted, unreadable))
 
     @classmethod
@@ -286,8 +286,8 @@ async def accept(store: MetadataStore, bookie_id: str) -> bool:
             continue
         return True
     raise MetadataError(
-        f"the mark of bookie {bookie_id} was changed by others {ATTEMPTS_MAX} times in a row. "
-        "Nothing was accepted",
+        f"bookie {bookie_id} was not allowed to collect garbage again: others changed its mark "
+        f"in the metadata store {ATTEMPTS_MAX} times in a row. Nothing was changed",
         remedy="Try again",
     )
 
@@ -305,15 +305,15 @@ async def check_not_back(store: MetadataStore) -> None:
     back = sorted(name for name, one in waiting.items() if not one.unreadable)
     if back:
         raise MetadataWentBackError(
-            f"the metadata store at {store.uri} went back in time, as detected by "
-            f"{', '.join(back)}. Ledgers that it does not name may be needed, so nothing was "
-            "deleted"
+            f"the metadata store at {store.uri} went back to an older state, as noticed by "
+            f"bookies {', '.join(back)}. It may lack ledgers whose data is still needed, so "
+            "nothing was deleted"
         )
     if waiting:
         told = "; ".join(f"{name}: {one.unreadable}" for name, one in sorted(waiting.items()))
         raise MetadataWentBackError(
-            f"it is not known whether the metadata store at {store.uri} went back in time, because "
-            f"marks of bookies in it cannot be read ({told}). Nothing was deleted",
+            f"it is not known whether the metadata store at {store.uri} went back to an older "
+            f"state, because marks of bookies in it cannot be read ({told}). Nothing was deleted",
             remedy="Look at `quire cluster gc status`. If the store was not restored from a "
             "backup, run `quire cluster gc accept` to let these bookies continue",
         )

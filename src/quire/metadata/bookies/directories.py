@@ -123,7 +123,9 @@ class BookieDirectories:
                 for name, one in value.get("marks", {}).items()
             }  # fmt: skip
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"not a record of a bookie's directories: {error!r}") from None
+            raise ValueError(
+                f"it is not the record of a bookie's directories ({error!r})"
+            ) from None
         return cls(ids, given_up, marks)
 
     def path_of(self, directory_id: str) -> str | None:

@@ -52,8 +52,11 @@ async def read_node(
         raise LaterMetadataError(f"{path}: {error.args[0]}") from None
     except ValueError as error:
         raise MetadataError(
-            f"{path} cannot be decoded: {error}",
-            remedy="Restore the value of this node from a backup of the metadata store",
+            f"the node {path} in the metadata store cannot be decoded: {error}",
+            remedy=(
+                "If a later version of Quire wrote it, use that version. Otherwise restore "
+                "the node from a backup of the metadata store"
+            ),
         ) from None
 
 

@@ -68,7 +68,7 @@ class Order:
                 )
             return cls(What(value["order"]), int(value["since_ms"]), str(value["by"]))
         except (KeyError, TypeError) as error:
-            raise ValueError(f"not an order: {error!r}") from None
+            raise ValueError(f"it is not an order to a bookie ({error!r})") from None
 
 
 def order_path(uri: str, bookie_id: str) -> str:

@@ -89,4 +89,8 @@ def decoded_mark(path: str, value: bytes) -> Underreplicated:
             )
         ) from None
     except ValueError as error:
-        raise UnreadableMetadataError(f"{path} cannot be decoded: {error}") from None
+        raise UnreadableMetadataError(
+            f"the under-replication mark at {path} cannot be decoded: {error}",
+            remedy="If a later version of Quire or BookKeeper wrote it, use that version. "
+            "Otherwise delete the node: the auditor marks the ledger again if it must be repaired",
+        ) from None

@@ -79,8 +79,9 @@ class Offsets:
         version = value.get("v") if isinstance(value, dict) else None
         if version is None:
             raise UsageError(
-                f"the checkpoint holds offsets of another source: {str(value)[:200]}",
-                remedy="Use a separate checkpoint location for this query",
+                "the query's checkpoint was written by another source than Quire's streams: "
+                f"{str(value)[:200]}",
+                remedy="Use a checkpoint location of its own for this query",
             )
         if message := later_json(_WHAT, value, _NAMES, VERSION, key="v"):
             raise LaterCheckpointError(message)
@@ -107,19 +108,24 @@ class Offsets:
         except LaterCheckpointError:
             raise
         except (KeyError, AttributeError, TypeError, ValueError) as error:
-            raise UsageError(f"the checkpoint holds damaged offsets: {error!r}") from None
+            raise UsageError(
+                f"the offsets in the query's checkpoint cannot be decoded: {error!r}",
+                remedy="Restore the checkpoint from a backup, or start the query with another "
+                "checkpoint location",
+            ) from None
 
     def check(self, cluster: str, namespace: str) -> None:
         """Raise UsageError if the offsets belong to another cluster or namespace."""
         remedy = "Use the options that the query was started with, or another checkpoint location"
         if self.namespace != namespace:
             raise UsageError(
-                f"the checkpoint belongs to streams of namespace {self.namespace}, but the query "
-                f"reads {namespace}",
+                f"the query's checkpoint belongs to streams of namespace {self.namespace}, but "
+                f"the query reads namespace {namespace}",
                 remedy=remedy,
             )
         if self.cluster != cluster:
             raise UsageError(
-                f"the checkpoint belongs to cluster {self.cluster}, but the query reads {cluster}",
+                f"the query's checkpoint belongs to cluster {self.cluster}, but the query reads "
+                f"cluster {cluster}",
                 remedy=remedy,
             )

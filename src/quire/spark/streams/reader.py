@@ -135,9 +135,9 @@ class StreamTasks:
                 yield from ledger.read_runs(split.first, split.last)
         except NoSuchLedgerError:
             error = StreamGapError(
-                f"stream {split.origin.stream}: entries {split.first} to {split.last} of segment "
-                f"{split.origin.segment.lssn} (ledger {split.origin.segment.ledger_id}) are "
-                "gone: the stream was truncated or deleted while they were read, or its ledger "
+                f"entries {split.first} to {split.last} of segment {split.origin.segment.lssn} "
+                f"of stream {split.origin.stream} (ledger {split.origin.segment.ledger_id}) are "
+                "gone: the stream was truncated or deleted while they were read, or the ledger "
                 "was deleted",
                 remedy="Run the query again, or set the option failOnDataLoss to false to continue "
                 "without them",

@@ -82,12 +82,13 @@ def _column(schema: StructType, option: str, name: str | None, kind: type) -> in
     if at is None:
         there = f"There are: {', '.join(schema.names)}"
         hint = did_you_mean(name, schema.fieldNames(), there, quote=True)
-        raise UsageError(f"option '{option}': there is no column {name!r}", remedy=hint)
+        raise UsageError(f"option '{option}': the rows have no column {name!r}", remedy=hint)
     found = schema.fields[at].dataType
     if not isinstance(found, kind):
         wanted = "string" if kind is StringType else "a whole number"
         raise UsageError(
-            f"option '{option}': column {name!r} is {found.simpleString()}, not {wanted}"
+            f"option '{option}': column {name!r} has type {found.simpleString()}, but it must be "
+            f"{wanted}"
         )
     return at
 
@@ -129,21 +130,24 @@ async def check_streams(
     names = list(dict.fromkeys(names))
     if not 1 <= len(names) <= STREAMS_MAX:
         raise UsageError(
-            f"option 'streams' selects {len(names)} streams of namespace {streams.path}, but 1 to "
-            f"{STREAMS_MAX} can be written at once"
+            f"option 'streams' selects {len(names)} streams of namespace {streams.path}, but it "
+            f"must select 1 to {STREAMS_MAX}"
         )
     for name in names:
         settings = await streams.stream_settings(name)
         if settings.txids == "given" and columns.txid is None:
             raise UsageError(
-                f"stream {name} needs a txid for each record, but no column has them",
+                f"stream {name} needs a txid for each record, but no column of the rows has txids",
                 remedy="Name a column of whole numbers with the option 'txidColumn'",
             )
         if settings.txids == "time" and options.txid_column is not None:
             raise UsageError(
-                f"stream {name} assigns txids by time, so it cannot take them from column "
-                f"{options.txid_column!r}",
-                remedy="Leave out 'txidColumn', or set the stream's setting txids to given",
+                f"stream {name} assigns txids by time, so column {options.txid_column!r} cannot "
+                "give them",
+                remedy=(
+                    "Leave out the option 'txidColumn', or use a stream with the setting "
+                    "txids = given"
+                ),
             )
     return names
 
@@ -222,7 +226,8 @@ def _ordered(rows: Iterator[pa.RecordBatch], order: int | None) -> Iterable[pa.R
         size_bytes += batch.nbytes
         if size_bytes > ORDERED_BYTES_MAX:
             raise UsageError(
-                f"a partition has more than the {ORDERED_BYTES_MAX} bytes that the sink can sort",
+                f"a Spark partition has more than the {ORDERED_BYTES_MAX} bytes that the sink "
+                "can sort by the option 'orderBy'",
                 remedy="Use more partitions, or sort in Spark (sortWithinPartitions) without "
                 "the option 'orderBy'",
             )
@@ -274,7 +279,8 @@ class StreamTaskOutput:
             numbers: Sequence[int] = [batch.txid] * len(values)
         elif txids.null_count:
             raise UsageError(
-                f"a txid for stream {name} is null", remedy="Filter such rows, or replace the nulls"
+                f"the txid of a row for stream {name} is null",
+                remedy="Filter such rows, or replace the nulls",
             )
         else:
             numbers = txids.to_pylist()

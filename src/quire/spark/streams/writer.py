@@ -57,9 +57,11 @@ def refuse_overwrite(overwrite: bool) -> None:
     """Raise UsageError if a stream is to be overwritten."""
     if overwrite:
         raise UsageError(
-            "a stream cannot be overwritten, because its readers could not distinguish that from "
-            "lost records",
-            remedy="Append, and then delete older records with quire stream truncate",
+            "a stream cannot be overwritten, because its readers could not distinguish that "
+            "from lost records. Nothing was changed",
+            remedy=(
+                "Write in mode 'append', and then delete older records with `quire stream truncate`"
+            ),
         )
 
 
@@ -228,5 +230,10 @@ def query_and_batch() -> tuple[str, int]:
     query = context.getLocalProperty(QUERY_PROPERTY) if context else None
     number = context.getLocalProperty(BATCH_PROPERTY) if context else None
     if query is None or number is None:
-        raise UsageError("Spark did not tell this task which micro-batch it belongs to")
+        raise UsageError(
+            "Spark did not tell this task to which micro-batch it belongs, so nothing was written",
+            remedy=(
+                "Use Spark 4.2.1 to 4.3, which Quire was tested with. If you do, report this error"
+            ),
+        )
     return query, int(number)

@@ -136,7 +136,11 @@ class Collector(BackgroundJob):
                     # The index is damaged. Read the records from the groups instead.
                     return read_groups(file, segment.trailer).records
         except FormatError as error:
-            raise StorageError(f"{segment.name}: {error}") from None
+            raise StorageError(
+                f"{segment.name} cannot be removed, because its state records cannot be read: "
+                f"{error}",
+                remedy="It is kept, and reading it is tried again later",
+            ) from None
         finally:
             file.close()
 

@@ -130,7 +130,9 @@ class CompactionReserve(BackgroundJob):
                 # Some file systems do not give back what a failed attempt has allocated.
                 free = disk.free_bytes()
                 if free < lacking:
-                    raise OSError(errno.ENOSPC, f"{free} bytes are free")
+                    raise OSError(
+                        errno.ENOSPC, f"only {free} bytes are free, too few for a compaction"
+                    )
                 file.preallocate(size)
             file.sync()
             disk.sync_directory(LOG_DIRECTORY)

@@ -162,7 +162,7 @@ class Rewrite:
             except FormatError as error:
                 raise BadSegmentError(source.number, str(error)) from None
             except OSError as error:
-                raise BadSegmentError(source.number, f"reading it failed: {error}") from error
+                raise BadSegmentError(source.number, f"reading its file failed: {error}") from error
         assert header is not None
         self._header = header
         self._extents.sort(key=lambda extent: (extent.ledger_id, extent.first, -extent.count))
@@ -242,7 +242,9 @@ class Rewrite:
             # This is never a temporary error, whatever its number is, because the file was replaced
             # already.
             raise StorageError(
-                f"{output.name} was rewritten, but its directory could not be synced: {error}"
+                f"{output.name} was rewritten by a compaction, but its directory could not be "
+                f"synced: {error}",
+                remedy="Check the disk, and restart the bookie",
             ) from error
         return RewriteResult(sealed, output.groups_at, output.end, self._copied, self._duplicates)
 
@@ -396,12 +398,14 @@ def _checked(one: _Open, low: int, high: int) -> bytes:
     try:
         data = read(one.file, low, high - low)
     except OSError as error:
-        raise BadSegmentError(number, f"reading it failed: {error}") from error
+        raise BadSegmentError(number, f"reading its file failed: {error}") from error
     view = memoryview(data)
     block = (low - one.source.trailer.groups_at) // BLOCK_BYTES
     for at in range(0, high - low, BLOCK_BYTES):
         if crc32c(view[at : at + BLOCK_BYTES]) != one.checksums[block + at // BLOCK_BYTES]:
-            raise BadSegmentError(number, f"the block at {low + at} does not match its checksum")
+            raise BadSegmentError(
+                number, f"its block at byte {low + at} does not match its checksum"
+            )
     return data
 
 

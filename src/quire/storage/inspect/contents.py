@@ -79,6 +79,7 @@ _KINDS = {
     "current/VERSION": "cookie",
     "current/DIRECTORY": "the directory's own id",
     "current/INCARNATION": "how many times the directory was started",
+    "current/METADATA": "newest mark of the metadata store",
     "current/SCRUB": "progress of the scrub",
     "log/CLEAN": "mark of a clean stop",
     "log/SUSPENDED": "note that compaction is suspended",
@@ -279,7 +280,9 @@ class SegmentDump:
             self._file, self.description.trailer.footer_at + found.rows_at, found.rows_bytes
         )
         if len(data) != found.rows_bytes or crc32c(data) != found.rows_crc:
-            raise FormatError(f"the index of ledger {ledger_id} does not match its checksum")
+            raise FormatError(
+                f"the index of ledger {ledger_id} in the segment does not match its checksum"
+            )
         return list(extents.of_rows(ledger_id, decode_ledger_rows(data, found.rows)))
 
 

@@ -36,7 +36,7 @@ def identity_of(disk: Disk) -> Identity:
     identity = read_identity(disk)
     if identity is None:
         raise StorageError(
-            f"{disk.path} is not a data directory of a Quire bookie",
+            f"the directory {disk.path} is not a data directory of a Quire bookie",
             remedy="Give the directory that the bookie was started with (--dir)",
         )
     return identity
@@ -81,7 +81,8 @@ def with_log(disk: Disk, work: Callable[[RecoveredLog, bytes], T]) -> T:
                 if segment.file is not None:
                     segment.file.close()
     raise StorageError(
-        f"{disk.path} changes faster than it can be read",
+        f"the log in {disk.path} could not be read, because the bookie changed it during each "
+        "attempt",
         remedy="Try again, or stop the bookie first",
     )
 

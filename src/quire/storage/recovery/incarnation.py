@@ -61,7 +61,7 @@ class Incarnation:
         fields = decode_lines(body)
         refuse_later(path, fields, INCARNATION_FORMAT, _FIELDS)
         if fields.get("format") != INCARNATION_FORMAT:
-            raise ValueError("its format is not known")
+            raise ValueError("its format is not known to this version of Quire")
         return cls(int(fields.get("incarnation", "")), fields.get("nonce", ""))
 
 
@@ -119,7 +119,10 @@ def read_incarnation(disk: Disk) -> Incarnation | None:
     try:
         return Incarnation.decode(data, f"{disk.path}/{INCARNATION_NAME}")
     except ValueError as error:
-        raise StorageError(f"{disk.path}/{INCARNATION_NAME} cannot be read: {error}") from None
+        raise StorageError(
+            f"the file {disk.path}/{INCARNATION_NAME}, which counts the bookie's starts, cannot "
+            f"be decoded: {error}"
+        ) from None
 
 
 def write_incarnation(disk: Disk, incarnation: Incarnation) -> None:

@@ -442,7 +442,11 @@ class LogRecovery:
             if not self._whole_footers:
                 raise _BadFooterError from None
             # It was valid a moment ago.
-            raise StorageError(f"{segment_name(number)}: {error}") from None
+            raise StorageError(
+                f"{segment_name(number)} cannot be read, although it could be a moment ago: "
+                f"{error}",
+                remedy="Check the disk, and start the bookie again",
+            ) from None
         finally:
             file.close()
 

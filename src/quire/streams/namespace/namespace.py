@@ -355,15 +355,18 @@ class Namespace:
         """
         metadata, target = self.metadata(name), self.metadata(new_name)
         if await target.exists():
-            raise StreamExistsError(f"stream {new_name} already exists")
+            raise StreamExistsError(
+                f"stream {name} was not renamed: stream {new_name} already exists",
+                remedy="Choose another name",
+            )
         await metadata.require()
         nodes = await self._count_nodes(metadata.paths.root)
         if 2 * nodes > COMMIT_OPERATIONS_MAX:  # check this before the writer is fenced
             raise UsageError(
-                f"stream {name} has {nodes:,} nodes, which is too many to rename it in one "
-                f"transaction of at most {COMMIT_OPERATIONS_MAX:,} operations. Nothing was "
-                "changed",
-                remedy="Truncate the stream, so that it has fewer segments",
+                f"stream {name} was not renamed: it has {nodes:,} nodes in the metadata store, "
+                f"and renaming it would need more than the {COMMIT_OPERATIONS_MAX:,} operations "
+                "of one transaction",
+                remedy="Truncate the stream, so that it has fewer segments, and try again",
             )
         try:
             # This completes the segment in progress. Otherwise its writer would continue in the
@@ -436,7 +439,9 @@ class Namespace:
         """
         metadata = self.metadata(name)
         if lock is not None and not isinstance(lock, int | float):
-            raise ArgumentTypeError(f"lock must be a number of seconds, not {type(lock).__name__}")
+            raise ArgumentTypeError(
+                f"the argument lock must be a number of seconds, not {type(lock).__name__}"
+            )
         if create and not await metadata.exists():
             try:
                 await self.create_stream(name)
@@ -663,7 +668,7 @@ async def open_namespace(
         await _make(client, path, current_names(settings or {}))
     elif settings:
         raise UsageError(
-            "settings can be passed only when a namespace is created",
+            "settings can only be passed to open_namespace when it may create the namespace",
             remedy="Pass create=True, or call `configure` on the open namespace",
         )
     tree = client.metadata.tree
@@ -719,7 +724,7 @@ def namespace_path(path: str) -> str:
         for part in parts:
             stream_name(part)
     except UsageError as error:
-        raise UsageError(f"{path!r} cannot be a namespace: {error.args[0]}") from None
+        raise UsageError(f"{path!r} cannot be the path of a namespace: {error.args[0]}") from None
     return "/" + "/".join(parts)
 
 
@@ -741,7 +746,7 @@ def check_new_path(path: str, uri: str) -> None:
     for taken in ("/zookeeper", VALUES_ROOT, ledgers):
         if taken and f"{path}/".startswith(f"{taken}/"):
             raise UsageError(
-                f"{path!r} cannot be a namespace: {taken} is used for other data",
+                f"{path!r} cannot be the path of a namespace: {taken} is used for other data",
                 remedy="Choose another path, for example /team/orders",
             )
 
@@ -781,8 +786,11 @@ async def _check_binding(client: Client, path: str) -> bool:
         ) from None
     except MetadataError as error:
         raise MetadataError(
-            f"namespace {path} cannot be opened: {error}",
-            remedy=f"Look at the node {key} in the metadata store, or restore it from a backup",
+            f"namespace {path} cannot be opened: {error.args[0]}",
+            remedy=(
+                f"Look at the node {key} in the metadata store. If another program wrote it, "
+                "use that program. Otherwise restore the node from a backup"
+            ),
         ) from None
     if binding.federated:
         raise UsageError(

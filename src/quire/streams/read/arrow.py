@@ -109,7 +109,8 @@ class RecordColumns:
         for name in columns:
             if name not in COLUMNS:
                 raise UsageError(
-                    f"there is no column {name!r}. The columns are {', '.join(COLUMNS)}"
+                    f"{name!r} is not a column of a stream's records. The columns are "
+                    f"{', '.join(COLUMNS)}"
                 )
         self.columns = tuple(columns)
         self._wanted = frozenset(columns)
@@ -473,8 +474,9 @@ def _gathered(parts: Sequence[_Part]) -> pa.Array:
     assert buffer is not None
     if len(buffer) > OFFSET_MAX:
         raise UsageError(
-            f"entries of {len(buffer)} bytes do not fit into one Arrow array of at most "
-            f"{OFFSET_MAX} bytes"
+            f"an entry or run of entries of {len(buffer)} bytes does not fit into one Arrow "
+            f"array, which holds at most {OFFSET_MAX} bytes",
+            remedy="Read fewer entries at once",
         )
     starts = numpy.concatenate([part.arrays["starts"] for part in parts])
     ends = numpy.concatenate([part.arrays["ends"] for part in parts])

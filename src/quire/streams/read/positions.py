@@ -166,10 +166,11 @@ def check_start(start: Start) -> None:
     """
     if isinstance(start, str):
         if start not in (EARLIEST, LATEST):
-            raise UsageError(f"a reader cannot begin at {start!r}", remedy=_STARTS)
+            raise UsageError(f"a reader of a stream cannot begin at {start!r}", remedy=_STARTS)
     elif not isinstance(start, DLSN | AtTxid | AtTime | AtSequence):
         raise ArgumentTypeError(
-            f"a reader cannot begin at a value of type {type(start).__name__}", remedy=_STARTS
+            f"a reader of a stream cannot begin at a value of type {type(start).__name__}",
+            remedy=_STARTS,
         )
 
 
@@ -184,7 +185,7 @@ def check_position(position: DLSN) -> None:
     """
     if not isinstance(position, DLSN):
         raise ArgumentTypeError(
-            f"a position must be a DLSN, not {type(position).__name__}",
+            f"a position in a stream must be a DLSN, not {type(position).__name__}",
             remedy="Use the `position` of a record, or DLSN.parse(text)",
         )
 

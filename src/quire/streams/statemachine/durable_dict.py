@@ -187,7 +187,8 @@ class DurableDict(Mapping[str, Any]):
             command = json.dumps((name, key, *values)).encode()
         except (TypeError, ValueError) as error:  # ValueError: it contains itself
             raise ArgumentTypeError(
-                f"the value for {key!r} cannot be stored as JSON: {error}. Nothing was changed"
+                f"the value for key {key!r} of the dictionary cannot be stored as JSON: {error}. "
+                "Nothing was changed"
             ) from None
         return await self.leader.execute(command)
 

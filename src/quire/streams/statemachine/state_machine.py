@@ -113,7 +113,9 @@ def check_machine(machine: object) -> None:
     remedy = "Pass an object with apply(command), snapshot() and restore(state)"
     if isinstance(machine, type):
         raise ArgumentTypeError(
-            f"{machine.__name__} is a class, and not a state machine", remedy=remedy
+            f"{machine.__name__} is a class, but the argument must be an object that is a state "
+            "machine",
+            remedy=remedy,
         )
     for method in ("apply", "snapshot", "restore"):
         if not callable(getattr(machine, method, None)):
@@ -168,7 +170,9 @@ class _Replica(Generic[ResultT]):
         await self._tasks.close()
 
     async def _close(self) -> None:
-        await self._end(StreamClosedError(f"state machine {self.name} is closed"))
+        await self._end(
+            StreamClosedError(f"state machine {self.name} is closed", remedy="Open it again")
+        )
         if self.owns_streams:
             await self._streams.close()
 
@@ -224,7 +228,10 @@ class _Replica(Generic[ResultT]):
                 raise StreamDamagedError(
                     f"state machine {self.name} cannot be restored: commands are missing "
                     f"({gap.args[0]}), and the snapshot that contains them is lost "
-                    f"({self._lost_snapshot.args[0]})"
+                    f"({self._lost_snapshot.args[0]})",
+                    remedy="If another replica has applied these commands, let it lead and "
+                    "store a snapshot. Otherwise restore the stream or the snapshot "
+                    "from a copy",
                 ) from gap
 
     def _apply(self, command: bytes) -> None:
@@ -253,7 +260,8 @@ class Leader(_Replica[ResultT]):
         check_type("snapshot_every", snapshot_every, int)
         if snapshot_every < 0:
             raise UsageError(
-                f"snapshot_every must be a number of commands, or 0 for never, not {snapshot_every}"
+                "snapshot_every must be a number of commands, or 0 for no snapshots, not "
+                f"{snapshot_every!r}"
             )
         super().__init__(streams, name, machine)
         self._snapshot_every = snapshot_every
@@ -297,7 +305,7 @@ class Leader(_Replica[ResultT]):
         """
         command = payload_bytes(command, "a command")
         if command == NOTHING:
-            raise UsageError("a command must not be empty")
+            raise UsageError(f"a command of state machine {self.name} must not be empty")
         result: ResultT = await self._submit(command)  # type: ignore[assignment]
         return result
 
@@ -337,7 +345,10 @@ class Leader(_Replica[ResultT]):
                 )  # fmt: skip
             except ObjectExistsError as error:
                 raise StreamFencedError(
-                    f"another leader of state machine {self.name} has taken a newer snapshot"
+                    f"the snapshot of state machine {self.name} was not stored: another leader "
+                    "has taken a newer one",
+                    remedy="Stop using this leader. Open the state machine again only if this "
+                    "process should lead",
                 ) from error
             self._snapshot_at = applied
             await self._streams.truncate(self.name, position)
@@ -459,7 +470,8 @@ class Follower(_Replica[ResultT]):
                     async for _ in steps:
                         await self._tell()
                 self.failure = StreamClosedError(
-                    f"the stream of state machine {self.name} was ended: no command follows"
+                    f"the stream of state machine {self.name} was ended, so no further command "
+                    "will come"
                 )
             except StreamGapError:
                 await self._catch_up()
@@ -475,8 +487,8 @@ class Follower(_Replica[ResultT]):
             await self._restore()
             if self._position <= before:
                 raise StreamDamagedError(
-                    f"the next commands of state machine {self.name} were deleted, and no newer "
-                    "snapshot is stored",
+                    f"the next commands of state machine {self.name} no longer exist in its "
+                    "stream, and no newer snapshot is stored",
                     remedy="If another replica has applied them, let it lead and store a snapshot. "
                     "Otherwise restore the stream from a copy",
                 )

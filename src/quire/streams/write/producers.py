@@ -59,7 +59,8 @@ class ControlState:
         """Return how many of these records, from the first on, the stream has already."""
         if first_sequence < 0:
             raise UsageError(
-                f"the sequence numbers of a producer begin at 0, but {first_sequence} was passed"
+                f"the sequence numbers of producer {producer_id!r} begin at 0, but "
+                f"{first_sequence} was passed"
             )
         return max(0, min(count, self.last_sequence(producer_id) + 1 - first_sequence))
 

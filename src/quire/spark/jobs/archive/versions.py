@@ -73,7 +73,13 @@ class Version:
                 raise ValueError(f"it has format {values['v']!r}")
             return cls(values["data"], values["state"], tuple(values["former"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise HistoryDamagedError(f"{where} cannot be decoded: {error!r}") from None
+            raise HistoryDamagedError(
+                f"the file {where}, which describes a version of a compacted table, cannot be "
+                f"decoded: {error!r}",
+                remedy="If a later version of Quire wrote it, use that version. Otherwise "
+                "restore the file from a backup, or compact the stream completely again "
+                "(full)",
+            ) from None
 
 
 class Versions:
@@ -96,7 +102,8 @@ class Versions:
             if data is not None:
                 return Version.from_bytes(data, f"{self.store.uri}/{file}")
         raise HistoryError(
-            f"the versions in {self.store.uri} are replaced faster than they can be read",
+            f"the newest version in {self.store.uri} could not be read: other jobs replaced it "
+            f"during each of {READ_ATTEMPTS} attempts",
             remedy="Try again",
         )
 
@@ -172,8 +179,9 @@ class VersionClaim:
     def _check(self) -> None:
         if self._versions.names()[-1][:2] > (self._number, self._owner):
             raise HistoryError(
-                f"another job has begun to write to {self._store.uri}. This job ends",
-                remedy="Run one job at a time",
+                f"another job has begun to compact to {self._store.uri}, so this job ends "
+                "without a new version",
+                remedy="Run only one job at a time",
             )
 
     def _sweep(self, version: Version) -> None:
