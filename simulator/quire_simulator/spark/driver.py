@@ -225,7 +225,8 @@ class QueryDriver:
         self._step("offsets")
         if number == 0:
             start = await query.initial()
-            checkpoint.views.setdefault(-1, self._first_views())
+            if 0 not in self.offsets:  # Nothing is known of an earlier beginning.
+                checkpoint.views[-1] = self._first_views()
         else:
             start = Offsets.from_json(json.loads(self.offsets[number - 1]))
         if number not in self.offsets:
