@@ -63,7 +63,9 @@ def test_rule_21_nothing_behind_the_end_is_given(shape: tuple[int, int, int]) ->
             async with aclosing(reader.tail(0)) as tail:
                 assert [e.entry_id async for e in tail] == list(range(7))
             for beyond in (7, 9, 10):
-                with pytest.raises(NoSuchEntryError, match="the ledger ends at entry 6"):
+                with pytest.raises(
+                    NoSuchEntryError, match="the ledger is closed and ends at entry 6"
+                ):
                     await reader.read_entry(beyond)
                 with pytest.raises(NoSuchEntryError):
                     _ = [e async for e in reader.read_unconfirmed(beyond, beyond)]

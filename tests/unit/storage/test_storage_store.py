@@ -142,7 +142,7 @@ def test_keys_of_any_length_are_kept() -> None:
     box.close()
     box.open()
     assert {i: info.master_key for i, info in box.store.ledgers.items()} == keys
-    with pytest.raises(UsageError, match="ledger 1 is in the store already"):
+    with pytest.raises(UsageError, match="ledger 1 is in this bookie's store already"):
         box.store.create_ledger(1, b"x")
 
 
@@ -225,7 +225,7 @@ def test_on_a_full_disk_adds_are_refused_but_fences_and_recovery_are_not() -> No
         box.append(entries(1, number, 10, 200))
         box.pump()
         number += 10
-    with pytest.raises(DiskFullError, match="no more adds"):
+    with pytest.raises(DiskFullError, match="takes no more entries"):
         box.append(entries(1, number, 10, 200))
     assert changes == [False]
     assert box.store.failed is None
@@ -237,7 +237,7 @@ def test_on_a_full_disk_adds_are_refused_but_fences_and_recovery_are_not() -> No
     assert box.fenced == {1}
     taken, refusal = use_up_the_reserve(box)
     assert taken > 0
-    assert "the log is full" in refusal
+    assert "the log of the bookie is full" in refusal
     assert box.store.failed is None
     disk.capacity_bytes += 1 << 20
     box.store.check_space()
@@ -356,7 +356,7 @@ def test_a_start_on_a_full_disk_uses_what_is_prepared() -> None:
 def test_a_start_without_any_room_says_so() -> None:
     disk = sim_disk(capacity_bytes=1000)
     box = StoreOnDisk(disk)
-    with pytest.raises(DiskFullError, match="no space for a new segment of 20480 bytes"):
+    with pytest.raises(DiskFullError, match="no space for a new log segment of 20480 bytes"):
         box.open()
     disk.capacity_bytes = 40_000
     box.open()
@@ -391,7 +391,7 @@ def test_batches_of_unknown_ledgers_leave_nothing_behind() -> None:
     box.store.create_ledger(1, key_of(1))
     batch = make_batch([*entries(1, 0, 3), *entries(2, 0, 3)])
     answers: list[object] = []
-    with pytest.raises(UsageError, match="ledger 2 is not in the store"):
+    with pytest.raises(UsageError, match="ledger 2 is not in this bookie's store"):
         box.store.append(batch, lambda batch, error: answers.append(error))
     with pytest.raises(NoEntry):
         box.read(1, 0)
