@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from quire.bookie.server import Address, Bookie
 from quire.client import Client
@@ -421,7 +422,7 @@ class World:
                 session_left_s, expire, store, context=self.loop.main.context.copy()
             )
 
-    async def until_dead(self, node: Node, task: SimTask[None]) -> bool:
+    async def until_dead(self, node: Node, task: SimTask[Any]) -> bool:
         """Return whether the node lived until its task was done. Errors of the task are raised."""
         while not task.done() and not node.dead:
             await asyncio.wait([task], timeout=NODE_POLL_S)
