@@ -333,7 +333,7 @@ def _ledgers(
     if mix.byzantine:
         return tuple(_unforgeable(ledger) if forgery.random() < UNFORGEABLE else ledger
                      for ledger in ledgers)  # fmt: skip
-    if mix.compacting:
+    if mix.compacting or mix.short_segments:
         return tuple(replace(ledger, scale=COMPACTED_SCALE) for ledger in ledgers)
     return ledgers
 
@@ -413,7 +413,7 @@ def _unforgeable(ledger: LedgerPlan) -> LedgerPlan:
 
 
 def _segment_bytes(chance: random.Random, mix: Mix, *, large: bool) -> int:
-    if mix.compacting:
+    if mix.compacting or mix.short_segments:
         return COMPACTED_SEGMENT_BYTES
     return LARGE_SEGMENT_BYTES if large else chance.choice(SEGMENT_BYTES)
 
