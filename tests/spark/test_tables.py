@@ -228,7 +228,7 @@ def test_a_table_through_spark(
 def test_one_clear_error(read: Read) -> None:
     with pytest.raises(PySparkException) as caught:
         read(table="leders").load()
-    assert "there is no table 'leders'. The tables are ledgers" in message_of(caught.value)
+    assert "'leders' is not a table. The tables are ledgers" in message_of(caught.value)
     with pytest.raises(PySparkException) as caught:
         read(table="lag", namespace="/no/where").load().collect()
     assert "there is no namespace /no/where" in message_of(caught.value)

@@ -76,6 +76,7 @@ class Nemesis:
             heapq.heappop(self._ends)[2]()
         if self._place.net is not None:
             self._place.net.heal()
+        self._log.close()
 
     # -- choosing -----------------------------------------------------------------------------
 
