@@ -21,6 +21,7 @@ from quire.cli.main import cli
 from quire.errors import (
     HistoryDamagedError,
     HistoryError,
+    LaterHistoryError,
     NoSuchLedgerError,
     NoSuchStreamError,
     StreamDamagedError,
@@ -587,7 +588,7 @@ def test_damaged_manifests(tmp_path: Path, name: str, damage: bytes) -> None:
     found = OffloadHistory(str(tmp_path), name)
     found.claim()
     found.store.write(f"{MANIFESTS}/00000001-0123456789ab-00000001.json", damage)
-    kind = UsageError if b"2" in damage else HistoryDamagedError
+    kind = LaterHistoryError if b"2" in damage else HistoryDamagedError
     with pytest.raises(kind, match="00000001-0123456789ab"):
         found.newest()
 

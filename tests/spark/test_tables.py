@@ -238,7 +238,7 @@ def test_a_schema_that_does_not_fit() -> None:
     options = TableOptions("lag", "sqlite:////nowhere.db")
     for field in (StructField("offset", LongType()), StructField("stream", LongType())):
         with pytest.raises(
-            UsageError, match=r"table 'lag' has no column .*\. The columns are namespace string"
+            UsageError, match=r"which table 'lag' does not have. Its columns are namespace string"
         ):
             TableReader(options, StructType([field]))
     assert TableReader(options, table_schema("lag")).partitions() == [TablePartition()]

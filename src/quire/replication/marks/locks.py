@@ -15,6 +15,7 @@ from quire._runtime.clock import Clock
 from quire.codec.metadata.underreplication import LockHolder, Underreplicated, lock_path
 from quire.codec.metadata.underreplication import mark_path as mark_path_below
 from quire.errors import (
+    ClientClosedError,
     KeyExistsError,
     MetadataError,
     NoSuchKeyError,
@@ -121,7 +122,7 @@ class ReplicationLocks:
             await self._tree.commit(Delete(path))
         except NoSuchKeyError:
             pass  # the session was lost
-        except MetadataError:
+        except (MetadataError, ClientClosedError):
             return  # it is released later, or disappears with the session
         self._made.pop(path, None)
 
