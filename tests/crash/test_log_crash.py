@@ -178,7 +178,7 @@ def test_what_a_start_serves_survives_power_loss() -> None:
         subject = StoreOnDisk(disk)
         countdown = operation
 
-        def die() -> None:
+        def die(name: str = "") -> None:
             nonlocal countdown
             countdown -= 1
             if not countdown:
