@@ -352,6 +352,9 @@ class QueryDriver:
             for one in running:
                 one.cancel()
             await asyncio.wait(running)
+            for one in running:
+                if not one.cancelled():
+                    one.exception()  # Two attempts at once may both fail, and one of them counts.
             try:
                 return first.result()
             except TaskFailedError:
