@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SEEDS_DEFAULT = "0..100"
 EVERY = "every"
-ON_TRIAL = ("damaged", "spark")
+ON_TRIAL = ("damaged", "publishing", "retention", "spark")
 """Workloads that `every` leaves out, because seeds of them fail whose cause is not known yet."""
 WAITING_PER_PROCESS = 4
 """The number of seeds queued for each process in advance."""
