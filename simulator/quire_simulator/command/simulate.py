@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 SEEDS_DEFAULT = "0..100"
 EVERY = "every"
-ON_TRIAL = ("damaged", "publishing", "retention", "spark")
+ON_TRIAL = (
+    "cancelled", "damaged", "disorder", "hostile", "log files", "moving", "older metadata",
+    "publishing", "recreated", "retention", "spark", "unreadable",
+)  # fmt: skip
 """Workloads that `every` leaves out, because seeds of them fail whose cause is not known yet."""
 WAITING_PER_PROCESS = 4
 """The number of seeds queued for each process in advance."""
