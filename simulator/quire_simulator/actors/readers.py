@@ -8,7 +8,7 @@ from functools import partial
 
 from quire._runtime.tasks import TaskGroup
 from quire.client import Client, LedgerReader
-from quire.errors import NoSuchLedgerError, QuireError, UnreadableMetadataError
+from quire.errors import NoSuchLedgerError, QuireError
 from quire_simulator.actors.calls import call
 from quire_simulator.invariants.costs import CostOfRecovery
 from quire_simulator.plans.plans import LedgerPlan
@@ -51,10 +51,8 @@ async def take_over(stage: Stage, name: str, client: Client, ledger_id: int) -> 
         reader = await call(stage, name, opening)
     except QuireError as error:
         changed = facts.changed_by[name] > changes
-        # A ledger that was deleted in the meantime is not as it was, and the error says so. If its
-        # metadata became unreadable after the recovery began, the error does not say that it began.
-        told = error.outcome_known and not isinstance(error, UnreadableMetadataError)
-        if told and changed and ledger_id in stage.world.cluster.ledgers:
+        # A ledger that was deleted in the meantime is not as it was, and the error says so.
+        if error.outcome_known and changed and ledger_id in stage.world.cluster.ledgers:
             what = f"{name} changed ledger {ledger_id}, and was told that it did not: {error!r}"
             stage.checker.fail("what_was_refused_is_not_done", what)
         raise
