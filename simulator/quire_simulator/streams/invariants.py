@@ -87,6 +87,10 @@ class ReaderPosition:
     """The sequence id of the next record, once the reader has received one."""
     floor: DLSN = INITIAL_DLSN
     """The position before which everything was truncated when the reader was opened."""
+    life: ObservedStream | None = None
+    """The life of the stream to which the records of the present `StreamReader` belong, once it has
+    certainly received one.
+    """
 
     def has_passed(self, seen: ReadRecord) -> bool:
         """Return whether the reader has received this record, or a later one, or a gap after it."""
