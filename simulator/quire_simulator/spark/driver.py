@@ -393,6 +393,9 @@ class QueryDriver:
         except BaseException:
             if chance.random() >= LEAVES:
                 await output.discard()
+            elif output._pending is not None:
+                # What it is writing may fail, but nobody is left who would be told.
+                output._pending.add_done_callback(lambda rows: rows.cancelled() or rows.exception())
             raise
         return message_of(plan, partition, attempt, built), found
 
