@@ -20,12 +20,14 @@ from quire.errors import (
     UsageError,
     VersionConflictError,
 )
+from quire.metadata.interface import Versioned
 from quire.metadata.tree import Create, Delete, Operation, Put
 from quire.statemachine import Dictionary
 from quire.streams.namespace import namespace
 from quire.streams.namespace.namespace import open_namespace
+from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import StreamMetadata
-from quire.streams.namespace.truncation import free, remove, truncate
+from quire.streams.namespace.truncation import free, remove, retain, truncate
 from quire.streams.read.records import Gap
 from quire.streams.statemachine.durable_dict import open_dict
 from quire.streams.statemachine.state_machine import BUCKET, Objects, follow
@@ -675,5 +677,74 @@ def test_a_writer_that_ends_while_it_sets_a_token_says_so() -> None:
             async with asyncio.timeout(60):
                 with pytest.raises((StreamFencedError, StreamClosedError)):
                     await writer.set_fencing_token("mine")
+
+    run(scene)
+
+
+def test_retention_reads_the_segments_once() -> None:
+    """A stream may have very many, and a writer applies retention after each segment."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"retention_s": 150})
+        for _ in range(8):
+            async with await b.streams.open_writer("s") as writer:
+                await writer.append(b"0")
+            await asyncio.sleep(20)
+        metadata, settings = b.streams.metadata("s"), await b.streams.stream_settings("s")
+        life, read, nodes = (await metadata.life()).path, metadata.tree.read, []
+
+        async def counted(path: str) -> Versioned[bytes]:
+            nodes.append(path)
+            return await read(path)
+
+        metadata.tree.read = counted  # type: ignore[method-assign]
+        assert [one.lssn for one in await retain(b.client, metadata, settings, life=life)] == [1]
+        assert len([path for path in nodes if path.startswith(metadata.paths.segments)]) == 8
+
+    run(scene)
+
+
+def test_retention_of_a_former_stream_leaves_the_present_one_alone() -> None:
+    """Its settings and the ages of its segments say nothing about another stream of its name."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"retention_bytes": 1})
+        await fill(b, "s", 1)
+        former, metadata = await b.streams.open_writer("s"), b.streams.metadata("s")
+        settings, life = await b.streams.stream_settings("s"), await metadata.life()
+        await b.streams.delete_stream("s")
+        await fill(b, "s", 4)
+        with pytest.raises(NoSuchStreamError, match="was not truncated"):
+            await retain(b.client, metadata, settings, life=life.path)
+        former._segments.retain()
+        await asyncio.sleep(1)
+        assert [r.payload for r in await b.read("s")] == [b"0", b"1", b"2", b"3"]
+
+    run(scene)
+
+
+def test_retention_does_not_mix_the_settings_of_two_streams() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"retention_bytes": 1})
+        former = b.streams.stream_settings
+
+        async def late(name: str) -> StreamSettings:
+            settings = await former(name)
+            b.streams.stream_settings = former  # type: ignore[method-assign]
+            await b.streams.delete_stream("s")
+            await fill(b, "s", 3)
+            return settings
+
+        b.streams.stream_settings = late  # type: ignore[method-assign]
+        with pytest.raises(NoSuchStreamError, match="another stream has its name"):
+            await b.streams.retain("s")
+        assert len(await b.read("s")) == 3
+        await b.streams.configure_stream("s", {"retention_bytes": 1})
+        b.streams.stream_settings = late  # type: ignore[method-assign]
+        async with await b.streams.open_writer("s") as writer:
+            await writer.append(b"3")
+            await writer.roll()
+            await asyncio.sleep(1)
+        assert len(await b.read("s")) == 4
 
     run(scene)

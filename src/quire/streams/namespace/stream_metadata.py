@@ -308,6 +308,8 @@ class StreamMetadata:
             operations.append(Delete(self.node(segment.lssn, in_progress=False)))
             operations.append(Create(self.paths.segment(segment.name), segment.to_bytes()))
         await self.tree.commit(*operations, Put(known.path, known.value, known.version))
+        for segment in segments:
+            self._old_names.pop((segment.lssn, False), None)  # the new node has the new name
         return StreamLife(known.path, known.value, known.version + 1)
 
     # -- the right to write -------------------------------------------------------------------

@@ -9,7 +9,7 @@ next segment continue from it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import takewhile
 
 from quire._runtime.tasks import each
@@ -43,6 +43,24 @@ async def truncate(
     another stream of the same name. Raises NoSuchStreamError, and UsageError if the position is
     after the last record of its segment.
     """
+
+    async def always(_: Sequence[StreamSegment]) -> DLSN | None:
+        return before
+
+    changed, _ = await _truncate(metadata, always, life)
+    return changed
+
+
+async def _truncate(
+    metadata: StreamMetadata,
+    choose: Callable[[Sequence[StreamSegment]], Awaitable[DLSN | None]],
+    life: str | None,
+) -> tuple[list[StreamSegment], list[StreamSegment]]:
+    """Truncate before the position that `choose` selects for the completed segments.
+
+    Returns the segments that changed, and all completed segments after the change. So a caller need
+    not read the segments again, of which there may be very many.
+    """
     for _ in range(ATTEMPTS_MAX):
         known = await metadata.life()
         if life is not None and known.path != life:
@@ -50,8 +68,13 @@ async def truncate(
                 f"stream {metadata.paths.name} was deleted or renamed, and another stream has "
                 "its name now. The other stream was not truncated"
             )
+        segments = await metadata.segments()
+        completed = [segment for segment in segments if not segment.in_progress]
+        before = await choose(completed)
+        if before is None:
+            return [], completed
         changed = []
-        for segment in await metadata.segments():
+        for segment in segments:
             if segment.in_progress:
                 break
             marked = _marked(segment, before)
@@ -61,9 +84,10 @@ async def truncate(
             for at in range(0, len(changed), SEGMENTS_PER_COMMIT):
                 part = changed[at : at + SEGMENTS_PER_COMMIT]
                 known = await metadata.mark_truncated(known, part)
-            return changed
         except (NoSuchKeyError, VersionConflictError):
             continue
+        now = {segment.lssn: segment for segment in changed}
+        return changed, [now.get(segment.lssn, segment) for segment in completed]
     raise MetadataUnavailableError(
         f"stream {metadata.paths.name} was not truncated completely: its segments changed during "
         f"each of {ATTEMPTS_MAX} attempts",
@@ -87,9 +111,16 @@ async def would_free(
     Nothing is changed.
     """
     segments = [s for s in await metadata.segments() if not s.in_progress]
+    return await _would_free(client, segments, before)
+
+
+async def _would_free(
+    client: Client, completed: Sequence[StreamSegment], before: DLSN | None
+) -> list[StreamSegment]:
+    """Do what `would_free` does, with the completed segments as they were just read."""
     if before is not None:
-        segments = [_marked(segment, before) for segment in segments]
-    return await _not_freed(client, _truncated(segments))
+        completed = [_marked(segment, before) for segment in completed]
+    return await _not_freed(client, _truncated(completed))
 
 
 async def _not_freed(client: Client, truncated: Sequence[StreamSegment]) -> list[StreamSegment]:
@@ -119,7 +150,14 @@ async def free(client: Client, metadata: StreamMetadata) -> list[StreamSegment]:
     segments may not be freed: call this again.
     """
     segments = [s for s in await metadata.segments() if not s.in_progress]
-    truncated = _truncated(segments)
+    return await _free(client, metadata, segments)
+
+
+async def _free(
+    client: Client, metadata: StreamMetadata, completed: Sequence[StreamSegment]
+) -> list[StreamSegment]:
+    """Do what `free` does, with the completed segments as they were just read."""
+    truncated = _truncated(completed)
     there = await _not_freed(client, truncated)
     for segment in truncated[:-1]:
         await remove(client, metadata, segment)
@@ -146,42 +184,51 @@ async def remove(client: Client, metadata: StreamMetadata, segment: StreamSegmen
 
 
 async def retain(
-    client: Client, metadata: StreamMetadata, settings: StreamSettings
+    client: Client, metadata: StreamMetadata, settings: StreamSettings, *, life: str
 ) -> list[StreamSegment]:
     """Delete what the stream's settings do not keep, and return the freed segments.
 
     These are truncated segments and, unless `explicit_truncation` is set, completed segments that
     are too old or too large together, oldest first.
+
+    `life` is the path of the life that the settings belong to (`StreamLife.path`). Raises
+    NoSuchStreamError if another stream has the name now, which may have other settings.
     """
-    if not settings.explicit_truncation:
-        expired = await _expired(client, metadata, settings)
-        if expired is not None:
-            await truncate(metadata, expired)
-    return await free(client, metadata)
+    if settings.explicit_truncation:
+        return await free(client, metadata)
+
+    async def expired(completed: Sequence[StreamSegment]) -> DLSN | None:
+        return await _expired(client, completed, settings)
+
+    _, completed = await _truncate(metadata, expired, life)
+    return await _free(client, metadata, completed)
 
 
 async def would_retain(
     client: Client, metadata: StreamMetadata, settings: StreamSettings
 ) -> list[StreamSegment]:
     """Return the segments whose ledgers `retain` would delete now. Nothing is changed."""
+    segments = [s for s in await metadata.segments() if not s.in_progress]
     expired = None
     if not settings.explicit_truncation:
-        expired = await _expired(client, metadata, settings)
-    return await would_free(client, metadata, expired)
+        expired = await _expired(client, segments, settings)
+    return await _would_free(client, segments, expired)
 
 
 async def _expired(
-    client: Client, metadata: StreamMetadata, settings: StreamSettings
+    client: Client, segments: Sequence[StreamSegment], settings: StreamSettings
 ) -> DLSN | None:
-    """Return the position before which retention keeps nothing, or None if it keeps everything."""
-    segments = [s for s in await metadata.segments() if not s.in_progress]
+    """Return the position before which retention keeps nothing, or None if it keeps everything.
+
+    `segments` are the completed ones.
+    """
     expired = 0
     if settings.retention_s:
         oldest_ms = client.clock.now_ms() - round(1000 * settings.retention_s)
         while expired < len(segments) and segments[expired].completion_time_ms < oldest_ms:
             expired += 1
     if settings.retention_bytes:
-        sizes = [await stored_bytes(client, [segment]) for segment in segments]
+        sizes = await _sizes(client, segments)
         left = sum(sizes[expired:])
         while expired < len(segments) and left - sizes[expired] >= settings.retention_bytes:
             left -= sizes[expired]
@@ -194,6 +241,11 @@ async def stored_bytes(client: Client, segments: Sequence[StreamSegment]) -> int
 
     A ledger that is gone counts as 0.
     """
+    return sum(await _sizes(client, segments))
+
+
+async def _sizes(client: Client, segments: Sequence[StreamSegment]) -> list[int]:
+    """Return the payload bytes in the ledger of each segment."""
 
     async def length(segment: StreamSegment) -> int:
         try:
@@ -201,4 +253,4 @@ async def stored_bytes(client: Client, segments: Sequence[StreamSegment]) -> int
         except NoSuchLedgerError:
             return 0
 
-    return sum(await each(segments, length))
+    return await each(segments, length)

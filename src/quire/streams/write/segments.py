@@ -239,7 +239,8 @@ class Segments:
 
     async def _retain(self) -> None:
         try:
-            await retain(self._client, self.metadata, self._settings)
+            life = self.taken.claim.life
+            await retain(self._client, self.metadata, self._settings, life=life)
             if self._settings.bytes_max:
                 segments = await self.metadata.segments()
                 completed = [segment for segment in segments if not segment.in_progress]
