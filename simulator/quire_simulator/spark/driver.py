@@ -305,7 +305,7 @@ class QueryDriver:
             for source, records in each.items():
                 together[source] += records
         views = self.invariants.computed(number, self.who, together)
-        self.invariants.alike(number, together)
+        self.invariants.alike(number, together, start)
         self.checkpoint.views[number] = views
         self.invariants.reached(views, start, end, self.numbers)
         parts = tuple(
