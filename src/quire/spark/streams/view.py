@@ -297,9 +297,10 @@ class StreamView:
             and counted_in.first_sequence_id >= 0
         ):
             sequence = counted_in.first_sequence_id + mark.records
-        return StreamOffset(
-            mark.position, here.ledger_id if here else None, sequence, self.life or None
-        )
+        ledger_id = here.ledger_id if here is not None else None
+        if here is not None and here.in_progress and mark.position == here.first_dlsn:
+            ledger_id = None  # if it stays empty, its number is assigned again with another ledger
+        return StreamOffset(mark.position, ledger_id, sequence, self.life or None)
 
     def knows(self, mark: CountedPosition) -> bool:
         """Return whether the segment in which the position is counted is still listed."""
