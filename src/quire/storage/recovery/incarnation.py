@@ -53,7 +53,7 @@ class Incarnation:
 
         Raises:
             LaterStorageError: A later version wrote it.
-            ValueError: It is damaged.
+            ValueError: It is damaged, or its format is unknown.
         """
         head, _, body = data.partition(b"\n")
         if head != b"crc: %08x" % crc32c(body):
