@@ -224,7 +224,7 @@ class IndexCacheWriter(PacedJob):
         """Create a writer.
 
         Args:
-            context: What the store provides.
+            context: The parts of the store that the job uses.
             may_begin: Returns whether there is space and no deletion waits to be logged.
             compactions: Returns how many compactions have changed the index.
             end_group: Returns the number after the last synced group.
