@@ -66,7 +66,8 @@ class DamageReports:
         self._guard = guard
         self._began_s = clock.monotonic()
         self._told_s: dict[int, float] = {}
-        """The monotonic time when each ledger was last marked, or was found to need no mark."""
+        """The monotonic time when each ledger was last examined, which has marked it if
+        necessary."""
         self._upcoming: int | None = None
         """The id of the next ledger to examine in a round over the cluster, or None between two
         rounds."""
@@ -199,9 +200,10 @@ class DamageReports:
     async def _mark_where(
         self, ledger_id: int, lacks: Callable[[LedgerMetadata], Awaitable[bool]]
     ) -> bool:
-        """Mark the ledger if it lacks something. Return whether it does, or may.
+        """Mark the ledger if `lacks` returns True, and return whether it lacks something or may.
 
-        A ledger that does not exist lacks nothing. One with unreadable metadata may.
+        A ledger that does not exist lacks nothing. A ledger with unreadable metadata may lack
+        something, but is not marked.
         """
         try:
             stored = await self._metadata.read_ledger(ledger_id)

@@ -81,8 +81,7 @@ class Scrubber(PacedJob):
 
     @property
     def upcoming(self) -> int:
-        """The lowest number of a segment that the round has still to check, or -1 between
-        rounds."""
+        """The number from which on the round has still to check segments, or -1 between rounds."""
         return self._round.upcoming
 
     def load(self) -> None:
