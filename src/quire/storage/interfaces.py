@@ -168,7 +168,7 @@ class Worker(Protocol):
 class BlockingReader(Protocol):
     """Runs reads that wait for the device, off the event loop; see `worker.ThreadReader`.
 
-    Reading ahead has separate threads, so that no read waits for it.
+    Reading ahead uses another thread, so that no read waits for it.
     """
 
     def run(self, call: Callable[[], T]) -> Awaitable[T]: ...
