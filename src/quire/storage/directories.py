@@ -40,7 +40,7 @@ MAX_DIRECTORIES = 64
 
 @dataclass(frozen=True, slots=True)
 class DataDirectory:
-    """The parts of a store that each data directory has for itself."""
+    """One data directory, with the workers and the reader that only its store uses."""
 
     disk: Disk
     log_worker: Worker
@@ -370,7 +370,10 @@ class LedgerDirectories(StoreEvents):
 
     @property
     def log_lossy(self) -> bool:
-        """Whether a part of a serving directory's log is lost, which `mark_repaired` would end."""
+        """Whether a part of a serving directory's log is lost.
+
+        Call `mark_repaired` once it is restored.
+        """
         return any(place.store.log_lossy for place in self._serving)
 
     def takes(self, ledger_id: int) -> bool:

@@ -162,7 +162,7 @@ def write_remembered(disks: Sequence[Disk], data: bytes) -> None:
 
 
 class CollectionGuard:
-    """The guard of one bookie, from its start to its stop."""
+    """The guard of one bookie's garbage collection, from its start to its stop."""
 
     def __init__(
         self,
@@ -248,7 +248,10 @@ class CollectionGuard:
             await self._keep(encode_mark(made))
 
     async def raise_in_turn(self) -> None:
-        """Raise the mark, and log the first of several errors. The next round tries again."""
+        """Raise the mark. An error is logged, unless the previous call failed as well.
+
+        The bookie calls this every `metadata_mark_interval_s`, so an error needs no retry.
+        """
         try:
             await self.raise_mark()
         except MetadataWentBackError as error:

@@ -87,10 +87,11 @@ class DamageReports:
         """The number of times since the start that everything the log had lost was restored."""
 
     async def report(self, log: EventLog) -> int:
-        """Make one pass, and return the number of ledgers that were marked.
+        """Mark ledgers that lack entries here, and return how many were marked.
 
-        A pass examines up to `LEDGERS_PER_PASS` ledgers, and the next pass continues from there.
-        Safe to cancel.
+        One call examines up to `LEDGERS_PER_PASS` ledgers with known damage. If it is unknown what
+        was lost, it also examines as many ledgers of the cluster. The next call continues from
+        there. Safe to cancel.
 
         Raises:
             MetadataError: The metadata store does not answer. Ledgers that were marked stay marked.

@@ -74,7 +74,7 @@ async def collect_garbage(
     guard: CollectionGuard,
     mass_deletion: MassDeletionCheck | None = None,
 ) -> list[int]:
-    """Make one pass and return the ledgers that were dropped.
+    """Make one pass of garbage collection, and return the ledgers that were dropped.
 
     Raises CollectionOffError while collection is switched off, and MetadataError or CookieError if
     the store cannot be trusted. Nothing is dropped in these cases. `mass_deletion` keeps its state

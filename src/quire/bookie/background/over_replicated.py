@@ -82,8 +82,9 @@ class OverReplicated:
         """The ledgers that the last pass skipped because their metadata cannot be read."""
 
     async def collect(self, log: EventLog) -> list[int]:
-        """Make one pass and return the ledgers that were dropped. Passes must be an interval apart.
+        """Examine all ledgers here once, and return those that were dropped.
 
+        Calls must be an interval apart, because each drops only what the previous one has found.
         Raises CollectionOffError while collection is switched off, and MetadataError or CookieError
         if the store cannot be trusted or does not answer. The log shows how many ledgers were
         dropped before the error. Safe to cancel.

@@ -74,7 +74,7 @@ class Known:
     incarnation: int
     """The highest number of a start that the directory or the store names."""
     mark: LogMark | None = None
-    """The mark that this start has written to the store."""
+    """The mark that this process has last written to the metadata store, or None."""
 
 
 def why_behind(mark: LogMark, here: Incarnation | None) -> str:
@@ -267,7 +267,7 @@ class Rollbacks:
         return self._monotonic() - self.reported_s if self._moved() else 0.0
 
     def _moved(self) -> dict[str, LogMark]:
-        """The marks that have changed since the last report, by path."""
+        """Return the marks that have changed since the last report, by path."""
         moved = {}
         for path, position in self._store.positions().items():
             known = self._known.get(path)

@@ -67,7 +67,7 @@ class Snapshot:
     """
 
     def __init__(self, catalogue: Catalogue, directory_id: bytes) -> None:
-        """Take a snapshot. It takes some ten milliseconds for a million ledgers."""
+        """Take a snapshot. It takes about ten milliseconds for a million ledgers."""
         self._directory_id = directory_id
         self.covered: list[Covered] = []
         for _, segment in sorted(catalogue.segments.items()):

@@ -68,8 +68,8 @@ class Quarantine(BackgroundJob):
         self.suspect: Callable[[int], None] = lambda number: None
         """Called with the number of a segment that should be scrubbed again."""
         self.on_change: Callable[[SegmentDamage, bool], None] = lambda damage, repaired: None
-        """Called with False when a segment is found to be damaged, and with True when it no longer
-        is."""
+        """Called with the damage and False when a segment is found to be damaged, and with the
+        damage and True when it no longer is."""
 
     def load(self) -> list[int]:
         """Load the records that were stored on disk. This blocks.

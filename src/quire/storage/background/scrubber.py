@@ -37,7 +37,7 @@ class Round:
     began_ms: int
     """The calendar time at which the round has begun."""
     upcoming: int
-    """The number of the next segment, or -1 if the round is over."""
+    """The number from which on segments are still to be checked, or -1 if the round is over."""
 
     def encode(self) -> bytes:
         return f"format: 1\nbegan_ms: {self.began_ms}\nnext: {self.upcoming}\n".encode()

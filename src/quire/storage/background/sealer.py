@@ -141,12 +141,12 @@ class Sealer(BackgroundJob):
 
 
 def mentions_of(segment: LogSegment) -> Iterator[StateRecord]:
-    """Yield records that keep the segment's dropped ledgers known after a loss of its index.
+    """Yield a deletion record for each dropped ledger that has runs in the segment but no record.
 
-    These ledgers have runs in the segment but no records. If the index is lost, a start finds the
-    runs in the groups. Because of these records it also knows that the segment mentions the
-    ledgers, so it keeps the records of their deletion. The records yielded here delete nothing
-    themselves, because that deletion may not be durable yet.
+    The footer does not name the runs of dropped ledgers. But if it is damaged, a start finds them
+    in the groups, and then needs the records of the deletions. These are kept as long as a segment
+    mentions the ledger, so the records yielded here mention it in the footer. They delete nothing
+    themselves, because the deletion may not be durable yet.
     """
     known = {record.ledger_id for record in segment.records}
     value = Deleted(0, False, NO_SEGMENT_BEFORE).encode()

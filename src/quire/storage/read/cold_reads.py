@@ -92,7 +92,7 @@ class _Fetch(Generic[T]):
     def __init__(self) -> None:
         self.done = False
         self.found: T | None = None
-        """The result. It is None after the end if the operation was not run."""
+        """The result. If it is None once `done` is True, the call was not run."""
         self.waiter: asyncio.Future[None] | None = None
 
 

@@ -109,7 +109,7 @@ class RecoveredLog:
     next_number: int
     """The number of the next segment."""
     next_group: int
-    """The number of the next group. If a group is written again, it is this one."""
+    """The number of the next group. If the last group is written again, this is its number."""
     tail: LastGroup | None
     """The last group, which must be written again before anything is served."""
     stale: list[str]
