@@ -403,9 +403,10 @@ class LogEnd:
     segment: int
     """The newest segment that was begun, or 0 if there is none."""
     offset_bytes: int
-    """The offset in its file after the last group that is certainly synced."""
+    """The offset after the last group that is certainly synced, in the file of the newest
+    segment."""
     last_group: int | None
-    """The number of that group, or None if there is none yet."""
+    """The number of the last group that is certainly synced, or None if there is none yet."""
     unsure_group: int | None
     """The number of a valid group that may not be synced. The next start writes it again."""
     torn_group: int | None
