@@ -64,7 +64,7 @@ Part = Copies | Bad
 
 
 class Unreachable(Exception):
-    """The bookie does not answer. The message says why."""
+    """The bookie does not answer, refuses to, or answers wrongly. The message says why."""
 
 
 class ReadAttempts:
@@ -152,7 +152,7 @@ class ReplicaReader:
         return await self.read(entries) if entries else []
 
     async def read(self, entries: Sequence[int]) -> list[Part]:
-        """Return what the bookie has of these ascending entries.
+        """Read these ascending entries, and return what the bookie has and what it lacks.
 
         Raises `Unreachable`. Cancel-safe.
         """
