@@ -194,8 +194,8 @@ async def read_switch(store: MetadataStore) -> Switch | None:
 async def switch_off(store: MetadataStore, switch: Switch) -> bool:
     """Switch garbage collection off for the cluster. Return False if it was off already.
 
-    Durable on return. A pass that has listed the ledgers before this call reads the switch once
-    more before it drops anything.
+    Durable on return. A bookie that has already listed the ledgers for a garbage collection reads
+    the switch once more before it drops anything.
     """
     try:
         await write_node(store, _switch_path(store), switch.encode(), None)

@@ -61,7 +61,7 @@ class Unread:
 
     @property
     def why(self) -> str:
-        """The reason of the first of them, or '' if there are none."""
+        """The reason for the first ledger, or '' if all could be read."""
         return next(iter(self.named.values()), "")
 
 

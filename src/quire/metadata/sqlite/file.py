@@ -41,7 +41,8 @@ BUSY_TIMEOUT_MS = 5_000
 """Milliseconds that a call waits for another process to release the file."""
 
 QUEUED_CALLS_MAX = 1_024
-"""The number of calls of one store that wait for its thread. Further callers wait."""
+"""The largest number of calls of one store in the queue of its thread. Further callers wait for a
+place in the queue."""
 
 APPLICATION_ID = 0x51756972
 """The SQLite application id of a metadata file: 'Quir' in ASCII."""

@@ -2,10 +2,10 @@
 
 The bytes of the nodes belong to the caller, and another process may write the same bytes, so they
 do not show whose commit was done. Therefore each commit also changes a *mark*: an ephemeral node of
-this session below `/quire/.marks`. Only one commit at a time uses a mark, and it changes it only
-from the version that it knows. After a lost connection the commit is sent again. It succeeds if the
-first attempt was not carried out, and fails at the mark if it was. If the session is lost, the mark
-is lost as well, and the outcome is unknown.
+this session below `/quire/.marks`. Only one commit at a time uses a mark, and the commit names the
+version that it expects the mark to have. After a lost connection the commit is sent again. It
+succeeds if the first attempt was not carried out, and fails at the mark if it was. If the session
+is lost, the mark is lost as well, and the outcome is unknown.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class RecoverResult:
     bookie: str
     dry_run: bool
     moves: tuple[LedgerMove, ...]
-    """What the bookie should have of each ledger, according to the metadata at the beginning."""
+    """The part of each ledger that the bookie should have, by the metadata at the beginning."""
     ledgers: int = 0
     """The number of ledgers that do not name the bookie any more, or were deleted."""
     fragments: int = 0
