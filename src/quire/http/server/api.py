@@ -39,7 +39,7 @@ class Field:
     def parse(self, value: Any) -> Any:
         """Return the value as the field's type.
 
-        A text such as "7" or "true" is accepted for every type, because a query contains only
+        Numbers and booleans may also be texts, such as "7" or "true", because a query contains only
         texts, and Apache's clients send "true" in bodies. Raises UsageError for a value that the
         field does not allow.
         """

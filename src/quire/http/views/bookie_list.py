@@ -43,7 +43,7 @@ async def bookie_facts(
     where = await _locations(client.metadata)
     registered = {**found.readonly, **found.writable}
     names = {*registered, *(await client.metadata.list_cookies() if gone else ())}
-    # Each of them may wait a little, so they wait at the same time.
+    # Both may wait for an observation, so they wait at the same time.
     space, current = await asyncio.gather(
         spaces.of(client, registered) if spaces is not None else _nothing(),
         rates.of(registered) if rates is not None else _nothing(),

@@ -2,7 +2,7 @@
 
 If the store is away, an operation on it is retried for a long time before it fails. An HTTP server
 therefore checks the store every few seconds. While the store does not answer, the server refuses
-new requests at once, and gives up the reading requests that are already waiting.
+new requests that need it at once, and gives up waiting requests that change nothing.
 """
 
 from __future__ import annotations
