@@ -82,9 +82,9 @@ def start(
     """Run an auditor candidate and a repair worker in the foreground.
 
     All processes that run autorecovery elect one auditor, which looks for lost bookies and missing
-    replicas. Every worker repairs the ledgers that it marks. The command prints its name on
-    standard output once it runs, and one line of JSON per event on standard error. SIGTERM and
-    Ctrl-C stop it cleanly, with exit status 0.
+    replicas, and marks the affected ledgers. Every worker repairs marked ledgers. The command
+    prints its name on standard output once it runs, and one line of JSON per event on standard
+    error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
     """
     if auditor_only and worker_only:
         raise click.UsageError(
