@@ -105,7 +105,11 @@ class HttpServer:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Start to listen. Raises StartError if the port cannot be bound."""
+        """Start to listen.
+
+        Raises PortTakenError if another process uses the port, and StartError if it cannot be bound
+        for another reason.
+        """
         options = self.options
         await self._runner.setup()
         inner = self._runner.server

@@ -32,9 +32,10 @@ async def bookie_facts(
     Args:
         client: The client to ask.
         gone: Whether to include bookies that have a cookie and are not registered.
-        spaces: If given, each description has the free space and `answers`, which says whether the
-            bookie answered. It is None if the bookie was not asked yet.
-        rates: If given, each description has what the bookie's metrics show.
+        spaces: If given, each description has the free space, and `answers` says whether the bookie
+            answered. `answers` is None if the bookie was not asked yet.
+        rates: If given, each description has what the bookie's metrics show: rates, the free share
+            of each disk, and suspended compaction.
 
     Raises:
         MetadataError: The metadata store did not answer.

@@ -141,9 +141,10 @@ class LedgerRisks(BackgroundObservation):
     async def of(
         self, client: Client, registered: Collection[str], groups: Mapping[str, Collection[str]]
     ) -> AtRisk | None:
-        """Return what lost bookies, in these groups, mean for ledgers.
+        """Return how many ledgers are at risk because the bookies in `groups` are lost.
 
-        The result is None if no bookie is lost, or nothing was counted yet.
+        The counts are those of the last complete count, or of the first one as far as it got. The
+        result is None if no bookie is lost, or nothing was counted yet.
         """
         of = (frozenset(registered), frozenset(groups))
         if of != self._of:

@@ -213,9 +213,9 @@ class Session:
     def renew(
         self, connection: sqlite3.Connection, presences: Iterable[WantedRegistration]
     ) -> list[str]:
-        """Renew the lease, and register again what was lost with an earlier one.
+        """Renew the lease, and register again the bookies that were lost with an earlier lease.
 
-        Return the ids that another session has taken in the meantime.
+        Return the bookie ids that another session has taken in the meantime.
         """
         self.touch(connection)
         rows = connection.execute("SELECT bookie_id, session_id, readonly, payload FROM bookies")

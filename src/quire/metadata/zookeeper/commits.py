@@ -84,7 +84,7 @@ class Commits:
                 commit.leave_mark()
 
     async def take(self) -> _Mark:
-        """Return a mark of the session for one commit."""
+        """Return a mark of the session for one commit: an idle one, or else a new one."""
         zk = self._root.zk
         if self._session_id != zk.session_id:
             self._session_id = zk.session_id
@@ -145,9 +145,16 @@ class _Commit:
             (self._commits.give_back if self._mark_known else self._commits.drop)(self._mark)
 
     async def attempt(self) -> list[Result]:
-        """Send the commit once.
+        """Send the commit, and return its results.
 
-        It is sent again for each new session that begins before it is sent.
+        If the mark shows that an earlier attempt was carried out, the results of that attempt are
+        returned. If the session ends before anything was sent, the commit is sent in the next one.
+
+        Raises:
+            LostConnectionError: It is not known whether the commit was carried out. Call this
+                again.
+            MetadataUnavailableError: That will never be known.
+            MetadataError: An operation failed, or the session ended too often. Nothing was changed.
         """
         for _ in range(_ATTEMPTS_MAX):
             if self._mark is None:

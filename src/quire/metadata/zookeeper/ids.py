@@ -74,7 +74,7 @@ class LedgerIdCounter:
     async def jump(self, last: int) -> None:
         """Begin long ids above `last`, so that no id up to `last` is generated from now on.
 
-        The exception are Java clients that remember that there are only short ids.
+        Java clients that remember that there are only short ids are an exception.
         """
         await self._make_high_order((last >> 32) + 1)
 

@@ -178,7 +178,7 @@ class Auditor:
     def _on_delay(self, seconds: int, version: int) -> None:
         if self._delay_version not in (None, version):
             if seconds in (0, self._lost.delay_s):
-                self._lost.overrule()  # setting the same value again requests an audit
+                self._lost.overrule()  # setting the same value again requests a search
                 self._asked = True
             self._log("delay_set", seconds=seconds)
         self._delay_version = version
@@ -198,7 +198,7 @@ class Auditor:
     # -- lost bookies -------------------------------------------------------------------------
 
     _asked = False
-    """Whether an operator has requested an audit."""
+    """Whether an operator has requested a search for lost bookies."""
 
     async def _look_for_lost_bookies(self) -> None:
         loop = asyncio.get_running_loop()
@@ -254,7 +254,7 @@ class Auditor:
         return {*bookies.writable, *bookies.readonly}
 
     async def _audit(self) -> None:
-        """Mark every ledger that names a lost bookie."""
+        """Search all ledgers for lost bookies, and mark every ledger that names one."""
         loop, unread = asyncio.get_running_loop(), Unread()
         await self._look()
         doomed = set(self._lost.missing) - self._lost.waited_for(loop.time())

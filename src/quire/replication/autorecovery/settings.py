@@ -65,9 +65,9 @@ class AutorecoverySettings(CheckedSettings):
     ledgers_at_once: PositiveInt = 2
     """The number of ledgers that one process repairs at the same time."""
     bytes_per_s: Annotated[float, Limits(1)] | None = BYTES_PER_S
-    """The rate at which one process copies entries, and reads them to compare. A larger value
-    restores the replicas sooner and leaves less throughput to clients. It is spent in slices of 8
-    ms. `"none"`: no limit."""
+    """The rate at which one process copies entries, and reads them to examine replicas. A larger
+    value restores the replicas sooner and leaves less throughput to clients. It is spent in slices
+    of 8 ms. `"none"`: no limit."""
 
     @property
     def backoff(self) -> Backoff:
@@ -96,7 +96,7 @@ class AutorecoveryStats:
     """The number of nodes in the tree of marks that are not marks, as of this worker's last full
     walk."""
     audits: int = 0
-    """The number of completed audits for lost bookies."""
+    """The number of completed searches of all ledgers for lost bookies."""
     bookies_waited_for: int = 0
     """The number of times that a bookie was found to be missing while a delay was set."""
     bookies_returned: int = 0

@@ -50,7 +50,7 @@ class ReplicaReport:
     host: str | None
     """The host of the bookie, or None if it is not registered."""
     registered: str
-    """"writable", "read-only" or "gone"."""
+    """"writable", "read-only", or "gone" if the bookie is not registered."""
     state: str
     """"present", "empty" (the bookie should have no entries), or the worst problem that was found:
     "short", "missing", "damaged", "different" or "unreachable"."""
@@ -81,6 +81,7 @@ class Explained:
 
     ledger: int
     state: str
+    """The state in the metadata: "OPEN", "IN_RECOVERY" or "CLOSED"."""
     last_entry: int
     """The last entry that is known to be confirmed."""
     quorums: tuple[int, int, int]

@@ -146,7 +146,7 @@ class Overview:
     failing: int
     """The number of marked ledgers whose last repair attempt failed."""
     failures: tuple[WhyNot, ...] = ()
-    """The first of the failing ledgers."""
+    """The failing ledgers, at most `FAILURES_TOLD_MAX` of them."""
     placement: PlacementCheck | None = None
     """The last check of placement by a Quire auditor, or None if there was none."""
     waiting: AwaitedBookie | None = None
@@ -169,7 +169,7 @@ class MarkCount:
     failing: int = 0
     """The number of marked ledgers whose last repair attempt failed."""
     failures: tuple[WhyNot, ...] = ()
-    """The first of the failing ledgers."""
+    """The failing ledgers, at most `FAILURES_TOLD_MAX` of them."""
     whole: bool = True
     """Whether all marks were counted. If not, the numbers are lower bounds."""
     malformed: tuple[str, ...] = ()

@@ -228,7 +228,7 @@ class _Pass:
     lost: Collection[str]
     recheck: Recheck
     failures: int
-    """The new bookies that failed in this pass and earlier ones."""
+    """The number of failures of new bookies in this pass and earlier ones."""
     reasons: list[str] = field(default_factory=list)
     """The reasons why segments could not be copied."""
     changed: bool = False
