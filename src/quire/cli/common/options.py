@@ -282,7 +282,10 @@ def placement_option(command: Command) -> Command:
 
 
 def wanted_placement(context: click.Context) -> PlacementConfig | None:
-    """Return the placement that `--placement` or the environment selects, if any."""
+    """Return the placement that `--placement` or the environment selects, if any.
+
+    Raises `click.UsageError` if it is invalid.
+    """
     from quire.core.placement.settings import parse_placement
     from quire.errors import UsageError
 

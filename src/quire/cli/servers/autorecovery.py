@@ -211,8 +211,8 @@ def _store(uri: str) -> Any:
 async def list_marked(uri: str, as_json: bool) -> None:
     """List the ledgers that lack replicas, and why.
 
-    For each ledger, the command shows since when it lacks replicas, on which bookies, which process
-    repairs it, and why it is not repaired yet.
+    For each ledger, the command shows when it was last marked, which bookies lack replicas, which
+    process repairs it, and why it is not repaired yet.
     """
 
     from quire.replication.explain.status import marked_ledgers

@@ -1,5 +1,5 @@
-"""The state of ledgers that lack replicas: since when, which process repairs them, and why they are
-not repaired yet.
+"""The state of ledgers that lack replicas: when they were marked, which process repairs them, and
+why they are not repaired yet.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WhyNot:
     """When the ledger was last marked, in milliseconds since 1970 by the clock of the marking
     process, or None if the mark does not say."""
     age_s: float | None
-    """Seconds since the ledger was marked, or None."""
+    """Seconds since the ledger was last marked, or None."""
     lock_owner: str | None
     """The process that repairs the ledger now, or None."""
     lock_age_s: float | None
