@@ -202,8 +202,8 @@ class Auditor:
 
     async def _look_for_lost_bookies(self) -> None:
         loop = asyncio.get_running_loop()
-        # The first audit is due now: it alone finds bookies that were lost before this term
-        # (rule 29).
+        # The first audit is due now: a bookie that was lost before this term may be known only from
+        # the ledgers that name it (rule 29).
         audit_at_s = loop.time()
         while True:
             await self._until_enabled()

@@ -143,7 +143,7 @@ async def decommission(
     if cookie is not None:
         await job.remove_cookie(cookie)
     ended = await job.end(version)
-    # A client that did not know yet may have used the bookie once more.
+    # A client that did not know yet that the bookie is read-only may have used it once more.
     unread = Unread()
     late = await job.pass_over(unread)
     moved = with_unread(moved if late is None else together(moved, late), unread)
