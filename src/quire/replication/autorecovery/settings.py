@@ -49,9 +49,9 @@ class AutorecoverySettings(CheckedSettings):
     """Seconds between two checks that count the ledgers whose placement does not follow the policy.
     0: never."""
     repair_placement: bool = False
-    """Whether the check of placement also marks the ledgers that it finds, if better bookies exist,
-    and whether workers move the entries of such ledgers. Set it on all processes: a worker without
-    it removes the mark and moves nothing."""
+    """Whether ledgers that violate the placement policy are repaired, if better bookies exist: the
+    auditor's check of placement marks them, and workers move their entries. Set it on all
+    processes: a worker without it removes the mark and moves nothing."""
     open_grace_s: float = OPEN_GRACE_S
     """Seconds that the writer of an open ledger has to replace a lost bookie by itself. If nothing
     happens to the ledger in that time, autorecovery fences and closes it."""
