@@ -104,7 +104,7 @@ def _parsed_ms(text: str) -> int:
 async def find(
     client: Client, segments: Sequence[StreamSegment], start: Start, password: bytes
 ) -> DLSN:
-    """Return the position that `start` has now.
+    """Return the position at which a reader with this start would begin now.
 
     A position that no longer exists, or does not exist yet, is returned unchanged: reading reports
     it. If the record may have been in a segment whose ledger is gone, the beginning of that segment
@@ -210,9 +210,9 @@ def oldest_position(segments: Sequence[StreamSegment]) -> DLSN:
 async def last_entry(
     client: Client, segment: StreamSegment, password: bytes
 ) -> tuple[int, Records] | None:
-    """Return the last acknowledged entry of a segment that has records of the application.
+    """Return the last acknowledged entry of a segment that is more than control records.
 
-    An entry that ends the stream counts as well.
+    It has records of the application, or it ends the stream.
 
     Args:
         client: The client of the cluster.
@@ -261,7 +261,7 @@ async def _search(
     record_is_before: Callable[[StreamSegment, Records, int], bool],
 ) -> DLSN:
     end = oldest
-    # The beginning of a segment without a ledger that may have held the record.
+    # The beginning of the first segment whose ledger is gone and may have held the record.
     lost: DLSN | None = None
     for segment in segments:
         if segment.truncation is Truncation.TRUNCATED:

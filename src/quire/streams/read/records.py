@@ -113,7 +113,7 @@ def decode(segment: StreamSegment, entry_id: int, payload: bytes) -> Records:
 
 
 def undecodable(where: str, error: Exception) -> StreamError:
-    """Return the error for a part of a stream that cannot be decoded, and why not."""
+    """Return the error for a part of a stream that cannot be decoded. `error` is the reason."""
     if isinstance(error, LaterStreamFormatError):
         return LaterStreamError(f"{where} cannot be read: {error}")
     return StreamDamagedError(f"{where} cannot be decoded: {error}")
