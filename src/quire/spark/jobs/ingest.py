@@ -268,7 +268,10 @@ def _named(names: Sequence[str], there: set[str]) -> list[str]:
 
 
 def _streams(frame: DataFrame, target: IngestTarget, progress: ProgressCallback) -> list[str]:
-    """Return the streams for which there are rows."""
+    """Return the streams that the target names, or those that occur in its column.
+
+    Raises UsageError if the column names no stream, or too many.
+    """
     if target.stream is not None:
         return [target.stream]
     if target.streams:
@@ -305,7 +308,10 @@ def _streams(frame: DataFrame, target: IngestTarget, progress: ProgressCallback)
 
 
 def _make_namespace(client: blocking.Client, cluster: ClusterOptions, target: IngestTarget) -> None:
-    """Create the default namespace, whose name cannot be a typing error."""
+    """Create the namespace if `create` is set and it is the default one.
+
+    Any other namespace must exist, because its name may be a typing error.
+    """
     if target.create and target.namespace == NAMESPACE:
 
         async def make(aio: Client) -> None:
@@ -394,7 +400,7 @@ def sink_options(
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files behind some paths, at one moment."""
+    """The files that match some paths, at one moment."""
 
     files: tuple[tuple[str, int, str], ...]
     """The path, size in bytes and modification time of each file."""
@@ -519,8 +525,8 @@ def follow(
 
     Raises:
         UsageError: An argument is not valid.
-        JobError: The query failed.
-        Exception: An error of Spark, which contains the error of the sink.
+        Exception: The query failed. The error of Spark contains the error of the sink. Run this
+            again with the same checkpoint to continue.
     """
     if len(files.paths) != 1:
         raise UsageError(

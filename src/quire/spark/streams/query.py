@@ -83,7 +83,8 @@ class StreamQuery:
         self._news = asyncio.Event()
         self._discovered_s = float("-inf")
         self._target: dict[str, CountedPosition] | None = None
-        """The ends of the streams at the beginning, for a query that stops there."""
+        """The ends of the streams when the query began, if it stops there (availableNow), or None.
+        """
         self._held_since_s: float | None = None
         self._reported: Any = None
         """The state that the report describes."""
@@ -119,9 +120,10 @@ class StreamQuery:
         return await stream_names(self.streams, self._options)
 
     async def _discover(self, known: Iterable[str] = ()) -> None:
-        """Look for new streams from time to time.
+        """Open streams that are new and close those that are gone.
 
-        Raises NoSuchStreamError if a stream that was named does not exist.
+        Does nothing within `DISCOVERY_INTERVAL_S` after the last search. Raises NoSuchStreamError
+        if a stream that was named does not exist.
         """
         now_s = asyncio.get_running_loop().time()
         if self._followed and now_s - self._discovered_s < DISCOVERY_INTERVAL_S:
@@ -388,7 +390,10 @@ class StreamQuery:
     # -- limits -------------------------------------------------------------------------------
 
     async def _admitted(self, marks: Mapping[str, CountedPosition]) -> dict[str, CountedPosition]:
-        """Return where a trigger ends within its limits."""
+        """Return where a trigger ends within its limits.
+
+        While too few records are waiting, it ends where it begins.
+        """
         options, ends = self._options, self._frontiers(marks)
         waiting = {
             name: self._followed[name].view.records_between(marks[name], end)
@@ -514,7 +519,10 @@ class StreamQuery:
         return splits
 
     async def commit(self, end: Offsets) -> None:
-        """Store the positions under the subscription's name."""
+        """Store the positions under the subscription's name, if there is one.
+
+        A position that cannot be stored because of an error of its stream is only logged.
+        """
         if self._options.subscription is None:
             return
         name = self._options.subscription
