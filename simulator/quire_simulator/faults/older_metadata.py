@@ -85,7 +85,7 @@ class OlderMetadata:
     # -- an older copy ------------------------------------------------------------------------
 
     async def go_back(self, fault: Fault) -> None:
-        """Restore the store from a copy of this moment, a while later and for a while."""
+        """Copy the store now. Later put the copy in its place for a while, and then the newest."""
         if self._newest is not None:
             return
         world, copy = self.world, self._copy()
@@ -159,7 +159,7 @@ class OlderMetadata:
         cluster.tree.restore(copy.nodes)
 
     def _end_sessions(self, *, away: bool) -> None:
-        """End all sessions. With `away`, clients get no new ones until they are ended again."""
+        """End all sessions. With `away`, clients get no new ones until the call without it."""
         world = self.world
         world.metadata_away = away
         for name in list(world.bookies):

@@ -63,7 +63,7 @@ class Facts:
     denied: str = ""
     """A reply that denies something that exists."""
     refused_from: int | None = None
-    """The first entry of which the writer was told that it was certainly not appended."""
+    """The first entry that the client reported to the writer as certainly not appended."""
     changed_by: Counter[str] = field(default_factory=Counter)
     """The number of changes of the metadata by each client."""
     closed_by: str = ""

@@ -66,7 +66,7 @@ def _unreadable(stage: Stage) -> set[int]:
 
 
 async def _passes(stage: Stage, client: Client) -> None:
-    """Run passes over all ledgers that do nothing but look, and the passes of bookies."""
+    """Run the passes over all ledgers that only read, and the garbage collection of bookies."""
     world = stage.world
     found = {ledger_id async for ledger_id in client.list_ledgers()}
     if found != set(world.cluster.ledgers):
