@@ -35,9 +35,7 @@ PIGGYBACK = v3.ReadFlag.PIGGYBACK
 
 
 soon = partial(until, limit_s=10.0)
-
-
-"""Long before a long poll times out."""
+"""Wait for a condition, but much less long than a long poll with `PATIENT` takes."""
 
 
 @dataclass
