@@ -26,7 +26,7 @@ RETAINED = 0.2
 WAITS = 0.25
 """The probability that a writer opens the stream and then does nothing for a while."""
 WAITS_REMOVED = 0.7
-"""The same for a stream that is deleted, so that writers go on without knowing of the deletion."""
+"""The same probability for a stream that is deleted. Such writers learn of the deletion late."""
 TOKENS = 0.2
 REPLACED_QUERY = 0.4
 """The probability that a query takes the place of another query of its writer."""

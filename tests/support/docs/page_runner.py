@@ -348,7 +348,7 @@ class PageRunner:
         return done.exit_code, done.stdout, done.stderr
 
     def _start(self, command: str) -> tuple[subprocess.Popen[bytes], Path]:
-        # Servers are in the tests' process group, so whoever ends the tests ends them, too.
+        # Servers are in the tests' process group, so that a signal that ends the tests ends them.
         log = self._directory / f".server-{len(self._servers)}.log"
         with log.open("wb") as out, log.with_suffix(".err").open("wb") as err:
             process = subprocess.Popen(

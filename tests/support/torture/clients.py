@@ -64,7 +64,7 @@ SHORT_PAUSE_S = 0.2
 
 
 class Program:
-    """What the programs share: a client, a journal, and the promises of all programs."""
+    """The state of a program: its client, its journal, and the promises to all programs."""
 
     def __init__(self, client: quire.Client, directory: Path, name: str, seed: int) -> None:
         self.client = client

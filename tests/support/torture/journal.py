@@ -44,7 +44,7 @@ class Journal:
 
 @dataclass
 class LedgerPromise:
-    """What was promised about one ledger."""
+    """The promises about one ledger, which later reads must confirm."""
 
     acked: int = -1
     """The last acknowledged entry."""
@@ -57,7 +57,7 @@ class LedgerPromise:
 
 @dataclass
 class ProducerPromise:
-    """What was promised about the records of one producer in one stream."""
+    """The promises about the records of one producer in one stream."""
 
     acked: int = -1
     truncated: int = 0

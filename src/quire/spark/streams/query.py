@@ -181,8 +181,8 @@ class StreamQuery:
         """Return the offsets at which the next trigger ends, or None if there is nothing to read.
 
         With `limited` the options that limit a trigger apply. With `wait` the call waits a second
-        for new records. If the query begins at `start`, the answer is the same place at once, so that the
-        checkpoint stores it before anything is read.
+        for new records. If the query begins at `start`, the answer is the same place at once, so
+        that the checkpoint stores it before anything is read.
         """
         start.check(self._cluster, self.streams.path)
         if start.begins:
