@@ -38,7 +38,7 @@ OLDER_S = (8.0, 14.0)
 """How long the older copy is in place. A pass of garbage collection takes less."""
 SWITCH_PATH = f"{replication_root('memory://sim')}/{SWITCH_NODE}"
 SWITCH_SLACK_S = 2.0
-"""The longest time between the last look at the switch and the deletions of the same pass."""
+"""The longest time between the last read of the switch and the deletions of the same pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class OlderMetadata:
         deadline_s = world.loop.time() + MARKS_S
         while not self._all_remember_more_than(copy):
             if world.loop.time() > deadline_s:
-                return  # Nobody could tell that the store went back.
+                return  # No bookie could notice that the store was rolled back.
             await asyncio.sleep(0.1)
         await asyncio.sleep(NEWER_S * fault.amount)
         if self._newest is not None or not self._all_remember_more_than(copy):

@@ -129,8 +129,8 @@ class Claims:
         def noted_recover() -> RecoveryReport:
             self.reports[bookie_id] = report = recover()
             self.known[bookie_id] = frozenset(store.ledgers)
-            # Entries that were written before an unclean stop are durable now, although nobody was
-            # told.
+            # Entries that were written before an unclean stop are durable now, although they were
+            # not acknowledged.
             for ledger_id, info in store.ledgers.items():
                 for part in info.open_parts:
                     for run in part.runs:

@@ -29,7 +29,7 @@ class Facts:
     handle_confirmed: Callable[[], int] = _nothing
     """Returns the last entry that the writer's handle counts as acknowledged.
 
-    The writer's caller may not have been told yet.
+    The writer's caller may not know of it yet.
     """
     backlog: Callable[[], int] = _nothing
     """Returns the number of bytes that the writer holds for the slowest bookie."""

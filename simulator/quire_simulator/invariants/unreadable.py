@@ -16,7 +16,7 @@ from quire_simulator.world.stage import Stage
 
 JUDGE = "judge-unreadable"
 NAMED_S = 120.0
-"""Seconds within which the auditor names what it skips. It looks at all ledgers more often."""
+"""Seconds within which the auditor names what it skips. It checks all ledgers more often."""
 RETRY_S = 1.0
 
 Recover = Callable[[Stage, str, Client, int], Awaitable[None]]

@@ -361,7 +361,7 @@ def what_a_writer_sent_is_there_up_to_some_record(
 
 
 def _may_be_lost(facts: ObservedStream, sent: Sent) -> bool:
-    """Return whether this record may have been in a ledger that somebody deleted."""
+    """Return whether this record may have been in a ledger that was deleted."""
     if sent.payload in facts.places:
         return False
     at = facts.acked.get(sent.payload)

@@ -379,7 +379,7 @@ def _as_published(chance: random.Random, plan: StreamPlan, span_s: float) -> Str
 
 
 def _as_damaged(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
-    """Let somebody delete ledgers of segments in progress, or make nodes of segments unreadable."""
+    """Let ledgers of segments in progress be deleted, or nodes of segments become unreadable."""
     begin_s, lost = plan.streamers[0].begin_s, chance.random() < 0.6
     streamers = tuple(
         replace(

@@ -81,7 +81,10 @@ async def world(*bookies: ScriptedBookie, config: ClientConfig = CONFIG) -> Asyn
 
 
 class Honest(ScriptedBookie):
-    """Answers from its `lac` and its entries like a real bookie. A poll without news stays open."""
+    """Answers from its `lac` and its entries like a real bookie.
+
+    A poll stays open while the LAC does not advance.
+    """
 
     def __init__(self) -> None:
         super().__init__(self.honest)

@@ -4,7 +4,7 @@ A table is a directory of versions (`versions`). Each version holds the whole ta
 position up to which the table includes the stream. A run reads the former version and the records
 since then, and adds the next version. A target stream gets, with each run, the latest records of
 the keys that changed, in one transaction. The id of the transaction names the positions from which
-and to which the run has read, so the target stream itself tells how far it is.
+and to which the run has read, so the target stream itself says how far it is.
 
 Records are compared by position (segment, entry, slot), which is the order of the stream.
 """

@@ -1,6 +1,6 @@
 """The job `history`: the offloaded and the live records of a stream as one DataFrame.
 
-The manifest tells where the offloaded part ends. Tasks read the live part from the bookies. If a
+The manifest says where the offloaded part ends. Tasks read the live part from the bookies. If a
 segment is offloaded and truncated while they read it, they continue in its file.
 """
 

@@ -46,7 +46,7 @@ COMPRESSED = frozenset(("bz2", "deflate", "gz", "lz4", "snappy", "xz", "zst"))
 FORMAT_OPTIONS = {"csv": {"header": "true"}}
 """The options that are set unless the caller sets them."""
 WATCH_S = 0.5
-"""Seconds between two looks at a running query."""
+"""Seconds between two checks of a running query."""
 STOPPED_BY = "stopped"
 
 
@@ -62,7 +62,7 @@ class IngestTarget:
     namespace: str = NAMESPACE
     """The namespace of the streams."""
     stream_column: str | None = None
-    """Instead of `stream`, the column that tells to which stream a row belongs."""
+    """Instead of `stream`, the column with the name of the stream of each row."""
     streams: Sequence[str] = ()
     """With `stream_column`, the names or patterns of the streams that may be written.
 

@@ -3,7 +3,7 @@
 It uses the same locks and rules as autorecovery. Autorecovery's workers
 (`quire.replication.repair.bookie_removal`) may do the same work meanwhile. A run after a complete
 one finds nothing to do. A run after an interrupted one continues, because the metadata of each
-ledger tells what is left.
+ledger says what is left.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class RepairResult:
     bytes: int
     """The payload bytes of all entries that were written."""
     left: tuple[Finding, ...]
-    """The findings that could not be repaired. The detail tells the reason."""
+    """The findings that could not be repaired. Their `detail` is the reason."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as the command prints it."""

@@ -64,7 +64,7 @@ GAP_CHOICES = ("raise", "skip")
 PATIENCE_S = 60.0
 REPORT_S = 1.0
 KEEP_S = 5.0
-"""Seconds between two looks for what the source truncated, and for new streams."""
+"""Seconds between two checks for what the source truncated, and for new streams."""
 EXPLICIT_LAC_S = 0.2
 """Seconds after which bookies of the copy learn at the latest that its last entry is acknowledged.
 

@@ -102,7 +102,7 @@ class StreamSplit:
     size_bytes: int = 0
     """The approximate size of the entries."""
     records: int | None = None
-    """The number of records, if the metadata tells it and no bookie has to be asked."""
+    """The number of records, if it is known from the metadata, without a request to a bookie."""
     first_sequence: int = 0
     """The sequence id of the first record, if no bookie is asked."""
 

@@ -33,12 +33,12 @@ from quire.streams import EARLIEST, LATEST, Namespace
 from quire.streams.namespace.namespace import open_namespace
 
 POLL_S = 1.0
-"""Seconds that an idle query waits for news before it tells Spark that there is none."""
+"""Seconds that an idle query waits for new records before it tells Spark that there are none."""
 DISCOVERY_INTERVAL_S = 10.0
 """Seconds between two searches for new streams that match a pattern."""
 
 PATIENCE_S = 60.0
-"""Seconds that a query continues without news of a stream before it fails.
+"""Seconds for which a query continues although a stream cannot be read. Then it fails.
 
 This applies when the bookies of the stream, or the metadata store, do not answer.
 """
@@ -53,7 +53,7 @@ class _Followed:
     view: StreamView
     follower: StreamFollower | None = None
     frontier: CountedPosition | None = None
-    """The end of the stream at the last look, or None if it must be read."""
+    """The end of the stream when it was last read, or None if it must be read."""
     done: CountedPosition | None = None
     """The position that corresponds to the offset `done_for`, if it still exists."""
     done_for: StreamOffset | None = None
@@ -63,7 +63,7 @@ class _Followed:
     abandoned: StreamOffset | None = None
     """The offset in a former stream of this name, whose loss was already reported."""
     stale: bool = True
-    """Whether there may be more than the frontier tells."""
+    """Whether there may be records after the frontier."""
     relist: bool = False
     """Whether there may also be more segments."""
     failing_since_s: float | None = None
@@ -231,7 +231,7 @@ class StreamQuery:
         return replace(reached, life=followed.first_life)
 
     async def _wait_for_news(self, until_s: float) -> bool:
-        """Wait for news, at most until this time."""
+        """Wait at most until this time. Return whether a stream may have changed meanwhile."""
         return await came(self._news, asyncio.timeout_at(until_s))
 
     def _next_offsets(
@@ -313,7 +313,7 @@ class StreamQuery:
             followed.done, followed.done_for = done, reached
         return done
 
-    # -- news ---------------------------------------------------------------------------------
+    # -- new records --------------------------------------------------------------------------
 
     async def _look(self, start: Offsets, marks: dict[str, CountedPosition]) -> None:
         """Read the streams that may have new records.
@@ -333,7 +333,7 @@ class StreamQuery:
             followed.frontier = self._target.get(name, mark)
             return
         relist = followed.relist
-        followed.stale = followed.relist = False  # reset first: later news must set it again
+        followed.stale = followed.relist = False  # reset first: later changes must set it again
         try:
             if relist:
                 life = followed.view.life
@@ -372,7 +372,7 @@ class StreamQuery:
             followed.follower.take()
 
     def _tolerates(self, followed: _Followed, error: BaseException) -> bool:
-        """Return whether the query continues without news of this stream."""
+        """Return whether the query continues although this stream could not be read."""
         if isinstance(error, NoSuchStreamError) and self._options.pattern is not None:
             self._report_loss(error)
             self._discovered_s = float("-inf")  # search again: the stream will not be found

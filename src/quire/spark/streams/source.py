@@ -33,8 +33,8 @@ T = TypeVar("T")
 IDLE_GAP_S = 0.05
 """Seconds after the answer "nothing to read" within which another question shows an idle query.
 
-Spark asks an idle query every 10 ms, so such a call waits for news. Any other call returns at once,
-because a query with several sources may have work for the other sources.
+Spark asks an idle query every 10 ms, so such a call waits for new records. Any other call returns
+at once, because a query with several sources may have work for the other sources.
 """
 
 

@@ -1,7 +1,7 @@
 """The driver's view of one stream: its segments, its end, and the amount between two places.
 
-As little as possible is read. The metadata tells everything about completed segments. The last
-acknowledged entry tells it for the segment in progress. Entries in the middle are read only to find
+As little as possible is read. The metadata has all that is needed about completed segments. For the
+segment in progress, the last acknowledged entry has it. Entries in the middle are read only to find
 where the limit of a trigger is.
 """
 

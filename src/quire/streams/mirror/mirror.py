@@ -292,7 +292,7 @@ class Mirror:
                 await free(self.target.client, self._to)
 
     async def _give_up(self, segments: Sequence[StreamSegment]) -> None:
-        """Apply to the copy what the source has given up since the last look at its segments.
+        """Apply to the copy what the source has truncated since its segments were last read.
 
         The copy is truncated, and its segment in progress is dropped if the source no longer has
         it. Raises StreamGapError if the source truncated something before it was copied.

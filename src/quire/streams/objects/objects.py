@@ -18,7 +18,7 @@ delete. Deletion therefore takes three steps:
 3. The ledger is deleted.
 
 A put looks for the mark after it has read the head that it replaces. If the deletion marks the
-ledger after that look, its step 2 changes the version of the head, and the put fails. A put that
+ledger after that, its step 2 changes the version of the head, and the put fails. A put that
 creates the head looks for the mark once more afterwards, because step 2 had no head to write. An
 object whose put succeeded therefore keeps its ledger.
 

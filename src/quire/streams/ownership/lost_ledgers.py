@@ -49,9 +49,9 @@ class LostLedgers:
     unreadable_count: int = 0
     """The number of records that cannot be read."""
     records: int = 0
-    """The number of records that were looked at."""
+    """The number of records that were checked."""
     whole: bool = False
-    """Whether all records were looked at."""
+    """Whether all records were checked."""
 
     @property
     def count(self) -> int:

@@ -1,6 +1,6 @@
 """The ledgers that streams, objects and datasets name in their own records.
 
-A ledger's custom metadata only tells what it was created for. The record of the owner is
+A ledger's custom metadata only says what it was created for. The record of the owner is
 authoritative: the segments and the allocation of a stream, the head of an object, the ledgers of a
 dataset.
 """

@@ -1,6 +1,6 @@
-"""The search for the owner of a ledger, before somebody deletes the ledger by its id.
+"""The search for the owner of a ledger, before a user deletes the ledger by its id.
 
-The custom metadata of a ledger tells what it was created for, so reading one record is enough for
+The custom metadata of a ledger says what it was created for, so reading one record is enough for
 most ledgers. Some ledgers have no such metadata: those of Java's streams, and those that a user
 published as a dataset. For these, the records of all datasets and streams are read.
 """

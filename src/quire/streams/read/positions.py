@@ -40,8 +40,8 @@ class AtSequence:
 class AtTime:
     """Begin at the first record that was appended at this time or later.
 
-    Entries tell the time if Quire wrote them, or if the stream assigns txids by time. For any other
-    entry the txid is compared with the time.
+    The time of an entry is known if Quire wrote it, or if the stream assigns txids by time. For any
+    other entry the txid is compared with the time.
     """
 
     time_ms: int
@@ -326,14 +326,14 @@ async def search_segment(
 
 
 def creation_time_ms(records: Records, at: int) -> int | None:
-    """Return the time at which a record was appended, as its entry tells it.
+    """Return the time at which a record was appended, if its entry contains it.
 
     Args:
         records: The records of the entry.
         at: The index of the record.
 
     Returns:
-        The time in milliseconds, or None if the entry does not tell it.
+        The time in milliseconds, or None if the entry does not contain it.
     """
     time_ms: int | None = None
     for index, payload in records.controls():

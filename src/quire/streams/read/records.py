@@ -25,7 +25,7 @@ class Record(NamedTuple):
     txid: int
     """The transaction id: the application's number, or the time of the append in milliseconds.
 
-    The stream's setting `txids` tells which of the two it is.
+    The stream's setting `txids` decides which of the two it is.
     """
     sequence: int
     """The number of records of the stream before this one.

@@ -1,7 +1,7 @@
 """The number of records and bytes in a stream, by segment, and counting from the end of the stream.
 
-The metadata tells this for completed segments. The last acknowledged entry tells it for the segment
-in progress.
+For completed segments these numbers are in the metadata. For the segment in progress they are in
+its last acknowledged entry.
 """
 
 from __future__ import annotations

@@ -409,7 +409,7 @@ class StreamWriter:
     ) -> None:
         """Add control records to the entry: the producer of the next records, and the time.
 
-        The time is needed only in streams whose txids do not tell it.
+        The time is needed only in streams whose txids are not times.
         """
         if not entry.size_bytes and self.settings.txids == "given":
             entry.mark(encode_control(CreationTime(self._clock.now_ms())))

@@ -88,7 +88,7 @@ class ByteBudget:
         return not self._free.is_set() or (self._outer is not None and self._outer.full)
 
     async def wait(self) -> None:
-        """Wait until there is room, here and in `outer`. Cancel-safe."""
+        """Wait until there is space, here and in `outer`. Cancel-safe."""
         while self.full:
             await self._free.wait()
             if self._outer is not None:
