@@ -1,4 +1,4 @@
-"""The values of placement: what is known, what is wanted, and the judgement of an ensemble."""
+"""The values of placement: what is known, what is wanted, and how well an ensemble fits."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Wanted:
     gone: Mapping[int, str] = field(default_factory=dict)
     """The bookies that are to be replaced, by index. It is empty for a new ensemble."""
     exclude: frozenset[str] = frozenset()
-    """Bookies that must not be chosen, apart from the members and the bookies to replace."""
+    """Bookies that must not be chosen, in addition to the members and the bookies to replace."""
 
     @classmethod
     def new(cls, size: int, write_quorum: int = 0, ack_quorum: int = 0) -> Wanted:
