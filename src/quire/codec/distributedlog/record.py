@@ -82,7 +82,7 @@ def encode_records(
     """Return user records from `first_position` on, as two buffers for each, and their size.
 
     The size is in bytes, and the buffers are to be joined. Nothing is encoded if an argument is
-    invalid. `entry_ends` tells how many records fit into an entry.
+    invalid. `entry_ends` returns how many records fit into an entry.
 
     Raises:
         UsageError: A payload exceeds `MAX_PAYLOAD_BYTES`, a txid is outside 0..`MAX_USER_TXID`, or
@@ -294,6 +294,7 @@ def decode_entry(entry: Buffer, enveloped: bool = True, *, expand_sets: bool = T
 
     Raises:
         StreamFormatError: The entry is damaged or has an unknown form.
+        UsageError: The entry is compressed, and the library for that is not installed.
     """
     data = entry if isinstance(entry, bytes) else bytes(entry)
     data, at, end = unwrap(data) if enveloped else (data, 0, len(data))
