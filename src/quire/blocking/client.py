@@ -579,8 +579,8 @@ def connect(
     Args:
         uri: The metadata store: `sqlite:///FILE` or `zk+hierarchical://HOST:PORT/ledgers`.
         config: Limits, time-outs, TLS and placement. The default is `ClientConfig()`.
-        zookeeper: The client's identity for ZooKeeper. By default it is taken from the environment
-            (`QUIRE_ZOOKEEPER_AUTH_FILE`).
+        zookeeper: The client's identity in ZooKeeper, and the access to the nodes that it creates.
+            By default both are taken from the environment (`QUIRE_ZOOKEEPER_AUTH_FILE`).
         tracer: An OpenTelemetry tracer for spans of calls and batches (see
             docs/guides/client-observability.md).
 

@@ -235,9 +235,9 @@ class AsyncioNetwork:
 def close_client_side(transport: asyncio.Transport) -> None:
     """Close a connection whose requests have been answered or given up.
 
-    A TLS connection is aborted, while `close` would wait for the bookie's end of TLS. The event
-    loop may end with the client, and since frames have lengths, nobody mistakes a cut for the end
-    of data.
+    A TLS connection is aborted, because `close` would wait until the bookie ends TLS as well, and
+    the event loop may end before that. Frames have lengths, so the bookie does not mistake the cut
+    for the end of data.
     """
     if transport.get_extra_info("ssl_object") is not None:
         transport.abort()

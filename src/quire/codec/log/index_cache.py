@@ -232,7 +232,7 @@ class CachedLedger(NamedTuple):
     born: int
     """The number of the first segment that contains something about the ledger."""
     touched: int
-    """The number of the last such segment."""
+    """The number of the last segment that contains something about the ledger."""
     ordered: bool
     """Whether its rows ascend."""
     rows: bytes

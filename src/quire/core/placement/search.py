@@ -37,8 +37,8 @@ class Rule:
     """A function that returns whether the rule holds for a window, or can still hold if some of its
     places are open (None)."""
     feasible: Callable[[Collection[Place]], bool] = lambda places: True
-    """A function that returns whether the rule can hold at all with these bookies. If not, there is
-    no search."""
+    """A function that returns whether the rule can hold at all with the given bookies. If not,
+    there is no search."""
     mends_nothing: bool = False
     """Whether quorums that violated the rule before a replacement may violate it afterwards."""
 
