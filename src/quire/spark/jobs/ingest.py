@@ -23,7 +23,7 @@ from quire._runtime.suggest import did_you_mean
 from quire._runtime.tasks import each
 from quire.blocking.background import call
 from quire.client import Client
-from quire.errors import JobError, UsageError
+from quire.errors import UsageError
 from quire.spark.jobs.tasks import ClusterOptions, ProgressCallback, silent, watched
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.publish import publishing
@@ -519,8 +519,8 @@ def follow(
 
     Raises:
         UsageError: An argument is not valid.
-        JobError: The query failed.
-        Exception: An error of Spark, which contains the error of the sink.
+        Exception: An error of Spark, which contains the error of the sink. The query failed. A run
+            with the same checkpoint continues where it ended, and writes nothing twice.
     """
     if len(files.paths) != 1:
         raise UsageError(
@@ -575,12 +575,6 @@ def _watch(
     except KeyboardInterrupt:
         ended = STOPPED_BY
         query.stop()
-    if (failure := query.exception()) is not None and ended != STOPPED_BY:
-        raise JobError(
-            f"the query that writes to namespace {target.namespace} failed: {failure}",
-            remedy="Run it again with the same checkpoint: it continues where it ended, and "
-            "writes nothing twice",
-        )
     return FollowResult(target.namespace, checkpoint, sum(batches.values()), len(batches), ended)
 
 

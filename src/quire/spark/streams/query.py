@@ -29,7 +29,7 @@ from quire.spark.streams.offsets import Offsets, StreamOffset
 from quire.spark.streams.options import STREAMS_MAX, StreamReadOptions
 from quire.spark.streams.plan import StreamSplit
 from quire.spark.streams.view import CountedPosition, StreamView, another_stream, lost
-from quire.streams import EARLIEST, Namespace
+from quire.streams import EARLIEST, LATEST, Namespace
 from quire.streams.namespace.namespace import open_namespace
 
 POLL_S = 1.0
@@ -147,11 +147,17 @@ class StreamQuery:
     # -- offsets ------------------------------------------------------------------------------
 
     async def initial(self) -> Offsets:
-        """Return the offsets at which the query begins."""
+        """Return the offsets at which the query begins.
+
+        They have `begins` if a stream is read from `latest`, because Spark asks again if the query
+        dies before its first micro-batch is committed, and the answer would be a later place.
+        """
         await self._discover()
         reached: dict[str, StreamOffset] = {}
+        begins = False
         for name, followed in self._followed.items():
             start = self._options.start.of(name) or EARLIEST
+            begins = begins or start == LATEST
             position = await followed.view.find(start)
             done = await followed.view.mark(position)
             at = followed.view.reached(done)
@@ -159,7 +165,7 @@ class StreamQuery:
             known = at if at.position == position else StreamOffset(position, life=at.life)
             followed.done, followed.done_for = done, known
             reached[name] = known
-        return Offsets(self._cluster, self.streams.path, reached)
+        return Offsets(self._cluster, self.streams.path, reached, begins=begins)
 
     async def prepare_available_now(self) -> None:
         """Note the present ends of the streams, at which the query stops."""
@@ -173,9 +179,12 @@ class StreamQuery:
         """Return the offsets at which the next trigger ends, or None if there is nothing to read.
 
         With `limited` the options that limit a trigger apply. With `wait` the call waits a second
-        for news.
+        for news. If the query begins at `start`, the answer is the same place at once, so that the
+        checkpoint stores it before anything is read.
         """
         start.check(self._cluster, self.streams.path)
+        if start.begins:
+            return replace(start, begins=False)
         await self._discover()
         if self._target is None:
             self._follow()
