@@ -35,8 +35,8 @@ class Kind(enum.StrEnum):
     """The kind of problem with entries at one bookie."""
 
     MISSING = "missing"
-    """The bookie denies the entries, and they are not SHORT: a copy is missing that there was or
-    should be."""
+    """The bookie denies the entries, and they are not SHORT: too few other bookies have them, the
+    bookie has later ones, or it has nothing of the segment."""
     SHORT = "short"
     """The bookie denies entries at the end of a segment that an ack quorum of others has, so it may
     never have got them."""

@@ -110,9 +110,9 @@ class BookiePool:
     def read_order(self, bookies: Sequence[str], near: str | None = None) -> list[str]:
         """Return the order in which a reader asks these bookies.
 
-        `near` comes first, and the others are ordered by nearness if the policy wants it. If one of
-        them is slow, in quarantine or unavailable, those in better standing come before it, even
-        before `near`. Each bookie is asked if those before it have no answer.
+        `near` comes first, and the others are ordered by nearness if the policy wants it. But if
+        one of them is slow, in quarantine or unavailable, standing decides first, also for `near`.
+        Each bookie is asked if those before it have no answer.
         """
         order = list(bookies)
         if self.placement.orders_reads:

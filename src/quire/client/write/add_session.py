@@ -139,7 +139,7 @@ class AddSession:
         self._room: asyncio.Future[None] | None = None
         self.hears_every_ack = self.always_hears
         """Whether acknowledgements that complete no quorum must be processed as well. They must
-        while somebody waits for room."""
+        while a caller waits in `room`."""
         self._group: ConnectionGroup | None = None
         """The group of the connections to all members, while every member has a connection."""
         self._places: tuple[int, ...] = ()
@@ -174,7 +174,7 @@ class AddSession:
 
     @property
     def full(self) -> bool:
-        """Whether appends must wait for room."""
+        """Whether appends must wait in `room`, because too many bytes are not acknowledged."""
         if self.pipeline.unacked_bytes_max() >= self.config.max_unacked_bytes:
             return True
         return self._changes is not None and self._changes.full

@@ -206,8 +206,9 @@ class WriteHandle:
     # -- waiting ------------------------------------------------------------------------------
 
     async def room(self) -> None:
-        """Wait while the slowest bookie has `ClientConfig.max_unacked_bytes` to acknowledge.
+        """Wait while `ClientConfig.max_unacked_bytes` wait for the slowest bookie of the ensemble.
 
+        While too few bookies can be reached, the bytes that wait for an ack quorum count instead.
         With deferred sync, wait also while `ClientConfig.max_unforced_bytes` are not durable; the
         writer forces them meanwhile. Cancelling this call is safe.
 

@@ -238,10 +238,10 @@ class RackAware(DomainPolicy):
 
 
 class RegionAware(RackAware):
-    """A policy that prefers the client's region, then each other region in turn.
+    """A policy that spreads each write quorum over as many regions as possible.
 
-    It uses different racks within a region. With `regions` it writes only to those, and every
-    possible ack quorum spans `min_regions` of them.
+    It begins with the client's region, and uses different racks within a region. With `regions` it
+    writes only to those, and every possible ack quorum spans `min_regions` of them.
     """
 
     default_location = "/default-region/default-rack"
