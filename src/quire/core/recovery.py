@@ -40,7 +40,7 @@ class TrustModel:
 
     @property
     def compares_copies(self) -> bool:
-        """Whether copies have to be compared."""
+        """Whether several equal copies of an entry are needed before it is believed."""
         return self.copies_needed > 1
 
     def covered(

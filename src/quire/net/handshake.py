@@ -246,8 +246,7 @@ def _check_welcome(answer: Response, who: str) -> None:
 
 
 def handshake_error(error: OSError, who: str, host: str) -> TlsError:
-    """Return the error for a failed handshake: what went wrong on the client's side, and what to
-    do."""
+    """Return the error for a failed handshake: what the client found wrong, and what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
         code = error.verify_code
         if code in _WRONG_NAME:

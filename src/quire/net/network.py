@@ -26,7 +26,10 @@ ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
 class Port(Protocol):
-    """A port that is bound but does not listen yet. A server announces itself in between."""
+    """A port that is bound but does not listen yet.
+
+    A server can register its address between binding and listening.
+    """
 
     number: int
     """The number of the port, which the system chooses if 0 was given."""
@@ -109,8 +112,8 @@ def end_when_peer_is_dead(sock: socket.socket, dead_peer_s: float) -> None:
 def has_unacknowledged(transport: asyncio.Transport) -> bool:
     """Return whether the peer's system has not acknowledged everything that was sent to it.
 
-    If it has, the connection is alive in both directions, whatever the peer's process does. The
-    result is True if the platform does not provide this; Linux does (TCP_INFO).
+    If everything was acknowledged, the connection is alive in both directions, whatever the peer's
+    process does. The result is True if the platform does not provide this; Linux does (TCP_INFO).
     """
     sock = transport.get_extra_info("socket")
     option = getattr(socket, "TCP_INFO", None)
@@ -165,8 +168,8 @@ class AsyncioNetwork:
     """TCP through the running event loop."""
 
     def __init__(self, dead_peer_s: float = DEAD_PEER_S) -> None:
-        """Set the limit for dead peers, which applies to both sides. See
-        `end_when_peer_is_dead`."""
+        """Set the limit for dead peers, for connections that are made and for those that are
+        accepted. See `end_when_peer_is_dead`."""
         self._dead_peer_s = dead_peer_s
 
     async def connect(self, host: str, port: int, factory: ProtocolFactory) -> asyncio.Protocol:

@@ -67,7 +67,9 @@ def make_policy(config: PlacementConfig) -> Policy:
 
 
 def open_locations(config: PlacementConfig, metadata: MetadataStore) -> Locations | None:
-    """Return the configured source of locations, or None if none is configured. Close it.
+    """Return the configured source of locations, or None if none is configured.
+
+    The caller closes it.
 
     Raises:
         UsageError: There is no such source, or a location in the configured table is not valid.

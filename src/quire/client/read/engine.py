@@ -435,7 +435,8 @@ class ReadEngine:
         copies: dict[int, dict[int, bytes]],
         errors: dict[str, QuireError],
     ) -> None:
-        """Add the copies of one member."""
+        """Read the entries from one member. Add valid copies to `copies`, and errors to
+        `errors`."""
         limit = self._config.read_timeout_s
         try:
             async with asyncio.timeout(limit):

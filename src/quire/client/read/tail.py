@@ -332,7 +332,7 @@ class LedgerTail:
 
     @property
     def _overdue_s(self) -> float | None:
-        """The seconds from the latest news (a new LAC) until the next news are overdue.
+        """The seconds from the latest news (a new LAC) until the next news is overdue.
 
         None if `speculative_read_s` would pass first, so that nothing is known to be overdue.
         """

@@ -125,8 +125,9 @@ class DeferredSession(AddSession):
     def _forceable(self, target: int) -> list[tuple[Member, ControlChannel]] | None:
         """Return the members to ask, with their connections, or None while no force is possible.
 
-        None is possible until an ack quorum has everything up to `target`, while the ensemble is
-        being changed, and while a member that stores entries to be forced is being connected.
+        A force is not possible before an ack quorum has everything up to `target`, nor while the
+        ensemble is being changed, nor while a member that stores entries to be forced is being
+        connected.
         """
         pipeline = self.pipeline
         if pipeline.frozen or pipeline.stored_through() < target:

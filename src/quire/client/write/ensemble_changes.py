@@ -364,11 +364,11 @@ class EnsembleChanges:
             session.tasks.start(self._bring_back(index))
 
     def _limit_the_wait(self) -> None:
-        """Start the time that the session waits for an ack quorum.
+        """Start the timer that limits how long the session waits for an ack quorum.
 
-        It starts again only if something was acknowledged since it started, or if nothing waits to
-        be acknowledged. Otherwise members that accept connections and break them again, or never
-        answer, could prolong it.
+        A timer that runs is started again only if something was acknowledged since, or if nothing
+        waits to be acknowledged. Otherwise members that accept connections and break them again, or
+        never answer, could prolong the wait.
         """
         session = self._session
         moved = self._progress != self._done or not session.owes

@@ -200,8 +200,9 @@ def entry_ends(
 class Records:
     """The records of an entry as columns over one buffer, without an object for each record.
 
-    The payload of record k is `data[starts[k] : ends[k]]`. Record sets are expanded. Control
-    records and the end of the stream are included, and marked by their flags.
+    The payload of record k is `data[starts[k] : ends[k]]`. Record sets are replaced by their
+    members, unless `decode_entry` was called with `expand_sets=False`. Control records and the end
+    of the stream are included, and marked by their flags.
     """
 
     data: bytes

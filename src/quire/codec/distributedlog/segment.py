@@ -263,7 +263,8 @@ class StreamSegment:
     def last_dlsn(self) -> DLSN:
         """The position of the last record.
 
-        It is (lssn, -1, -1) while the segment is in progress.
+        It is (lssn, -1, -1) while the segment is in progress. For a lost segment it is after every
+        position that a record of the segment can have had.
         """
         return DLSN(self.lssn, self.last_entry_id, self.last_slot_id)
 

@@ -274,7 +274,7 @@ def decode_ledgers(header: BlockHeader, body: Buffer) -> Iterator[CachedLedger]:
     """Yield the ledgers of a `LEDG` block.
 
     Raises:
-        FormatError: The parts of the block do not fit together.
+        FormatError: The parts of the block do not fit together, or a ledger has an unknown flag.
     """
     view, count = memoryview(body), header.items
     columns: list[Sequence[int]] = []

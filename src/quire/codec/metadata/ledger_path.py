@@ -72,7 +72,7 @@ TOP_DIGITS = tuple(digits % _PART_DIGITS for digits in (_SHORT_DIGITS, _LONG_DIG
 
 @dataclass(frozen=True, slots=True)
 class LedgerManager:
-    """An arrangement of ledgers. Use one of the four constants of this module."""
+    """The arrangement of a cluster's ledgers as nodes. Use one of the four constants here."""
 
     name: str
     """The name in metadata URIs."""

@@ -63,7 +63,7 @@ class Block:
         self.next: Block | None = None
 
     def frames(self, entries: Sequence[int]) -> bytes:
-        """Return the frames of those of `entries` (ascending) that are in this block."""
+        """Return the frames of these entries of the block, which are ascending."""
         data = b"".join(self.pieces)
         if len(entries) == self.last - self.first + 1:
             return data

@@ -148,8 +148,11 @@ class Level(enum.Enum):
     """How well an ensemble satisfies a policy, in BookKeeper's terms."""
 
     STRICT = "strict"
+    """The ensemble satisfies the policy."""
     SOFT = "soft"
+    """The ensemble satisfies the minimum of the policy, but not all that it desires."""
     FAIL = "fail"
+    """The ensemble violates the policy."""
 
 
 @dataclass(frozen=True, slots=True)
