@@ -7,6 +7,7 @@ on Linux.
 from __future__ import annotations
 
 import os
+import platform
 import resource
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -18,8 +19,11 @@ from quire.http.server.server import HttpServer
 from quire.replication.autorecovery.settings import AutorecoveryStats
 
 
-def process_metrics() -> Iterator[Metric]:
-    """Yield the metrics of this process."""
+def process_metrics(version: str) -> Iterator[Metric]:
+    """Yield the metrics of this process, which runs this version of Quire."""
+    yield gauge("quire_build_info",
+                "Always 1; the labels are the versions of Quire and of Python.",
+                1, version=version, python=platform.python_version())  # fmt: skip
     used = resource.getrusage(resource.RUSAGE_SELF)
     yield counter("process_cpu_seconds_total", "Seconds of user and system CPU time.",
                   used.ru_utime + used.ru_stime)  # fmt: skip

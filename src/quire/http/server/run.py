@@ -184,7 +184,7 @@ async def _serving(
     server: HttpServer | None = None
 
     async def metrics(call: Call) -> Text:
-        found = [*collect(), *reach.metrics(), *client.metrics(), *process_metrics()]
+        found = [*collect(), *reach.metrics(), *client.metrics(), *process_metrics(version)]
         if server is not None:
             found += server_metrics(server)
         if about_cluster:
