@@ -90,8 +90,9 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
         return self._opened.closed
 
     def room(self) -> None:
-        """Wait while the slowest bookie has `ClientConfig.max_unacked_bytes` to acknowledge.
+        """Wait while `ClientConfig.max_unacked_bytes` wait for the slowest bookie of the ensemble.
 
+        While too few bookies can be reached, the bytes that wait for an ack quorum count instead.
         With deferred sync, wait also while `ClientConfig.max_unforced_bytes` are not durable; the
         writer forces them meanwhile. Interrupting this call is safe.
 
@@ -332,8 +333,9 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
         return self._opened.closed
 
     def room(self) -> None:
-        """Wait while the slowest bookie has `ClientConfig.max_unacked_bytes` to acknowledge.
+        """Wait while `ClientConfig.max_unacked_bytes` wait for the slowest bookie of the ensemble.
 
+        While too few bookies can be reached, the bytes that wait for an ack quorum count instead.
         With deferred sync, wait also while `ClientConfig.max_unforced_bytes` are not durable; the
         writer forces them meanwhile. Interrupting this call is safe.
 
