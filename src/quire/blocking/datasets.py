@@ -102,7 +102,8 @@ class Datasets(ContextHandle[AsyncDatasets]):
             MetadataUnavailableError: The metadata store does not answer. The outcome is unknown.
                 With a transaction key, call again with the same arguments.
             MetadataError: The dataset is damaged, or other clients changed it during each of 100
-                attempts. Nothing was published.
+                attempts. Nothing was published. Without `overwrite`, it is not noticed if a part of
+                the dataset's list of ledgers is missing.
         """
         return call(self.aio.publish(name, ledgers, overwrite=overwrite, txn=txn))
 
