@@ -51,7 +51,7 @@ class BookieChannel(Link):
         self._batch_reads: dict[int, asyncio.Future[bytes]] = {}
         self._request_id = 0
         self._expected_done = 0
-        """The number of answered rows of the first expected answers."""
+        """The number of rows of the first expected answers whose answers have arrived."""
 
     # -- requests -----------------------------------------------------------------------------
 

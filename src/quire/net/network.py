@@ -17,7 +17,8 @@ TLS_SHUTDOWN_TIMEOUT_S = 2.0
 DEAD_PEER_S = 30.0
 """The default number of seconds until a connection ends whose other side acknowledges nothing."""
 KEEPALIVE_PROBES = 3
-"""The number of probes that TCP sends to a silent peer in the second half of that time."""
+"""The number of probes that TCP sends to a silent peer in the second half of the time after which
+its connection ends."""
 
 TCP_INFO_BYTES, UNACKED_AT = 104, 24
 """The size of the beginning of `struct tcp_info` on Linux, and the offset of `tcpi_unacked`."""

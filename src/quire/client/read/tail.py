@@ -124,7 +124,7 @@ class LedgerTail:
         self._at = pool.any_index(view.metadata.ensemble_size)
         """The ensemble index of the bookie to ask."""
         self._aimed_at = -1
-        """In a striped ledger, the entry for which that bookie was chosen."""
+        """In a striped ledger, the entry for which the bookie at `_at` was chosen."""
         self._flowing = False
         """Whether the last round returned more than one entry, so that there may already be
         more."""

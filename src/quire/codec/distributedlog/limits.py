@@ -38,7 +38,7 @@ UNASSIGNED_LSSN = 0
 UNASSIGNED_SEQUENCE_ID = -1
 
 MAX_TXID = 2**63 - 1
-"""The txid of the end of a stream, which no other record has."""
+"""The txid of the end of a stream, which no user record has."""
 MAX_USER_TXID = MAX_TXID - 1
 INVALID_TXID = -999
 """The last txid of a segment in progress. It is never stored."""

@@ -114,7 +114,7 @@ GROUP_LAST = 2
 GROUP_BARE = 4
 GROUP_FLAGS = GROUP_COMPACTED | GROUP_LAST | GROUP_BARE
 WRONG_BYTES_MAX = 4
-"""The number of wrong bytes in the first fields of a header with which it is still recognised."""
+"""The largest number of wrong bytes in the first fields of a header that is still recognised."""
 
 
 def head_bytes_of(*, bare: bool) -> int:

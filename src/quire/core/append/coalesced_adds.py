@@ -91,7 +91,7 @@ class CoalescedAdds:
         """Whether answers arrived in another order than the adds were sent."""
         self._on_confirmed = on_confirmed
         self.rows: list[Row] = []
-        """The rows until it is sealed. Pipelines append to this list."""
+        """The rows, until the coalesced adds are sealed. Pipelines append to this list."""
         self._pipelines: Sequence[CoalescedPipeline] = ()
         self._pieces: Sequence[Buffer] = ()
         self._unsent: Sequence[Buffer] = ()

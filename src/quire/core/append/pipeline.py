@@ -132,7 +132,7 @@ class AddPipeline:
         """The coalesced adds that the newest entry is attached to. They stay here after all members
         have acknowledged it, until the pipeline detaches."""
         self.row = 0
-        """The row of that entry in the coalesced adds."""
+        """The row of the newest entry in `coalesced`."""
         self._places: Sequence[int] = ()
         self._alone_until = -1
 
