@@ -89,7 +89,7 @@ class StorageConfig:
     """The time in which the scrub checks every segment once. With 0, only segments in which a read,
     a compaction or a start has found damage are checked."""
     scrub_bytes_per_s: int = 4 * MIB
-    """The rate at which the scrub reads. The default allows 2.4 TB in its interval, and costs a few
+    """The rate at which the scrub reads. The default allows 2.5 TB in its interval, and costs a few
     percent of one disk. With more data, a round takes longer. 0 means no limit."""
 
     @property

@@ -612,6 +612,11 @@ class LedgerDirectories(StoreEvents):
     def free_bytes(self) -> int:
         return sum(place.store.free_bytes() for place in self._serving)
 
+    @property
+    def deletions_logged(self) -> bool:
+        """Whether what was dropped or refused in a serving directory stays so after a crash."""
+        return all(place.store.deletions_logged for place in self._serving)
+
     def mark_repaired(self, done: Done) -> None:
         """Note that all losses in the serving directories are repaired.
 

@@ -160,9 +160,14 @@ class DamageReports:
             await check_cluster(self._metadata, self._instance_id, "nothing was marked")
             await self._check_complete()
             await durable(self._store.barrier)  # restored copies may be in another directory's log
-            await durable(self._store.mark_repaired)
-            self.losses_repaired += 1
-            log("loss_healed", bookie=self._bookie_id)
+            if self._store.deletions_logged:
+                await durable(self._store.mark_repaired)
+                self.losses_repaired += 1
+                log("loss_healed", bookie=self._bookie_id)
+            else:
+                # The log has no space for the refusal of a ledger. After a crash its writer could
+                # add to it again, and nobody would know that its fence had been lost.
+                self._wanting += 1
         self._upcoming, self._round_ended_s = None, self._clock.monotonic()
         self.wanting = self._wanting
 

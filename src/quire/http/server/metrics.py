@@ -87,8 +87,10 @@ AUTORECOVERY = {
     "marks_malformed": "The number of nodes in the tree of repair marks that are not repair marks, "
     "at the last check",
     "audits": "The number of completed searches for lost bookies",
-    "bookies_waited_for": "The number of lost bookies for whose return the auditor waited",
-    "bookies_returned": "The number of lost bookies that returned while the auditor waited",
+    "bookies_waited_for": "The number of times a bookie was found to be missing while a delay "
+    "was set",
+    "bookies_returned": "The number of times a missing bookie returned before it was given up as "
+    "lost",
     "ledgers_marked": "The number of ledgers that this auditor has marked for repair",
     "ledger_checks": "The number of completed checks of the first and last entries of replicas",
     "replicas_checks": "The number of completed comparisons of the entry lists of replicas",
@@ -98,7 +100,8 @@ AUTORECOVERY = {
     "replicas_missing": "The number of entries that bookies lacked at the last check",
     "ledgers_misplaced": "The number of ledgers whose placement did not follow the policy at the "
     "last check",
-    "ledgers_done": "The number of ledgers marked for repair that were repaired completely",
+    "ledgers_done": "The number of ledgers marked for repair that were repaired completely or were "
+    "deleted",
     "ledgers_failed": "The number of failed attempts to repair a ledger",
     "ledgers_fenced": "The number of ledgers that were fenced because their writers seemed dead",
     "locks_missed": "The number of times a ledger was skipped because another process was "

@@ -87,7 +87,8 @@ class Collector(BackgroundJob):
             # The log is full, including the reserve, so try again with the next pass. But leave out
             # ledgers that exist again. A deletion record after their return would delete them.
             alive = self._catalogue.ledgers
-            self._unlogged = [one for one in records if one.ledger_id not in alive]
+            # Keep what an earlier failure left: several of these calls can be under way.
+            self._unlogged += [one for one in records if one.ledger_id not in alive]
             self._note_full(error)
 
     def _note_full(self, error: Exception | None) -> None:

@@ -189,6 +189,7 @@ class Scrubber(PacedJob):
 
     def _conclude(self, segment: LogSegment, target: ScrubTarget, found: Findings) -> None:
         number = segment.number
+        self.segments += 1
         if self._catalogue.segments.get(number) is not segment:
             pass  # The segment is gone, or another file has replaced it.
         elif (segment.trailer is None) != (target.trailer is None) and not found.clean:
@@ -201,7 +202,6 @@ class Scrubber(PacedJob):
 
     def _passed(self, segment: LogSegment) -> None:
         self._at_work = None
-        self.segments += 1
         if not self._is_suspect:
             self._round = Round(self._round.began_ms, segment.number + 1)
             self._save()
