@@ -4,12 +4,12 @@
      "streams": {"orders": "5:120:0"},
      "checks": {"orders": {"ledger": 17, "sequence": 61200, "life": "6f2c-1"}}}
 
-`streams` holds the position after the last record of each stream: segment, entry, slot. `checks`
-holds what is needed to recognise the stream later, and to see whether truncated records had been
-read before. `life` is the id of the stream's life (`quire.streams.namespace.stream_life`): a stream
-that is deleted and created again under its name has another one. `ledger` is the ledger of the
-position's segment, and `sequence` is the number of records before the position. Each of the three
-is missing if it was not known.
+`streams` holds, for each stream, the position after the last record that was read: segment, entry,
+slot. `checks` holds what is needed to recognise the stream later, and to see whether truncated
+records had been read before. `life` is the id of the stream's life
+(`quire.streams.namespace.stream_life`): a stream that is deleted and created again under its name
+has another one. `ledger` is the ledger of the position's segment, and `sequence` is the number of
+records before the position. Each of the three is missing if it was not known.
 
 The offsets at which a query begins at `latest` also have `"begins": true`. Spark does not store the
 offsets at which a query begins, so the first micro-batch of such a query only stores the place: it
