@@ -1,4 +1,4 @@
-"""Judge a query at the end: it has read everything, or said what is gone."""
+"""Check a query at the end: it must have read everything, or reported what is gone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def judge_query(stage: StreamStage, judge: str, client: Client, plan: Stre
     checkpoint, chance = checkpoint_of(stage, plan), stage.world.loop.derive(f"query {judge}")
     query = plan.queries[0]
     if not all(stage.exists(stage.lives[number].plan) for number in (*query.sources, plan.number)):
-        return  # Nobody created it, or nobody created it again.
+        return  # One of them was never created, or not created again.
     for attempt in range(ATTEMPTS_MAX):
         if checkpoint.ended:
             return
