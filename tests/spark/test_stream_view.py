@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from quire.client import LedgerReader
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.spark.streams.offsets import StreamOffset
@@ -42,5 +45,34 @@ def test_a_segment_that_stays_empty_does_not_make_another_stream() -> None:
         assert [split.origin.segment.lssn for split in splits] == [2]
         assert not gaps
         view.close()
+
+    run(scene)
+
+
+def test_records_that_come_meanwhile_are_not_before_a_position(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The number of records before a position identifies the stream later.
+
+    Found by seed 303001740 of the workload `spark`.
+    """
+
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await writer.append(b"0")  # the first record opens the segment
+            view = StreamView(b.streams, "s")
+            await view.open()
+            refresh = LedgerReader.refresh
+
+            async def slow(reader: LedgerReader) -> int:
+                """Return what was acknowledged before another record came."""
+                last = await refresh(reader)
+                await writer.append(b"1")
+                return last
+
+            monkeypatch.setattr(LedgerReader, "refresh", slow)
+            mark = await view.mark(DLSN(1, 1, 0))
+            assert (mark.position, mark.records) == (DLSN(1, 1, 0), 1)
+            view.close()
 
     run(scene)

@@ -210,10 +210,14 @@ class StreamView:
         return CountedPosition(oldest, oldest.lssn)
 
     async def _frontier_in(
-        self, segment: StreamSegment, floor: DLSN | None
+        self, segment: StreamSegment, floor: DLSN | None, last: int | None = None
     ) -> CountedPosition | None:
+        """Return the place after the last record of a segment, or None if there is none.
+
+        `last` is the last entry to look at. By default it is the last acknowledged one.
+        """
         reader = await self._reader(segment)
-        at = await reader.refresh()
+        at = await reader.refresh() if last is None else last
         lowest = floor.entry_id if floor is not None and floor.lssn == segment.lssn else 0
         while at >= lowest:
             entry = await reader.read_entry(at)
@@ -281,7 +285,7 @@ class StreamView:
         # The position is after all records, so everything in the segment is before it.
         if not segment.in_progress:
             return await self._end_of(segment, position)
-        found = await self._frontier_in(segment, None)
+        found = await self._frontier_in(segment, None, last)  # what comes meanwhile is after it
         if found is None:
             return CountedPosition(position, segment.lssn)
         return CountedPosition(position, segment.lssn, found.records, found.size_bytes)
