@@ -146,7 +146,7 @@ class SourceInvariants:
         for name, offset in end.streams.items():
             view = views[numbers[name]]
             upcoming = view.position.upcoming
-            if offset == start.streams.get(name) or None in (upcoming, offset.sequence):
+            if offset == start.streams.get(name) or upcoming is None or offset.sequence is None:
                 continue
             if offset.sequence == upcoming or (self.lenient and _gone(view, offset.sequence)):
                 continue

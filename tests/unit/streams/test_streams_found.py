@@ -266,8 +266,8 @@ def test_what_another_has_done_is_not_taken_for_one_s_own() -> None:
         segments = writer._segments
         assert segments.open is not None
         other = b.streams.metadata("s")
-        await other.claim()
-        await remove(b.client, other, segments.open.segment)
+        claim = await other.claim()
+        await remove(b.client, other, segments.open.segment, claim.life)
         with pytest.raises(StreamFencedError):
             await segments.metadata.change(segments.taken.claim, drop=segments.open.segment)
         writer.abandon()

@@ -10,6 +10,7 @@ only keeps writers from interrupting each other.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -49,6 +50,9 @@ LOST_REPLY_BACKOFF = Backoff(0.1, 2.0)
 """The pauses between two attempts to learn the outcome of a transaction."""
 CREATE_ATTEMPTS = 5
 """The number of attempts to create a stream while another one with its name is deleted."""
+REST_ATTEMPTS = 10
+"""The number of attempts to delete the rest of a stream while other clients change it."""
+NODES_PER_COMMIT = 200
 LIST_ATTEMPTS = 20
 """The number of attempts to read all segments. An attempt fails if one is renamed meanwhile."""
 
@@ -161,6 +165,42 @@ class StreamMetadata:
         """Raise NoSuchStreamError unless the stream exists."""
         if not await self.exists():
             raise self._missing()
+
+    async def remove_rest(self) -> None:
+        """Delete what is left of a stream that was deleted.
+
+        This leaves another stream alone that gets the name meanwhile.
+        """
+        # Creating and deleting this node in one transaction fails if there is a stream.
+        absent: list[Operation] = [Create(self.paths.segments), Delete(self.paths.segments)]
+        for _ in range(REST_ATTEMPTS):
+            nodes = await self._below(self.paths.root)
+            try:
+                for at in range(0, len(nodes), NODES_PER_COMMIT):
+                    part = nodes[at : at + NODES_PER_COMMIT]
+                    await self.tree.commit(*absent, *[Delete(path) for path in part])
+            except KeyExistsError:
+                return  # another stream has the name now
+            except (NoSuchKeyError, NotEmptyError):
+                continue  # another client changed them meanwhile
+            break
+        else:
+            raise MetadataUnavailableError(
+                f"stream {self.paths.name} was deleted, but nodes of it are left: "
+                f"other clients changed them during each of {REST_ATTEMPTS} attempts",
+                remedy="Delete the stream again",
+            )
+        await self.remove_markers()
+        await self.lives.clear()
+
+    async def _below(self, path: str) -> list[str]:
+        """Return this node and all below it, children first."""
+        try:
+            names = await self.tree.children(path)
+        except NoSuchKeyError:
+            return []
+        parts = await each([f"{path}/{name}" for name in names], self._below)
+        return [*itertools.chain(*parts), path]
 
     async def remove_markers(self) -> None:
         """Delete the nodes of the stream's name that have no children any more."""

@@ -10,6 +10,7 @@ next segment continue from it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 
 from quire._runtime.tasks import each
@@ -23,7 +24,8 @@ from quire.errors import (
     NoSuchStreamError,
     VersionConflictError,
 )
-from quire.metadata.tree import Delete
+from quire.metadata.interface import ANY_VERSION
+from quire.metadata.tree import Check, Delete
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import StreamMetadata
 
@@ -47,20 +49,29 @@ async def truncate(
     async def always(_: Sequence[StreamSegment]) -> DLSN | None:
         return before
 
-    changed, _ = await _truncate(metadata, always, life)
-    return changed
+    return (await _truncate(metadata, always, life)).changed
+
+
+@dataclass(frozen=True, slots=True)
+class _Truncated:
+    """What a truncation did, and what it left."""
+
+    life: str
+    """The path of the life that it was done in."""
+    changed: list[StreamSegment]
+    completed: list[StreamSegment]
+    """All completed segments after it.
+
+    A caller need not read them again, of which there may be very many.
+    """
 
 
 async def _truncate(
     metadata: StreamMetadata,
     choose: Callable[[Sequence[StreamSegment]], Awaitable[DLSN | None]],
     life: str | None,
-) -> tuple[list[StreamSegment], list[StreamSegment]]:
-    """Truncate before the position that `choose` selects for the completed segments.
-
-    Returns the segments that changed, and all completed segments after the change. So a caller need
-    not read the segments again, of which there may be very many.
-    """
+) -> _Truncated:
+    """Truncate before the position that `choose` selects for the completed segments."""
     for _ in range(ATTEMPTS_MAX):
         known = await metadata.life()
         if life is not None and known.path != life:
@@ -72,7 +83,7 @@ async def _truncate(
         completed = [segment for segment in segments if not segment.in_progress]
         before = await choose(completed)
         if before is None:
-            return [], completed
+            return _Truncated(known.path, [], completed)
         changed = []
         for segment in segments:
             if segment.in_progress:
@@ -87,7 +98,8 @@ async def _truncate(
         except (NoSuchKeyError, VersionConflictError):
             continue
         now = {segment.lssn: segment for segment in changed}
-        return changed, [now.get(segment.lssn, segment) for segment in completed]
+        left = [now.get(segment.lssn, segment) for segment in completed]
+        return _Truncated(known.path, changed, left)
     raise MetadataUnavailableError(
         f"stream {metadata.paths.name} was not truncated completely: its segments changed during "
         f"each of {ATTEMPTS_MAX} attempts",
@@ -151,18 +163,19 @@ async def free(client: Client, metadata: StreamMetadata) -> list[StreamSegment]:
 
     Returns the segments whose ledgers existed before this call and were deleted.
     """
+    life = (await metadata.life()).path  # read first, so that it is not newer than the segments
     segments = [s for s in await metadata.segments() if not s.in_progress]
-    return await _free(client, metadata, segments)
+    return await _free(client, metadata, segments, life)
 
 
 async def _free(
-    client: Client, metadata: StreamMetadata, completed: Sequence[StreamSegment]
+    client: Client, metadata: StreamMetadata, completed: Sequence[StreamSegment], life: str
 ) -> list[StreamSegment]:
-    """Do what `free` does, with the completed segments as they were just read."""
+    """Do what `free` does, with the completed segments of this life as they were just read."""
     truncated = _truncated(completed)
     there = await _not_freed(client, truncated)
     for segment in truncated[:-1]:
-        await remove(client, metadata, segment)
+        await remove(client, metadata, segment, life)
     freed = truncated[:-1]
     for segment in truncated[-1:]:
         if segment in there:
@@ -171,16 +184,19 @@ async def _free(
     return [segment for segment in freed if segment in there]
 
 
-async def remove(client: Client, metadata: StreamMetadata, segment: StreamSegment) -> None:
+async def remove(
+    client: Client, metadata: StreamMetadata, segment: StreamSegment, life: str
+) -> None:
     """Delete the ledger of a segment, and then its node.
 
     A crash in between leaves a node, which the next attempt finds. The other order would leave a
-    ledger that nothing names.
+    ledger that nothing names. `life` is the path of the life that the segment belongs to
+    (`StreamLife.path`): another stream of this name may have a segment with the same number.
     """
     await client.delete_ledger(segment.ledger_id)
     try:
         node = metadata.node(segment.lssn, in_progress=segment.in_progress)
-        await metadata.tree.commit(Delete(node))
+        await metadata.tree.commit(Check(life, ANY_VERSION), Delete(node))
     except NoSuchKeyError:
         pass
 
@@ -202,8 +218,8 @@ async def retain(
     async def expired(completed: Sequence[StreamSegment]) -> DLSN | None:
         return await _expired(client, completed, settings)
 
-    _, completed = await _truncate(metadata, expired, life)
-    return await _free(client, metadata, completed)
+    done = await _truncate(metadata, expired, life)
+    return await _free(client, metadata, done.completed, done.life)
 
 
 async def would_retain(
