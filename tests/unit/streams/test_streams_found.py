@@ -22,7 +22,7 @@ from quire.errors import (
     VersionConflictError,
 )
 from quire.metadata.interface import Versioned
-from quire.metadata.tree import Create, Delete, Operation, Put
+from quire.metadata.tree import Create, Delete, Operation, Put, Result
 from quire.statemachine import Dictionary
 from quire.streams.namespace import namespace
 from quire.streams.namespace.namespace import open_namespace
@@ -286,6 +286,54 @@ def loses_an_answer(metadata: StreamMetadata, meanwhile: Callable[[], Awaitable[
         raise MetadataUnavailableError("the answer was lost")
 
     tree.commit = commit  # type: ignore[assignment, method-assign]
+
+
+def loses_answers(metadata: StreamMetadata, seconds: float) -> None:
+    """Execute transactions, and lose all answers for so long."""
+    tree, real = metadata.tree, metadata.tree.commit
+    until_s = asyncio.get_running_loop().time() + seconds
+
+    async def commit(*operations: Operation) -> list[Result]:
+        lost = asyncio.get_running_loop().time() < until_s
+        try:
+            return await real(*operations)
+        finally:
+            if lost:
+                raise MetadataUnavailableError("the answer was lost")
+
+    tree.commit = commit  # type: ignore[method-assign]
+
+
+def test_a_writer_whose_answers_are_lost_for_a_while_goes_on() -> None:
+    """It gave up after ten attempts, tried a change of other values, and took itself for fenced."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"0")
+        loses_answers(writer._segments.metadata, 40.0)
+        await writer.roll()
+        await writer.append(b"1")
+        await writer.close()
+        assert [r.payload for r in await b.read("s")] == [b"0", b"1"]
+
+    run(scene)
+
+
+def test_a_writer_whose_answers_are_lost_for_good_is_not_fenced() -> None:
+    """Nobody has taken over, so it must not say so."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"0")
+        # It ends while it mends the segment, whose node it then finds changed by itself.
+        loses_answers(writer._segments.metadata, 75.0)
+        with pytest.raises(MetadataUnavailableError, match="could not be written for 60 s"):
+            await writer.roll()
+        async with await b.streams.open_writer("s") as writer:
+            await writer.append(b"1")
+        assert [r.payload for r in await b.read("s")] == [b"0", b"1"]
+
+    run(scene)
 
 
 @pytest.mark.parametrize("slots", [0, 1], ids=["whole", "part"])
