@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 SEEDS_DEFAULT = "0..100"
 EVERY = "every"
 ON_TRIAL = (
-    "cancelled", "damaged", "disorder", "hostile", "log files", "moving", "older metadata",
-    "publishing", "recreated", "retention", "spark", "unreadable",
+    "cancelled", "disorder", "hostile", "log files", "moving", "older metadata", "recreated",
+    "unreadable",
 )  # fmt: skip
 """Workloads that `every` leaves out, because some of their seeds fail for an unknown reason."""
 WAITING_PER_PROCESS = 4
