@@ -26,7 +26,7 @@ SEEDS_DEFAULT = "0..100"
 EVERY = "every"
 ON_TRIAL = (
     "cancelled", "damaged", "disorder", "hostile", "log files", "moving", "older metadata",
-    "publishing", "recreated", "retention", "spark", "unreadable",
+    "publishing", "recreated", "retention", "returning", "spark", "unreadable",
 )  # fmt: skip
 """Workloads that `every` leaves out, because seeds of them fail whose cause is not known yet."""
 WAITING_PER_PROCESS = 4

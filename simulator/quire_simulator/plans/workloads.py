@@ -127,6 +127,8 @@ class Mix:
     """The choices for the share of clients' calls that are cancelled."""
     jobs: bool = False
     """Whether operators decommission a bookie and rebalance."""
+    shuttling: bool = False
+    """Whether operators move ledgers away from bookies and back, again and again."""
 
 
 PLACED = Mix((), (0, 0), crowd=0.0, datasets=0.0, tight=0.0)
@@ -571,6 +573,23 @@ WORKLOADS: dict[str, Mix] = {
         idle=0.4,
         tight=0.5,
         compacting=True,
+    ),
+    "returning": replace(
+        PLACED,
+        kinds=("crash", "crash", "crash in write", "kill", "kill, start, crash", "crash in start",
+               "restart", "rolling crash", "disk full", "fsync fails, crash", "metadata fails",
+               "kill job", *FULL_KINDS[3:5], *INDEX_KINDS),
+        faults=(4, 14),
+        ledgers=(5, 9),
+        takeover=0.5,
+        delete=0.3,
+        tail=0.1,
+        large=0.0,
+        bookies_min=5,
+        shapes=((3, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1)),
+        compacting=True,
+        caching=True,
+        shuttling=True,
     ),
     "index": Mix(
         (*INDEX_KINDS, *INDEX_KINDS, *INDEX_KINDS, *FULL_KINDS[3:], "crash", "crash in write",
