@@ -85,7 +85,7 @@ class Collector(BackgroundJob):
             # The log is full, including the reserve, so try again with the next pass. But leave out
             # ledgers that exist again. A deletion record after their return would delete them.
             alive = self._catalogue.ledgers
-            self._unlogged = [one for one in records if one.ledger_id not in alive]
+            self._unlogged += [one for one in records if one.ledger_id not in alive]
             self._note_full(error)
 
     def _note_full(self, error: Exception | None) -> None:
