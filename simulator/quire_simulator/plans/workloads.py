@@ -127,6 +127,8 @@ class Mix:
     """The choices for the share of clients' calls that are cancelled."""
     jobs: bool = False
     """Whether operators decommission a bookie and rebalance."""
+    small_metadata: bool = False
+    """Whether ledgers reach the largest size of their metadata after a few ensemble changes."""
     shuttling: bool = False
     """Whether operators move ledgers away from bookies and back, again and again."""
 
@@ -200,6 +202,22 @@ WORKLOADS: dict[str, Mix] = {
         sparse=True,
         tight=0.0,
         bookies_min=5,
+    ),
+    "full metadata": Mix(
+        ("crash member", "crash member", "crash fastest member", "restart", "kill client",
+         "slow metadata", "cut"),
+        (12, 30),
+        ledgers=(3, 6),
+        takeover=0.6,
+        recoverers=(1, 1, 2, 3),
+        delete=0.05,
+        sparse=True,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        tight=0.0,
+        bookies_min=6,
+        small_metadata=True,
     ),
     "race": Mix(
         (*CLIENT_KINDS, *CLIENT_KINDS, "crash member", "crash", "pause", "slow metadata"),
