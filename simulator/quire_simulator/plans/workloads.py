@@ -54,6 +54,8 @@ class Mix:
     tail: float = 0.6
     readers: tuple[int, int] = (0, 2)
     """The range of the number of clients that open the ledger without recovery at any time."""
+    eager: int = 0
+    """The number of readers of each ledger that begin when it is closed."""
     delete: float = 0.25
     deferred: float = 0.12
     """The share with deferred sync, where only `force` makes entries durable."""
@@ -159,6 +161,22 @@ WORKLOADS: dict[str, Mix] = {
         cancelling=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.1, 0.5),
     ),
     "calm": Mix(("pause client",), (0, 0), crowd=0.3, uneven=0.7),
+    "lagging": Mix(
+        ("pause client",),
+        (0, 0),
+        ledgers=(4, 8),
+        takeover=0.2,
+        tail=0.2,
+        readers=(0, 0),
+        eager=3,
+        delete=0.0,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        busy=True,
+        uneven=1.0,
+        shapes=((3, 3, 2), (3, 2, 1), (2, 2, 1), (4, 3, 2), (5, 3, 2), (3, 3, 1)),
+    ),
     "recovery": Mix(
         (*CLIENT_KINDS, "crash", "kill", "crash member in write", *BETWEEN_TWO),
         (2, 10),
