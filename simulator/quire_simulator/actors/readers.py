@@ -179,6 +179,8 @@ async def _follow(
                         break
             _still(stage, name, reader, creation)
             if upcoming == leaves_at:
+                if stage.world.loop.time() > stage.begin_s + stage.plan.span_s:
+                    takes *= 2  # The faults are over, and it must come to its end.
                 continue
             stage.history.add(name, "tail ended", ledger_id, 0, upcoming - 1)
             facts = stage.checker.facts(ledger_id)
