@@ -177,9 +177,14 @@ async def test_ranges_side_by_side_are_published(bench: Bench) -> None:
 async def test_a_deleted_ledger_cannot_be_published(bench: Bench) -> None:
     a, b = await bench.some(2)
     await bench.store.delete_ledger(b.ledger_id)
-    with pytest.raises(NoSuchLedgerError, match=f"ledger {b.ledger_id} was deleted"):
+    with pytest.raises(NoSuchLedgerError, match=f"ledger {b.ledger_id} does not exist"):
         await bench.datasets.publish("d", [a, b])
     assert await bench.datasets.list_datasets() == []
+
+
+async def test_a_ledger_that_never_was_is_not_said_to_be_deleted(bench: Bench) -> None:
+    with pytest.raises(NoSuchLedgerError, match="it was never created, or it was deleted"):
+        await bench.datasets.publish("d", [part(10_000)])
 
 
 async def test_concurrent_publishers_all_succeed(bench: Bench) -> None:
@@ -730,7 +735,7 @@ async def test_a_condemned_ledger_is_not_published(bench: Bench) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(sweeper.sweep_orphans(0))
         await deleting.wait()
-        with pytest.raises(NoSuchLedgerError, match="was deleted before"):
+        with pytest.raises(NoSuchLedgerError, match="is being deleted"):
             await bench.datasets.publish("d", [a])
         go_on.set()
     assert bench.stored() == []

@@ -594,18 +594,21 @@ class Datasets(Ready):
         self, name: str, head: Head, added: Sequence[DatasetLedger]
     ) -> None:
         async def exists(ledger_id: int) -> None:
+            found = f"ledger {ledger_id} is being deleted"
             if ledger_id not in condemned:
                 try:
                     await self._store.read_ledger(ledger_id)
                     return
                 except NoSuchLedgerError:
-                    pass
+                    found = (
+                        f"ledger {ledger_id} does not exist: it was never created, or it was "
+                        "deleted"
+                    )
             raise NoSuchLedgerError(
-                f"nothing was published to dataset {name!r}: ledger {ledger_id} was deleted "
-                "before that",
+                f"nothing was published to dataset {name!r}: {found}",
                 remedy=(
-                    "Write the data again. Sweep only orphans that are older than the "
-                    "longest job takes"
+                    "Check the id. If the ledger was deleted, write the data again, and sweep "
+                    "only orphans that are older than the longest job takes"
                 ),
             )
 
