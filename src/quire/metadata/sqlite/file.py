@@ -32,6 +32,7 @@ from quire.errors import (
     QuireError,
     written_later,
 )
+from quire.metadata.common import store_closed
 from quire.metadata.sqlite.open_file_check import LOG_SUFFIX, OpenFileCheck
 
 T = TypeVar("T")
@@ -275,9 +276,7 @@ class SqliteFile:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClientClosedError(
-                f"the metadata store {self.path} is closed", remedy="Open it again"
-            )
+            raise store_closed(f"the metadata store {self.path}")
 
     # -- on the thread ------------------------------------------------------------------------
 
