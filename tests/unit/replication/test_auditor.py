@@ -19,6 +19,7 @@ from quire.codec.metadata.underreplication import (
     locked_ledger,
     vote_number,
 )
+from quire.errors import MetadataUnavailableError
 from quire.replication.autorecovery.auditor import Adheres, Auditor
 from quire.replication.autorecovery.lost_bookies import LostBookies
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
@@ -339,6 +340,35 @@ def test_a_bookie_that_is_away_makes_no_ledger_misplaced() -> None:
         assert there.stats.ledgers_misplaced == 0
 
     office(scenario, lambda metadata: False, placement_check_interval_s=50)
+
+
+def test_a_placement_check_is_not_repeated_because_its_note_was_not_stored() -> None:
+    """The pass was once repeated, and all marks made again, until the store accepted the note."""
+    passes = 0
+
+    def adheres(metadata: LedgerMetadata) -> bool | None:
+        nonlocal passes
+        passes += 1
+        return False
+
+    async def scenario(there: Office) -> None:
+        await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1"))
+        write_value, refused = there.store.write_value, 0
+
+        async def refuse(key: Any, value: bytes, version: int | None) -> int:
+            nonlocal refused
+            if tuple(key) == ("autorecovery", "placement"):
+                refused += 1
+                raise MetadataUnavailableError("the metadata store does not answer")
+            return await write_value(key, value, version)
+
+        there.store.write_value = refuse  # type: ignore[method-assign]
+        await asyncio.sleep(40.0)
+        assert (passes, refused) == (1, 1)
+        assert (there.stats.placement_checks, there.stats.store_errors) == (1, 1)
+        assert await there.marks.checked_ms(CHECKED_PLACEMENT) is not None
+
+    office(scenario, adheres, placement_check_interval_s=50)
 
 
 def test_misplaced_ledgers_are_counted() -> None:
