@@ -69,6 +69,32 @@ def test_more_than_one_are_not_waited_for() -> None:
     assert lost.due_s() == 110.0
 
 
+def test_waits_and_returns_are_counted_only_if_it_is_waited() -> None:
+    lost = looked(0)
+    lost.look(("a", "b"), 100.0)
+    lost.look(ALL, 101.0)
+    assert (lost.waits, lost.returns) == (0, 0)  # There is no delay.
+    lost.set_delay(10)
+    lost.look(("a",), 200.0)
+    assert (lost.waits, lost.returns) == (0, 0)  # Several are missing.
+    lost.look(("a", "b"), 201.0)
+    assert (lost.waits, lost.returns) == (1, 0)  # Now c is the only one; b was not waited for.
+    lost.look(("a", "b"), 202.0)
+    lost.look(("a",), 203.0)
+    lost.look(("a", "b"), 204.0)
+    assert (lost.waits, lost.returns) == (1, 0)  # It is the same absence of c.
+    lost.look(ALL, 205.0)
+    assert (lost.waits, lost.returns) == (1, 1)
+    lost.look(("a", "b"), 300.0)
+    lost.give_up(("c",))
+    lost.look(ALL, 320.0)
+    assert (lost.waits, lost.returns) == (2, 1)  # c was given up before it returned.
+    lost.look(("a", "b"), 400.0)
+    lost.overrule()
+    lost.look(("a",), 401.0)
+    assert (lost.waits, lost.returns) == (3, 1)
+
+
 def test_what_was_given_up_counts_no_more_until_it_is_back() -> None:
     lost = looked()
     lost.look(("a", "b"), 100.0)
