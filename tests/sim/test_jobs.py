@@ -202,6 +202,10 @@ def test_an_open_ledger_is_waited_for_or_fenced_or_left(mode: OpenLedgers) -> No
             assert metadata.closed
             assert metadata.last_entry_id == 49
             assert await names(other, lost) == []
+        closed = (writer.ledger_id,)
+        assert done.recovered == (closed if mode is OpenLedgers.WAIT else ())
+        assert done.fenced == (closed if mode is OpenLedgers.FENCE else ())
+        assert done.as_json()["fenced"] == done.fenced
         await client.close()
         await other.close()
 

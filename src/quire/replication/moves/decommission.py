@@ -336,4 +336,5 @@ def together(before: RecoverResult, now: RecoverResult) -> RecoverResult:
         entries=before.entries + now.entries,
         bytes=before.bytes + now.bytes,
         recovered=(*before.recovered, *now.recovered),
+        fenced=(*before.fenced, *now.fenced),
     )
