@@ -210,18 +210,22 @@ async def _known(client: Client) -> list[str]:
     return sorted({*await client.metadata.list_cookies(), *bookies.writable, *bookies.readonly})
 
 
-async def refuse_unknown(client: Client, bookie: str, unread: int) -> None:
+async def refuse_unknown(
+    client: Client, bookie: str, unread: int, ledger_id: int | None = None
+) -> None:
     """Raise UsageError if the cluster does not know this bookie, which no ledger names.
 
     The bookie is known if it is registered or has a cookie. `unread` is the number of ledgers whose
-    metadata cannot be read, and which may name it. Raises MetadataError.
+    metadata cannot be read, and which may name it. With `ledger_id`, only this ledger was examined.
+    Raises MetadataError.
     """
     known = await _known(client)
     if bookie in known:
         return
     but = f" (the metadata of {counted(unread, 'ledger')} cannot be read)" if unread else ""
+    unnamed = "no ledger names it" if ledger_id is None else f"ledger {ledger_id} does not name it"
     raise UsageError(
-        f"the cluster knows no bookie {bookie}: no ledger names it{but}, and it has no cookie",
+        f"the cluster knows no bookie {bookie}: {unnamed}{but}, and it has no cookie",
         remedy=did_you_mean(bookie, known, "`quire cluster bookies` lists the registered bookies"),
     )
 
