@@ -415,6 +415,13 @@ def test_bench(quire: Quire, verb: str, arguments: tuple[str, ...]) -> None:
     assert quire("ledger", "list").ok() == before, "the ledgers of a benchmark are deleted"
 
 
+def test_bench_stream_tail_ends_soon_by_default(quire: Quire) -> None:
+    """It once appended a million records one by one, as many as `write` appends together."""
+    found = json.loads(quire("bench", "stream", "tail", "--rounds", "1", "--json").ok())
+    assert (found["verb"], found["entries"]) == ("stream tail", 500)
+    assert found["p50_ms"] > 0
+
+
 def test_bench_keeps_its_ledgers_if_asked(quire: Quire) -> None:
     before = set(quire("ledger", "list").ok().decode().split())
     arguments = ("--entries", "100", "--size", "10", "--rounds", "1", "--warm-up", "0", "--keep")

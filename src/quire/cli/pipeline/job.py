@@ -47,7 +47,6 @@ from quire.config import ClientConfig
 from quire.errors import QuireError
 
 if TYPE_CHECKING:
-    from quire.config import ClientConfig
     from quire.replication.marks.job_announcements import JobStatus
     from quire.spark.jobs import ClusterOptions
 
