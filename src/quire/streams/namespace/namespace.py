@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from quire._runtime.former_names import deprecated
+from quire._runtime.names.former_names import deprecated
 from quire._runtime.opening import Opening, open_or_closed, opening, represented
 from quire._runtime.tasks import each
 from quire.client import Client
