@@ -21,6 +21,7 @@ from quire.codec.metadata import registration
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.errors import (
+    ClientClosedError,
     KeyExistsError,
     LedgerExistsError,
     MetadataError,
@@ -254,6 +255,17 @@ def decode_address(bookie_id: str, payload: bytes) -> BookieAddress | None:
         dict(info.properties),
         tls=registration.TLS_EXTENSION in endpoint.extensions,
         others=tuple(e for e in info.endpoints if e.protocol != registration.RPC_PROTOCOL),
+    )
+
+
+def store_closed(what: str) -> ClientClosedError:
+    """Return the error of a call on a metadata store that this process has closed.
+
+    Programs do not open and close the store themselves: their client does. `what` is the store, as
+    the message names it.
+    """
+    return ClientClosedError(
+        f"the client is closed, so {what} can no longer be used", remedy="Connect again"
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
-from quire._runtime.suggest import did_you_mean
+from quire._runtime.names.suggest import did_you_mean
 from quire._runtime.tasks import each, pages
 from quire._runtime.units import counted
 from quire.client import Client
