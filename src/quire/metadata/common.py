@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import replace
+from typing import TypeVar
 
 from quire._runtime.clock import Clock
 from quire.codec.metadata import registration
@@ -27,6 +28,7 @@ from quire.errors import (
     NoSuchKeyError,
     NoSuchLedgerError,
     NotEmptyError,
+    QuireError,
     UsageError,
     VersionConflictError,
 )
@@ -41,6 +43,8 @@ from quire.metadata.tree import (
     Operation,
     Put,
 )
+
+E = TypeVar("E", bound=QuireError)
 
 SESSION_TIMEOUT_MS = 10_000
 """Milliseconds after which a process that was not heard of loses its ephemeral nodes."""
@@ -147,6 +151,12 @@ def conflict(
         remedy="Read the new value, and decide on its basis",
     )
     error.outcome_known = not unknown
+    return error
+
+
+def in_doubt(error: E) -> E:
+    """Return the error, which now says that the outcome of the call is unknown."""
+    error.outcome_known = False
     return error
 
 

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from quire._runtime.secret_files import PRIVATE_FILE_MODE
 from quire.errors import (
     ClientClosedError,
     ClusterNotInitialisedError,
@@ -309,6 +310,9 @@ class SqliteFile:
                     f"the directory {self.path.parent} of the metadata file does not exist",
                     remedy="Create it, or correct the URI",
                 )
+            if instance_id is not None:
+                # SQLite gives its log the mode of the file, but the file itself that of the umask.
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, PRIVATE_FILE_MODE))
         mode = "rwc" if instance_id is not None else "rw"
         self._connection = connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}",
