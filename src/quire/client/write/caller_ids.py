@@ -145,10 +145,7 @@ class CallerIdWriter(WriteHandle):
         return super()._handed_over(entry_id) or entry_id in self._held
 
     def _stop(self, error: QuireError | None = None) -> None:
-        """Stop the writer. Entries after a missing id do not become part of the ledger.
-
-        Source: replication spec, 10.1.
-        """
+        """Stop the writer. Entries after a missing id do not become part of the ledger."""
         if self._held and error is None:
             missing = self.last_add_pushed + 1
             error = LedgerClosedError(

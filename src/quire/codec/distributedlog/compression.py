@@ -1,4 +1,4 @@
-"""The compression of entries and of record sets (distributedlog spec, 3.1).
+"""The compression of entries and of record sets.
 
 | code | name | stored form                                                                      |
 |------|------|----------------------------------------------------------------------------------|

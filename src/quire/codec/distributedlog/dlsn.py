@@ -1,4 +1,4 @@
-"""DLSN: the position of a record in a stream (distributedlog spec, 1.2).
+"""DLSN: the position of a record in a stream.
 
 | version | bytes | layout                                                                      |
 |---------|-------|-----------------------------------------------------------------------------|

@@ -1,4 +1,4 @@
-"""The envelope of an entry in segments of layout 4 and 5 (distributedlog spec, 3.1).
+"""The envelope of an entry in segments of layout 4 and 5.
 
 All integers are big-endian.
 

@@ -1,4 +1,4 @@
-"""Records, and entries full of them: the hot path of streams (distributedlog spec, 3.2 and 3.4).
+"""Records, and entries full of them: the hot path of streams.
 
 All integers are signed and big-endian.
 

@@ -1,4 +1,4 @@
-"""Record sets: many records of one producer in one record (distributedlog spec, 3.3).
+"""Record sets: many records of one producer in one record.
 
 The set is the payload of the record. All integers are 4 bytes wide, signed and big-endian.
 

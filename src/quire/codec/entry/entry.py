@@ -1,4 +1,4 @@
-"""Entries: the bytes that are stored and sent, with their digest (wire-protocol spec, section 5).
+"""Entries: the bytes that are stored and sent, with their digest.
 
 All integers are signed, big-endian and 64 bits wide.
 
@@ -50,8 +50,7 @@ PIECES = 4
 LAC_PACKET = struct.Struct(">qq")  # ledger, last add confirmed; then the digest
 RESPONSE_OVERHEAD_BYTES = FRAME_HEADER_BYTES + META_BYTES  # the same in ADD and READ frames
 MAX_ENTRY_ID = 2**31 - 2
-"""The highest entry id. Java's readers and workers compute write sets in 32 bits (replication spec,
-3.2)."""
+"""The highest entry id. Java's programs compute write sets in 32 bits (`write_set`)."""
 
 
 class Entry(NamedTuple):
@@ -79,10 +78,7 @@ class WrongEntryError(BadEntryError):
 
 
 def max_payload_bytes(digest: DigestType) -> int:
-    """Return the size of the largest payload whose frame every bookie accepts.
-
-    Source: wire-protocol spec, 1.1.
-    """
+    """Return the size of the largest payload whose frame every bookie accepts."""
     return MAX_FRAME_BYTES - RESPONSE_OVERHEAD_BYTES - DIGEST_SIZE_BYTES[digest]
 
 
@@ -118,7 +114,8 @@ class EntryCodec:
     def check(self, data: Buffer, entry_id: int | None = None) -> tuple[int, int, int]:
         """Verify the bytes of an entry. Return its entry id, last add confirmed and ledger length.
 
-        The checks are made in the order of the wire-protocol spec, 5.4.
+        The checks are made in the order of Apache's `DigestManager`: the size, the digest, the
+        ledger id, the entry id.
 
         Args:
             data: The bytes of the entry.

@@ -1,4 +1,4 @@
-"""The metadata of a ledger, as a frozen value (metadata spec, section 2).
+"""The metadata of a ledger, as a frozen value.
 
 `ledger_metadata_format` encodes and decodes it. Values change only by `dataclasses.replace` or by
 the methods here, and they reach the store only by compare-and-swap.
@@ -164,8 +164,7 @@ class LedgerMetadata:
     def with_ensemble_from(self, first_entry_id: int, ensemble: tuple[str, ...]) -> LedgerMetadata:
         """Return the same metadata with another ensemble from one entry on.
 
-        If the last segment begins at that entry, it is replaced. Otherwise a segment is appended
-        (replication spec, 4.2).
+        If the last segment begins at that entry, it is replaced. Otherwise a segment is appended.
 
         Args:
             first_entry_id: The id of the first entry that the ensemble stores.

@@ -19,8 +19,7 @@ Each group has sequences of consecutive entries, of one length and at equal dist
 | 20     | 4    | distance between the starts of two sequences, or 0 if there is only one     |
 
 Apache's bookie writes one group for each run of consecutive entries. Its client also reads groups
-of several sequences (wire-protocol spec, 3.5). Quire writes what Apache's bookie writes, unless the
-list would be too long.
+of several sequences. Quire writes what Apache's bookie writes, unless the list would be too long.
 """
 
 from __future__ import annotations

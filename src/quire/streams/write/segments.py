@@ -1,8 +1,8 @@
 """The segments of a stream as its writer sees them: the open one, and how the next one follows.
 
 A segment is a ledger and a node. The ledger is created ahead of its use and noted in the node
-`allocation`, so that a crash leaves no ledger that nothing names (DistributedLog spec, 2.6).
-Rolling is one transaction, so that a reader always finds where the stream continues.
+`allocation`, so that a crash leaves no ledger that nothing names. Rolling is one transaction, so
+that a reader always finds where the stream continues.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class SegmentWriter:
     def send_control(self, payload: bytes = CONTROL_PAYLOAD) -> None:
         """Send an entry without records, which tells bookies that the one before is acknowledged.
 
-        See DistributedLog spec, 4.2. Raises as `send` does.
+        Raises as `send` does.
         """
         entry = PendingEntry(0)
         entry.control = True
