@@ -164,6 +164,7 @@ class RecoverResult:
         described = asdict(self)
         for name in ("moves", "recovered", "open", "locked", "failed", "unreadable"):
             described[name] = described[name][:limit]
+        unreadable = described.pop("unreadable_count")
         return {
             **described,
             "to_move": {
@@ -175,7 +176,7 @@ class RecoverResult:
                 "open": len(self.open),
                 "locked": len(self.locked),
                 "failed": len(self.failed),
-                "unreadable": described.pop("unreadable_count"),
+                "unreadable": unreadable,
             },
             "complete": self.complete,
         }
