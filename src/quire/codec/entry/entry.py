@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from quire._runtime.units import counted
 from quire.codec.entry.digest import (
     DIGEST_SIZE_BYTES,
     Buffer,
@@ -128,7 +129,8 @@ class EntryCodec:
         """
         if len(data) < self.head_bytes:
             raise BadEntryError(
-                f"the bookie's answer has {len(data)} bytes, too few for an entry with its digest"
+                f"the bookie's answer has {counted(len(data), 'byte')}, too few for an entry with "
+                "its digest"
             )
         view = memoryview(data)
         meta = view[:META_BYTES]
@@ -171,8 +173,8 @@ class EntryCodec:
         view = memoryview(data)
         if len(view) < LAC_PACKET.size + self.digest_bytes:
             raise BadEntryError(
-                f"the bookie's answer has {len(view)} bytes, too few for a last-add-confirmed "
-                "record (LAC) with its digest"
+                f"the bookie's answer has {counted(len(view), 'byte')}, too few for a "
+                "last-add-confirmed record (LAC) with its digest"
             )
         packet = view[: LAC_PACKET.size]
         if self.of(packet, b"") != view[LAC_PACKET.size : LAC_PACKET.size + self.digest_bytes]:

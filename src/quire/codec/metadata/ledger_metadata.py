@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from types import MappingProxyType
 
+from quire._runtime.units import counted
 from quire.codec.entry.digest import DigestType
 
 NO_ENTRY = -1
@@ -97,7 +98,7 @@ class LedgerMetadata:
             if len(segment.ensemble) != self.ensemble_size:
                 raise ValueError(
                     f"the ledger metadata has a segment (from entry {segment.first_entry_id} on) "
-                    f"with {len(segment.ensemble)} bookies, but the ensemble size is "
+                    f"with {counted(len(segment.ensemble), 'bookie')}, but the ensemble size is "
                     f"{self.ensemble_size}"
                 )
             if segment.first_entry_id <= previous:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from quire._runtime.tasks import TaskSet
+from quire._runtime.units import counted
 from quire.client import Client, LedgerWriter
 from quire.codec.distributedlog.compression import Compression
 from quire.codec.distributedlog.dlsn import DLSN
@@ -226,9 +227,9 @@ class Segments:
         if held + more_bytes > limit:
             self.retain()  # another client may have truncated the stream
             raise StreamQuotaError(
-                f"stream {self.metadata.paths.name} holds {held} bytes, and an append of "
-                f"{more_bytes} bytes would exceed its quota of {limit} bytes (setting "
-                "bytes_max). Nothing was appended",
+                f"stream {self.metadata.paths.name} holds {counted(held, 'byte')}, and an "
+                f"append of {counted(more_bytes, 'byte')} would exceed its quota of "
+                f"{counted(limit, 'byte')} (setting bytes_max). Nothing was appended",
                 remedy="Truncate the stream, or raise bytes_max",
             )
 
