@@ -19,6 +19,7 @@ from quire_simulator.invariants.memory import BookieMemory
 from quire_simulator.invariants.recreated import RecreatedLedgers
 from quire_simulator.invariants.silent_connections import SilentConnections
 from quire_simulator.machine.loop import SimulationError
+from quire_simulator.metadata.limits import metadata_limits
 from quire_simulator.plans.plans import RunPlan
 from quire_simulator.plans.workloads import WORKLOADS
 from quire_simulator.report.recorder import TraceRecorder
@@ -69,7 +70,8 @@ def run_plan(plan: RunPlan, *, trace: bool = False) -> RunResult:
     begin_s = world.loop.time()
     failure: RunFailure | None = None
     try:
-        world.loop.run(_main(world, plan, history, checker, broken))
+        with metadata_limits(plan):
+            world.loop.run(_main(world, plan, history, checker, broken))
     except InvariantError as error:
         failure = RunFailure(error.invariant, error.what)
     except SimulationError as error:
