@@ -15,7 +15,7 @@ def test_the_number_of_unreadable_ledgers_is_among_what_is_left_only() -> None:
     described = result.as_json(2)
     assert set(described) == {
         "bookie", "dry_run", "moves", "ledgers", "fragments", "entries", "bytes", "recovered",
-        "open", "locked", "failed", "unreadable", "to_move", "left", "complete",
+        "fenced", "open", "locked", "failed", "unreadable", "to_move", "left", "complete",
     }  # fmt: skip
     assert described["left"] == {"open": 3, "locked": 0, "failed": 1, "unreadable": 3}
     assert described["to_move"] == {"ledgers": 1, "entries": 10, "bytes": 1_000}
