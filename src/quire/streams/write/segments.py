@@ -68,9 +68,9 @@ class SegmentWriter:
         self.failed = False
         """Whether the ledger refused an entry. The entries in flight get the reason."""
         self.used = False
-        """Whether anything but control records was sent."""
+        """Whether an entry was sent that Quire did not add for its own use."""
         self.invisible = False
-        """Whether the last entry holds records. Readers learn of it only with the next entry."""
+        """Whether the last entry holds records, so that readers see it only with the next entry."""
 
     def send(self, entry: PendingEntry) -> None:
         """Encode the entry and pass it to the ledger.
@@ -167,9 +167,9 @@ class SegmentWriter:
 class Segments:
     """The open segment of a stream, and the transitions from one segment to the next.
 
-    All methods except `begin`, `roll`, `complete` and `mend` return at once, and only one of these
-    four may run at a time. They raise StreamFencedError if another writer has the stream. After
-    another error of a ledger or of the metadata store they may be called again.
+    `begin`, `roll`, `complete`, `mend` and `release` wait, and only one of them may run at a time.
+    They raise StreamFencedError if another writer has the stream. After another error of a ledger
+    or of the metadata store they may be called again. All other methods return at once.
     """
 
     def __init__(
@@ -308,7 +308,7 @@ class Segments:
     async def release(self) -> None:
         """Delete the ledger that was created ahead, and release the lock.
 
-        The writer has ended then.
+        The writer must not use the segments any more.
         """
         while self._preparing is not None:
             await asyncio.wait([self._preparing])
@@ -326,7 +326,7 @@ class Segments:
     # -- segments -----------------------------------------------------------------------------
 
     async def begin(self, entry: PendingEntry) -> None:
-        """Open a segment whose first entry is this one."""
+        """Open a segment for `entry`, which the caller sends next."""
         assert self.open is None
         ledger = await self._take_spare()
         segment = self._new_segment(ledger, self.next_number, entry)
@@ -353,7 +353,10 @@ class Segments:
 
         `settle` receives the pending entries that are part of the segment as soon as that is
         certain, even if another writer completes the segment. Returns the pending entries that are
-        not part of it. A segment whose ledger was deleted is kept as lost.
+        not part of it, without the control entries.
+
+        A segment without entries is removed. A segment whose ledger was deleted after entries were
+        sent is kept as lost.
         """
         writer = self.open
         assert writer is not None
