@@ -54,8 +54,8 @@ async def is_complete(
 
     If it is complete, closed and names this bookie, its fence is durable on return. If it is closed
     and does not name this bookie, it is refused from now on, which is durable with the next
-    barrier. If it is here and has lost its key, it has the key of the metadata, which is durable
-    with the next barrier too. The index is read from the disk. Safe to cancel.
+    barrier. If it is here and has lost its key, it has the key of the metadata on return, which is
+    durable with the next barrier. The index is read from the disk. Safe to cancel.
 
     `recoveries_over` says that no recovery is still running that began before this bookie started.
     """

@@ -239,7 +239,8 @@ class Segments:
 
     async def _retain(self) -> None:
         try:
-            await retain(self._client, self.metadata, self._settings)
+            life = self.taken.claim.life
+            await retain(self._client, self.metadata, self._settings, life=life)
             if self._settings.bytes_max:
                 segments = await self.metadata.segments()
                 completed = [segment for segment in segments if not segment.in_progress]
@@ -330,13 +331,13 @@ class Segments:
         assert self.open is None
         ledger = await self._take_spare()
         segment = self._new_segment(ledger, self.next_number, entry)
-        await self.metadata.change(self.taken.claim, begin=segment)
+        await self.metadata.change(self.taken.claim, begin=segment, insist=True)
         self._opened(segment, ledger)
 
     async def complete(self) -> None:
         """Close the open segment. No entry of it may be in flight."""
         completed = await self._close_ledger()
-        await self.metadata.change(self.taken.claim, complete=completed)
+        await self.metadata.change(self.taken.claim, complete=completed, insist=True)
         self._completed(completed)
 
     async def roll(self, entry: PendingEntry) -> None:
@@ -344,7 +345,7 @@ class Segments:
         ledger = await self._take_spare()
         completed = await self._close_ledger()
         segment = self._new_segment(ledger, completed.lssn + 1, entry)
-        await self.metadata.change(self.taken.claim, complete=completed, begin=segment)
+        await self.metadata.change(self.taken.claim, complete=completed, begin=segment, insist=True)
         self._completed(completed)
         self._opened(segment, ledger)
 
@@ -376,16 +377,16 @@ class Segments:
         if gone:
             # Its records may have been read, so its number must not be assigned again.
             completed = writer.lost(self._client.clock.now_ms())
-            await self.metadata.change(self.taken.claim, complete=completed)
+            await self.metadata.change(self.taken.claim, complete=completed, insist=True)
             tell_lost(self.metadata.paths.name, completed)
             self._completed(completed)
         elif end < 0:
-            await self.metadata.change(self.taken.claim, drop=writer.segment)
+            await self.metadata.change(self.taken.claim, drop=writer.segment, insist=True)
             self.open = None
             await delete_insisting(self._client, ledger_id)
         else:
             completed = writer.completed(self._client.clock.now_ms())
-            await self.metadata.change(self.taken.claim, complete=completed)
+            await self.metadata.change(self.taken.claim, complete=completed, insist=True)
             self._completed(completed)
         return lost
 
