@@ -68,6 +68,10 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 W = TypeVar("W", bound=ClusterWatch)
 
+LOST_SWAPS = 0.0
+"""The probability that somebody wrote the same value again just before a compare-and-swap, which
+therefore loses."""
+
 Hook = Callable[[str, bool], Awaitable[None]]
 """A function that is awaited with an operation's name before it (False) and after it (True).
 
@@ -243,6 +247,9 @@ class MemoryStore:
                 raise no_such_ledger(ledger_id)
             if known is not None:
                 check_same_creation(ledger_id, known, cluster.ledger(ledger_id))
+            if LOST_SWAPS and cluster.rng.random() < LOST_SWAPS:
+                node.version += 1
+                cluster.ledger_changed(ledger_id)
             if node.version != version:
                 raise conflict(f"ledger {ledger_id}", version, node.version)
             node.data, node.version = data, version + 1
@@ -422,6 +429,9 @@ class MemoryStore:
                 return 0
             if node is None:
                 raise NoSuchKeyError(f"{what} does not exist")
+            values = self.cluster.values
+            if LOST_SWAPS and nodes is values and self.cluster.rng.random() < LOST_SWAPS:
+                node.version += 1
             if node.version != version:
                 raise conflict(what, version, node.version)
             node.data, node.version = data, version + 1

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from quire.errors import UsageError
+from quire_simulator.knobs.drawing import DrawnKnob
 from quire_simulator.plans.faults import Fault
 from quire_simulator.plans.plans import RunPlan
 
@@ -109,7 +110,8 @@ def describe_plan(plan: RunPlan) -> Iterator[str]:
         value = getattr(plan, field.name)
         if isinstance(value, tuple) and value and is_dataclass(value[0]):
             for item in value:
-                yield f"  {str(item).strip() if isinstance(item, Fault) else _in_words(item)}"
+                plain = isinstance(item, Fault | DrawnKnob)
+                yield f"  {str(item).strip() if plain else _in_words(item)}"
 
 
 def _in_words(value: Any) -> str:

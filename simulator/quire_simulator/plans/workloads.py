@@ -38,6 +38,8 @@ class Mix:
     kinds: tuple[str, ...]
     """The kinds of faults."""
     faults: tuple[int, int]
+    knobs: bool = True
+    """Whether limits of Quire are drawn."""
     ledgers: tuple[int, int] = (2, 4)
     takeover: float = 0.6
     """The share of ledgers that are recovered while their writer may still write."""
