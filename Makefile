@@ -13,7 +13,7 @@ SEEDS ?= 200
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: proto blocking help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-disk bench-heal bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium config-docs docs dist dist-check release lock clean
+.PHONY: proto blocking help demo test check format sim sim-fresh interop pipelines soak soak-disk torture bench bench-disk bench-heal bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium config-docs docs dist dist-check release lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -67,6 +67,9 @@ soak-disk: $(STAMP) ## fill, compact and kill bookies on small disks for MINUTES
 
 pipelines: $(STAMP) java ## run the long tests of Spark jobs
 	@QUIRE_FRESH_COMMANDS=1 $(BIN)/python scripts/test pipelines-long
+
+torture: $(STAMP) java ## load a cluster of real processes with faults of every kind for MINUTES minutes, and judge it (ARGS="--seed N")
+	@$(BIN)/python -m tests.support.torture $(MINUTES) $(ARGS)
 
 bench: $(STAMP) java ## compare Quire and Apache BookKeeper (ARGS="--quick", ARGS="--rows add-1k")
 	@$(BIN)/python bench/compare.py $(ARGS)

@@ -7,6 +7,7 @@ ended, one more healer starts, so that the work can finish.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -33,6 +34,7 @@ from quire_simulator.actors import racks
 from quire_simulator.invariants.checker import InvariantError
 from quire_simulator.invariants.claims import entries_of
 from quire_simulator.knobs.drawing import drawn_settings
+from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.nodes import Change
 from quire_simulator.metadata.store import MemoryStore
 from quire_simulator.plans.faults import BETWEEN_TWO, DIRECTORY_KINDS, REPLACEMENT_KINDS
@@ -50,6 +52,8 @@ REPLICAS_CHECK_S = 5.0
 REPLICAS_CHECK_SELDOM_S = 200.0
 """The interval in workloads in which bookies must report by themselves what they have lost."""
 LAST = "healer-last"
+READS = 4
+"""The number of reads after which no check of a healer acts on older metadata of a ledger."""
 BRIEF_S = 1.0
 """An absence that was interrupted for less than this may go unnoticed as two absences."""
 STOPPING_S = 0.1
@@ -132,6 +136,10 @@ class HealInvariants:
             WeakKeyDictionary()
         )
         """The metadata of each ledger that each healer task read last and acts on."""
+        self._read_by: defaultdict[tuple[str, int], deque[LedgerMetadata]] = defaultdict(
+            lambda: deque(maxlen=READS)
+        )
+        """What each healer, with all its tasks, read last of each ledger."""
         self._marked_at: dict[int, float] = {}
         """The time since when each ledger is marked."""
         self._states: dict[int, LedgerState] = {}
@@ -148,9 +156,8 @@ class HealInvariants:
 
     def _wrap(self) -> None:
         cluster = self._cluster
-        bookies_changed, observer, tree_observer = (
-            cluster.bookies_changed, cluster.observer, cluster.tree_observer
-        )  # fmt: skip
+        bookies_changed, observer = cluster.bookies_changed, cluster.observer
+        read_observer, tree_observer = cluster.read_observer, cluster.tree_observer
 
         def on_bookies() -> None:
             self._registrations()
@@ -173,6 +180,10 @@ class HealInvariants:
             self._ledger(ledger_id)
             observer(ledger_id)
 
+        def on_read(ledger_id: int, metadata: LedgerMetadata) -> None:
+            self._on_read(ledger_id, metadata)
+            read_observer(ledger_id, metadata)
+
         def on_tree(changes: Iterable[Change]) -> None:
             changes = list(changes)
             for path, children in changes:
@@ -186,7 +197,7 @@ class HealInvariants:
         self._world.started = on_start
         cluster.bookies_changed = on_bookies  # type: ignore[method-assign]
         cluster.observer = on_ledger
-        cluster.read_observer = self._on_read
+        cluster.read_observer = on_read
         cluster.tree_observer = on_tree
 
     @property
@@ -197,6 +208,7 @@ class HealInvariants:
         task = asyncio.current_task()
         if task is not None and self._by_healer():
             self._read.setdefault(task, {})[ledger_id] = metadata
+            self._read_by[self._world.metadata_caller, ledger_id].append(metadata)
 
     def _by_healer(self) -> bool:
         return is_healer(self._world.metadata_caller)
@@ -252,8 +264,9 @@ class HealInvariants:
         back = {other for other, at_s in self._away_until.items() if at_s > since_s}
         others = {*self._away_since, *back} - {bookie}
         away_s = self._now_s - since_s
-        metadata = self._metadata(ledger_id)
-        lacks = metadata is not None and any(self._lacking(ledger_id, metadata, (bookie,)))
+        # A check may mark a ledger that was repaired since the check read its metadata.
+        read = self._read_by.get((self._world.metadata_caller, ledger_id), ())
+        lacks = any(any(self._lacking(ledger_id, one, (bookie,))) for one in read)
         if not others and not lacks and away_s < self._delay_s - STOPPING_S:
             what = f"ledger {ledger_id}: {bookie} was given up {away_s:.2f} s after it left"
             self._stage.checker.fail("a_lost_bookie_is_waited_for", what)
@@ -314,8 +327,9 @@ class HealInvariants:
     # -- ledgers ------------------------------------------------------------------------------
 
     def _metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        """Return the metadata of now, without counting it as read by the current task."""
         try:
-            return self._cluster.ledger(ledger_id).value
+            return MemoryCluster.ledger(self._cluster, ledger_id).value
         except NoSuchLedgerError:
             return None
 

@@ -52,16 +52,23 @@ class RackInvariants:
         self._stage = stage
         self._world = stage.world
         self._seen: dict[int, LedgerMetadata] = {}
+        """The metadata of each ledger at its last change."""
         self._tables: list[tuple[float, Racks]] = [(0.0, self._world.racks)]
         """Each rack table with the time since when it applies."""
         cluster = self._world.cluster
-        observer, relocated, rack_lost = (
-            cluster.observer, self._world.relocated, self._world.rack_lost
+        observer, read_observer, relocated, rack_lost = (
+            cluster.observer, cluster.read_observer, self._world.relocated, self._world.rack_lost
         )  # fmt: skip
 
         def on_ledger(ledger_id: int) -> None:
-            self._stored(ledger_id)
+            self._stored(ledger_id, _metadata(self._world, ledger_id))
             observer(ledger_id)
+
+        def on_read(ledger_id: int, metadata: LedgerMetadata) -> None:
+            # A ledger is read for the first time when it is created.
+            if ledger_id not in self._seen:
+                self._stored(ledger_id, metadata)
+            read_observer(ledger_id, metadata)
 
         def on_relocated() -> None:
             self._tables.append((self._world.loop.time(), self._world.racks))
@@ -72,6 +79,7 @@ class RackInvariants:
             rack_lost(rack)
 
         cluster.observer = on_ledger
+        cluster.read_observer = on_read
         self._world.relocated = on_relocated
         self._world.rack_lost = on_rack_lost
 
@@ -80,15 +88,13 @@ class RackInvariants:
         ends = [begin_s for begin_s, _ in self._tables[1:]] + [float("inf")]
         return [table for (_, table), end_s in zip(self._tables, ends) if end_s > horizon_s]
 
-    def _stored(self, ledger_id: int) -> None:
-        now, before = _metadata(self._world, ledger_id), self._seen.pop(ledger_id, None)
+    def _stored(self, ledger_id: int, now: LedgerMetadata | None) -> None:
+        before = self._seen.pop(ledger_id, None)
         if now is None:
             return
         self._seen[ledger_id] = now
         former = [] if before is None else [one.ensemble for one in before.segments]
-        # The creation time of a ledger is not reported, so its first ensemble may be of any age.
-        horizon_s = 0.0 if before is None else self._world.loop.time() - LATE_S
-        tables = self._since(horizon_s)
+        tables = self._since(self._world.loop.time() - LATE_S)
         for segment in now.segments:
             new = segment.ensemble not in former
             # If the ledger was already placed otherwise when this ensemble was chosen, the writer
