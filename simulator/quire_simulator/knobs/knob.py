@@ -6,7 +6,7 @@ import inspect
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib import import_module
 from typing import Any
@@ -183,10 +183,8 @@ def function_of(where: str) -> tuple[Any, str]:
     *steps, parameter = path.split(".")
     found: Any = import_module(home if home.startswith("quire_simulator.") else f"quire.{home}")
     for step in steps:
-        if is_dataclass(found) and step == "__init__":
-            found = inspect.unwrap(found.__init__)
-            continue
-        found = getattr(found, step)
+        # `was_in_milliseconds` wraps the method that the dataclass made.
+        found = inspect.unwrap(getattr(found, step))
     return found, parameter
 
 
