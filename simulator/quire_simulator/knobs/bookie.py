@@ -13,7 +13,9 @@ KNOBS = (
         # An answer takes up to 0.8 s over the slowest route, and a ledger has some hundred entries.
         max_batch_read_bytes=1_024,
         max_unsent_bytes=1, unsent_timeout_s=2.0,
-        max_partial_bytes=1, partial_frame_timeout_s=2.0, first_request_timeout_s=2.0,
+        # With room for less than a request of each connection, a bookie closes connections whose
+        # answers it holds up itself, as documented.
+        max_partial_bytes=16 * 1024, partial_frame_timeout_s=2.0, first_request_timeout_s=2.0,
         idle_timeout_s=0.5, max_long_polls=1, max_long_poll_s=0.01, log_cache_bytes=1,
         # The ledgers of the workload `large` have up to 20 MB, which readers must get in time.
         catch_up_bytes_per_s=1024 * 1024,

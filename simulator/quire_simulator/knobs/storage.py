@@ -38,7 +38,8 @@ KNOBS = (
         "storage.background.quarantine_record", LEDGERS_MAX=1, RANGES_MAX=1,
         RANGES_OF_LEDGER_MAX=1,
     ),
-    *limits("storage.background.rewrite", GROUP_BYTES=1, SMALL_BYTES=0, BLOCKS_MAX=1),
+    # `core.compaction` reserves one byte in 128 for what groups cost: up to a block for each.
+    *limits("storage.background.rewrite", GROUP_BYTES=640 * 1024, SMALL_BYTES=0, BLOCKS_MAX=1),
     *limits("storage.background.scrub", BLOCK_RANGES_MAX=1, INDEX_ROWS=1),
     *limits("storage.background.scrubber", FIRST_DELAY_S=0.1, SAVE_INTERVAL_S=0.1,
             SUSPECT_AGAIN_S=0.5),
