@@ -7,13 +7,14 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants scripts/config-docs scripts/check-dist scripts/make-blocking scripts/release
+PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants scripts/mutants-sample scripts/config-docs scripts/check-dist scripts/make-blocking scripts/release
 
 SEEDS ?= 200
+N ?= 100
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: proto blocking help demo test check format sim sim-fresh interop pipelines soak soak-disk torture bench bench-disk bench-heal bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium config-docs docs dist dist-check release lock clean
+.PHONY: proto blocking help demo test check format sim sim-fresh explore mutants-sample interop pipelines soak soak-disk torture bench bench-disk bench-heal bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium config-docs docs dist dist-check release lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -55,6 +56,12 @@ sim: $(STAMP) ## run the simulator's tests, and SEEDS fresh seeds (make sim SEED
 
 sim-fresh: $(STAMP) ## simulate SEEDS fresh seeds, and a tenth as many in each workload
 	@QUIRE_SIM_SEEDS=$(SEEDS) $(BIN)/python scripts/test sim-fresh sim-each
+
+explore: $(STAMP) ## visit every state of the replication protocol within small bounds (ARGS="--set quick")
+	@$(BIN)/python -m quire_simulator.exploration $(if $(ARGS),$(ARGS),--set full)
+
+mutants-sample: $(STAMP) ## change the code in N random places, and see what notices (ARGS="--seed 7", ARGS=--simulator-only)
+	@$(BIN)/python scripts/mutants-sample --count $(N) $(ARGS)
 
 interop: $(STAMP) java ## run all tests against Apache BookKeeper (needs Maven)
 	@$(BIN)/python scripts/test interop-full

@@ -11,9 +11,10 @@ from quire_simulator.actors.actors import Actors
 from quire_simulator.actors.readers import take_over
 from quire_simulator.faults import byzantine, replacements
 from quire_simulator.faults.nemesis import Nemesis
-from quire_simulator.invariants import bit_rot, loading_answers, space
+from quire_simulator.invariants import bit_rot, loading_answers, space, unreadable
 from quire_simulator.invariants.checker import Checker, InvariantError
 from quire_simulator.invariants.history import RunHistory
+from quire_simulator.invariants.recreated import RecreatedLedgers
 from quire_simulator.knobs.applied import applied
 from quire_simulator.machine.loop import SimulationError
 from quire_simulator.plans.plans import RunPlan
@@ -125,27 +126,34 @@ async def _scenes(stage: Stage) -> None:
             disk.slowness = disk.usual_slowness
     if plan.racks:
         racks.settle(world, plan.racks)
-    nemesis = Nemesis(world, plan.bookie_config)
+    nemesis = Nemesis(world, plan.bookie_config, checker.fail)
+    world.later.update(list(world.disks)[plan.bookies - plan.later :])
     for name in world.disks:
-        await nemesis.bring_back(name)
+        if name not in world.later:
+            await nemesis.bring_back(name)
     mix = WORKLOADS[plan.workload]
     world.slow_starts.slow = mix.slow_starts
     if mix.slow_starts or mix.replacing:
         loading_answers.LoadingAnswers(world, checker)
     world.metadata_delay_s, world.skew_ms = plan.metadata_delay_s, plan.skew_ms
     world.uneven = plan.uneven
+    recreated = stage.recreated = RecreatedLedgers(world, checker)
     actors = Actors(stage)
     actors.start()
+    joining = asyncio.ensure_future(nemesis.join(plan.joins_s))
     await nemesis.run(plan.schedule)
+    await joining
     await asyncio.sleep(max(0.0, stage.begin_s + plan.span_s - world.loop.time()))
     world.trace.record("nemesis", "calm")
     await nemesis.calm()
+    recreated.remove_all()
     for task in actors.tasks:  # A client may be paused for longer than the faults lasted.
         if not task.node.dead:
             task.node.cont()
     actors.another_healer()
     # Operations that were in flight when the faults ended may still fail.
     supervising = asyncio.ensure_future(nemesis.supervise())
+    await unreadable.judge(stage, _recover)
     await _heal(stage, actors)
     if mix.replacing:
         await replacements.judge(stage, nemesis.restart)
@@ -170,7 +178,7 @@ async def _scenes(stage: Stage) -> None:
         await bit_rot.judge(stage)
     await operators.collect_copies(stage)
     checker.check_all()
-    await checker.replicated()
+    await checker.replicated(undisturbed=not plan.schedule and not plan.cancelling)
     for name in list(world.bookies):
         await world.stop(name)
 
@@ -186,8 +194,17 @@ async def _heal(stage: Stage, actors: Actors) -> None:
             await _judge_datasets(stage)
             await judge_streams(actors.streams, actors.tailers)
             await operators.finish(stage)
+            stage.moved.set()
+            while actors.holders():
+                await asyncio.sleep(RETRY_S)
     except TimeoutError:
-        left = [*actors.unfinished(), *actors.tailers(), *checker.unregistered(), *checker.down()]
+        left = [
+            *actors.unfinished(),
+            *actors.tailers(),
+            *actors.holders(),
+            *checker.unregistered(),
+            *checker.down(),
+        ]
         raise InvariantError(
             "quiet_heals",
             f"{QUIET_S:g} s after the last fault, not finished: {', '.join(left) or 'judges'}",

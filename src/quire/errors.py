@@ -13,7 +13,8 @@ therefore catch QuireError first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
 
 class QuireError(Exception):
@@ -68,6 +69,13 @@ class ArgumentTypeError(UsageError, TypeError):
     """Raised when an argument has the wrong type. Nothing was done."""
 
 
+class EntryExistsError(UsageError):
+    """Raised when a caller chooses the id of an entry that it has appended already.
+
+    Nothing was sent.
+    """
+
+
 _TYPES = {int: "a whole number (int)", str: "text (str)", bytes: "bytes"}
 
 
@@ -96,6 +104,62 @@ class ClientClosedError(QuireError):
     """
 
     code = -19
+
+
+# -- what a later version wrote ---------------------------------------------------------------
+
+
+class LaterVersionError(QuireError):
+    """Raised for something that a later version of Quire wrote, or of BookKeeper.
+
+    It is not damaged, and this version changes nothing of it. The subclasses say where it is: on a
+    bookie's disk, in the metadata store, in a stream, in a checkpoint or in offloaded history.
+    """
+
+    remedy = "Install the version that wrote it, or a later one. Nothing is damaged"
+
+
+def written_later(what: str, found: str, known: str, *, by: str = "Quire") -> str:
+    """Return the message of a `LaterVersionError`.
+
+    Args:
+        what: The name of what was read, such as a path.
+        found: What it has, such as "format 2".
+        known: What this version knows, such as "format 1".
+        by: The program that may have written it.
+    """
+    return (
+        f"{what} was written by a later version of {by}: it has {found}, but this version knows "
+        f"only {known}"
+    )
+
+
+def later_json(
+    what: str, value: Any, names: Collection[str], known: int = 1, *, key: str = "format"
+) -> str:
+    """Return the message of the error for a JSON value that a later version wrote, or "".
+
+    A value has the number of its format under a name of its own, or has no number, which means
+    format 1. A value with a higher number is from a later version, and so is one with another
+    field: this version would ignore the field, and remove it when it writes the value again.
+
+    Args:
+        what: The name of the value for the message, such as a path.
+        value: The decoded value. Anything but an object passes.
+        names: The names of the fields that this version knows, without the number of the format.
+            The names of a nested object are checked by another call.
+        known: The highest format that this version knows.
+        key: The name of the field with the number of the format.
+    """
+    if not isinstance(value, dict):
+        return ""
+    found = value.get(key, 1)
+    if isinstance(found, int) and found > known:
+        return written_later(what, f"format {found}", f"format {known}")
+    more = sorted(str(name) for name in value if name not in names and name != key)
+    if more:
+        return written_later(what, f"the field {more[0]!r}", f"the fields {', '.join(names)}")
+    return ""
 
 
 # -- metadata ---------------------------------------------------------------------------------
@@ -152,6 +216,10 @@ class UnreadableMetadataError(MetadataError):
         """The reason why the value cannot be read, without the ledger's id."""
         self.version = version
         """The store's version of the unreadable value, which a write that replaces it must name."""
+
+
+class LaterMetadataError(LaterVersionError, UnreadableMetadataError):
+    """Raised when a later version of Quire or of BookKeeper wrote a value in the metadata store."""
 
 
 class MetadataTooLargeError(MetadataError):
@@ -614,7 +682,14 @@ class TxidOrderError(StreamError, ValueError):
 
 
 class StreamGapError(StreamError):
-    """Raised when records that were to be read no longer exist: they were truncated or lost."""
+    """Raised when records that were to be read no longer exist: they were truncated or lost.
+
+    Attributes:
+        kind: The kind of the gap, "truncated" or "lost", if a reader met it (`Gap.kind`). It is
+            empty for other errors of this class.
+    """
+
+    kind = ""
 
 
 class StreamDivergedError(StreamError):
@@ -629,6 +704,14 @@ class StreamDamagedError(StreamError):
 
     Damage is never reported as the end of the stream.
     """
+
+
+class LaterStreamError(LaterVersionError, StreamError):
+    """Raised when a later version of Quire, or another library, wrote an entry of a stream."""
+
+
+class LaterCheckpointError(LaterVersionError, UsageError):
+    """Raised when a later version of Quire wrote a checkpoint of Spark."""
 
 
 # -- storage and start-up ---------------------------------------------------------------------
@@ -657,8 +740,19 @@ class DamagedError(StorageError):
     """
 
 
+class LaterStorageError(LaterVersionError, StorageError):
+    """Raised when a later version of Quire wrote a file of a bookie's data directory.
+
+    The bookie does not start, and changes nothing in that directory.
+    """
+
+
 class CookieError(QuireError):
     """Raised when a data directory and the cluster do not belong together."""
+
+
+class LaterCookieError(LaterVersionError, CookieError):
+    """Raised when a later version of Quire or of BookKeeper wrote a bookie's cookie."""
 
 
 class TlsConfigError(QuireError):
@@ -695,6 +789,12 @@ class HistoryError(QuireError):
     """
 
     outcome_known = False
+
+
+class LaterHistoryError(LaterVersionError, HistoryError):
+    """Raised when a later version of Quire wrote offloaded history or a compacted table."""
+
+    outcome_known = True
 
 
 class HistoryDamagedError(HistoryError):

@@ -161,7 +161,7 @@ async def test_they_are_where_apache_has_them(backend: Backend, store: MetadataS
 async def test_a_tree_of_another_form_is_refused(store: MetadataStore) -> None:
     marks = ReplicationMarks(store)
     await store.tree.make_path(f"{marks.root}/LAYOUT", b'type: "OTHER"\nversion: 2\n')
-    with pytest.raises(MetadataError, match="it has the type OTHER and version 2"):
+    with pytest.raises(MetadataError, match="it has type OTHER and version 2"):
         await marks.prepare()
 
 

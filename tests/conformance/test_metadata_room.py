@@ -77,7 +77,7 @@ async def test_a_ledger_that_is_full_can_be_recovered_and_closed(
     full = grown(plain, NODE_BYTES_MAX)
     assert len(encode(full)) == NODE_BYTES_MAX
     stored = await ledger_store.write_ledger(ledger_id, full, stored.version)
-    with pytest.raises(MetadataTooLargeError, match=r"OPEN is 1,000,000 bytes"):
+    with pytest.raises(MetadataTooLargeError, match=r"OPEN may have only 1,000,000 bytes"):
         await ledger_store.write_ledger(
             ledger_id, stored.value.with_ensemble_from(7, OTHERS), stored.version
         )

@@ -22,6 +22,7 @@ from quire.errors import (
     ClientClosedError,
     ClusterNotInitialisedError,
     KeyExistsError,
+    LaterMetadataError,
     LedgerExistsError,
     MetadataError,
     MetadataUnavailableError,
@@ -371,8 +372,21 @@ async def test_a_later_schema_is_refused(sqlite: Backend) -> None:
     connection = sqlite3.connect(path_of(sqlite))
     connection.execute("PRAGMA user_version=3")
     connection.close()
-    with pytest.raises(MetadataError, match="schema 3"):
+    with pytest.raises(LaterMetadataError, match="schema 3"):
         await open_store(sqlite)
+
+
+async def test_a_schema_that_becomes_later_while_the_file_is_open(sqlite: Backend) -> None:
+    """A process of a later version may migrate the file while processes of this one use it."""
+    store = await open_store(sqlite)
+    connection = sqlite3.connect(path_of(sqlite))
+    connection.execute("PRAGMA user_version=3")
+    connection.close()
+    with pytest.raises(LaterMetadataError, match="schema 3"):
+        await store.write_value(("a",), b"b", None)
+    with pytest.raises(LaterMetadataError, match="schema 3"):
+        await store.read_value(("a",))
+    await store.close()
 
 
 async def test_relative_paths_are_made_absolute(
@@ -646,10 +660,10 @@ async def test_at_the_end_of_the_interpreter_it_is_closed(tmp_path: Path) -> Non
     file, _ = await SqliteFile.open(tmp_path / "metadata.db", "one")
     file._thread.shutdown()  # as the interpreter does
     for _ in range(QUEUED_CALLS_MAX + 1):
-        with pytest.raises(ClientClosedError, match="the process is ending"):
+        with pytest.raises(ClientClosedError, match="this process is ending"):
             await file.data_version()
     for _ in range(QUEUED_CALLS_MAX + 1):
-        with pytest.raises(ClientClosedError, match="the process is ending"):
+        with pytest.raises(ClientClosedError, match="this process is ending"):
             await file.write(lambda connection: None)
 
 

@@ -24,7 +24,9 @@ def locks_of(store: MetadataStore, owner: str) -> ReplicationLocks:
 async def test_one_at_a_time_has_the_lock(backend: Backend, store: MetadataStore) -> None:
     one, other = locks_of(store, "host-1"), locks_of(await backend.store(), "host-2")
     async with one.hold(LEDGER):
-        with pytest.raises(LockHeldError, match="host-1 is repairing the replicas of ledger 12345"):
+        with pytest.raises(
+            LockHeldError, match="ledger 12345 was not repaired, because host-1 is repairing"
+        ):
             async with other.hold(LEDGER):
                 pass
         async with other.hold(LEDGER + 1):

@@ -348,7 +348,7 @@ async def test_ids_of_a_manager_without_long_ones(
         left = 10 if factory == layout.LEGACY_HIERARCHICAL else 1
         for _ in range(left - 3):
             await store.create_ledger(METADATA)
-        with pytest.raises(MetadataError, match="no ledger id is left"):
+        with pytest.raises(MetadataError, match="are used up"):
             await store.create_ledger(METADATA)
     finally:
         await store.close()

@@ -7,19 +7,22 @@ bookie with its metadata in ZooKeeper. It brings ledgers, streams, objects, a da
 machine and a checkpoint of Spark into every state that a later version must be able to open. Then
 it stops everything and writes four files into the new directory NAME:
 
-- `cluster.tar.xz`: the data directories, the SQLite file, and the checkpoint;
+- `cluster.tar.xz`: the data directories, the SQLite file, and the checkpoint. One bookie was killed
+  while it wrote a group, and another one has a record of damage, which nobody has repaired;
 - `cluster.json`: what a later version must find in them;
 - `zookeeper.tar.xz`: the data directory of the other cluster's bookie;
 - `zookeeper.json`: all persistent nodes of ZooKeeper, and what must be found.
 
 The program uses the command line and the public Python API only, so that any version can run it.
-It needs Java and PySpark. `tests/support/processes/golden.py` starts clusters on copies of it.
+With a further argument, `cluster` or `zookeeper`, it makes only that part. It needs Java and
+PySpark. `tests/support/processes/golden.py` starts clusters on copies of the data.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -42,7 +45,7 @@ from quire.streams import EARLIEST, AtSequence, Namespace
 
 Json = dict[str, Any]
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 """Bounds every wait for a condition."""
 SEGMENT_BYTES = 256 * 1024
 SMALL = ("--set", f"segment_bytes={SEGMENT_BYTES}", "--set", "min_free_bytes=0")
@@ -55,6 +58,11 @@ NO_COMPACTION = ("--set", "compact_minor_ratio=0", "--set", "compact_major_ratio
 NO_GC = ("--set", "gc_enabled=false")
 FILL_ROUNDS = 40
 """The number of rounds that append to the ledgers which fill several segments."""
+SCRUBS = ("--set", "scrub_interval_s=0.5", "--set", "damage_report_interval_s=0.5")
+"""Settings of a bookie that finds damage at once, and reports it."""
+TORN_LEDGER, TORN_BYTES = 2**40, 20_000
+"""A ledger that only the torn end of a log has, and the size of its entry."""
+SECTOR_BYTES = 512
 NAMESPACE = "/golden"
 INNER = "/golden/inner"
 SETTINGS = {"entry_bytes": 2000, "roll_bytes": 100_000}
@@ -292,6 +300,7 @@ async def write_streams(client: quire.Client) -> None:
             await writer.append(b"deleted")
         await streams.delete_stream("gone")
         await streams.create_stream("copies")
+        await streams.create_stream("once")
         async with await DurableDict.open(streams, "settings") as settings:
             await settings.set("colour", "blue")
             await settings.set("size", [1, 2])
@@ -393,6 +402,10 @@ def run_spark(uri: str, directory: Path) -> None:
             rows.write.format("quire").mode("append").options(
                 metadata=uri, dataset="rows", txnId=f"job-{number}"
             ).save()
+        once = spark.createDataFrame([(b"published once",)], "value binary")
+        once.write.format("quire").mode("append").options(
+            metadata=uri, namespace=NAMESPACE, stream="once", txnId="job-once"
+        ).save()
         query = (
             spark.readStream.format("quire")
             .options(metadata=uri, namespace=NAMESPACE, stream="events", subscription="query",
@@ -461,6 +474,7 @@ async def fill_sqlite(cluster: Cluster) -> Json:
     objects = put_objects(cluster)
     cluster.quire("autorecovery", "delay", "60")
     cluster.quire("cluster", "locations", "set", "golden-1", "/rack-1")
+    cluster.quire("cluster", "pause", "rebalance")
     await asyncio.to_thread(run_spark, uri, cluster.directory)
     await asyncio.to_thread(run_jobs, cluster)
     async with quire.connect(uri) as client:
@@ -477,7 +491,7 @@ async def fill_sqlite(cluster: Cluster) -> Json:
         while await reader.refresh() < 3:
             await asyncio.sleep(0.01)
     async with quire.connect(uri) as client:
-        names = ["orders", "given", "eu/berlin", "copies", *SPARK]
+        names = ["orders", "given", "eu/berlin", "copies", "once", *SPARK]
         streams = {
             NAMESPACE: await read_streams(client, NAMESPACE, names),
             INNER: await read_streams(client, INNER, ["packed"]),
@@ -488,12 +502,17 @@ async def fill_sqlite(cluster: Cluster) -> Json:
     wait_for(lambda: is_dropped(cluster, deleted.ledger_id), "bookie-3 drops the deleted ledger")
     cluster.end("bookie-1")
     cluster.end("bookie-2")
+    damaged = next(one["id"] for one in ledgers.found if one["what"] == "closed, crc32c")
+    damage(cluster, "bookie-2", damaged)
     recover_halfway(cluster, next(one["id"] for one in ledgers.found if "recovery" in one["what"]))
-    cluster.end("bookie-3", signal.SIGKILL)
+    torn = tear(cluster, "bookie-3")
     return {
         "version": quire.__version__,
         "bookies": cluster.bookies(),
         "killed": "bookie-3",
+        "torn": torn,
+        "damaged": {"bookie": "bookie-2", "ledger": damaged},
+        "paused": ["rebalance"],
         "ledgers": ledgers.found,
         "ids": sorted(ids),
         "deleted": {"dropped": dropped, "stored": deleted.ledger_id},
@@ -522,6 +541,53 @@ def is_dropped(cluster: Cluster, ledger_id: int) -> bool:
     return not any(
         disk_ledger(cluster, name, ledger_id) for name in cluster.directories["bookie-3"]
     )
+
+
+def damage(cluster: Cluster, name: str, ledger_id: int) -> None:
+    """Flip a bit of a closed ledger on the disk of a stopped bookie, which then finds it and notes
+    it in a record. Nobody repairs it."""
+    command = ("bookie", "disk", "ledger", str(cluster.directory / name), str(ledger_id))
+    (part,) = json.loads(cluster.quire(*command, "--runs", "--json"))["segments"]
+    segment = cluster.directory / name / "log" / f"{part['segment']:016x}.seg"
+    with segment.open("r+b") as file:
+        file.seek(part["runs"][0]["offset"] + part["runs"][0]["bytes"] // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+    cluster.start(name, *SMALL, *NO_COMPACTION, *NO_GC, *SCRUBS)
+    marks = ("autorecovery", "list", "--json")
+    wait_for(segment.with_suffix(".damaged").exists, "the bookie notes the damage")
+    wait_for(lambda: cluster.quire(*marks), "the bookie marks the ledger")
+    cluster.end(name)
+
+
+def tear(cluster: Cluster, name: str) -> str:
+    """Kill a bookie while it writes a group, as far as its disk shows. Return the directory.
+
+    The group has one entry, of a ledger that does not exist. Its last sector was never written.
+    """
+    directories = [cluster.directory / one for one in cluster.directories[name]]
+    shown = cluster.quire("cluster", "bookies", "--json").splitlines()
+    (port,) = [one["port"] for one in map(json.loads, shown) if one["id"] == cluster.ids[name]]
+    frame = b"\x02\x01\0\0" + hashlib.sha1(b"ledger").digest() + TORN_LEDGER.to_bytes(8, "big")
+    frame += bytes(8) + (2**64 - 1).to_bytes(8, "big") + bytes(7) + b"\1" + b"\xee" * TORN_BYTES
+    with socket.create_connection(("127.0.0.1", int(port)), LIMIT_S) as connection:
+        connection.sendall(len(frame).to_bytes(4, "big") + frame)
+        answer = b""
+        while len(answer) < 12:
+            answer += connection.recv(4096)
+    if int.from_bytes(answer[8:12], "big"):
+        raise RuntimeError(f"the bookie refused the entry: {answer.hex()}")
+    cluster.end(name, signal.SIGKILL)
+    for directory in directories:
+        for segment in (directory / "log").glob("*.seg"):
+            end = segment.read_bytes().rfind(b"\xee" * SECTOR_BYTES) + SECTOR_BYTES
+            if end > TORN_BYTES:
+                with segment.open("r+b") as file:
+                    file.seek(end - end % SECTOR_BYTES - SECTOR_BYTES)
+                    file.write(bytes(end - file.tell()))
+                return directory.name
+    raise RuntimeError("the entry is in no segment")
 
 
 def recover_halfway(cluster: Cluster, ledger_id: int) -> None:
@@ -706,19 +772,23 @@ async def make(
     pack(directory, target / f"{name}.tar.xz")
 
 
-def main(target: Path) -> None:
+def main(target: Path, wanted: list[str]) -> None:
     os.environ["QUIRE_CONFIG"] = ""
-    target.mkdir(parents=True)
+    target.mkdir(parents=True, exist_ok=bool(wanted))
     scratch = Path(tempfile.mkdtemp(prefix="quire-golden-"))
     try:
-        asyncio.run(make("cluster", target, scratch, make_sqlite))
         server = scratch / "server"
-        asyncio.run(make("zookeeper", target, scratch, lambda at: make_zookeeper(at, server)))
+        makers: dict[str, Callable[[Path], Awaitable[Json]]] = {
+            "cluster": make_sqlite,
+            "zookeeper": lambda at: make_zookeeper(at, server),
+        }
+        for name in wanted or makers:
+            asyncio.run(make(name, target, scratch, makers[name]))
     finally:
         shutil.rmtree(scratch)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

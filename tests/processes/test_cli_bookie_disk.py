@@ -49,8 +49,8 @@ def test_a_bookie_s_life_by_commands(tmp_path: Path) -> None:
             assert "Traceback" not in shown.err
             assert shown.status == 0 or "does not exist" in shown.err, shown
             writer.end().ok()
-        quire("bookie", "format", "--dir", place, "--yes").fails(1, "a bookie is running on")
-        quire("bookie", "disk", "rebuild-index", place).fails(1, "a bookie is running on")
+        quire("bookie", "format", "--dir", place, "--yes").fails(1, "in use by a running bookie")
+        quire("bookie", "disk", "rebuild-index", place).fails(1, "in use by a running bookie")
         quire("bookie", "cookie", "delete", bookie_id, "--force").fails(2, "registered at")
         bookie.process.kill()
         bookie.process.wait()

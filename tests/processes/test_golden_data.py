@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import quire
+from quire.cli.main import cli
 from quire.errors import (
     LedgerClosedError,
     NoSuchLedgerError,
@@ -26,6 +30,7 @@ from quire.streams import AtSequence, Namespace
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.statemachine.durable_dict import open_dict
 from tests.support.processes import golden
+from tests.support.processes.cli import COMMAND, Quire
 from tests.support.processes.golden import SETS, GoldenCluster, entries, payload
 from tests.support.waiting import wait_for
 
@@ -71,7 +76,8 @@ def test_golden_data_is_there() -> None:
 def test_every_kind_of_file_is_there_and_checks(golden_set: Path, tmp_path: Path) -> None:
     cluster = GoldenCluster(golden_set, tmp_path)
     cluster.move()
-    kinds = set()
+    kinds: set[str] = set()
+    records: set[str] = set()
     deleted = str(cluster.expected["deleted"]["stored"])
     for name in cluster.bookies:
         looks = [
@@ -83,18 +89,94 @@ def test_every_kind_of_file_is_there_and_checks(golden_set: Path, tmp_path: Path
         else:
             assert 0 in looks, f"{name} has nothing left to collect"
         for directory in cluster.directories(name):
-            found = json.loads(cluster.quire("bookie", "disk", "check", directory, "--json")
-                               .splitlines()[-1])  # fmt: skip
-            assert found["ok"]
+            done = cluster.run("bookie", "disk", "check", directory, "--json")
+            found = json.loads(done.out.splitlines()[-1])
+            assert found["ok"] == (name != damaged_bookie(cluster))
             assert found["ledgers"]
             clean = Path(directory, "log", "CLEAN").exists()
             assert clean == (name != cluster.expected["killed"])
             assert Path(directory, "log", "INDEX").exists()
             listed = cluster.quire("bookie", "disk", "files", directory).decode()
-            kinds |= {
-                word for word in ("sealed", "open", "prepared", "compacted") if word in listed
-            }
-    assert kinds == {"sealed", "open", "prepared", "compacted"}
+            kinds |= {word for word in KINDS if word in listed}
+            numbers = [line.split()[2] for line in listed.splitlines() if ".seg " in line]
+            for number in numbers:
+                records |= records_of(directory, number)
+    assert kinds == KINDS - (set() if damaged_bookie(cluster) else {"record of damage"})
+    assert records >= {
+        "master_key", "fence", "explicit_lac", "deleted", "dropped", "merged",
+    }  # fmt: skip
+
+
+KINDS = {"sealed", "open", "prepared", "compacted", "record of damage"}
+
+
+def damaged_bookie(cluster: GoldenCluster) -> str:
+    """Return the bookie with a record of damage, or '' in data of 0.1.0."""
+    return str(cluster.expected.get("damaged", {}).get("bookie", ""))
+
+
+def records_of(directory: str, number: str) -> set[str]:
+    """Return the kinds of the state records in a segment."""
+    command = ["bookie", "disk", "segment", directory, number, "--json"]
+    return set(re.findall(r'"record": "([a-z_]+)"', CliRunner().invoke(cli, command).stdout))
+
+
+def test_a_torn_end(golden_set: Path, tmp_path: Path) -> None:
+    """A group that was never acknowledged is cut off, and the log goes on after it."""
+    cluster = GoldenCluster(golden_set, tmp_path)
+    if "torn" not in cluster.expected:
+        pytest.skip("this data has no torn end")
+    cluster.move()
+    directory = str(tmp_path / cluster.expected["torn"])
+    (mark,) = cluster.lines("bookie", "disk", "last-mark", directory)
+    assert mark["torn_group"] == mark["group"] + 1
+    assert mark["problems"] == []
+    with cluster:
+        cluster.stop(cluster.expected["killed"])
+    (after,) = cluster.lines("bookie", "disk", "last-mark", directory)
+    assert (after["clean"], after["torn_group"], after["problems"]) == (True, None, [])
+    assert after["group"] >= mark["torn_group"]
+
+
+async def test_a_damaged_segment_is_repaired(golden_set: Path, tmp_path: Path) -> None:
+    """The record of an earlier version says what is damaged; the other bookies have it."""
+    cluster = GoldenCluster(golden_set, tmp_path, arguments=("--set", "scrub_interval_s=1"))
+    if "damaged" not in cluster.expected:
+        pytest.skip("this data has no record of damage")
+    name, ledger_id = (cluster.expected["damaged"][one] for one in ("bookie", "ledger"))
+    (directory,) = cluster.directories(name)
+    assert damage_records(directory)
+    with cluster:
+        (ledger,) = [one for one in cluster.expected["ledgers"] if one["id"] == ledger_id]
+        assert (await read(cluster, ledger))[0] == entries(ledger)
+        marked = cluster.lines("autorecovery", "list")
+        assert ledger_id in [one["ledger"] for one in marked]
+        assert all(one["replicas"] == [cluster.bookies[name]["id"]] for one in marked)
+        with autorecovery(cluster):
+            wait_for(lambda: not cluster.lines("autorecovery", "list"), "the ledger is repaired")
+            wait_for(lambda: not damage_records(directory), "the segment is rewritten")
+        assert (await read(cluster, ledger))[0] == entries(ledger)
+        cluster.stop(name)
+        cluster.quire("bookie", "disk", "check", directory)
+
+
+def damage_records(directory: str) -> list[Path]:
+    return [*Path(directory, "log").glob("*.damaged")]
+
+
+@contextmanager
+def autorecovery(cluster: GoldenCluster) -> Iterator[None]:
+    server = subprocess.Popen(
+        [*COMMAND, "autorecovery", "start"],
+        env=Quire(cluster.uri).environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        server.terminate()
+        server.wait(golden.LIMIT_S)
 
 
 def test_a_directory_that_went_back_in_time(golden_set: Path, tmp_path: Path) -> None:
@@ -128,7 +210,8 @@ async def test_bookies_stop_and_start_again(golden_set: Path, tmp_path: Path) ->
         for name in cluster.bookies:
             cluster.stop(name)
             for directory in cluster.directories(name):
-                cluster.quire("bookie", "disk", "check", directory)
+                done = cluster.run("bookie", "disk", "check", directory)
+                assert bool(done.status) == (name == damaged_bookie(cluster)), done.out
         for name in cluster.bookies:
             cluster.start(name)
         async with quire.connect(cluster.uri) as client:
@@ -194,6 +277,8 @@ def test_what_the_metadata_says(cluster: GoldenCluster) -> None:
             assert shown["custom"] == ledger.get("custom", {})
     assert listed[cluster.ledger("closed, metadata of format 2")["id"]]["format_version"] == 2
     assert cluster.lines("autorecovery", "delay") == [{"delay_s": cluster.expected["delay_s"]}]
+    paused = [one["kind"] for one in cluster.lines("cluster", "pause")]
+    assert paused == cluster.expected.get("paused", [])
     located = {one["id"]: one["location"] for one in cluster.lines("cluster", "locations", "list")}
     assert {name: at for name, at in located.items() if at} == cluster.expected["locations"]
 

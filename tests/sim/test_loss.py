@@ -132,7 +132,12 @@ def what_lacks_is_not_looked_for(patch: pytest.MonkeyPatch) -> None:
 
 
 def lost_fences_are_not_restored(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, damage, "is_complete", ("not metadata.closed or", "True or"))
+    edit(
+        patch,
+        damage,
+        "is_complete",
+        ("not metadata.closed or await _fence", "True or await _fence"),
+    )
 
 
 def the_loss_never_ends(patch: pytest.MonkeyPatch) -> None:

@@ -513,13 +513,24 @@ def shell_lists_go_on(tmp_path: Path) -> None:
 
 
 def shell_restores_metadata_that_cannot_be_read(tmp_path: Path) -> None:
-    file, saved = File(tmp_path), tmp_path / "saved"
+    file, saved = File(tmp_path, b"nonsense"), tmp_path / "saved"
     dump = file.run("shell", "ledgermetadata", "-l", str(file.ids[0]), "-dumptofile", str(saved))
     assert dump.exit_code == 0
     bad = ("shell", "ledgermetadata", "-l", str(file.bad))
     assert file.run(*bad, "-restorefromfile", str(saved)).exit_code == 1, "without -update"
     assert file.run(*bad, "-restorefromfile", str(saved), "-update").exit_code == 0
     assert file.run("ledger", "list", "--json").exit_code == 0
+
+
+def shell_keeps_metadata_of_a_later_version(tmp_path: Path) -> None:
+    file, saved = File(tmp_path), tmp_path / "saved"
+    file.run("shell", "ledgermetadata", "-l", str(file.ids[0]), "-dumptofile", str(saved))
+    words = ("-l", str(file.bad), "-restorefromfile", str(saved), "-update")
+    result = file.run("shell", "ledgermetadata", *words)
+    assert result.exit_code == 1
+    assert WHY in result.stderr
+    assert "restore" not in result.stderr
+    assert file.run("ledger", "list", "--json").exit_code == 1
 
 
 def cookies_are_kept(tmp_path: Path) -> None:
@@ -634,6 +645,7 @@ PASSES: dict[str, tuple[Play, ...]] = {
     "cli/shell/ledgers.py list_ledgers": (
         shell_lists_go_on,
         shell_restores_metadata_that_cannot_be_read,
+        shell_keeps_metadata_of_a_later_version,
     ),
     "cli/shell/rename.py _rename": (shell_lists_go_on,),
     "cli/shell/replicas.py _query": (shell_lists_go_on,),

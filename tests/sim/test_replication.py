@@ -201,6 +201,30 @@ def test_a_dead_writer_of_an_open_ledger_is_fenced_after_the_grace() -> None:
     simulated(scenario)
 
 
+def test_after_a_recovery_that_failed_the_next_attempt_recovers_at_once() -> None:
+    """The state after the failure once lacked the ledger's creation, so it never was the same."""
+
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client, other = world.client("client"), world.client("other")
+        writer = await write(client, 50, close=False)
+        ledger_id = writer.ledger_id
+        first, second, _ = (await other.ledger_metadata(ledger_id)).segments[0].ensemble
+        locks = locks_of(world, other)
+        for lost in (first, second):
+            world.crash(name_of(lost))
+        await client.close()
+        left = await take_out(other, locks, ledger_id, [first])
+        assert left.work is LedgerOutcome.OPEN
+        for _ in range(2):
+            left = await take_out(other, locks, ledger_id, [first], before=left.seen)
+            assert left.work is LedgerOutcome.FAILED, "the writer is fenced: it needs no time"
+            assert left.seen is not None
+        await other.close()
+
+    simulated(scenario)
+
+
 def test_a_ledger_that_somebody_else_works_on_is_left() -> None:
     async def scenario(world: World) -> None:
         await start(world, 4)

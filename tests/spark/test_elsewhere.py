@@ -153,4 +153,4 @@ def test_spark_submit(cluster: LocalCluster, client: blocking.Client, tmp_path: 
     )  # fmt: skip
     assert other.returncode == 2
     # spark-submit makes one of the two outputs of its program.
-    assert "its master cannot be changed" in other.stdout
+    assert "the master of Spark cannot be set" in other.stdout

@@ -98,6 +98,30 @@ def test_a_checkpoint_that_is_lost(spark: SparkSession, fresh: GoldenCluster) ->
     assert values(spark, fresh, "copies") == EVENTS[:60]
 
 
+def test_a_checkpoint_of_a_later_version(spark: SparkSession, fresh: GoldenCluster) -> None:
+    """The query ends with one clear error. Nothing is read, and the checkpoint stays."""
+    offsets = fresh.directory / "checkpoint" / "offsets"
+    changed = (offsets / "2").read_bytes().replace(b'"v": 1', b'"v": 2')
+    (offsets / "2").write_bytes(changed)
+    (offsets / ".2.crc").unlink()
+    before = {path.name: path.read_bytes() for path in offsets.iterdir()}
+    with pytest.raises(Exception, match=r"written by a later version of Quire: it has format 2"):
+        go_on(spark, fresh)
+    assert {path.name: path.read_bytes() for path in offsets.iterdir()} == before
+    assert values(spark, fresh, "copies") == EVENTS[:60]
+
+
+def test_a_job_that_has_published_once(spark: SparkSession, running: GoldenCluster) -> None:
+    if "once" not in running.expected["streams"][NAMESPACE]:
+        pytest.skip("no job has published to a stream in this data")
+    for txn, count in (("job-once", 1), ("another", 2)):
+        rows = spark.createDataFrame([(b"published again",)], "value binary")
+        rows.write.format("quire").mode("append").options(
+            metadata=running.uri, namespace=NAMESPACE, stream="once", txnId=txn
+        ).save()
+        assert len(values(spark, running, "once")) == count
+
+
 def test_a_stream_that_was_created_again(spark: SparkSession, fresh: GoldenCluster) -> None:
     """The checkpoint knows which stream it belongs to, though the present one has as many
     records before the same position."""

@@ -279,7 +279,7 @@ def test_the_command(
     assert table(spark, tmp_path / "t") == {"a": 3, "b": 2}
     for wrong, code, told in (
         (["--key-prefix", ":"], 2, "only one of"),
-        (["--to-stream", "x"], 2, "give either --to"),
+        (["--to-stream", "x"], 2, "give exactly one target: --to"),
         (["--tombstone", "gone"], 2, "was compacted with key"),
     ):
         status, out, err = pipeline(*given, *wrong)

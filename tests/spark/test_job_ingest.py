@@ -102,7 +102,7 @@ def test_the_command_reads_tables(
 WRONG = {
     "no stream": (["a.csv"], 2, "no option selects the stream to write"),
     "no file": (["no.csv", "--stream", "s"], 1, "PATH_NOT_FOUND"),
-    "no source": (["--stream", "s"], 2, "give either PATH"),
+    "no source": (["--stream", "s"], 2, "give exactly one source: PATH"),
     "no such stream": (["a.csv", "--stream", "filles"], 1, "stream filles does not exist"),
     "no such column": (["a.csv", "--stream", "s", "--value-column", "nam"], 2, "mean 'name'"),
     "no format": (["a.dat", "--stream", "s"], 2, "cannot be determined from their names"),
@@ -110,7 +110,7 @@ WRONG = {
     "two masters": (
         ["a.csv", "--stream", "s", "--master", "local[1]"],
         2,
-        "its master cannot be changed",
+        "the master of Spark cannot be set",
     ),
 }
 
@@ -259,7 +259,7 @@ def test_what_is_available_is_appended_once(
     again = [str(tmp_path / "other") if one == str(checkpoint) else one for one in given]
     status, out, err = pipeline(*again)
     assert (status, out) == (2, "")
-    assert "writer 'incoming' of stream incoming has published up to batch" in err
+    assert "cannot publish to stream incoming: writer 'incoming' belongs to query" in err
     assert len(err.splitlines()) == 1
     assert len(records(cluster, "incoming")) == 80
 

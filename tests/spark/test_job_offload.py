@@ -352,7 +352,7 @@ def test_a_file_that_is_not_what_was_written_does_not_count(
         "directory": str(target), "stream": name, "label": claim.label, "txid_is_time": True,
         "compression": "none", "parts": [[segment.to_bytes().decode(), 0, segment.last_entry_id]],
     }  # fmt: skip
-    with pytest.raises(HistoryDamagedError, match="is not what was read"):
+    with pytest.raises(HistoryDamagedError, match="is not as it was written"):
         write_piece(ClusterOptions(cluster.uri), piece)
     monkeypatch.undo()
     answer = write_piece(ClusterOptions(cluster.uri), piece)
@@ -628,7 +628,9 @@ def test_another_stream_of_that_name(streams: Namespace, name: str, run: Run) ->
     run()
     streams.delete_stream(name)
     append(streams, name, numbered(500, 900), segments=3)
-    with pytest.raises(UsageError, match=r"was deleted\. Another stream has its name now"):
+    with pytest.raises(
+        UsageError, match=r"was deleted or renamed; another stream has its name now"
+    ):
         run(truncate=True)
     assert len(facts(streams, name)) == 400
 
@@ -665,7 +667,9 @@ def test_other_records_than_the_metadata_says(
         return [dataclasses.replace(segment, record_count=rows) for segment in await found(self)]
 
     monkeypatch.setattr(StreamMetadata, "segments", lying)
-    with pytest.raises(StreamDamagedError, match=f"has 100 records, but its metadata says {rows}"):
+    with pytest.raises(
+        StreamDamagedError, match=f"100 records were read from it, but its metadata says {rows}"
+    ):
         run(truncate=True)
     monkeypatch.undo()
     assert manifest_of(target, name).files == ()
@@ -677,7 +681,7 @@ def test_other_records_than_the_metadata_says(
     [
         ({"format": "orc"}, "format must be one of parquet, delta, iceberg, not 'orc'"),
         ({"compression": "rar"}, "not 'rar'"),
-        ({"format": "iceberg"}, "needs a table"),
+        ({"format": "iceberg"}, "needs the name of a table"),
         ({"older_than_s": -1.0}, "negative"),
         ({"file_bytes": 0}, "at least 1"),
     ],

@@ -62,7 +62,9 @@ def test_tables(
     everything = facts(streams, name)
     with monkeypatch.context() as without:
         without.setitem(sys.modules, LIBRARIES[kind], None)
-        with pytest.raises(UsageError, match=rf"needs the package {LIBRARIES[kind]}.*pip install"):
+        with pytest.raises(
+            UsageError, match=rf"needs the Python package {LIBRARIES[kind]}.*pip install"
+        ):
             run()
     assert facts(streams, name) == everything, "nothing is truncated"
     assert run() == 200

@@ -383,7 +383,7 @@ def test_the_command(spark: SparkSession, here: Side, there: Side, path: str) ->
         failed = invoke(spark, here, path, *to, "--set", "write_quorum=2")
         assert failed.return_value == 1
         assert failed.stdout.startswith("1 stream: 2 segments completed")
-        assert failed.stderr.startswith("error: stream s of the target has segment")
+        assert failed.stderr.startswith("error: stream s of the target namespace has segment")
         assert len(failed.stderr.splitlines()) == 1
 
 
@@ -443,7 +443,7 @@ def test_a_dry_run_as_a_command(spark: SparkSession, here: Side, there: Side, pa
             write(strange, "s", 0, 10)
         refused = invoke(spark, here, path, *to)
         assert refused.return_value == 1
-        assert refused.stderr.startswith("error: stream s of the target already exists")
+        assert refused.stderr.startswith("error: stream s of the target namespace already exists")
 
 
 def test_a_target_without_bookies(

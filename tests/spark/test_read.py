@@ -262,7 +262,7 @@ def test_a_wrong_password_is_not_shown(client: blocking.Client, read: Read) -> N
     ledger_id = new_ledger(client, password=b"right-one")
     with pytest.raises(PySparkException) as caught:
         read(ledger=ledger_id, password="wrong-one").load().collect()
-    assert f"wrong password for ledger {ledger_id}" in message_of(caught.value)
+    assert f"the password for ledger {ledger_id} is wrong" in message_of(caught.value)
     assert "wrong-one" not in str(caught.value)
 
 

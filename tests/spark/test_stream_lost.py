@@ -146,7 +146,9 @@ def test_before_the_next_writer_comes(
     write(streams, name, numbered(0, 10), leave_open=True)
     lose(client, streams, name, 1)
     reader = stream_reader(cluster.uri, stream=name, columns="value")
-    message = f"stream {name}: the ledger of the segment in progress is gone"
+    message = (
+        f"stream {name} cannot be read further, because the ledger of its last segment is gone"
+    )
     try:
         with pytest.raises(StreamGapError, match=message) as caught:
             drain(reader, reader.initialOffset(), 10)

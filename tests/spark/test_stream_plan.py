@@ -91,7 +91,7 @@ def test_places(text: str, place: object) -> None:
     [
         ({"stream": "a", "streams": "b"}, "exclude each other"),
         ({"stream": "a", "streamPattern": "b"}, "exclude each other"),
-        ({"streams": "a,a"}, "a stream is given twice"),
+        ({"streams": "a,a"}, "a stream is named twice"),
         ({"streams": "a,,b"}, "it is empty"),
         (
             {"stream": "a", "start": "monday"},
@@ -101,15 +101,18 @@ def test_places(text: str, place: object) -> None:
         ({"stream": "a", "start": '{"a": 7}'}, "the place in stream 'a' is not a text"),
         ({"stream": "a", "start": "{x"}, "is not a JSON object"),
         ({"stream": "a", "maxTriggerDelay": "5x"}, "'5x' is not a duration: use seconds"),
-        ({"stream": "a", "maxRecordsPerTrigger": 0}, "0 is less than 1"),
+        ({"stream": "a", "maxRecordsPerTrigger": 0}, "0 is too small: use 1 or more"),
         (
             {"stream": "a", "columns": "value,offset"},
-            "there is no column 'offset'. The columns are stream, se",
+            "'offset' is not a column. The columns are stream, se",
         ),
         ({"stream": "a", "startingOffsets": "x"}, "unknown option 'startingoffsets'"),
         ({"stream": "a", "maxRecordPerTrigger": 5}, "Did you mean 'maxRecordsPerTrigger'?"),
         ({"stream": "a", "dataset": "b"}, "'dataset' cannot be used for reading streams"),
-        ({"stream": "a", "namespace": "x//y"}, "option 'namespace': 'x//y' cannot be a namespace"),
+        (
+            {"stream": "a", "namespace": "x//y"},
+            "option 'namespace': 'x//y' cannot be the path of a namespace",
+        ),
         ({"stream": "a//b"}, "option 'stream': 'a//b' cannot be the name of a stream"),
         ({"streams": "a,<b>"}, "option 'streams': '<b>' cannot be the name of a stream"),
         ({"stream": "a", "subscription": "x/y"}, "option 'subscription': 'x/y' cannot be the name"),
@@ -131,7 +134,8 @@ def test_what_is_read() -> None:
     assert reading_kind({"ledger": "1"}) == reading_kind({}) == "ledgers"
     assert TableOptions.parse({"metadata": URI, "table": "Lag"}).table == "lag"
     with pytest.raises(
-        UsageError, match=r"there is no table 'lags'\. The tables are ledgers, fragments"
+        UsageError,
+        match=r"option 'table': 'lags' is not a table\. The tables are ledgers, fragments",
     ):
         TableOptions.parse({"metadata": URI, "table": "lags"})
     with pytest.raises(UsageError, match="'stream' cannot be used for reading tables"):
@@ -145,9 +149,9 @@ def test_a_schema_that_does_not_fit() -> None:
     for field, message in (
         (
             StructField("offset", LongType()),
-            "there is no column 'offset'. The columns are stream, segment",
+            "names column 'offset', which does not exist. The columns are stream, segment",
         ),
-        (StructField("txid", StringType()), "'txid' is bigint, but the schema says string"),
+        (StructField("txid", StringType()), "'txid' has type bigint, but the schema says string"),
         (StructField("time", TimestampType(), False), "'time' may be null"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -193,12 +197,18 @@ def test_offsets_as_version_1_writes_them() -> None:
 @pytest.mark.parametrize(
     ("stored", "message"),
     [
-        ({"topic": {"0": 7}}, "the checkpoint holds offsets of another source"),
-        ([], "the checkpoint holds offsets of another source"),
+        ({"topic": {"0": 7}}, "checkpoint was written by another source"),
+        ([], "checkpoint was written by another source"),
         ({"v": 2}, "offsets of version 2, but this version of Quire reads only version 1"),
-        ({"v": 1, "cluster": "c"}, "damaged offsets"),
-        ({"v": 1, "cluster": "c", "namespace": "/n", "streams": {"a": "5"}}, "damaged offsets"),
-        ({"v": 1, "cluster": "c", "namespace": "/n", "streams": ["a"]}, "damaged offsets"),
+        ({"v": 1, "cluster": "c"}, "offsets in the query.s checkpoint cannot be decoded"),
+        (
+            {"v": 1, "cluster": "c", "namespace": "/n", "streams": {"a": "5"}},
+            "offsets in the query.s checkpoint cannot be decoded",
+        ),
+        (
+            {"v": 1, "cluster": "c", "namespace": "/n", "streams": ["a"]},
+            "offsets in the query.s checkpoint cannot be decoded",
+        ),
     ],
 )
 def test_offsets_of_others(stored: Any, message: str) -> None:
@@ -209,10 +219,12 @@ def test_offsets_of_others(stored: Any, message: str) -> None:
 def test_offsets_of_another_place() -> None:
     OFFSETS.check("cluster-1", "/streams")
     with pytest.raises(
-        UsageError, match="streams of namespace /streams, but the query reads /other"
+        UsageError, match="streams of namespace /streams, but the query reads namespace /other"
     ):
         OFFSETS.check("cluster-1", "/other")
-    with pytest.raises(UsageError, match="cluster cluster-1, but the query reads cluster-2"):
+    with pytest.raises(
+        UsageError, match="cluster cluster-1, but the query reads cluster cluster-2"
+    ):
         OFFSETS.check("cluster-2", "/streams")
 
 

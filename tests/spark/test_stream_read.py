@@ -374,7 +374,7 @@ def test_one_clear_error_from_spark(streams: Namespace, read: Read) -> None:
         assert message in message_of(caught.value)
     with pytest.raises(PySparkException) as caught:
         read(namespace=NAMESPACE, stream="x").schema("value string").load().collect()
-    assert "column 'value' is binary, but the schema says string" in message_of(caught.value)
+    assert "column 'value' has type binary, but the schema says string" in message_of(caught.value)
 
 
 # -- bookies that die -------------------------------------------------------------------------

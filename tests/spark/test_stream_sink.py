@@ -131,7 +131,7 @@ def test_another_query_of_the_same_writer_must_say_so(
     numbers: Callable[..., DataFrame],
 ) -> None:  # fmt: skip
     run(numbers(200), writerId="w")
-    with pytest.raises(PySparkException, match=r"has published up to batch 1 of query .* takeover"):
+    with pytest.raises(PySparkException, match=r"which has published up to batch 1.* takeover"):
         run(numbers(200), "another", writerId="w")
     assert read(streams, stream) == list(range(200))
     only_its_ledgers(client, streams, stream)
@@ -148,14 +148,14 @@ def test_what_names_the_writer(
     streams: Namespace, stream: str, run: Run, numbers: Callable[..., DataFrame], tmp_path: Path
 ) -> None:
     run(numbers(100), "a", name="orders")
-    with pytest.raises(PySparkException, match="writer 'query:orders' of stream"):
+    with pytest.raises(PySparkException, match="writer 'query:orders' belongs to query"):
         run(numbers(100), "b", name="orders")
     run(numbers(100), "c")
     shutil.copytree(tmp_path / "c", tmp_path / "moved")
-    with pytest.raises(PySparkException, match="Keep the former name of the writer"):
+    with pytest.raises(PySparkException, match="Use the former writer id"):
         run(numbers(200), "moved")
     shutil.rmtree(tmp_path / "c")
-    with pytest.raises(PySparkException, match="has published up to batch 0 of query"):
+    with pytest.raises(PySparkException, match="which has published up to batch 0"):
         run(numbers(100), "c")
     assert read(streams, stream) == [*range(100), *range(100)]
 
@@ -191,7 +191,7 @@ def test_one_clear_message(
     [
         ({"valueColumn": "zzz"}, "no column 'zzz' to write"),
         ({"mode": "complete"}, "a stream cannot be overwritten"),
-        ({"token": "t"}, "fencing token 't' is not in force"),  # found by the tasks
+        ({"token": "t"}, "does not have the fencing token 't'"),  # found by the tasks
     ],
 )
 def test_spark_shows_the_message(

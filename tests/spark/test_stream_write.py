@@ -115,11 +115,13 @@ def test_given_txids(spark: SparkSession, streams: Namespace, stream: str, save:
     later = spark.range(3_000, 3_010, 1, 2).selectExpr("string(id) AS value", "id AS number")
     save(later, txidColumn="number")
     assert [r.txid for r in streams.open_reader(stream)][-10:] == list(range(3_000, 3_010))
-    with pytest.raises(PySparkException, match="txid 0 after txid 3009"):
+    with pytest.raises(PySparkException, match="txid 0 is less than txid 3009"):
         save(frame)
-    with pytest.raises(PySparkException, match="the txids of a batch decrease"):
+    with pytest.raises(
+        PySparkException, match="the txids of the batch for a stream are not in order"
+    ):
         save(spark.range(9_000, 8_000, -1, 1).selectExpr("string(id) AS value", "id AS txid"))
-    with pytest.raises(PySparkException, match="but no column has them"):
+    with pytest.raises(PySparkException, match="but no column of the rows has txids"):
         save(numbers(spark, 0, 10, 1))
     assert len(read(streams, stream)) == 3_010
 
@@ -187,15 +189,15 @@ def test_a_column_says_which_stream(
         ({"ensemble": 2}, "option 'ensemble' cannot be used for writing streams in a batch"),
         ({"dataset": 2}, "option 'dataset' cannot be used for writing streams in a batch"),
         ({"valueColumn": "zzz"}, "no column 'zzz' to write"),
-        ({"orderBy": "valeu"}, "there is no column 'valeu'. Did you mean 'value'?"),
-        ({"txidColumn": "value"}, "column 'value' is string, not a whole number"),
-        ({"streams": "a"}, "options 'streams' and 'streamColumn' must be set together"),
+        ({"orderBy": "valeu"}, "the rows have no column 'valeu'. Did you mean 'value'?"),
+        ({"txidColumn": "value"}, "column 'value' has type string, but it must be a whole number"),
+        ({"streams": "a"}, "must be set together"),
         ({"streams": "zzz*", "streamColumn": "value"}, "selects 0 streams"),
         ({"stream": "test_one_clear_messag"}, "The option 'createStream' creates it"),
         ({"stream": "a//b"}, "'a//b' cannot be the name of a stream"),
         ({"namespace": "/nowhere"}, "there is no namespace /nowhere"),
         ({"metadata": "sqlite:////nowhere/at/all.db"}, "/nowhere/at/all.db"),
-        ({"token": "t"}, "fencing token 't' is not in force"),
+        ({"token": "t"}, "does not have the fencing token 't'"),
         ({"createStream": "yes"}, "option 'createStream': 'yes' is neither true nor false"),
     ],
 )
@@ -214,7 +216,7 @@ def test_one_clear_message(
 def test_spark_shows_the_message(spark: SparkSession, save: Save) -> None:
     with pytest.raises(PySparkException) as caught:
         save(numbers(spark, 0, 10, 1), orderBy="valeu")
-    assert "there is no column 'valeu'. Did you mean 'value'?" in message_of(caught.value)
+    assert "the rows have no column 'valeu'. Did you mean 'value'?" in message_of(caught.value)
 
 
 def test_a_stream_is_not_overwritten(spark: SparkSession, save: Save) -> None:
@@ -226,7 +228,7 @@ def test_a_null_is_refused(
     spark: SparkSession, client: blocking.Client, streams: Namespace, stream: str, save: Save
 ) -> None:
     frame = spark.range(1000).selectExpr("if(id = 700, null, string(id)) AS value")
-    with pytest.raises(PySparkException, match="a value is null"):
+    with pytest.raises(PySparkException, match="has a null, but an entry must have a value"):
         save(frame)
     assert read(streams, stream) == []
     only_its_ledgers(client, streams, [stream])
@@ -268,7 +270,7 @@ def test_who_opens_the_stream_meanwhile_wins(
         yield from batches
 
     frame = numbers(spark, 0, 1_000, 1)
-    with pytest.raises(PySparkException, match="was taken over by another writer"):
+    with pytest.raises(PySparkException, match="was taken over: another writer opened it"):
         save(frame.mapInArrow(intrude, frame.schema))
     assert read(streams, stream) == [-1]
     only_its_ledgers(client, streams, [stream])

@@ -225,7 +225,7 @@ def test_a_null_is_refused(
     spark: SparkSession, save: Save, client: blocking.Client, datasets: Datasets, name: str
 ) -> None:
     frame = spark.range(1000).selectExpr("if(id = 700, null, cast(id AS string)) AS value")
-    with pytest.raises(PySparkException, match="a value is null, but an entry must have a value"):
+    with pytest.raises(PySparkException, match="has a null, but an entry must have a value"):
         save(frame)
     assert_nothing_is_published(datasets, name)
     sweep(client, name, set())

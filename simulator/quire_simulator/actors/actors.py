@@ -11,6 +11,7 @@ from typing import Protocol
 from quire.client import Client
 from quire.errors import QuireError
 from quire_simulator.actors.healers import LAST, HealInvariants, heal, is_healer
+from quire_simulator.actors.holders import hold, is_holder
 from quire_simulator.actors.operators import JobInvariants, operate
 from quire_simulator.actors.publishers import follow, publish
 from quire_simulator.actors.racks import RackInvariants
@@ -32,6 +33,8 @@ class LedgerActor(Protocol):
     async def __call__(self, stage: Stage, name: str, client: Client, plan: LedgerPlan) -> None: ...
 
 
+HOLDERS = 2
+"""The number of long-lived readers of each ledger."""
 READERS: dict[str, LedgerActor] = {
     "recoverer": recover,
     "tail": tail,
@@ -62,6 +65,9 @@ class Actors:
                 for k, at_s in enumerate(times):
                     work = partial(READERS[what], plan=plan)
                     self._spawn(f"{what}-{plan.number}.{k}", at_s, work)
+            if self.stage.plan.later:
+                for k in range(HOLDERS):
+                    self._spawn(f"holder-{plan.number}.{k}", 0.0, partial(hold, plan=plan))
         for one in self.stage.plan.publishers:
             self._spawn(f"publisher-{one.number}", one.begin_s, partial(publish, plan=one))
             self._spawn(f"follower-{one.number}", one.begin_s, partial(follow, plan=one))
@@ -74,7 +80,12 @@ class Actors:
 
     def unfinished(self) -> list[str]:
         """Return the names of the living clients that have not finished."""
-        return [name for name in self._alive() if not is_tailer(name) and not is_healer(name)]
+        waiting = (is_tailer, is_healer, is_holder)
+        return [name for name in self._alive() if not any(one(name) for one in waiting)]
+
+    def holders(self) -> list[str]:
+        """Return the names of the living readers that wait until all bookies have moved."""
+        return [name for name in self._alive() if is_holder(name)]
 
     def another_healer(self) -> None:
         """Start one more healer, because all others may have died."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -336,6 +336,7 @@ class HealInvariants:
     def _ledger(self, ledger_id: int) -> None:
         metadata = self._metadata(ledger_id)
         if metadata is None:
+            self._states.pop(ledger_id, None)
             return
         before = self._states.get(ledger_id, LedgerState.OPEN)
         self._states[ledger_id] = metadata.state
@@ -344,7 +345,10 @@ class HealInvariants:
             return
         # The grace period belongs to the mark, so it continues if one bookie returns as another
         # leaves.
-        marked_s = self._now_s - self._marked_at.get(ledger_id, 0.0)
+        since_s = self._marked_at.get(ledger_id, 0.0)
+        if self._stage.recreated is not None:
+            since_s = max(since_s, self._stage.recreated.at_s.get(ledger_id, 0.0))
+        marked_s = self._now_s - since_s
         if marked_s < self._grace_s:
             what = f"ledger {ledger_id} was fenced {marked_s:.2f} s after it was marked"
             self._stage.checker.fail("a_writer_has_its_grace", what)
@@ -362,19 +366,24 @@ async def judge(stage: Stage) -> None:
 
     Autorecovery must achieve this by itself, without an operator's command.
     """
-    begin_s = stage.world.loop.time()
-    while left := await _lacking(stage) or racks.misplaced(stage.world):
-        if stage.world.loop.time() - begin_s > HEAL_S:
-            raise InvariantError("everything_is_replicated_again", left)
-        await asyncio.sleep(1.0)
+    await replicated(stage)
     stage.healed = True
 
 
-async def _lacking(stage: Stage) -> str:
+async def replicated(stage: Stage, but: Collection[int] = ()) -> None:
+    """Wait until every entry is on its whole write set, except those of the ledgers `but`."""
+    begin_s = stage.world.loop.time()
+    while left := await _lacking(stage, but) or racks.misplaced(stage.world):
+        if stage.world.loop.time() - begin_s > HEAL_S:
+            raise InvariantError("everything_is_replicated_again", left)
+        await asyncio.sleep(1.0)
+
+
+async def _lacking(stage: Stage, but: Collection[int]) -> str:
     """Describe one thing that is missing, or return '' if nothing is."""
     world, checker = stage.world, stage.checker
     for ledger_id in sorted(world.cluster.ledgers):
-        if checker.facts(ledger_id).deleted:
+        if checker.facts(ledger_id).deleted or ledger_id in but:
             continue
         metadata = world.cluster.ledger(ledger_id).value
         named = {bookie for segment in metadata.segments for bookie in segment.ensemble}
@@ -387,10 +396,19 @@ async def _lacking(stage: Stage) -> str:
             for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum):
                 if entry_id not in held.get(ensemble[index], ()):
                     return f"ledger {ledger_id} entry {entry_id} is not on {ensemble[index]}"
-    root = f"{replication_root('memory://sim')}/{LEDGERS}"
-    if names := world.cluster.tree.children(root):
-        return f"under-replication marks remain below {names}"
-    return _without_auditor(world)
+    return _mark_left(world, but) or _without_auditor(world)
+
+
+def _mark_left(world: World, but: Collection[int]) -> str:
+    """Describe a mark that is left, or a node of the tree of marks that is left without one."""
+    tree, root = world.cluster.tree, f"{replication_root('memory://sim')}/{LEDGERS}"
+    for path in tree.below(root):
+        if path == root or path in world.unreadable.marks:
+            continue
+        _, is_mark, ledger_id = path.rpartition("/urL")
+        if int(ledger_id) not in but if is_mark else not tree.children(path):
+            return f"the under-replication mark {path} remains"
+    return ""
 
 
 def _without_auditor(world: World) -> str:

@@ -167,7 +167,6 @@ class JobInvariants:
         cluster.observer = on_ledger
         cluster.cookies = _Cookies(cluster.cookies, self._cookie_removed)
         stage.world.started = on_start
-        stage.world.claims.dropped = self._dropped
 
     def _ledger(self, ledger_id: int) -> None:
         now, before = _metadata(self._stage, ledger_id), self._before.pop(ledger_id, None)
@@ -210,11 +209,6 @@ class JobInvariants:
                 f" of {first}..{last}"
             )
             self._stage.checker.fail("a_new_member_has_its_part", what)
-
-    def _dropped(self, bookie: str, ledger_id: int) -> None:
-        if _names(_metadata(self._stage, ledger_id), bookie):
-            what = f"{bookie} dropped ledger {ledger_id}, which still names it"
-            self._stage.checker.fail("a_member_keeps_its_part", what)
 
     def _cookie_removed(self, bookie: str) -> None:
         self._retired.add(bookie)

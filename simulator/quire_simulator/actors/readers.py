@@ -9,6 +9,8 @@ from functools import partial
 from quire._runtime.tasks import TaskGroup
 from quire.client import Client, LedgerReader
 from quire.errors import NoSuchLedgerError, QuireError
+from quire_simulator.actors.calls import call
+from quire_simulator.invariants.costs import CostOfRecovery
 from quire_simulator.plans.plans import LedgerPlan
 from quire_simulator.world.stage import POLL_S, Stage
 
@@ -39,8 +41,23 @@ async def recover(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> 
 
 async def take_over(stage: Stage, name: str, client: Client, ledger_id: int) -> None:
     """Recover a ledger and read all of it."""
-    password = stage.checker.facts(ledger_id).password
-    reader = await client.open_ledger(ledger_id, password=password, recover=True)
+    facts = stage.checker.facts(ledger_id)
+    changes = facts.changed_by[name]
+    cost = CostOfRecovery(stage, name, client, ledger_id)
+    if stage.recreated is not None:
+        stage.recreated.opens(name, ledger_id)
+    opening = client.open_ledger(ledger_id, password=facts.password, recover=True)
+    try:
+        reader = await call(stage, name, opening)
+    except QuireError as error:
+        changed = facts.changed_by[name] > changes
+        # A ledger that was deleted in the meantime is not as it was, and the error says so.
+        if error.outcome_known and changed and ledger_id in stage.world.cluster.ledgers:
+            what = f"{name} changed ledger {ledger_id}, and was told that it did not: {error!r}"
+            stage.checker.fail("what_was_refused_is_not_done", what)
+        raise
+    finally:
+        cost.check()
     stage.history.add(name, "recovered", ledger_id, 0, reader.last_add_confirmed)
     await read_range(stage, name, reader, 0)
 
@@ -51,8 +68,8 @@ async def read(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> Non
     if ledger_id is None:
         return
     try:
-        reader = await client.open_ledger(ledger_id, password=plan.password)
-        upcoming = 0
+        reader = await call(stage, name, client.open_ledger(ledger_id, password=plan.password))
+        upcoming, creation = 0, reader._view.creation
         for _ in range(LOOKS):
             if reader.last_add_confirmed < upcoming - 1:
                 what = f"LAC {reader.last_add_confirmed} after {upcoming - 1}"
@@ -62,13 +79,19 @@ async def read(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> Non
             await read_range(stage, name, reader, upcoming)
             upcoming = max(upcoming, lac + 1)
             await asyncio.sleep(POLL_S)
-            await reader.refresh()
+            await call(stage, name, reader.refresh())
+            _still(stage, name, reader, creation)
         if upcoming:
             # Read again from the middle, so that old entries are read as well.
             await read_range(stage, name, reader, upcoming // 2)
     except QuireError as error:
         stage.failed(name, ledger_id, error)
         stage.denied(name, ledger_id, error)
+
+
+def _still(stage: Stage, name: str, reader: LedgerReader, creation: tuple[int, int]) -> None:
+    if stage.recreated is not None:
+        stage.recreated.same(name, reader, creation)
 
 
 async def read_range(stage: Stage, name: str, reader: LedgerReader, first: int) -> None:
@@ -122,15 +145,17 @@ async def _follow(
     while True:
         began_at = upcoming
         try:
-            reader = await client.open_ledger(ledger_id, password=password)
-            leaves_at = upcoming + takes if takes else None
+            reader = await call(stage, name, client.open_ledger(ledger_id, password=password))
+            leaves_at, creation = upcoming + takes if takes else None, reader._view.creation
             async with asyncio.timeout(stays_s), aclosing(reader.tail(upcoming)) as entries:
                 async for entry in entries:
                     stage.seen(name, ledger_id, entry, upcoming)
                     stage.history.add(name, "read", ledger_id, upcoming, upcoming)
                     upcoming += 1
+                    _still(stage, name, reader, creation)
                     if upcoming == leaves_at:
                         break
+            _still(stage, name, reader, creation)
             if upcoming == leaves_at:
                 continue
             stage.history.add(name, "tail ended", ledger_id, 0, upcoming - 1)
@@ -155,5 +180,11 @@ async def delete(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> N
     ledger_id = await stage.ledger_id(plan)
     if ledger_id is not None:
         stage.history.add(name, "delete", ledger_id)
-        await client.delete_ledger(ledger_id)
+        try:
+            await call(stage, name, client.delete_ledger(ledger_id))
+        except QuireError as error:
+            if error.outcome_known and ledger_id not in stage.world.cluster.ledgers:
+                what = f"{name} deleted ledger {ledger_id}, and was told that it did not: {error!r}"
+                stage.checker.fail("what_was_refused_is_not_done", what)
+            raise
         stage.history.add(name, "deleted", ledger_id)

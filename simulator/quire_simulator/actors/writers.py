@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Sequence
+from typing import Any, Generic, TypeVar
 
 from quire.client import Client, LedgerWriter
 from quire.client.write.caller_ids import CallerIdWriter
 from quire.client.write.writer import WriteHandle
-from quire.errors import QuireError, UsageError
+from quire.errors import EntryExistsError, QuireError
+from quire_simulator.actors.calls import CallCancelledError, call
 from quire_simulator.invariants.history import PAYLOAD_MAX_BYTES
 from quire_simulator.plans.plans import LedgerPlan
 from quire_simulator.world.stage import Stage
@@ -33,15 +34,33 @@ CANCELLED = 0.1
 async def write(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> None:
     ensemble, write_quorum, ack_quorum = plan.shape
     own_ids, deferred = plan.kind == "own ids", plan.kind == "deferred"
-    handle: LedgerWriter | CallerIdWriter = await client.create_ledger(
-        ensemble_size=ensemble,
-        write_quorum=write_quorum,
-        ack_quorum=ack_quorum,
-        digest=plan.digest,
-        password=plan.password,
-        deferred_sync=deferred,
-        caller_ids=own_ids,
-    )
+    handle: LedgerWriter | CallerIdWriter | None = None
+    while handle is None:
+        try:
+            handle = await call(
+                stage,
+                name,
+                client.create_ledger(
+                    ensemble_size=ensemble,
+                    write_quorum=write_quorum,
+                    ack_quorum=ack_quorum,
+                    digest=plan.digest,
+                    password=plan.password,
+                    deferred_sync=deferred,
+                    caller_ids=own_ids,
+                ),
+            )
+        except CallCancelledError:
+            continue  # An empty ledger that nobody writes may be left.
+    await follow_plan(stage, name, handle, plan)
+
+
+async def follow_plan(
+    stage: Stage, name: str, handle: LedgerWriter | CallerIdWriter, plan: LedgerPlan
+) -> None:
+    """Write the ledger that was created as the plan says."""
+    ensemble, write_quorum, ack_quorum = plan.shape
+    own_ids, deferred = plan.kind == "own ids", plan.kind == "deferred"
     ledger_id = handle.ledger_id
     facts = stage.checker.facts(ledger_id)
     facts.handle_confirmed = lambda: handle.last_add_confirmed
@@ -51,7 +70,7 @@ async def write(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> No
     entries = 2 * plan.batch_entries_max if own_ids else 1
     facts.backlog_max_bytes = (
         stage.plan.unacked_bytes
-        + client.config.max_turn_bytes
+        + stage.plan.client_config.max_turn_bytes
         + entries * PAYLOAD_MAX_BYTES * plan.scale
     )
     facts.scale, facts.password = plan.scale, plan.password
@@ -84,21 +103,60 @@ class LedgerWriterActor(Generic[H]):
     async def write(self) -> None:
         try:
             for number in range(self.plan.batches):
-                await self.batch(self.chance.randint(1, self.plan.batch_entries_max))
+                try:
+                    await self.batch(self.chance.randint(1, self.plan.batch_entries_max))
+                except CallCancelledError:
+                    pass  # What was handed over stays, and the handle can still be used.
                 await asyncio.sleep(self.chance.random() * self.plan.pause_s)
                 if number == self.plan.batches // 2:
                     await asyncio.sleep(self.plan.idle_s)
             await self.end()
         except QuireError as error:
             self.stage.failed(self.name, self.ledger_id, error)
+            self.refused(error)
             if self.handle.closed:
                 await self.insist(error)
 
+    def refused(self, error: QuireError) -> None:
+        """Record what the error says about entries that were not acknowledged, and about a close.
+
+        An error with `outcome_known` says that nothing of the call was done.
+        """
+        if not error.outcome_known:
+            return
+        first = self.handle._session.pipeline.accepted + 1
+        if not isinstance(self.handle, CallerIdWriter):
+            self.stage.history.add(self.name, "refused", self.ledger_id, first, first)
+        if self.stage.checker.facts(self.ledger_id).closed_by == self.name:
+            what = f"{self.name} closed ledger {self.ledger_id}, and was told that it did not"
+            self.stage.checker.fail("what_was_refused_is_not_done", f"{what}: {error!r}")
+
     async def end(self) -> None:
         if self.plan.end == "close":
-            self.closed(await self.handle.close())
+            try:
+                self.closed(await call(self.stage, self.name, self.handle.close()))
+            except CallCancelledError:
+                await self.closed_again()
         else:
             self.handle.abandon()
+
+    async def closed_again(self) -> None:
+        """Close a handle whose `close` was cancelled, which must report that it does not know.
+
+        A call that was cancelled before its first step has done nothing.
+        """
+        if self.handle._closing is None:
+            self.closed(await self.handle.close())
+            return
+        try:
+            self.closed(await self.handle.close())
+        except QuireError as error:
+            if error.outcome_known:
+                what = f"{self.name} was told of ledger {self.ledger_id}: {error!r}"
+                self.stage.checker.fail("a_cancelled_close_is_in_doubt", what)
+            raise
+        what = f"ledger {self.ledger_id}: a cancelled close succeeded when it was called again"
+        self.stage.checker.fail("a_cancelled_close_is_in_doubt", what)
 
     async def insist(self, error: QuireError) -> None:
         """Try to append once more after a final error, which must fail."""
@@ -110,11 +168,17 @@ class LedgerWriterActor(Generic[H]):
         self.stage.history.add(self.name, "late", self.ledger_id, note=what)
 
     def closed(self, last: int) -> None:
+        if self.stage.recreated is not None:
+            self.stage.recreated.closed(self.name, self.ledger_id)
         self.stage.history.add(self.name, "closed", self.ledger_id, 0, last)
         self.acked(0, last)
         if last != self.last():
             what = f"closed at {last}, but {self.last()} was the last entry submitted"
             self.stage.wrong(self.name, self.ledger_id, what)
+
+    async def call(self, work: Awaitable[int] | Awaitable[None]) -> Any:
+        """Await a call of the handle, which may be cancelled."""
+        return await call(self.stage, self.name, work)
 
     def last(self) -> int:
         """Return the last submitted entry before which no id is missing."""
@@ -142,14 +206,14 @@ class Plain(LedgerWriterActor[LedgerWriter]):
         first = self.handle.last_add_pushed + 1
         payloads = self.payloads(first, first + count - 1)
         if not self.plan.piped:
-            last = await self.handle.append_many(payloads)
+            last = await self.call(self.handle.append_many(payloads))
         else:
             for payload in payloads:
-                await self.handle.room()
+                await self.call(self.handle.room())
                 self.handle.submit(payload)
             if self.chance.random() < 0.7:
                 return
-            last = await self.handle.flush()
+            last = await self.call(self.handle.flush())
         self.accepted(first, last)
 
     def accepted(self, first: int, last: int) -> None:
@@ -168,7 +232,7 @@ class Deferred(Plain):
         await super().batch(count)
         if self.chance.random() < FORCED:
             accepted = self._accepted
-            force = asyncio.ensure_future(self.handle.force())
+            force = asyncio.ensure_future(self.call(self.handle.force()))
             if self.chance.random() < FORCED_MEANWHILE:
                 try:
                     await asyncio.sleep(self.chance.random() * MEANWHILE_S)
@@ -209,7 +273,7 @@ class OwnIds(LedgerWriterActor[CallerIdWriter]):
             await self._append(entry_id)
         through = last if self._missing is None else self._missing - 1
         if through >= 0 and not (self.plan.piped and chance.random() < 0.7):
-            self.acked(0, await self.handle.wait(through))
+            self.acked(0, await self.call(self.handle.wait(through)))
 
     async def _append(self, entry_id: int) -> None:
         payload = self.stage.payload(self.ledger_id, entry_id)
@@ -223,9 +287,8 @@ class OwnIds(LedgerWriterActor[CallerIdWriter]):
                 task.result()
         try:
             self.handle.submit_at(entry_id, payload)
-        except UsageError as error:  # The append had begun before it was cancelled.
-            if "appended already" not in str(error):
-                raise
+        except EntryExistsError:
+            pass  # The append had begun before it was cancelled.
 
     async def end(self) -> None:
         if self._missing is not None and self.chance.random() < 0.7:

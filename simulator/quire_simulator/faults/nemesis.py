@@ -17,6 +17,7 @@ from quire.storage.inspect.contents import segment_numbers
 from quire.storage.segment.segment import LOG_DIRECTORY
 from quire_simulator.faults.bit_rot import rot, rot_entries
 from quire_simulator.faults.flips import Flips
+from quire_simulator.faults.older_metadata import Fail, OlderMetadata
 from quire_simulator.faults.replacements import Replacements
 from quire_simulator.faults.resizing import Resizing
 from quire_simulator.machine.disk import SimDisk
@@ -27,11 +28,13 @@ from quire_simulator.plans.faults import (
     INDEX_KINDS,
     LIES,
     MEMBER_KINDS,
+    RECREATION_KINDS,
     REPLACEMENT_KINDS,
     RESET_KINDS,
     RESIZE_KINDS,
     ROLLBACK_KINDS,
     SILENT_KINDS,
+    UNREADABLE_KINDS,
     Fault,
 )
 from quire_simulator.world.world import ObservedCluster, World, bookie_id
@@ -68,8 +71,12 @@ CLOCK_JUMP_MS = 600_000
 class Nemesis:
     """Carries out a schedule, and restarts bookies that stopped by themselves."""
 
-    def __init__(self, world: World, config: BookieConfig) -> None:
+    def __init__(
+        self, world: World, config: BookieConfig, fail: Fail = lambda invariant, what: None
+    ) -> None:
+        """`fail` is called with an invariant that a fault found broken, and what was found."""
         self.world = world
+        self.older_metadata = OlderMetadata(world, fail)
         self.config = config
         self.applied = 0
         self._taken: dict[str, asyncio.Lock] = {name: asyncio.Lock() for name in world.disks}
@@ -89,6 +96,14 @@ class Nemesis:
                     faults.create_task(self._apply(fault))
             supervisor.cancel()
 
+    async def join(self, after_s: float) -> None:
+        """Start the bookies that take part from then on."""
+        if self.world.later:
+            await asyncio.sleep(after_s)
+            for name in sorted(self.world.later):
+                self.world.later.discard(name)
+                await self.bring_back(name)
+
     async def supervise(self) -> None:
         """Restart bookies that stopped by themselves, until cancelled."""
         while True:
@@ -96,6 +111,8 @@ class Nemesis:
             for name in self.world.disks:
                 for disk in self.world.disks_of(name):
                     self.world.index_caches.look(disk)
+                if name in self.world.later:
+                    continue
                 if name not in self.world.bookies and not self._taken[name].locked():
                     async with self._taken[name]:
                         await self.bring_back(name)
@@ -104,7 +121,7 @@ class Nemesis:
         world = self.world
         if fault.kind in MEMBER_KINDS:
             fault = replace(fault, target=self._member(fault))
-        known = fault.kind in RESET_KINDS or world.network.knows(fault.target)
+        known = fault.kind in (*RESET_KINDS, *RECREATION_KINDS) or world.network.knows(fault.target)
         if fault.target and not known:
             return  # The ledger or bookie was left out of the plan.
         world.trace.record("nemesis", fault.kind, target=fault.target, other=fault.other)
@@ -385,6 +402,8 @@ class Nemesis:
                     store.expire_session()
             case lie if lie in LIES:
                 undo = self._lie(fault)
+            case kind if kind in UNREADABLE_KINDS:
+                undo = world.unreadable.strike(fault, world.loop.derive(f"unreadable {fault}"))
             case "slow network":
                 network.latency_s = (SLOW_NETWORK_S[0], SLOW_NETWORK_S[1] * fault.amount + 0.02)
                 undo = self._usual_network
@@ -414,6 +433,14 @@ class Nemesis:
                 world.relocate(fault.amount)
             case "reset recovery":
                 self._reset_recovery(fault)
+            case "metadata goes back":
+                wait = self.older_metadata.go_back(fault)
+            case "recreate ledger":
+                wait = world.recreate(fault)
+            case "expire client":
+                undo = world.lose_session(fault.target)
+            case "collection off":
+                undo = self.older_metadata.switch_off()
             case "silence client":
                 network.silence(fault.target, *world.disks)
             case "silence bookie":

@@ -9,7 +9,8 @@ from quire.codec.log.footer import Trailer
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.errors import StorageError
 from quire.storage.background.quarantine_record import SegmentDamage, stored_records
-from quire.storage.inspect.contents import number_of, open_segment
+from quire.storage.inspect.contents import open_segment
+from quire.storage.segment.segment import number_of
 from quire_simulator.faults.bit_rot import contents_of, turned
 from quire_simulator.world.stage import Stage
 

@@ -29,6 +29,11 @@ from quire_simulator.world.world import World, bookie_id
 
 SAMPLE_S = 0.25
 READ_BYTES = 1 << 20
+STORE_CALLS_MAX = 3_000
+"""The largest number of calls of the metadata store by one client or bookie within a second.
+
+The busiest ones look at every ledger, of which there are a few dozen.
+"""
 IN_FLIGHT_S = 5.0
 """Seconds after which a living bookie has received everything that an abandoned client had sent."""
 
@@ -57,8 +62,11 @@ class Checker:
         self._on_broken = on_broken
         history.listener = self.heard
         world.cluster.observer = self.stored
+        world.cluster.rewrite_observer = self.rewritten
         world.started = self.bookie_started
         world.claims.served = self.bookie_served
+        world.called = self.store_called
+        world.claims.dropped = self.bookie_dropped
 
     def facts(self, ledger_id: int) -> Facts:
         found = self.ledgers.get(ledger_id)
@@ -76,6 +84,8 @@ class Checker:
             self._on_broken()
 
     def check(self, facts: Facts) -> None:
+        if self.world.metadata_away or facts.recreated:
+            return  # The metadata is older than what clients were told, or that of another ledger.
         self.checks += 1
         self._look_at_claims(facts)
         for invariant in LEDGER_INVARIANTS:
@@ -118,6 +128,9 @@ class Checker:
                 facts.wrong = facts.wrong or f"{record.client}: {record.note}"
             case "denied":
                 facts.denied = facts.denied or f"{record.client}: {record.note}"
+            case "refused":
+                refused = facts.refused_from
+                facts.refused_from = record.first if refused is None else min(refused, record.first)
             case "late":
                 facts.late = facts.late or f"{record.client}: {record.note}"
             case "delete":
@@ -134,6 +147,8 @@ class Checker:
                 self.facts(ledger_id).deleted = True
             return
         facts = self.facts(ledger_id)
+        if facts.recreated:
+            return
         metadata = self.world.cluster.ledger(ledger_id).value
         segments = ",".join(f"{s.first_entry_id}:{'/'.join(s.ensemble)}" for s in metadata.segments)
         self.world.trace.record(
@@ -141,9 +156,11 @@ class Checker:
             last=metadata.last_entry_id, segments=segments,
         )  # fmt: skip
         facts.changes += 1
+        facts.changed_by[self.world.metadata_caller] += 1
         if facts.states[-1] is not metadata.state:
             facts.states.append(metadata.state)
         if metadata.closed:
+            facts.closed_by = facts.closed_by or self.world.metadata_caller
             self._closed(facts, metadata.last_entry_id, metadata.length)
         for segment in metadata.segments:
             if len(set(segment.ensemble)) < len(segment.ensemble):
@@ -151,6 +168,10 @@ class Checker:
         facts.checked_through = -1
         self.world.claims.named(ledger_id, bookies_of(metadata))
         self.check(facts)
+
+    def rewritten(self, ledger_id: int) -> None:
+        """Count that somebody wrote the metadata of a ledger again without a change."""
+        self.facts(ledger_id).rewritten += 1
 
     def _closed(self, facts: Facts, last: int, length: int | None) -> None:
         if not facts.closes:
@@ -231,7 +252,7 @@ class Checker:
                 found = []
             if self.world.bookies.get(name) is not bookie or name in self.world.destroyed:
                 return
-            if ledger_id not in self.world.cluster.ledgers:
+            if ledger_id not in self.world.cluster.ledgers or self.facts(ledger_id).recreated:
                 continue
             have = {entry for first, last in found for entry in range(first, last + 1)}
             lost = sorted(claims.of(ledger_id).get(me, set()) - have)
@@ -304,12 +325,29 @@ class Checker:
                 what = f"{me} served a wrong entry {entry_id} of ledger {ledger_id}"
                 self.fail("no_bookie_serves_wrong_bytes", what)
 
+    def store_called(self, name: str, count: int) -> None:
+        """Check that nobody calls the metadata store without a pause."""
+        if count > STORE_CALLS_MAX:
+            what = f"{name} called the metadata store {count} times in one second"
+            self.fail("the_store_is_not_hammered", what)
+
+    def bookie_dropped(self, me: str, ledger_id: int) -> None:
+        """Check that a bookie that drops a ledger is not one of its bookies any more."""
+        if self.world.metadata_away or ledger_id not in self.world.cluster.ledgers:
+            return
+        metadata = self.world.cluster.ledger(ledger_id).value
+        # A pass that saw the deletion may end after the ledger was created again.
+        if me in bookies_of(metadata) and not self.facts(ledger_id).recreated:
+            what = f"{me} dropped ledger {ledger_id}, which still names it"
+            self.fail("a_member_keeps_its_part", what)
+
     # -- the end ------------------------------------------------------------------------------
 
-    async def replicated(self) -> None:
+    async def replicated(self, *, undisturbed: bool = False) -> None:
         """Check that each acknowledged or closed entry is on the disks of `ack_quorum` bookies.
 
-        They must belong to the write set that the metadata names.
+        They must belong to the write set that the metadata names. In a run that was `undisturbed`,
+        entries of a ledger that its writer closed are on the whole write set.
         """
         for ledger_id, facts in self.ledgers.items():
             if facts.deleted:
@@ -328,6 +366,13 @@ class Checker:
                 missing = lacking(metadata, entry_id, held, self.destroyed)
                 if missing:
                     self.fail("replicated", f"ledger {ledger_id} entry {entry_id} is {missing}")
+                    break
+                lacks = [
+                    m for m in members_of(metadata, entry_id) if entry_id not in held.get(m, ())
+                ]
+                if lacks and undisturbed and facts.closed_by.startswith("writer-"):
+                    what = f"ledger {ledger_id} entry {entry_id} is not on {lacks}"
+                    self.fail("a_close_leaves_whole_write_sets", what)
                     break
 
     async def _read_everywhere(self, ledger_id: int) -> None:

@@ -6,6 +6,7 @@ moment.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -53,12 +54,22 @@ class Facts:
     """The last entry whose claims were checked since the metadata changed."""
     deleted: bool = False
     """Whether the ledger is deleted, or about to be."""
+    recreated: bool = False
+    """Whether another ledger was created with the id. Nothing else is checked from then on."""
     foreign: bool = False
     """Whether a layer above ledgers writes the ledger, and checks its entries."""
     wrong: str = ""
     """A read that returned something other than what was appended."""
     denied: str = ""
     """A reply that denies something that exists."""
+    refused_from: int | None = None
+    """The first entry of which the writer was told that it was certainly not appended."""
+    rewritten: int = 0
+    """The number of times that somebody wrote the same metadata again (the knob `LOST_SWAPS`)."""
+    changed_by: Counter[str] = field(default_factory=Counter)
+    """The number of changes of the metadata by each client."""
+    closed_by: str = ""
+    """The client that stored the close."""
     late: str = ""
     """An operation that succeeded on a handle that had failed for good."""
 
@@ -191,6 +202,14 @@ def a_dead_handle_stays_dead(facts: Facts) -> str | None:
     return facts.late or None
 
 
+def what_was_refused_is_not_there(facts: Facts) -> str | None:
+    """No entry is in the ledger whose append raised an error with `outcome_known`."""
+    end, refused = facts.closed_at, facts.refused_from
+    if end is not None and refused is not None and end >= refused:
+        return f"closed at {end}, but the writer was told that {refused} was not appended"
+    return None
+
+
 LEDGER_INVARIANTS: tuple[Invariant, ...] = (
     one_close_wins,
     the_state_goes_on,
@@ -206,6 +225,7 @@ LEDGER_INVARIANTS: tuple[Invariant, ...] = (
     metadata_is_not_hammered,
     entries_are_what_was_appended,
     no_false_absence,
+    what_was_refused_is_not_there,
     a_dead_handle_stays_dead,
 )
 

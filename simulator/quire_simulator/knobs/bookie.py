@@ -21,7 +21,7 @@ KNOBS = (
         catch_up_bytes_per_s=1024 * 1024,
         # A run has fewer clients than this, and each has a few connections.
         max_connections=64,
-        metadata_mark_interval_s=0.2, gc_full_interval_s=0.2, scrub_bytes_per_s=64 * 1024,
+        scrub_bytes_per_s=64 * 1024,
         log_position_interval_s=0.05, max_queued_bytes=(1, 1 << 20), read_only_dwell_s=(0.0, 1.0),
         seal_idle_s=(0.001, 0.05), check_space_s=(0.01, 0.2),
     ),

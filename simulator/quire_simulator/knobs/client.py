@@ -44,7 +44,7 @@ KNOBS = (
     *limits("client.cluster.link_watch", LOOKS=1, LOOK_MIN_S=0.001),
     *limits("client.cluster.placement", RETRY_S=0.1),
     # Without a pause, an ensemble changes as fast as connections are refused.
-    *limits("client.cluster.pool", REST_S=0.1),
+    Knob("client.cluster.pool", "REST_S", 0.1, also=("quire_simulator.invariants.costs",)),
     # -- compare-and-swaps, and datasets
     Knob("client.compare_and_swap", "UPDATE_ATTEMPTS_MAX", 5,
          also=("quire.client.datasets.datasets",)),

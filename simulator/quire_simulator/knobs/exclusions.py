@@ -64,26 +64,30 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "codec.distributedlog.record_set": "VERSION VERSION_BITS",
         "codec.distributedlog.segment": (
             "CURRENT_LAYOUT OLDEST_LAYOUT _ENVELOPED_SINCE _MIN_ACTIVE_SINCE _VERSION_BITS "
-            "_TRUNCATION_BITS _LOST_BIT _COUNT_SHIFT LOST_LAST_ENTRY_ID _INT64_END"
+            "_TRUNCATION_BITS _LOST_BIT _COUNT_SHIFT LOST_LAST_ENTRY_ID _INT64_END "
+            "_KNOWN_STATUS"
         ),
         "codec.entry.digest": "_CRC32C_POLYNOMIAL",
         "codec.entry.entry": "META_BYTES PIECES RESPONSE_OVERHEAD_BYTES MAX_ENTRY_ID",
         "codec.log.footer": (
-            "CONSECUTIVE DISJOINT TRAILER_BARE TRAILER_BYTES _ROW_BYTES _SUMMARY_BYTES"
+            "CONSECUTIVE DISJOINT TRAILER_BARE TRAILER_BYTES TRAILER_VERSION _ROW_BYTES "
+            "_SUMMARY_BYTES"
         ),
         "codec.log.group": (
             "BARE_HEAD_BYTES _TABLE_BYTES_AT GROUP_HEADER_BYTES ROW_HAS_IDS GROUP_COMPACTED "
-            "GROUP_LAST GROUP_BARE WRONG_BYTES_MAX"
+            "GROUP_LAST GROUP_BARE GROUP_FLAGS GROUP_VERSION WRONG_BYTES_MAX"
         ),
-        "codec.log.index_cache": "VERSION BLOCK_HEADER_BYTES",
+        "codec.log.index_cache": "VERSION BLOCK_HEADER_BYTES _FLAGS",
         "codec.log.segment_header": (
-            "FORMAT_VERSION FRAMED_COMPACTED_VERSION COMPACTED_VERSION ID_BYTES"
+            "CLEAN_VERSION FORMAT_VERSION FRAMED_COMPACTED_VERSION COMPACTED_VERSION ID_BYTES"
         ),
-        "codec.log.state_records": "BLOCK_BYTES MAX_TABLE_BYTES RECORD_BYTES",
+        "codec.log.state_records": "BLOCK_BYTES KINDS_MAX MAX_TABLE_BYTES RECORD_BYTES",
         "codec.metadata.cookie": "LAYOUT_VERSION _LAYOUT_VERSION_TEXT _LAYOUT_VERSION_MIN",
         "codec.metadata.layout": "FORMAT_VERSION MANAGER_VERSION",
         "codec.metadata.ledger_metadata": "NO_ENTRY CURRENT_FORMAT",
-        "codec.metadata.ledger_metadata_format": "_VERSION_DIGITS_MAX _V1_IN_RECOVERY",
+        "codec.metadata.ledger_metadata_format": (
+            "CURRENT_VERSION _VERSION_DIGITS_MAX _V1_IN_RECOVERY"
+        ),
         "codec.metadata.ledger_path": (
             "LEDGER_ID_MAX SHORT_ID_END LEAF_CAPACITY HIGH_ORDER_MAX _SEQUENCE_DIGITS "
             "_PART_DIGITS _FLAT_DIGITS_MIN _SHORT_DIGITS _LONG_DIGITS"
@@ -160,6 +164,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "client.datasets.format": "TRANSACTIONS_MAX",
         "metadata.bookies.directories": "GIVEN_UP_MAX",
         "replication.moves.decommission": "SETTLE_S",
+        "bookie.background.damage": "RECOVERIES_END_S",
         "storage.segment.catalogue": "TOMBSTONE_TTL_MS",
         "streams.ownership.orphans": "OLDER_THAN_S",
         "streams.publish.published": "JOBS_MAX FORMER_MAX",
@@ -231,7 +236,8 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
         "BookieConfig": (
             "segment_bytes min_free_bytes gc_interval_s compact_minor_ratio compact_major_ratio "
             "compact_bytes_per_s compact_reserve_bytes scrub_interval_s index_cache_interval_s "
-            "index_cache_segments damage_report_interval_s gc_over_replicated_interval_s"
+            "index_cache_segments damage_report_interval_s gc_over_replicated_interval_s "
+            "metadata_mark_interval_s gc_full_interval_s"
         ),
         "AutorecoverySettings": "lost_bookie_delay_s open_grace_s",
         "MoveOptions": "open_grace_s parallel",

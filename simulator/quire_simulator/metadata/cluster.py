@@ -10,7 +10,12 @@ from dataclasses import dataclass
 
 from quire._runtime.clock import Clock
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
-from quire.errors import ClusterNotInitialisedError, KeyExistsError, UnreadableMetadataError
+from quire.errors import (
+    ClusterNotInitialisedError,
+    KeyExistsError,
+    MetadataDeniedError,
+    UnreadableMetadataError,
+)
 from quire.metadata.common import (
     WatchHandle,
     decode_address,
@@ -55,6 +60,11 @@ class MemoryCluster:
         self.next_ledger_id = 0
         self.ledgers: dict[int, StoredItem] = {}
         self.ledger_ids: list[int] = []
+        self.unreadable: dict[int, bytes | None] = {}
+        """What clients find in place of the metadata of these ledgers.
+
+        It is either bytes that cannot be decoded, or None if the store refuses to show the node.
+        """
         self.cookies: dict[str, StoredItem] = {}
         self.values: dict[tuple[str, ...], StoredItem] = {}
         self.presences: dict[str, MemoryPresence] = {}
@@ -88,6 +98,20 @@ class MemoryCluster:
         found = decode_ledger(ledger_id, node.data, node.ctime_ms, node.version)
         return Versioned(found, node.version, node.ctime_ms)
 
+    def shown(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        """Return a ledger as clients see it. `ledger` returns it as it is.
+
+        Raises the errors of `MetadataStore.read_ledger`.
+        """
+        node = self.ledgers.get(ledger_id)
+        if node is not None and ledger_id in self.unreadable:
+            damaged = self.unreadable[ledger_id]
+            if damaged is None:
+                raise MetadataDeniedError(f"the node of ledger {ledger_id} may not be read")
+            found = decode_ledger(ledger_id, damaged, node.ctime_ms, node.version)
+            return Versioned(found, node.version, node.ctime_ms)
+        return self.ledger(ledger_id)
+
     def bookies(self) -> Bookies:
         writable: dict[str, BookieAddress] = {}
         readonly: dict[str, BookieAddress] = {}
@@ -103,6 +127,12 @@ class MemoryCluster:
         yield from self.bookie_watches
 
     def ledger_changed(self, ledger_id: int) -> None:
+        for watch in list(self.ledger_watches.get(ledger_id, ())):
+            watch.notify()
+
+    def ledger_rewritten(self, ledger_id: int) -> None:
+        """Give the metadata a new version, as if somebody wrote the same again."""
+        self.ledgers[ledger_id].version += 1
         for watch in list(self.ledger_watches.get(ledger_id, ())):
             watch.notify()
 
@@ -174,8 +204,8 @@ class MemoryLedgerWatch(ClusterWatch):
         elif self._seen[0] is not node or node.version > self._seen[1]:
             self._seen = (node, node.version)
             try:
-                found = self._cluster.ledger(self._ledger_id)
-            except UnreadableMetadataError as error:
+                found = self._cluster.shown(self._ledger_id)
+            except (UnreadableMetadataError, MetadataDeniedError) as error:
                 logger.warning("a watch waits: %s", error)
                 return  # Wait for the next version.
             self._changed(found)

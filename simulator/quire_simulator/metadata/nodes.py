@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from quire.errors import QuireError
 from quire.metadata.common import (
@@ -55,6 +55,14 @@ class Nodes:
             return None
         start = len(prefix_of(path))
         return sorted(child[start:] for child in node.children)
+
+    def copy(self) -> dict[str, TreeNode]:
+        """Return a copy of all nodes that are not ephemeral, by path."""
+        return _copied({p: node for p, node in self._nodes.items() if node.owner == PERSISTENT})
+
+    def restore(self, nodes: Mapping[str, TreeNode]) -> None:
+        """Replace all nodes by those of a copy."""
+        self._nodes, self._ephemeral = _copied(nodes), {}
 
     def commit(
         self, operations: Sequence[Operation], session_id: int
@@ -163,3 +171,11 @@ class Nodes:
         del self._nodes[parent_of(path)].children[path]
         if node.owner != PERSISTENT:
             del self._ephemeral[path]
+
+
+def _copied(nodes: Mapping[str, TreeNode]) -> dict[str, TreeNode]:
+    """Return copies of the nodes, in which no other nodes are children."""
+    return {
+        path: replace(node, children={child: None for child in node.children if child in nodes})
+        for path, node in nodes.items()
+    }

@@ -23,7 +23,6 @@ from quire.errors import (
     KeyExistsError,
     MetadataUnavailableError,
     NoSuchKeyError,
-    UnreadableMetadataError,
 )
 from quire.metadata.common import (
     LIST_RANGE_LEDGERS,
@@ -53,6 +52,7 @@ from quire.metadata.interface import (
 )
 from quire.metadata.ledgers.creation import check_same_creation
 from quire.metadata.ledgers.size import encode_change, encode_new
+from quire.metadata.ledgers.unreadable import UNREADABLE
 from quire.metadata.uri import MetadataURI
 from quire_simulator.metadata.cluster import (
     ClusterWatch,
@@ -207,8 +207,8 @@ class MemoryStore:
                 cluster.next_ledger_id += 1
             elif found in cluster.ledgers:
                 try:
-                    there = cluster.ledger(found)
-                except UnreadableMetadataError:
+                    there = cluster.shown(found)
+                except UNREADABLE:
                     raise ledger_exists(found) from None
                 if metadata.ctoken and there.value.ctoken == metadata.ctoken:
                     return found, there
@@ -224,7 +224,7 @@ class MemoryStore:
 
         def work() -> Versioned[LedgerMetadata]:
             self.cluster.require()
-            return self.cluster.ledger(ledger_id)
+            return self.cluster.shown(ledger_id)
 
         return await self.call("read_ledger", work)
 
@@ -246,12 +246,12 @@ class MemoryStore:
             if node is None:
                 raise no_such_ledger(ledger_id)
             if known is not None:
-                check_same_creation(ledger_id, known, cluster.ledger(ledger_id))
+                check_same_creation(ledger_id, known, cluster.shown(ledger_id))
             if LOST_SWAPS and cluster.rng.random() < LOST_SWAPS:
-                node.version += 1
-                cluster.ledger_changed(ledger_id)
+                cluster.ledger_rewritten(ledger_id)
             if node.version != version:
                 raise conflict(f"ledger {ledger_id}", version, node.version)
+            cluster.unreadable.pop(ledger_id, None)
             node.data, node.version = data, version + 1
             cluster.ledger_changed(ledger_id)
             return cluster.ledger(ledger_id)
@@ -265,6 +265,7 @@ class MemoryStore:
             cluster = self.cluster
             cluster.require()
             if cluster.ledgers.pop(ledger_id, None) is not None:
+                cluster.unreadable.pop(ledger_id, None)
                 del cluster.ledger_ids[bisect_left(cluster.ledger_ids, ledger_id)]
                 cluster.ledger_changed(ledger_id)
 

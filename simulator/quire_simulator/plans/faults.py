@@ -89,9 +89,18 @@ ROLLBACK_KINDS = ("roll directory back",)
 """Faults that restore a directory of bookie-0 from an older copy of itself."""
 RESIZE_KINDS = ("add directory", "take directory away", "take directory away")
 """Changes by operators, made while the bookie is down."""
+UNREADABLE_KINDS = ("unreadable ledger", "unreadable mark", "stray mark", "unreadable cookie")
+"""Single items of the metadata store that cannot be read."""
+RECREATION_KINDS = ("recreate ledger",)
+"""Ledgers that are deleted and created again under the same id."""
+SESSION_KINDS = ("expire client",)
+"""Sessions of clients that end, and begin again a while later."""
+OLDER_KINDS = ("metadata goes back", "collection off")
+"""Restores of the metadata store from an older copy, and the switch for such times."""
 HEALER_KINDS = ("kill healer", "pause healer", "expire healer")
 ALL_KINDS = (
     *BOOKIE_KINDS, *MEMBER_KINDS, *CLIENT_KINDS, *WRITER_KINDS, *BETWEEN_TWO, *WHOLE,
+    "unreadable ledger", "unreadable cookie", "expire client",
 )  # fmt: skip
 LIES = ("deny", "forge", "garble", "swap", "drop", "ignore fence")
 RACK_KINDS = ("lose rack", "relocate")
@@ -163,7 +172,7 @@ def _target(
     ledgers: int,
     streams: int,
 ) -> str:
-    if kind in (*WHOLE, *RACK_KINDS):
+    if kind in (*WHOLE, *RACK_KINDS, *UNREADABLE_KINDS, *OLDER_KINDS):
         return ""
     if kind in (*FIRST_BOOKIE_KINDS, *LIES, *REPLACEMENT_KINDS, *ROLLBACK_KINDS):
         return bookies[0]
@@ -171,10 +180,10 @@ def _target(
         return chance.choice([name for name in clients if name.startswith("job-")])
     if kind in HEALER_KINDS:
         return chance.choice([name for name in clients if name.startswith("healer-")])
-    alone = (*CLIENT_KINDS, *ISLAND_KINDS, *SILENT_CLIENT_KINDS)
+    alone = (*CLIENT_KINDS, *SESSION_KINDS, *ISLAND_KINDS, *SILENT_CLIENT_KINDS)
     if kind in alone or (kind in BETWEEN_TWO and chance.random() < 0.5):
         return chance.choice(clients)
-    if kind in RESET_KINDS:
+    if kind in (*RESET_KINDS, *RECREATION_KINDS):
         return f"ledger-{chance.randrange(ledgers)}"
     if kind in (*MEMBER_KINDS, *WRITER_KINDS) and ledgers + streams:
         number = chance.randrange(ledgers + streams)

@@ -37,6 +37,8 @@ BUSY_BATCHES = 60
 BUSY_S = 0.6
 """The shortest time for which the writer of a busy ledger writes."""
 TIGHT_BOOKIES = 3
+JOINS_SHARE = 0.4
+"""The share of a run after which the later bookies join."""
 BEHIND_ITS_BACK = 0.6
 """The probability that another client takes over a ledger while its writer is idle."""
 SOON_S = 0.3
@@ -158,6 +160,12 @@ class RunPlan:
     streams: tuple[StreamPlan, ...]
     healers: tuple[HealerPlan, ...]
     jobs: tuple[JobPlan, ...]
+    later: int
+    """The number of bookies that join later, while all others are decommissioned."""
+    joins_s: float
+    """When these bookies join."""
+    cancelling: float
+    """The share of clients' calls that are cancelled."""
     liars: int
     """The number of Byzantine bookies that clients assume in an ensemble. If not 0, bookie-0 is
     one.
@@ -174,6 +182,9 @@ class RunPlan:
     """Seconds between two scrubs of a bookie's data. With 0, only damage found by reads is
     scrubbed.
     """
+    metadata_mark_interval_s: float
+    """Seconds between two marks by which a bookie notices that the metadata store went back."""
+    gc_full_interval_s: float
     damage_report_interval_s: float
     """Seconds between two reports of lost data by a bookie."""
     index_cache_interval_s: float
@@ -232,6 +243,9 @@ class RunPlan:
             streams=streams,
             healers=healers,
             jobs=jobs,
+            later=bookies // 2 if mix.moving else 0,
+            joins_s=JOINS_SHARE * span_s,
+            cancelling=random.Random(f"{seed}/calls {workload}").choice(mix.cancelling),
             liars=int(mix.byzantine),
             racks=RACKS if mix.racked else 0,
             gc_over_replicated_interval_s=GC_OVER_REPLICATED_S[seed % 2] if jobs else 0.0,
@@ -239,6 +253,8 @@ class RunPlan:
             compact_bytes_per_s=space.choice(COMPACT_BYTES_PER_S),
             directories=random.Random(f"{seed}/directories {workload}").choice(mix.directories),
             scrub_interval_s=SCRUB_INTERVALS_S[seed % 2] if mix.bit_rot else 0.0,
+            metadata_mark_interval_s=1.0 if mix.older_metadata else 10.0,
+            gc_full_interval_s=1.0 if mix.older_metadata else 30.0,
             damage_report_interval_s=_damage_reports(seed, mix),
             index_cache_interval_s=index.choice(INDEX_INTERVALS_S) if mix.caching else SELDOM_S,
             index_cache_segments=index.choice(INDEX_SEGMENTS),
@@ -278,6 +294,8 @@ class RunPlan:
             "compact_bytes_per_s": self.compact_bytes_per_s,
             "compact_reserve_bytes": self.segment_bytes,
             "scrub_interval_s": self.scrub_interval_s,
+            "metadata_mark_interval_s": self.metadata_mark_interval_s,
+            "gc_full_interval_s": self.gc_full_interval_s,
             "damage_report_interval_s": self.damage_report_interval_s,
             "index_cache_interval_s": self.index_cache_interval_s,
             "index_cache_segments": self.index_cache_segments,
@@ -337,7 +355,7 @@ def _ledger_plan(
     crowd: bool,
     tight: bool,
 ) -> LedgerPlan:
-    begin_s = chance.random() * span_s / 3
+    begin_s = chance.random() * span_s / (1 if mix.older_metadata else 3)
     recoveries = _recoveries(chance, mix, begin_s, span_s)
     tails = chance.randint(1, 2) if chance.random() < mix.tail else 0
     delete_s = chance.random() * span_s if chance.random() < mix.delete else None
@@ -475,6 +493,20 @@ def _jobs(chance: random.Random, mix: Mix, bookies: int, span_s: float) -> tuple
     """Plan jobs that rebalance, or that decommission the same one bookie."""
     if not mix.jobs:
         return ()
+    if mix.moving:
+        return tuple(
+            JobPlan(
+                number=number,
+                kind="decommission",
+                bookie=f"bookie-{number}",
+                begin_s=chance.uniform(JOINS_SHARE, 1.0) * span_s,
+                open_ledgers=chance.choice(["wait", "wait", "fence", "skip"]),
+                open_grace_s=0.5,
+                parallel=4,
+                bytes_per_s=None,
+            )
+            for number in range(bookies - bookies // 2)
+        )
     leaving = f"bookie-{chance.randrange(bookies)}"
     kinds = chance.choice([
         ("decommission",), ("decommission", "decommission"), ("rebalance", "decommission"),

@@ -16,12 +16,14 @@ from quire_simulator.plans.faults import (
     JOB_KINDS,
     LIES,
     LOAD_KINDS,
+    OLDER_KINDS,
     RACK_KINDS,
     REPLACEMENT_KINDS,
     RESET_KINDS,
     RESIZE_KINDS,
     ROLLBACK_KINDS,
     SILENT_KINDS,
+    UNREADABLE_KINDS,
     WRITER_KINDS,
 )
 
@@ -78,7 +80,10 @@ class Mix:
     """The main kind of stream work.
 
     relay: one process after the other writes a stream. lives: streams are truncated, renamed,
-    deleted and recreated while writers sleep.
+    deleted and recreated while writers sleep. retention: many small segments are truncated at any
+    place, by age and by size. publishing: drivers publish batches. spark: a
+    query reads all streams but the last, and writes to the last. damaged: ledgers of segments in
+    progress are deleted, and nodes of segments cannot be read.
     """
     shapes: tuple[tuple[int, int, int], ...] = ()
     """The possible shapes of ledgers, or empty for all."""
@@ -102,6 +107,16 @@ class Mix:
     """Whether disks of bookie-0 die and are replaced."""
     racked: bool = False
     """Whether bookies are in racks, and ensembles must span several racks."""
+    moving: bool = False
+    """Whether bookies join later, and all those that were there first are decommissioned, while
+    long-lived readers keep their handles.
+    """
+    older_metadata: bool = False
+    """Whether the metadata store goes back. Ledgers are then created over the whole time, and
+    bookies raise their marks often.
+    """
+    cancelling: tuple[float, ...] = (0.0,)
+    """The choices for the share of clients' calls that are cancelled."""
     jobs: bool = False
     """Whether operators decommission a bookie and rebalance."""
 
@@ -125,8 +140,13 @@ LOST_DATA = Mix(
 )
 
 WORKLOADS: dict[str, Mix] = {
-    "all": Mix(ALL_KINDS, (2, 14), streaming=0.1),
-    "calm": Mix(("pause client",), (0, 0)),
+    "all": Mix(
+        ALL_KINDS,
+        (2, 14),
+        streaming=0.1,
+        cancelling=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.1, 0.5),
+    ),
+    "calm": Mix(("pause client",), (0, 0), crowd=0.3, uneven=0.7),
     "recovery": Mix(
         (*CLIENT_KINDS, "crash", "kill", "crash member in write", *BETWEEN_TWO),
         (2, 10),
@@ -226,6 +246,38 @@ WORKLOADS: dict[str, Mix] = {
         streams=(2, 5),
         streams_mostly="lives",
     ),
+    "retention": replace(
+        STREAMED,
+        kinds=(*CLIENT_KINDS, *WRITER_KINDS, "metadata fails", "slow metadata", "crash member",
+               "late watches"),
+        faults=(0, 8),
+        streams=(1, 3),
+        streams_mostly="retention",
+    ),
+    "damaged": replace(
+        STREAMED,
+        kinds=(*CLIENT_KINDS, *WRITER_KINDS, "metadata fails", "slow metadata", "crash member",
+               "late watches"),
+        faults=(0, 6),
+        streams=(1, 3),
+        streams_mostly="damaged",
+    ),
+    "publishing": replace(
+        STREAMED,
+        kinds=(*CLIENT_KINDS, "kill client", "metadata fails", "metadata fails", "slow metadata",
+               "crash member"),
+        faults=(0, 8),
+        streams=(1, 2),
+        streams_mostly="publishing",
+    ),
+    "spark": replace(
+        STREAMED,
+        kinds=(*CLIENT_KINDS, "kill client", *WRITER_KINDS, "metadata fails", "slow metadata",
+               "crash member"),
+        faults=(0, 6),
+        streams=(2, 3),
+        streams_mostly="spark",
+    ),
     "datasets": Mix(
         ("metadata fails", "metadata fails", "slow metadata", "pause client", "kill client",
          "sessions expire", "crash", "restart"),
@@ -316,11 +368,87 @@ WORKLOADS: dict[str, Mix] = {
         bit_rot=True,
         healing=True,
     ),
+    "cancelled": Mix(
+        ("crash member", "crash fastest member", "metadata fails", "slow metadata", "cut",
+         "cut and reset", "pause", "slow network", "restart", "silence client"),
+        (2, 10),
+        takeover=0.8,
+        recoverers=(1, 2, 2, 3),
+        tail=0.7,
+        delete=0.3,
+        deferred=0.2,
+        own_ids=0.2,
+        datasets=0.2,
+        cancelling=(0.2, 0.5, 0.8),
+    ),
+    "recreated": replace(
+        PLACED,
+        kinds=("recreate ledger", "recreate ledger", "recreate ledger", "crash member", "crash",
+               "restart", "slow metadata", "metadata fails", "expire client", "pause client",
+               "kill client", "cut", "kill healer"),
+        faults=(6, 16),
+        ledgers=(4, 8),
+        takeover=0.7,
+        recoverers=(1, 2, 2, 3),
+        tail=0.6,
+        readers=(1, 3),
+        delete=0.1,
+        deferred=0.2,
+        idle=0.4,
+        bookies_min=5,
+        large=0.0,
+        healing=True,
+    ),
+    "moving": replace(
+        PLACED,
+        kinds=("crash member", "crash", "restart", "kill client", "kill job", "metadata fails",
+               "slow network", "cut", "late watches", "expire client"),
+        faults=(0, 6),
+        ledgers=(3, 6),
+        takeover=0.3,
+        tail=0.3,
+        delete=0.0,
+        deferred=0.2,
+        idle=0.3,
+        large=0.0,
+        bookies_min=8,
+        shapes=((3, 3, 2), (3, 2, 2), (4, 3, 2), (2, 2, 1), (2, 2, 2), (3, 3, 3), (1, 1, 1)),
+        jobs=True,
+        moving=True,
+    ),
+    "older metadata": Mix(
+        (*OLDER_KINDS, *OLDER_KINDS, "metadata goes back", "disk full", "disk full", "restart",
+         "crash", "kill", "crash member", "expire session", "metadata fails", "kill client"),
+        (5, 12),
+        ledgers=(6, 12),
+        takeover=0.4,
+        tail=0.2,
+        delete=0.5,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        older_metadata=True,
+    ),
+    "unreadable": replace(
+        PLACED,
+        kinds=(*UNREADABLE_KINDS, *UNREADABLE_KINDS, *UNREADABLE_KINDS, "lose disk", "lose disk",
+               "crash", "crash member", "crash member", "restart", "kill client", "kill healer",
+               "expire healer", "metadata fails"),
+        faults=(8, 20),
+        ledgers=(5, 9),
+        takeover=0.3,
+        delete=0.15,
+        tail=0.3,
+        bookies_min=5,
+        sparse=True,
+        bit_rot=True,
+        healing=True,
+    ),
     "decommission": replace(
         PLACED,
-        kinds=(*JOB_KINDS, *JOB_KINDS, "crash", "crash member", "crash in write", "kill",
-               "restart", "expire session", "kill client", "cut", "metadata fails",
-               "slow network"),
+        kinds=(*JOB_KINDS, *JOB_KINDS, "unreadable ledger", "unreadable cookie", "crash",
+               "crash member", "crash in write", "kill", "restart", "expire session",
+               "kill client", "cut", "metadata fails", "slow network"),
         faults=(2, 10),
         ledgers=(3, 6),
         takeover=0.3,
@@ -517,8 +645,8 @@ WORKLOADS: dict[str, Mix] = {
         directories=(1, 2, 2, 3),
     ),
     "sessions": Mix(
-        ("sessions expire", "expire session", "metadata fails", "late watches", "slow metadata",
-         "restart", "clock jumps", "kill"),
+        ("sessions expire", "expire session", "expire client", "expire client", "metadata fails",
+         "late watches", "slow metadata", "restart", "clock jumps", "kill"),
         (2, 10),
     ),
 }  # fmt: skip

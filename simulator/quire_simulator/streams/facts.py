@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
 from quire.codec.distributedlog.segment import StreamSegment
+from quire_simulator.streams.batches import PublishedFacts
 from quire_simulator.streams.plans import StreamPlan
 
 PAYLOAD_REPETITIONS = (1, 1, 3, 20, 200)
@@ -77,6 +78,8 @@ class ObservedStream:
     sent: dict[bytes, list[Sent]] = field(default_factory=dict)
     acked: dict[bytes, DLSN | None] = field(default_factory=dict)
     """The position of each acknowledged payload, if it was reported."""
+    positions: dict[DLSN, bytes] = field(default_factory=dict)
+    """The record at each position that a writer or a reader was told."""
     log: dict[int, ReadRecord] = field(default_factory=dict)
     """Every record that any reader received, by sequence id."""
     places: dict[bytes, int] = field(default_factory=dict)
@@ -85,6 +88,12 @@ class ObservedStream:
     """The segments in the metadata now, by node name."""
     asked: DLSN = INITIAL_DLSN
     """The position before which everything may be truncated."""
+    destroyed: set[int] = field(default_factory=set)
+    """The numbers of segments whose ledger was deleted while they were in progress."""
+    floor: DLSN = INITIAL_DLSN
+    """The position before which a reader that is opened now receives nothing."""
+    published: PublishedFacts = field(default_factory=PublishedFacts)
+    """The batches that drivers publish."""
     producers: dict[str, int] = field(default_factory=dict)
     """The last acknowledged record of each producer. All before it are acknowledged too."""
     tokens: set[str] = field(default_factory=lambda: {""})
@@ -96,12 +105,15 @@ class ObservedStream:
     """The moment when a client learned that the stream is ended."""
     deleting: bool = False
     """Whether a client has begun to delete the stream."""
+    committing: set[str] = field(default_factory=set)
+    """The subscriptions that have begun to store a position with this life of the stream."""
     committed: dict[str, DLSN] = field(default_factory=dict)
     """The position that each subscription has stored for certain."""
 
     def may_be_gone(self, seen: ReadRecord) -> bool:
         """Return whether this record may have been truncated."""
-        return self.plan.retained or seen.position < self.asked
+        given_up = self.plan.retained or seen.position < self.asked
+        return given_up or seen.position.lssn in self.destroyed
 
     @property
     def truncated(self) -> bool:

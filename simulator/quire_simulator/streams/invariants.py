@@ -29,7 +29,8 @@ def a_successor_ends_the_writer(facts: ObservedStream, sent: Sent, at: DLSN | No
 
     A producer may still be told that such a record was there before.
     """
-    for other in () if at is None else facts.handles:
+    # Nobody can fence a writer whose ledger was deleted. It learns of its successor when it rolls.
+    for other in () if at is None or at.lssn in facts.destroyed else facts.handles:
         if other.follows(sent.handle) and (other.opened or 0) <= sent.begun:
             what = f"{sent.handle.who} appended {sent.payload[:20]!r}"
             return f"{what} after {other.who} had become the writer"
@@ -84,6 +85,14 @@ class ReaderPosition:
     """Its first record is the first record at or after this position."""
     upcoming: int | None = None
     """The sequence id of the next record, once the reader has received one."""
+    floor: DLSN = INITIAL_DLSN
+    """The position before which everything was truncated when the reader was opened."""
+
+    def has_passed(self, seen: ReadRecord) -> bool:
+        """Return whether the reader has received this record, or a later one, or a gap after it."""
+        if self.upcoming is None:
+            return seen.position < self.begin
+        return seen.sequence < self.upcoming
 
 
 ReadInvariant = Callable[[ObservedStream, ReaderPosition, ReadRecord], str | None]
@@ -111,6 +120,14 @@ def no_record_is_skipped(
     if before is not None and before.position >= view.begin and not facts.may_be_gone(before):
         return f"{view.who} began at {view.begin} but did not receive {before.position}"
     return None
+
+
+def what_was_truncated_is_not_read(
+    facts: ObservedStream, view: ReaderPosition, seen: ReadRecord
+) -> str | None:
+    if seen.position >= view.floor:
+        return None
+    return f"{view.who} received {seen.position}, although all before {view.floor} was truncated"
 
 
 def a_record_is_there_once(
@@ -161,6 +178,7 @@ def a_record_is_what_its_writer_said(
 READ_INVARIANTS: tuple[ReadInvariant, ...] = (
     only_what_was_appended_is_read,
     no_record_is_skipped,
+    what_was_truncated_is_not_read,
     a_record_is_there_once,
     readers_agree,
     records_are_in_order,
@@ -297,6 +315,8 @@ def an_acknowledged_record_is_there(facts: ObservedStream, whole: JudgedStream) 
             continue  # What was read before is checked by `what_was_read_is_there`.
         if (position is None and facts.truncated) or (position or INITIAL_DLSN) < whole.oldest:
             continue
+        if facts.destroyed and (position is None or position.lssn in facts.destroyed):
+            continue
         return f"{payload[:20]!r} was acknowledged at {position}, but is missing"
     return None
 
@@ -305,13 +325,15 @@ def what_was_read_is_there(facts: ObservedStream, whole: JudgedStream) -> str | 
     """A record that was read exists until it is truncated."""
     there = {seen.sequence for seen in whole.records}
     for seen in facts.log.values():
-        if seen.sequence not in there and seen.position >= whole.oldest:
+        lost = seen.position.lssn in facts.destroyed
+        if seen.sequence not in there and seen.position >= whole.oldest and not lost:
             return f"record {seen.sequence} at {seen.position} was read, but is missing"
     return None
 
 
 def the_first_record_is_number_0(facts: ObservedStream, whole: JudgedStream) -> str | None:
-    if whole.records and not facts.truncated and whole.records[0].sequence:
+    kept = not facts.truncated and not facts.destroyed
+    if whole.records and kept and whole.records[0].sequence:
         return f"its first record is number {whole.records[0].sequence}"
     return None
 
@@ -325,7 +347,7 @@ def what_a_writer_sent_is_there_up_to_some_record(
         certain = not facts.truncated
         for sent in handle.sent:
             sequence = facts.places.get(sent.payload)
-            if sent.refused:
+            if sent.refused or (facts.destroyed and _may_be_lost(facts, sent)):
                 continue
             if sequence is None:
                 missing = missing or (sent if certain else None)  # Otherwise it may be truncated.
@@ -336,6 +358,14 @@ def what_a_writer_sent_is_there_up_to_some_record(
             else:
                 certain = certain or facts.log[sequence].position >= whole.oldest
     return None
+
+
+def _may_be_lost(facts: ObservedStream, sent: Sent) -> bool:
+    """Return whether this record may have been in a ledger that somebody deleted."""
+    if sent.payload in facts.places:
+        return False
+    at = facts.acked.get(sent.payload)
+    return at is None or at.lssn in facts.destroyed
 
 
 def a_writer_s_records_are_in_its_order(facts: ObservedStream, whole: JudgedStream) -> str | None:

@@ -16,12 +16,15 @@ from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import StreamConditionError, StreamEndedError
 from quire.streams import Gap, Namespace, Record, StreamWriter
 from quire.streams.ownership.orphans import delete_orphans, find_orphans
+from quire.streams.publish.segment_builder import JOB_KEY
 from quire.streams.write.segments import APPLICATION
+from quire_simulator.streams.damage import judge_losses
 from quire_simulator.streams.facts import ObservedStream
 from quire_simulator.streams.invariants import ReaderPosition
 from quire_simulator.streams.machines import start_leader
 from quire_simulator.streams.plans import StreamPlan
 from quire_simulator.streams.readers import removed
+from quire_simulator.streams.retention import Retention
 from quire_simulator.streams.stage import NAMESPACE, StreamStage
 
 JUDGES = ("stream-judge-0", "stream-judge-1")
@@ -38,11 +41,17 @@ async def judge_streams(stage: StreamStage, followers: Callable[[], list[str]]) 
     plans = stage.stage.plan.streams
     if not plans:
         return
+    while stage.spoilt:
+        await asyncio.sleep(POLL_S)
     stage.world.metadata_delay_s = min(stage.world.metadata_delay_s, METADATA_DELAY_MAX_S)
     for judge in JUDGES:
         client = stage.world.client(judge, stage.stage.plan.client_config)
         streams = await stage.namespace(client)
         for plan in plans:
+            if judge == JUDGES[0] and plan.queries:
+                from quire_simulator.spark.judge import judge_query  # It imports pyspark.
+
+                await judge_query(stage, judge, client, plan)
             if judge == JUDGES[0]:
                 await _finish(stage, judge, streams, plan)
         while followers():
@@ -51,6 +60,7 @@ async def judge_streams(stage: StreamStage, followers: Callable[[], list[str]]) 
             if plan.kind == "stream" and stage.exists(plan):
                 await _read(stage, judge, streams, stage.lives[plan.number])
         if judge == JUDGES[-1]:
+            await judge_losses(stage, client)
             await _orphans(stage, client)
         await streams.close()
         await client.close()
@@ -71,6 +81,8 @@ async def _finish(stage: StreamStage, judge: str, streams: Namespace, plan: Stre
         await _lead(stage, judge, streams, plan)
     else:
         await _append_the_last(stage, judge, streams, facts)
+        if facts.plan.retained:
+            await Retention(stage).judge(judge, streams, facts)
     stage.finished.add(plan.number)
 
 
@@ -101,6 +113,9 @@ async def _append_the_last(
         stage.fail(
             facts, "conditions_are_kept", f"every token of {sorted(facts.tokens)} is refused"
         )
+    if facts.plan.retained:
+        await writer.roll()
+        await Retention(stage).writer_retains(judge, streams, facts)
     await writer.close()
     stage.ends[facts.plan.number] = writer.next_sequence
 
@@ -127,7 +142,7 @@ async def _lead(stage: StreamStage, judge: str, streams: Namespace, plan: Stream
 
 
 async def _read(stage: StreamStage, judge: str, streams: Namespace, facts: ObservedStream) -> None:
-    view = ReaderPosition(judge, INITIAL_DLSN)
+    view = ReaderPosition(judge, INITIAL_DLSN, floor=facts.floor)
     reader = await streams.open_reader(stage.name(facts.plan), on_gap="deliver")
     records: list[Record] = []
     async for batch in reader.batches():
@@ -151,7 +166,8 @@ async def _orphans(stage: StreamStage, client: Client) -> None:
     orphans = _unnamed(stage)
     for ledger_id in orphans:
         maker = stage.makers.get(ledger_id)  # None: the maker never learned that the ledger exists.
-        if maker is not None and not maker.dead:
+        job = stage.world.cluster.ledger(ledger_id).value.custom.get(JOB_KEY)
+        if maker is not None and not maker.dead and job is None:
             what = f"ledger {ledger_id} of {maker.name}, which is alive, is named by nothing"
             stage.checker.fail("no_ledger_is_orphaned", what)
     found = await find_orphans(client, -YOUNGER_S)

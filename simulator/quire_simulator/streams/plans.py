@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,13 @@ WAITS = 0.25
 WAITS_REMOVED = 0.7
 """This probability for a stream that is deleted, so that unaware writers come back."""
 TOKENS = 0.2
+REPLACED_QUERY = 0.4
+"""The probability that a query takes the place of another query of its writer."""
+RARE = 0.15
+"""The probability that a stream of a general workload is like those of a special one."""
+RARELY = ("retention", "publishing", "damaged")
+RETENTION_MS = (200, 1_000, 3_000)
+RETENTION_BYTES = (300, 1_000, 5_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,68 @@ class StreamerPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class DriverPlan:
+    """A driver that publishes batches of records. Drivers of one query share a checkpoint."""
+
+    begin_s: float
+    writer: str
+    """The name of the writer, or empty for a job that publishes once."""
+    query: str
+    """The query of the writer, or the name of the job."""
+    takeover: bool
+    """Whether the query may take the place of another query of its writer."""
+    batches: int
+    tasks_max: int
+    task_records_max: int
+    task_s: float
+    """The longest pause of a task."""
+    pause_s: float
+    """The longest pause between two batches."""
+    dies_in_step: int
+    """The number of the step in which the driver dies, or 0."""
+    dies_after_s: float
+    """Seconds into that step after which it dies."""
+
+
+@dataclass(frozen=True, slots=True)
+class DyingPlan:
+    """A driver of a query, which continues from the checkpoint of the one before."""
+
+    begin_s: float
+    in_step: int
+    """The number of the step in which the driver dies, or 0."""
+    after_s: float
+    """Seconds into that step after which it dies."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPlan:
+    """A streaming query of Spark that reads streams, and writes their records to this one."""
+
+    writer: str
+    query: str
+    takeover: bool
+    sources: tuple[int, ...]
+    """The numbers of the streams that it reads."""
+    pattern: bool
+    """Whether it finds its sources by a pattern."""
+    lenient: bool
+    """Whether it continues without records that are gone."""
+    subscription: bool
+    """Whether it stores its positions with the sources."""
+    records_max: int
+    bytes_max: int
+    """The limits of a micro-batch, or 0."""
+    partition_bytes: int
+    min_partitions: int
+    task_s: float
+    """The longest pause of a task after each part that it reads."""
+    pause_s: float
+    """The longest pause between two micro-batches."""
+    drivers: tuple[DyingPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StreamPlan:
     number: int
     kind: str
@@ -66,16 +135,25 @@ class StreamPlan:
     roll_interval_ms: int
     retention_ms: int
     retention_bytes: int
+    explicit: bool
+    """Whether retention deletes only what was truncated explicitly."""
     producers: int
     tokens: bool
     """Whether its writers set fencing tokens."""
     ends: bool
     """Whether one of its writers may end it for good."""
     streamers: tuple[StreamerPlan, ...]
+    drivers: tuple[DriverPlan, ...]
+    queries: tuple[QueryPlan, ...]
+    """The query that writes to this stream, if there is one."""
     follows_s: tuple[float, ...]
     scans_s: tuple[float, ...]
     """When readers begin that do not follow."""
     truncations_s: tuple[float, ...]
+    losses_s: tuple[float, ...]
+    """When somebody deletes the ledger of the segment in progress."""
+    spoils_s: tuple[float, ...]
+    """When the node of a segment becomes unreadable for a while."""
     rename_s: float | None
     remove_s: float | None
 
@@ -94,12 +172,14 @@ class StreamPlan:
             "roll_interval_s": self.roll_interval_ms / 1000,
             "retention_s": self.retention_ms / 1000,
             "retention_bytes": self.retention_bytes,
+            "explicit_truncation": self.explicit,
         }
 
     @property
     def retained(self) -> bool:
         """Whether segments may be truncated without a request."""
-        return self.kind == "machine" or bool(self.retention_ms or self.retention_bytes)
+        limited = bool(self.retention_ms or self.retention_bytes) and not self.explicit
+        return self.kind == "machine" or limited
 
     @property
     def name(self) -> str:
@@ -121,12 +201,19 @@ def make_streams(
     chance = random.Random(f"{seed}/streams {workload}")
     if chance.random() >= mix.streaming:
         return ()
-    changed = {"": _as_it_is, "relay": _as_relay, "lives": _as_lives}[mix.streams_mostly]
     plans = [
         _stream_plan(chance, number, bookies, span_s)
         for number in range(chance.randint(*mix.streams))
     ]
-    return tuple(changed(chance, plan, span_s) for plan in plans)
+    if mix.streams_mostly == "spark":
+        return _with_query(chance, plans, span_s)
+    if mix.streams_mostly:
+        return tuple(CHANGES[mix.streams_mostly](chance, plan, span_s) for plan in plans)
+    rare = random.Random(f"{seed}/rare streams {workload}")
+    return tuple(
+        CHANGES[rare.choice(RARELY)](rare, plan, span_s) if rare.random() < RARE else plan
+        for plan in plans
+    )
 
 
 def _stream_plan(chance: random.Random, number: int, bookies: int, span_s: float) -> StreamPlan:
@@ -148,6 +235,7 @@ def _stream_plan(chance: random.Random, number: int, bookies: int, span_s: float
         roll_interval_ms=chance.choice([*ROLL_INTERVAL_MS, NEVER_MS]),
         retention_ms=chance.choice([500, 5_000]) if retained and by_age else 0,
         retention_bytes=chance.choice([1_000, 5_000]) if retained and not by_age else 0,
+        explicit=False,
         producers=0 if machine else chance.choice([0, 1, 1, 3]),
         tokens=not machine and chance.random() < TOKENS,
         ends=not machine and not removed and chance.random() < 0.15,
@@ -155,6 +243,8 @@ def _stream_plan(chance: random.Random, number: int, bookies: int, span_s: float
             _streamer_plan(chance, begin_s, span_s, WAITS_REMOVED if removed else WAITS)
             for _ in range(chance.randint(1, STREAMERS_MAX))
         ),
+        drivers=(),
+        queries=(),
         follows_s=tuple(chance.random() * span_s / 2 for _ in range(chance.randint(0, 2))),
         scans_s=()
         if machine
@@ -162,13 +252,11 @@ def _stream_plan(chance: random.Random, number: int, bookies: int, span_s: float
         truncations_s=()
         if machine
         else tuple(chance.random() * span_s for _ in range(chance.choice([0, 0, 1, 3, 6]))),
+        losses_s=(),
+        spoils_s=(),
         rename_s=chance.random() * span_s if renamed else None,
         remove_s=begin_s + chance.random() ** 2 * span_s if removed else None,
     )
-
-
-def _as_it_is(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
-    return plan
 
 
 def _as_relay(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
@@ -223,6 +311,165 @@ def _as_lives(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamP
     )  # fmt: skip
 
 
+def _as_retention(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
+    """Let many small segments be truncated at any place, and by age and size, while they are
+    written.
+    """
+    begin_s = plan.streamers[0].begin_s
+    kind = chance.choice(["age", "age", "size", "size", "both", "explicit", "none"])
+    renamed = chance.random() < RENAMED
+    streamers = [
+        replace(
+            _streamer_plan(chance, begin_s, span_s, 0.0),
+            batches=chance.randint(10, 40),
+            pause_s=chance.choice([0.02, 0.2, span_s / 20]),
+            turns=chance.choice([1, 2]),
+            idle_s=0.0,
+        )
+        for _ in range(chance.randint(1, 2))
+    ]
+    return replace(
+        plan, kind="stream", txids=chance.choice(["time", "given"]),
+        producers=chance.choice([0, 0, 1]),
+        roll_bytes=chance.choice([300, 300, 2_000]),
+        roll_interval_ms=chance.choice([200, NEVER_MS]),
+        retention_ms=chance.choice(RETENTION_MS) if kind in ("age", "both", "explicit") else 0,
+        retention_bytes=chance.choice(RETENTION_BYTES) if kind in ("size", "both") else 0,
+        explicit=kind == "explicit",
+        streamers=tuple(streamers),
+        truncations_s=tuple(
+            begin_s + chance.random() * (span_s - begin_s) for _ in range(chance.randint(3, 8))
+        ),
+        rename_s=chance.random() * span_s if renamed else None,
+        remove_s=None,
+    )  # fmt: skip
+
+
+def _as_published(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
+    """Let drivers publish batches, and die, while a writer appends now and then."""
+    begin_s = plan.streamers[0].begin_s
+    queries = [("a", "q1"), ("a", "q1"), ("a", "q1"), ("", "job1"), ("", "job1"), ("b", "q2")]
+    if chance.random() < REPLACED_QUERY:
+        queries += [("a", "q3"), ("a", "q3"), ("a", "q1")]
+    takeover = chance.random() < 0.7
+    drivers = tuple(
+        DriverPlan(
+            begin_s=begin_s + chance.choice([0.0, 0.3, 1.0]) * chance.random() * span_s,
+            writer=writer,
+            query=query,
+            takeover=takeover,
+            batches=chance.randint(2, 6) if writer else 1,
+            tasks_max=chance.choice([1, 3, 5]),
+            task_records_max=chance.choice([1, 5, 40]),
+            task_s=chance.choice([0.0, 0.01, 0.3]),
+            pause_s=chance.choice([0.01, 0.3, span_s / 10]),
+            dies_in_step=chance.choice([0, 0, *range(1, 13)]),
+            dies_after_s=chance.choice([0.0, 0.001, 0.02, 0.3, 1.0]) * chance.random(),
+        )
+        for writer, query in chance.sample(queries, chance.randint(2, len(queries)))
+    )
+    some = chance.random()
+    return replace(
+        plan, kind="stream", drivers=drivers,
+        streamers=plan.streamers[: chance.choice([1, 1, 2])],
+        retention_ms=0, retention_bytes=0, ends=False, rename_s=None, remove_s=None,
+        truncations_s=plan.truncations_s if some < 0.2 else (),
+        scans_s=tuple(begin_s + chance.random() * span_s for _ in range(4)),
+    )  # fmt: skip
+
+
+def _as_damaged(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
+    """Let somebody delete ledgers of segments in progress, or make nodes of segments unreadable."""
+    begin_s, lost = plan.streamers[0].begin_s, chance.random() < 0.6
+    streamers = tuple(
+        replace(
+            _streamer_plan(chance, begin_s, span_s, WAITS),
+            batches=chance.randint(5, 20), turns=chance.choice([2, 4]), idle_s=0.0,
+        )
+        for _ in range(chance.randint(1, 3))
+    )  # fmt: skip
+    times = tuple(begin_s + chance.random() * span_s for _ in range(chance.randint(1, 3)))
+    return replace(
+        plan, kind="stream", streamers=streamers, ends=False, tokens=False,
+        producers=0 if lost else plan.producers, retention_ms=0, retention_bytes=0,
+        losses_s=times if lost else (),
+        spoils_s=() if lost and chance.random() < 0.7 else times,
+        rename_s=None, remove_s=None,
+        follows_s=tuple(chance.random() * span_s / 2 for _ in range(chance.randint(1, 3))),
+        truncations_s=plan.truncations_s if chance.random() < 0.3 else (),
+    )  # fmt: skip
+
+
+def _with_query(
+    chance: random.Random, plans: list[StreamPlan], span_s: float
+) -> tuple[StreamPlan, ...]:
+    """Make the last stream the sink of a query that reads the others."""
+    what = chance.choice(["kept", "kept", "kept", "truncated", "recreated", "recreated"])
+    sources = tuple(_as_source(chance, plan, span_s, what) for plan in plans[:-1])
+    begin_s = min(plan.streamers[0].begin_s for plan in sources)
+    query = QueryPlan(
+        writer="w",
+        query="q",
+        takeover=chance.random() < 0.3,
+        sources=tuple(plan.number for plan in sources),
+        pattern=chance.random() < 0.3,
+        lenient=chance.random() < 0.3,
+        subscription=chance.random() < 0.4,
+        records_max=chance.choice([0, 0, 1, 7, 50]),
+        bytes_max=chance.choice([0, 0, 0, 300, 5_000]),
+        partition_bytes=chance.choice([100, 2_000, 1 << 20]),
+        min_partitions=chance.choice([1, 1, 3]),
+        task_s=chance.choice([0.0, 0.01, 0.2]),
+        pause_s=chance.choice([0.01, 0.3, span_s / 10]),
+        drivers=tuple(
+            DyingPlan(
+                begin_s=begin_s + k * chance.random() * span_s / 3,
+                in_step=chance.choice([0, *range(1, 21)]),
+                after_s=chance.choice([0.0, 0.001, 0.02, 0.3]) * chance.random(),
+            )
+            for k in range(chance.randint(2, 5))
+        ),
+    )
+    idle = replace(plans[-1].streamers[0], turns=0, batches=0)
+    sink = replace(
+        plans[-1], kind="stream", queries=(query,), streamers=(idle,), ends=False, producers=0,
+        tokens=False, retention_ms=0, retention_bytes=0, rename_s=None, remove_s=None,
+        truncations_s=(),
+    )  # fmt: skip
+    return (*sources, sink)
+
+
+def _as_source(chance: random.Random, plan: StreamPlan, span_s: float, what: str) -> StreamPlan:
+    begin_s = plan.streamers[0].begin_s
+    removed = begin_s + chance.uniform(0.2, 0.8) * span_s
+    streamers = [
+        replace(
+            _streamer_plan(chance, begin_s, span_s, 0.0),
+            batches=chance.randint(3, 12),
+            pause_s=chance.choice([0.05, span_s / 10]),
+            turns=4,
+        )
+        for _ in range(chance.randint(1, 2))
+    ]
+    return replace(
+        plan, kind="stream", producers=chance.choice([0, 1]), ends=False, rename_s=None,
+        roll_bytes=chance.choice([300, 2_000, 1 << 20]),
+        retention_ms=0, retention_bytes=0, streamers=tuple(streamers), follows_s=(), scans_s=(),
+        truncations_s=plan.truncations_s if what == "truncated" else (),
+        remove_s=removed if what == "recreated" else None,
+    )  # fmt: skip
+
+
+CHANGES: dict[str, Callable[[random.Random, StreamPlan, float], StreamPlan]] = {
+    "relay": _as_relay,
+    "lives": _as_lives,
+    "retention": _as_retention,
+    "publishing": _as_published,
+    "damaged": _as_damaged,
+}
+"""What a workload makes of each stream (`Mix.streams_mostly`)."""
+
+
 def _streamer_plan(
     chance: random.Random, begin_s: float, span_s: float, waits: float
 ) -> StreamerPlan:
@@ -245,6 +492,8 @@ def others_of(plan: StreamPlan) -> list[tuple[str, tuple[float, ...]]]:
         ("tailer", plan.follows_s),
         ("scanner", plan.scans_s),
         ("truncator", plan.truncations_s),
+        ("vandal", plan.losses_s),
+        ("spoiler", plan.spoils_s),
         ("renamer", () if plan.rename_s is None else (plan.rename_s,)),
         ("remover", () if plan.remove_s is None else (plan.remove_s,)),
     ]
@@ -261,6 +510,9 @@ def stream_clients(plans: tuple[StreamPlan, ...]) -> dict[str, float]:
     """Return when each client begins."""
     begins = dict(streamers_of(plans))
     for plan in plans:
+        for query in plan.queries:
+            begins |= {f"query-{plan.number}.{k}": d.begin_s for k, d in enumerate(query.drivers)}
+        begins |= {f"driver-{plan.number}.{k}": d.begin_s for k, d in enumerate(plan.drivers)}
         for what, times in others_of(plan):
             begins.update({f"{what}-{plan.number}.{k}": at for k, at in enumerate(times)})
     return begins

@@ -1,4 +1,4 @@
-"""The other clients of a stream: readers, and those that truncate, rename and delete it."""
+"""The other clients of a stream: readers, and those that rename and delete it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from quire.streams import (
     AtTxid,
     Gap,
     Namespace,
+    Record,
     RecordBatch,
     StreamReader,
 )
 from quire.streams.read.positions import Start
+from quire.streams.read.subscriptions import Subscription
 from quire_simulator.streams.facts import ObservedStream, ReadRecord
 from quire_simulator.streams.invariants import ReaderPosition
 from quire_simulator.streams.plans import StreamPlan
@@ -31,6 +33,9 @@ PATIENCE_S = (0.05, 0.5, 5.0)
 LAST_PATIENCE_S = 60.0
 """The time after which a follower is cancelled and continues from its position."""
 REMOVE_ATTEMPTS_MAX = 30
+BELATED_POLLS_MAX = 30
+BELATED_S = 1.0
+"""Seconds for which a follower reads on although its stream was replaced."""
 SCANS = 4
 BOUNDED = 0.5
 """The probability that a scanner reads to some position instead of the end."""
@@ -44,20 +49,30 @@ async def read_view(
     reader: StreamReader,
     *,
     batches: bool,
+    life: ObservedStream | None = None,
 ) -> None:
-    """Read to the end of this reader.
+    """Read to the end of this reader. `life` is the life of what it has read before.
 
     It must have been opened with on_gap="deliver" if `batches`, and on_gap="raise" otherwise.
     """
+
+    def saw(record: Record) -> None:
+        nonlocal life
+        found = stage.life_of(facts.plan, record.payload)
+        if found is not None and life not in (None, found):
+            what = f"{view.who} received {record.payload[:20]!r} of another stream of this name"
+            stage.fail(facts, "a_reader_stays_with_its_stream", what)
+        life = life or found
+        stage.saw(facts, view, record)
+
     if not batches:
         try:
             async with aclosing(aiter(reader)) as records:
                 async for record in records:
-                    stage.saw(facts, view, record)
+                    saw(record)
         except StreamGapError as error:
             assert reader.position is not None
-            kind = "truncated" if "are truncated" in str(error) else "lost"
-            stage.gap(facts, view, kind, reader.position)
+            stage.gap(facts, view, error.kind, reader.position)
         return
     async with aclosing(reader.batches()) as found:
         async for batch in found:
@@ -66,7 +81,7 @@ async def read_view(
                 continue
             assert isinstance(batch, RecordBatch)
             for record in batch:
-                stage.saw(facts, view, record)
+                saw(record)
 
 
 # -- followers ---------------------------------------------------------------------------------
@@ -100,6 +115,10 @@ class _Follower:
         self.chance = chance
         self.start: Start = EARLIEST
         self.view = ReaderPosition(who, INITIAL_DLSN)
+        self.reader: StreamReader | None = None
+        """The last reader that has received something."""
+        self.subscription: Subscription | None = None
+        self.name = ""
 
     async def follow(self) -> None:
         stage, facts = self.stage, self.facts
@@ -117,10 +136,39 @@ class _Follower:
             if facts.plan.number in stage.finished and not stage.exists(facts.plan):
                 return
             await asyncio.sleep(self.chance.random() * POLL_S)
+        await self._belated()
+
+    async def _belated(self) -> None:
+        """Continue with what was opened in this life, although another stream has the name now."""
+        stage, facts = self.stage, self.facts
+        for _ in range(BELATED_POLLS_MAX):
+            if stage.exists(facts.plan):
+                break
+            await asyncio.sleep(POLL_S)
+        now = stage.lives[facts.plan.number]
+        if not stage.exists(facts.plan) or now.deleting or self.reader is None:
+            return
+        stage.note(self.who, "belated")
+        try:
+            async with asyncio.timeout(BELATED_S):
+                await read_view(stage, facts, self.view, self.reader, batches=True, life=facts)
+        except (TimeoutError, QuireError) as error:
+            stage.note(self.who, "belated failed", type(error).__name__)
+        if self.subscription is None or self.reader.position is None:
+            return
+        try:
+            await self.subscription.commit(self.reader.position)
+        except QuireError:
+            return
+        if stage.lives[facts.plan.number] is now and not now.deleting:
+            what = f"{self.who} stored {self.reader.position} of the former stream"
+            stage.fail(now, "a_subscription_belongs_to_its_stream", what)
 
     async def _for_a_while(self) -> bool:
         """Follow until cancelled, and return whether the end was reached."""
         stage, facts, batches = self.stage, self.facts, self.chance.random() < 0.5
+        self.view.floor = facts.floor
+        await self._subscribe()
         reader = await self.streams.open_reader(
             stage.name(facts.plan), start=self.start, follow=True,
             on_gap="deliver" if batches else "raise",
@@ -136,6 +184,8 @@ class _Follower:
         finally:
             if reader.position is not None:
                 self.start = reader.position
+            if self.view.upcoming is not None:
+                self.reader = reader
         if not stage.is_current(facts):
             return False
         if reader.ended and not facts.may_be_ended:
@@ -143,18 +193,31 @@ class _Follower:
         await self._commit(reader)
         return reader.ended or stage.is_at_the_end(facts, self.view)
 
+    async def _subscribe(self) -> None:
+        """Open the subscription before anything is read. A new stream has no position of it."""
+        stage, facts, name = self.stage, self.facts, self.stage.name(self.facts.plan)
+        if self.subscription is not None and self.name == name:
+            return
+        subscription = self.streams.subscription(name, self.who)
+        found = await subscription.position()
+        if not stage.is_current(facts) or stage.name(facts.plan) != name:
+            return
+        if found is not None and self.who not in facts.committing:
+            what = f"{self.who} finds {found}, although it has stored nothing with this stream"
+            stage.fail(facts, "a_subscription_belongs_to_its_stream", what)
+        self.subscription, self.name = subscription, name
+
     async def _commit(self, reader: StreamReader) -> None:
         """Store the position with the stream, where it must never go back."""
-        stage, facts = self.stage, self.facts
-        name = stage.name(facts.plan)
-        subscription = self.streams.subscription(name, self.who)
-        if reader.position is None:
+        stage, facts, subscription = self.stage, self.facts, self.subscription
+        if reader.position is None or subscription is None:
             return
+        facts.committing.add(self.who)
         if await subscription.commit(reader.position) and stage.is_current(facts):
             facts.committed[self.who] = reader.position
         found = await subscription.position()
         wanted = facts.committed.get(self.who)
-        if not stage.is_current(facts) or stage.name(facts.plan) != name:
+        if not stage.is_current(facts) or stage.name(facts.plan) != self.name:
             return
         if wanted is not None and (found is None or found < wanted):
             what = f"{self.who} had stored {wanted}, but found {found}"
@@ -206,12 +269,16 @@ async def _scan(
         for seen in known
         if seen.position.lssn in completed and begin <= seen.position < (end or AT_THE_END)
     ]
-    view = ReaderPosition(who, begin)
+    view = ReaderPosition(who, begin, floor=facts.floor)
     reader = await streams.open_reader(name, start=begin, end=end, on_gap="deliver")
     await read_view(stage, facts, view, reader, batches=True)
+    if end is None:
+        stage.reached_the_end(facts, view)
     if stage.is_current(facts):
         missed = [
-            n for n in wanted if (view.upcoming or 0) <= n and not facts.may_be_gone(facts.log[n])
+            n
+            for n in wanted
+            if not view.has_passed(facts.log[n]) and not facts.may_be_gone(facts.log[n])
         ]
         if missed:
             place = facts.log[missed[0]].position
@@ -239,34 +306,6 @@ def _found(
 
 
 # -- who changes the stream as a whole -----------------------------------------------------------
-
-
-async def truncate_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
-    """Truncate before some record, or apply the retention settings."""
-    chance = stage.world.loop.derive(f"actor {who}")
-    streams = await stage.namespace(client)
-    try:
-        facts = await stage.until_there(plan)
-        if facts is None:
-            return
-        if plan.retained and chance.random() < 0.5:
-            await streams.retain(stage.name(plan))
-            return
-        while not facts.log and not stage.over:
-            await asyncio.sleep(POLL_S)
-        if not facts.log or not stage.is_current(facts):
-            return
-        known = sorted(seen.position for seen in facts.log.values())
-        before = chance.choice(known[-5:] if chance.random() < 0.5 else known)
-        before = before.next_slot() if chance.random() < 0.5 else before
-        stage.note(who, "truncate", before)
-        facts.asked = max(facts.asked, before)
-        completed = [name for name, s in facts.segments.items() if not s.in_progress]
-        await streams.truncate(stage.name(plan), before)
-        if stage.is_current(facts):
-            stage.truncated(facts, before, completed)
-    finally:
-        await streams.close()
 
 
 async def rename_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:

@@ -55,6 +55,8 @@ class StreamStage:
         self.world = stage.world
         self.checker = stage.checker
         self.lives = {plan.number: ObservedStream(plan) for plan in stage.plan.streams}
+        self.former: list[ObservedStream] = []
+        """The lives that have ended."""
         self.handles = 0
         self.tainted: set[bytes] = set()
         """Records that may belong to the life before or after a deletion."""
@@ -62,11 +64,21 @@ class StreamStage:
         """The node that created each ledger of a stream, if it learned that the ledger exists."""
         self.ends: dict[int, int] = {}
         """The number of records of each finished stream."""
+        self.spoilt: dict[str, StreamSegment] = {}
+        """The segments whose nodes cannot be read now, by path."""
+        self.checkpoints: dict[int, object] = {}
+        """The checkpoint of the query that writes to each stream (`spark`)."""
         self._moment = 0
         self._born: dict[int, int] = {}
         self._commands: dict[int, Commands] = {}
         self.finished: set[int] = set()
         """Streams whose last record is written, or will never be."""
+        self.on_segments: Callable[[ObservedStream, dict[str, StreamSegment]], None] = (
+            lambda facts, before: None
+        )
+        """Called with the former segments of a stream when they have changed."""
+        self.on_ledger_gone: Callable[[ObservedStream, int], None] = lambda facts, ledger_id: None
+        """Called when a ledger was deleted, for each stream that exists."""
         self.world.cluster.tree_observer = self._on_tree
         self.checker.on_ledger = self._on_ledger
         self.checker.is_foreign = _is_foreign
@@ -141,6 +153,14 @@ class StreamStage:
             await asyncio.sleep(POLL_S)
         return self.lives[plan.number]
 
+    def life_of(self, plan: StreamPlan, payload: bytes) -> ObservedStream | None:
+        """Return the life to which this record certainly belongs, or None."""
+        if payload in self.tainted:
+            return None
+        lives = [*self.former, self.lives[plan.number]]
+        found = [one for one in lives if one.plan is plan and payload in one.sent]
+        return found[0] if len(found) == 1 else None
+
     def is_current(self, facts: ObservedStream) -> bool:
         """Return whether this life is the current one and is not being deleted."""
         return self.lives[facts.plan.number] is facts and not facts.deleting
@@ -152,6 +172,7 @@ class StreamStage:
             # A client that is about to become the writer may become that of the next life, and
             # truncations in progress may affect it.
             opening = [h for h in facts.handles if h.opened is None and h.failed is None]
+            self.former.append(facts)
             self.lives[number] = ObservedStream(
                 facts.plan, life=facts.life + 1, asked=facts.asked, handles=opening
             )
@@ -239,7 +260,13 @@ class StreamStage:
             wrong = invariant(facts, sent, at)
             if wrong is not None:
                 self.fail(facts, invariant.__name__, wrong)
+        self._placed(facts, sent.payload, at)
         facts.acked[sent.payload] = at or facts.acked.get(sent.payload)
+
+    def _placed(self, facts: ObservedStream, payload: bytes, at: DLSN | None) -> None:
+        if at is not None and facts.positions.setdefault(at, payload) != payload:
+            what = f"{at} is the position of {facts.positions[at][:20]!r} and of {payload[:20]!r}"
+            self.fail(facts, "a_position_is_assigned_once", what)
 
     def saw(self, facts: ObservedStream, view: ReaderPosition, record: Record) -> None:
         """Record and check a record that a reader received."""
@@ -252,6 +279,10 @@ class StreamStage:
             wrong = invariant(facts, view, seen)
             if wrong is not None:
                 self.fail(facts, invariant.__name__, wrong)
+        wrong = facts.published.in_one_piece(seen.payload, seen.sequence)
+        if wrong is not None:
+            self.fail(facts, "a_batch_is_there_whole", f"{view.who}: {wrong}")
+        self._placed(facts, seen.payload, seen.position)
         facts.log.setdefault(seen.sequence, seen)
         facts.places.setdefault(seen.payload, seen.sequence)
         view.upcoming = seen.sequence + 1
@@ -261,6 +292,8 @@ class StreamStage:
         self.note(view.who, "gap", f"{kind} to before {behind}")
         view.begin, view.upcoming = max(view.begin, behind), None
         if not self.is_current(facts):
+            return
+        if kind != "truncated" and {behind.lssn - 1, behind.lssn} & facts.destroyed:
             return
         if kind != "truncated":
             self.fail(facts, "nothing_is_lost", f"{view.who}: records before {behind} are lost")
@@ -279,6 +312,21 @@ class StreamStage:
                     f"but only those before {facts.asked} may be"
                 )
                 self.fail(facts, "only_what_was_asked_for_is_truncated", what)
+
+    def reached_the_end(self, facts: ObservedStream, view: ReaderPosition) -> None:
+        """Check a reader that has read all there was: it has not received a part of a batch."""
+        last = facts.log.get((view.upcoming or 0) - 1)
+        wrong = facts.published.cut_off(last.payload) if last is not None else None
+        if wrong is not None and self.is_current(facts):
+            self.fail(facts, "a_batch_is_seen_whole", f"{view.who}: {wrong}")
+
+    def check_given_up(self, facts: ObservedStream) -> None:
+        """Check that no segment has a ledger that was given up with its batch."""
+        for segment in facts.segments.values():
+            key = facts.published.given_up.get(segment.ledger_id)
+            if key is not None:
+                what = f"{key} was aborted, but {segment} has a ledger of it"
+                self.fail(facts, "an_aborted_batch_is_not_there", what)
 
     def truncated(self, facts: ObservedStream, before: DLSN, completed: Sequence[str]) -> None:
         """Check the segments after a truncation that was reported as done.
@@ -309,6 +357,13 @@ class StreamStage:
             wrong = invariant(facts, whole)
             if wrong is not None:
                 self.fail(facts, invariant.__name__, wrong)
+        payloads = {one.payload for one in seen}
+        wrong = facts.published.incomplete(payloads, truncated=facts.truncated)
+        if wrong is not None:
+            self.fail(facts, "a_batch_is_there_whole", wrong)
+        wrong = facts.published.in_order()
+        if wrong is not None:
+            self.fail(facts, "batches_are_in_order", wrong)
 
     # -- metadata -----------------------------------------------------------------------------
 
@@ -328,7 +383,8 @@ class StreamStage:
         for name in tree.children(paths.segments) or []:
             node = tree.get(paths.segment(name))
             if parse_segment_name(name) and node is not None:
-                after[name] = StreamSegment.from_bytes(node.value)
+                spoilt = self.spoilt.get(paths.segment(name))
+                after[name] = spoilt or StreamSegment.from_bytes(node.value)
         before, facts.segments = facts.segments, after
         if after:
             newest = in_order(after)[-1]
@@ -342,6 +398,8 @@ class StreamStage:
             wrong = invariant(facts, before, after)
             if wrong is not None:
                 self.fail(facts, invariant.__name__, wrong)
+        self.check_given_up(facts)
+        self.on_segments(facts, before)
         for name, segment in after.items():
             if name not in before and not segment.in_progress:
                 self._completed(facts, segment)
@@ -354,6 +412,8 @@ class StreamStage:
             ledger = self.world.cluster.ledger(segment.ledger_id).value
         except NoSuchLedgerError:
             ledger = None
+        if ledger is None and segment.lssn in facts.destroyed:
+            return
         if ledger is None or not ledger.closed or ledger.last_entry_id < segment.last_entry_id:
             self.fail(
                 facts,
@@ -370,6 +430,12 @@ class StreamStage:
             ledger = self.world.cluster.ledger(segment.ledger_id).value
         except NoSuchLedgerError:
             ledger = None
+        if ledger is None and segment.lssn in facts.destroyed:
+            told = [at for at in facts.positions if at.lssn == segment.lssn]
+            if told:
+                what = f"{segment} was dropped with its ledger, but {max(told)} was assigned"
+                self.fail(facts, "a_lost_segment_keeps_its_number", what)
+            return
         if ledger is None or not ledger.closed or ledger.last_entry_id >= 0:
             self.fail(
                 facts,
@@ -384,8 +450,9 @@ class StreamStage:
         for facts in self.lives.values():
             if facts.deleting:
                 continue
+            self.on_ledger_gone(facts, ledger_id)
             for segment in facts.segments.values():
-                named = segment.ledger_id == ledger_id
+                named = segment.ledger_id == ledger_id and segment.lssn not in facts.destroyed
                 if named and segment.truncation is not Truncation.TRUNCATED:
                     self.fail(
                         facts, "a_named_ledger_is_not_deleted", f"the ledger of {segment} is gone"

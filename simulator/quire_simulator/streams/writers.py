@@ -60,7 +60,7 @@ async def write_stream(
     streams = await stage.namespace(client)
     try:
         for _ in range(mine.turns):
-            if not await _ensure(stage, streams, plan, who):
+            if not await ensure_stream(stage, streams, plan, who):
                 break
             opened = await _open(stage, who, streams, plan, chance)
             if opened is not None:
@@ -72,7 +72,7 @@ async def write_stream(
         await streams.close()
 
 
-async def _ensure(stage: StreamStage, streams: Namespace, plan: StreamPlan, who: str) -> bool:
+async def ensure_stream(stage: StreamStage, streams: Namespace, plan: StreamPlan, who: str) -> bool:
     """Create the stream if necessary, and return whether it exists."""
     if plan.rename_s is not None and not who.endswith(MAKER):
         # A client that is interrupted while it creates the stream could continue after the rename,

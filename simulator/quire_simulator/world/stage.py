@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import dataclass, field
 
 from quire.codec.entry.entry import Entry
 from quire.errors import NoSuchEntryError, NoSuchLedgerError, QuireError
 from quire_simulator.invariants.checker import Checker
 from quire_simulator.invariants.history import RunHistory, payload
+from quire_simulator.invariants.recreated import RecreatedLedgers
 from quire_simulator.plans.plans import LedgerPlan, RunPlan
 from quire_simulator.world.world import World
 
@@ -31,11 +33,25 @@ class Stage:
     plan: RunPlan
     history: RunHistory
     checker: Checker
+    recreated: RecreatedLedgers | None = None
     begin_s: float = 0.0
     datasets: dict[str, DatasetRecord] = field(default_factory=dict)
     """The datasets by name."""
     healed: bool = False
     """Whether nothing is left for autorecovery to do."""
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when no bookie is left that was there first, in runs in which all of them leave."""
+    calls_cancelled: int = 0
+    """The number of calls of clients that were cancelled (`actors.calls`)."""
+    _cancelling: dict[str, random.Random] = field(default_factory=dict)
+
+    def cancelling(self, name: str) -> random.Random | None:
+        """Return the draws about a client's cancelled calls, or None if no calls are cancelled."""
+        if not self.plan.cancelling:
+            return None
+        if name not in self._cancelling:
+            self._cancelling[name] = self.world.loop.derive(f"calls of {name}")
+        return self._cancelling[name]
 
     async def ledger_id(self, plan: LedgerPlan) -> int | None:
         """Wait until the ledger exists and return its id, or None if it is never created."""

@@ -18,6 +18,7 @@ from quire.storage.directories import DataDirectory
 from quire_simulator.faults.bit_rot import BitRot
 from quire_simulator.faults.index_caches import IndexCaches
 from quire_simulator.faults.slow_starts import SlowStarts
+from quire_simulator.faults.unreadable import UnreadableItems
 from quire_simulator.invariants.claims import Claims
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.machine.disk import SimDisk
@@ -28,6 +29,7 @@ from quire_simulator.machine.worker import SimWorker
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.nodes import Change
 from quire_simulator.metadata.store import Hook, MemoryStore
+from quire_simulator.plans.faults import Fault
 
 PORT = 3181
 BOOKIE_CONFIG = BookieConfig(
@@ -53,6 +55,10 @@ async def _nothing(name: str, bookie: Bookie) -> None:
     pass
 
 
+async def _no_fault(fault: Fault) -> None:
+    pass
+
+
 class ObservedCluster(MemoryCluster):
     """A cluster that calls observers at the moment when a ledger or the tree changes."""
 
@@ -61,16 +67,31 @@ class ObservedCluster(MemoryCluster):
     """Called with each ledger that is read. `World.metadata_caller` names the calling client or
     bookie.
     """
+    rewrite_observer: Callable[[int], None] = staticmethod(lambda ledger_id: None)
+    """Called when the metadata of a ledger was written again without a change."""
     tree_observer: Callable[[Iterable[Change]], None] = staticmethod(lambda changes: None)
+    shown_observer: Callable[[int, Versioned[LedgerMetadata]], None] = staticmethod(
+        lambda ledger_id, found: None
+    )
+    """Called with each ledger that a client or a bookie reads."""
 
     def ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
         found = super().ledger(ledger_id)
         self.read_observer(ledger_id, found.value)
         return found
 
+    def shown(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        found = super().shown(ledger_id)
+        self.shown_observer(ledger_id, found)
+        return found
+
     def ledger_changed(self, ledger_id: int) -> None:
         super().ledger_changed(ledger_id)
         self.observer(ledger_id)
+
+    def ledger_rewritten(self, ledger_id: int) -> None:
+        super().ledger_rewritten(ledger_id)
+        self.rewrite_observer(ledger_id)
 
     def tree_changed(self, changes: Iterable[Change]) -> None:
         super().tree_changed(changes)
@@ -85,6 +106,7 @@ class World:
     network: SimNetwork
     trace: Trace
     cluster: ObservedCluster
+    unreadable: UnreadableItems
     disks: dict[str, SimDisk]
     clocks: dict[str, SimClock]
     bookies: dict[str, Bookie] = field(default_factory=dict)
@@ -97,6 +119,8 @@ class World:
     """The longest time that a call of the metadata store takes."""
     slow_metadata_s: dict[str, float] = field(default_factory=dict)
     """The longest time that such a call takes for single clients."""
+    metadata_away: bool = False
+    """Whether an older copy is in place of the metadata store. Clients cannot reach it then."""
     skew_ms: int = 0
     """The largest error of the calendars of clients in milliseconds."""
     ledger_ids: dict[int, int] = field(default_factory=dict)
@@ -117,10 +141,14 @@ class World:
     """Clients that learn when bookies change racks."""
     relocated: Callable[[], None] = lambda: None
     """Called when a bookie was moved to another rack."""
+    recreate: Callable[[Fault], Awaitable[None]] = _no_fault
+    """Deletes a ledger and creates another one with its id (`invariants.recreated`)."""
     rack_lost: Callable[[str], None] = lambda rack: None
     """Called before all bookies of a rack lose power."""
     bit_rot: dict[str, list[BitRot]] = field(default_factory=dict)
     """The bits that flipped on each bookie, oldest first."""
+    later: set[str] = field(default_factory=set)
+    """Bookies that do not take part yet, and must not start."""
     wiped: set[str] = field(default_factory=set)
     """Bookies whose disks were wiped and which must not start."""
     formatted: set[str] = field(default_factory=set)
@@ -147,6 +175,15 @@ class World:
     started: Callable[[str, Bookie], Awaitable[None]] = _nothing
     """Awaited on the bookie's node when a bookie has started."""
     _starting: dict[str, SimTask[None]] = field(default_factory=dict)
+    store_calls: Counter[str] = field(default_factory=Counter)
+    """The number of calls of the metadata store by each client and each life of a bookie."""
+    ledger_writes: Counter[str] = field(default_factory=Counter)
+    """The number of those calls that change the metadata of a ledger."""
+    called: Callable[[str, int], None] = lambda name, count: None
+    """Called before each call of the store, with the number of calls in the current second."""
+    _store_calls_now: Counter[str] = field(default_factory=Counter)
+    _store_calls_since_s: dict[str, float] = field(default_factory=dict)
+    _client_stores: dict[str, MemoryStore] = field(default_factory=dict)
 
     @classmethod
     def make(cls, seed: int, bookies: int = 3, directories: int = 1, **limits: float) -> World:
@@ -162,7 +199,8 @@ class World:
         names = [f"bookie-{number}" for number in range(bookies)]
         disks = {name: SimDisk(loop.derive(f"disk {name}"), name) for name in names}
         clocks = {name: SimClock(loop) for name in names}
-        world = cls(loop, network, trace, cluster, disks, clocks)
+        unreadable = UnreadableItems(cluster, trace.record)
+        world = cls(loop, network, trace, cluster, unreadable, disks, clocks)
         for name in names if directories > 1 else ():
             more = [f"{name}.{number}" for number in range(1, directories)]
             world.more_disks[name] = [SimDisk(loop.derive(f"disk {one}"), one) for one in more]
@@ -382,7 +420,7 @@ class World:
             self.metadata_store(name),
             config=config,
             network=self.network.node(name),
-            clock=self._clock(name),
+            clock=self.clock_of(name),
             rng=self.loop.derive(name),
         )
         if self.racks:
@@ -414,19 +452,51 @@ class World:
                 slow_s = low * (high / low) ** chance.random()
                 self.network.route_latency_s[route] = (slow_s / 2, slow_s)
 
-    def _clock(self, name: str) -> SimClock:
+    def clock_of(self, name: str) -> SimClock:
+        """Return the clock of a client, whose calendar is wrong by the same amount each time."""
         skew = self.loop.derive(f"clock {name}").uniform(-1, 1) * self.skew_ms
         return SimClock(self.loop, skew_ms=int(skew))
 
     def metadata_store(self, name: str) -> MemoryStore:
         """Return a store with the delays and failures of this client's connection."""
-        return MemoryStore(self.cluster, hook=self._hook(name))
+        store = MemoryStore(self.cluster, hook=self._hook(name))
+        if not name.startswith("bookie-"):
+            self._client_stores[name] = store
+        return store
+
+    def _count_call(self, name: str, operation: str) -> None:
+        """Count a call of the metadata store, in all and within one simulated second."""
+        self.store_calls[name] += 1
+        self.ledger_writes[name] += operation == "write_ledger"
+        now_s, since_s = self.loop.time(), self._store_calls_since_s.get(name, -1.0)
+        if now_s - since_s >= 1.0:
+            self._store_calls_since_s[name], self._store_calls_now[name] = now_s, 0
+        self._store_calls_now[name] += 1
+        self.called(name, self._store_calls_now[name])
+
+    def client_stores(self) -> list[MemoryStore]:
+        """Return the sessions of all clients, dead or alive."""
+        return list(self._client_stores.values())
+
+    def lose_session(self, client: str) -> Callable[[], None]:
+        """End the session of a client. Return what begins another one."""
+        store = self._client_stores.get(client)
+        if store is None:
+            return lambda: None
+        self.trace.record(client, "session expired")
+        store.expire_session(back=False)
+        return store.restore_session
 
     def _hook(self, name: str) -> Hook:
         chance = self.loop.derive(f"metadata {name}")
 
+        is_client = not name.startswith("bookie-")
+
         async def hook(operation: str, done: bool) -> None:
+            if self.metadata_away and is_client:
+                raise MetadataUnavailableError(f"{operation} was not answered")
             if not done:
+                self._count_call(name, operation)
                 limit_s = self.slow_metadata_s.get(name, self.metadata_delay_s)
                 await asyncio.sleep(chance.random() * limit_s)
             if self.metadata_failures and chance.random() < self.metadata_failures:

@@ -36,7 +36,7 @@ def parse_size(text: str, *, least: float = 1) -> int:
     if found is None or not math.isfinite(found) or found != int(found):
         raise ValueError(f"{text!r} is not a size: use bytes, or 512KiB, 64MiB, 1GiB")
     if found < least:
-        raise ValueError(f"{text!r} is less than {least:g} (bytes)")
+        raise ValueError(f"{text!r} is too small: use at least {least:g} (in bytes)")
     return int(found)
 
 
@@ -56,7 +56,7 @@ def parse_duration(text: str, plain: Literal["s", "ms"] = "s", *, least: float =
         use = f"use {_PLAIN[plain]}, or 500ms, 30s, 15m, 12h, 7d"
         raise ValueError(f"{text!r} is not a duration: {use}")
     if found < least:
-        raise ValueError(f"{text!r} is less than {least:g} (seconds)")
+        raise ValueError(f"{text!r} is too short: use at least {least:g} (in seconds)")
     return float(found)
 
 

@@ -415,9 +415,9 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
             The id of the entry.
 
         Raises:
-            UsageError: The id is negative, used already or too large, or too many bytes wait for a
-                missing id (`ClientConfig.max_held_bytes`). Nothing was sent, and the id can be
-                used.
+            EntryExistsError: The id is used already.
+            UsageError: The id is negative or too large, or too many bytes wait for a missing id
+                (`ClientConfig.max_held_bytes`). Nothing was sent, and the id can be used.
             EntryTooLargeError: The payload does not fit into one frame. Nothing was sent, and the
                 id can be used.
             QuireError: The writer has failed. See `LedgerWriter.append`.

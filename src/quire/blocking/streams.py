@@ -805,7 +805,8 @@ class Subscription(ContextHandle[AsyncSubscription]):
 
         Raises:
             NoSuchStreamError: The stream does not exist, or another stream has its name.
-            UsageError: Too many processes move the subscription at once.
+            MetadataError: Other processes moved the subscription during each of many attempts.
+                It was not changed. Try again.
             MetadataUnavailableError: The metadata store does not answer. Outcome unknown.
         """
         return call(self.aio.commit(position))

@@ -49,15 +49,15 @@ def check_bookie(
 def check_directories(directories: Sequence[str]) -> None:
     """Raise UsageError for paths that are empty, repeated, or impossible to store in a cookie."""
     if not directories:
-        raise UsageError("a bookie needs a data directory")
+        raise UsageError("a bookie needs at least one data directory, but none was given")
     seen: dict[str, str] = {}
     for path in directories:
         if not path:
-            raise UsageError("the path of a data directory is empty")
+            raise UsageError("the path of a data directory must not be empty")
         if any(character in path for character in SEPARATORS):
             raise UsageError(
-                f"{path!r} cannot be a data directory: a cookie cannot contain a tab, a line break "
-                "or a NUL. Use another path"
+                f"{path!r} cannot be the path of a data directory, because it contains a tab, a "
+                "line break or a NUL: use another path"
             )
         real = os.path.normpath(os.path.abspath(path))
         if real in seen:
@@ -75,12 +75,12 @@ def check_host(host: str) -> None:
     """
     if not host or not host.isprintable() or any(character in host for character in " /[]@,;"):
         raise UsageError(
-            f"{host!r} is neither a host name nor an address",
+            f"{host!r} is neither a host name nor an address that a bookie can use",
             remedy="Give only a name or an address, without a port, brackets or spaces",
         )
     if host.count(":") == 1:
         raise UsageError(
-            f"{host!r} is neither a host name nor an address",
+            f"{host!r} is neither a host name nor an address that a bookie can use",
             remedy="Give the port with --port",
         )
 
@@ -90,7 +90,8 @@ def check_advertised(host: str) -> None:
     check_host(host)
     if host in ANY_ADDRESS:
         raise UsageError(
-            f"clients cannot connect to {host}, which means all addresses of a machine",
+            f"a bookie cannot be advertised as {host}, because that means all addresses of a "
+            "machine",
             remedy="Advertise a name or an address of this machine, and give --bind " + host,
         )
 
@@ -109,13 +110,13 @@ def check_config(config: BookieConfig) -> None:
     """Raise UsageError for limits that contradict each other."""
     if 0 < config.writable_free_bytes < config.min_free_bytes:
         raise UsageError(
-            f"writable_free_bytes ({config.writable_free_bytes:,}) is less than min_free_bytes "
-            f"({config.min_free_bytes:,}): the bookie would become writable with less free space "
-            "than that at which it becomes read-only"
+            f"writable_free_bytes ({config.writable_free_bytes:,}) must not be less than "
+            f"min_free_bytes ({config.min_free_bytes:,}): the bookie would become writable with "
+            "less free space than that at which it becomes read-only"
         )
     minor, major = config.compact_minor_ratio, config.compact_major_ratio
     if major and minor > major:
         raise UsageError(
-            f"compact_minor_ratio ({minor:g}) is more than compact_major_ratio ({major:g}): a "
-            "major compaction would do less than a minor one"
+            f"compact_minor_ratio ({minor:g}) must not be more than compact_major_ratio "
+            f"({major:g}): a major compaction would do less than a minor one"
         )

@@ -554,11 +554,11 @@ class Bookie:
         where = host_port(self.address.bind, self.address.port)
         if error.errno == errno.EADDRINUSE:
             return StartError(
-                f"port {where} is in use",
+                f"the bookie cannot listen on {where}: the port is in use by another process",
                 remedy="Choose another port with --port, or stop the process that uses it",
             )
         return StartError(
-            f"cannot listen on {where}: {error.strerror}",
+            f"the bookie cannot listen on {where}: {error.strerror}",
             remedy="Check --bind (or --advertise) and --port",
         )
 

@@ -21,7 +21,7 @@ def check_config(config: ClientConfig) -> None:
         TlsConfigError: A file cannot be used.
     """
     if not isinstance(config, ClientConfig):
-        raise ArgumentTypeError(f"config is a quire.ClientConfig, not {type(config).__name__}")
+        raise ArgumentTypeError(f"config must be a quire.ClientConfig, not {type(config).__name__}")
     make_policy(config.placement)
     if config.placement.own_location:
         parse_location(config.placement.own_location)
@@ -47,14 +47,19 @@ def check_new_ledger(
     if ledger_id is not None:
         check_ledger_id(ledger_id)
     if custom is not None and not isinstance(custom, Mapping):
-        raise ArgumentTypeError(f"custom metadata is a mapping, not {type(custom).__name__}")
+        raise ArgumentTypeError(
+            f"custom metadata of a ledger must be a mapping, not {type(custom).__name__}"
+        )
     for key, value in (custom or {}).items():
         if not isinstance(key, str) or not isinstance(value, bytes):
             raise ArgumentTypeError(
-                f"custom metadata maps strings to bytes, not {key!r} to {type(value).__name__}",
+                f"custom metadata of a ledger must map strings to bytes, not {key!r} to "
+                f"{type(value).__name__}",
                 remedy="Encode the value first: text with .encode()",
             )
         try:
             key.encode()
         except UnicodeEncodeError:
-            raise UsageError(f"the key {key!r} of custom metadata is not Unicode text") from None
+            raise UsageError(
+                f"the key {key!r} of custom metadata is not valid Unicode text"
+            ) from None

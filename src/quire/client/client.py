@@ -15,7 +15,6 @@ from quire._runtime.former_names import deprecated
 from quire._runtime.metrics import exposition
 from quire._runtime.opening import Opening, open_or_closed, opening, represented
 from quire._runtime.tasks import TaskSet
-from quire._runtime.units import counted
 from quire.client.checks import check_config, check_ledger_id, check_new_ledger
 from quire.client.cluster.health import OnDamage, UnhealthyBookie
 from quire.client.cluster.placement import Placement
@@ -213,8 +212,8 @@ class LedgerClient:
             check_type(what, size, int)
         if not ensemble_size >= write_quorum >= ack_quorum >= 1:
             raise UsageError(
-                f"ensemble {ensemble_size} >= write quorum {write_quorum} >= ack quorum "
-                f"{ack_quorum} >= 1 does not hold"
+                "the quorums must satisfy ensemble_size >= write_quorum >= ack_quorum >= 1, but "
+                f"they are {ensemble_size}, {write_quorum} and {ack_quorum}"
             )
         self._check_byzantine(self.config.assume_liars, ack_quorum)
         with self._pool.tracing.span("create_ledger") as span:
@@ -315,7 +314,7 @@ class LedgerClient:
         value = stored.value
         if value.password is not None and value.password != password:
             raise UnauthorizedError(
-                f"wrong password for ledger {ledger_id}",
+                f"the password for ledger {ledger_id} is wrong",
                 ledger_id=ledger_id,
                 remedy="Open it with the password that it was created with",
             )
@@ -482,7 +481,8 @@ class LedgerClient:
             return await self._ask(bookie_id, lambda channel: channel.list_entries(ledger_id))
         except NoEntryAnswer as error:
             raise NoSuchEntryError(
-                f"bookie {bookie_id} has no entry of ledger {ledger_id}", ledger_id=ledger_id
+                f"bookie {bookie_id} says that it has no entry of ledger {ledger_id}",
+                ledger_id=ledger_id,
             ) from error
 
     async def _ask(self, bookie_id: str, call: Callable[[ControlChannel], Awaitable[T]]) -> T:
@@ -494,7 +494,8 @@ class LedgerClient:
             raise
         except TimeoutError:
             raise BookieTimeoutError(
-                f"bookie {bookie_id} did not answer a query within {limit:g} s"
+                f"bookie {bookie_id} did not answer a request within {limit:g} s",
+                remedy="Check that it is running, or raise read_timeout_s",
             ) from None
 
     def suspects(self) -> list[UnhealthyBookie]:
@@ -560,7 +561,9 @@ class LedgerClient:
         self._closed = True
         try:
             for _, handle in sorted(self._handles.items(), reverse=True):
-                await handle._client_closed(ClientClosedError("the client is closed"))
+                await handle._client_closed(
+                    ClientClosedError("the client is closed", remedy="Connect again")
+                )
         finally:
             await self._pool.close()
             self._feeds.interrupt()
@@ -588,16 +591,15 @@ class LedgerClient:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClientClosedError("the client is closed")
+            raise ClientClosedError("the client is closed", remedy="Connect again")
 
     @staticmethod
     def _check_byzantine(count: int, ack_quorum: int) -> None:
         """Raise UsageError unless every acknowledged entry is certainly on an honest bookie."""
         if count < 0 or (count and ack_quorum - count < 1):
             raise UsageError(
-                f"with an ack quorum of {ack_quorum}, assume_liars can be at most "
-                f"{counted(ack_quorum - 1, 'bookie')} of an ensemble, "
-                f"not {count}",
+                f"assume_liars = {count} is not possible with an ack quorum of {ack_quorum}: it "
+                f"must be from 0 to {ack_quorum - 1}",
                 remedy="An acknowledged entry must be on an honest bookie: create ledgers with a "
                 "larger ack quorum",
             )

@@ -56,6 +56,7 @@ async def swap(
 
 def too_many_conflicts(what: str) -> MetadataError:
     return MetadataError(
-        f"{what}: other clients changed it during each of {UPDATE_ATTEMPTS_MAX} attempts",
-        remedy="Let fewer writers change it at the same time",
+        f"{what} was not changed or read, because other clients changed it during each of "
+        f"{UPDATE_ATTEMPTS_MAX} attempts",
+        remedy="Try again, and let fewer clients change it at the same time",
     )

@@ -25,7 +25,7 @@ from quire.client.read.last_confirmed import read_last_confirmed
 from quire.client.write.add_session import AddSession, SharedByWriters
 from quire.codec.entry.digest import master_key
 from quire.codec.entry.entry import BadEntryError, EntryCodec, EntryRun, check_batch
-from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.wire.v2 import (
     BATCH_RESPONSE_BYTES,
     LAST_ENTRY,
@@ -34,6 +34,13 @@ from quire.codec.wire.v2 import (
 )
 from quire.config import ClientConfig
 from quire.core.append.quorum import stripe
+from quire.core.ledger_changes import (
+    PrivateSegment,
+    closed_by_recovery,
+    marked_in_recovery,
+    private_change,
+    with_private,
+)
 from quire.core.recovery import (
     HONEST_BOOKIES,
     EntryVerdict,
@@ -101,7 +108,7 @@ class LedgerRecovery:
         self._shared = shared
         self._config = config
         self._tasks = tasks
-        self._segments: list[tuple[int, tuple[str, ...]]] = []
+        self._segments: list[PrivateSegment] = []
         """The ensembles chosen during this recovery. They are private until the close."""
         self._preferred = 0
         self._written_back = 0
@@ -146,7 +153,10 @@ class LedgerRecovery:
                 f"ledger {self.ledger_id} cannot be recovered now: {why}",
                 ledger_id=self.ledger_id,
                 causes=error.causes,
-                remedy="Bring its bookies back and open it again; nothing is lost",
+                remedy=(
+                    "Nothing is lost. Start the bookies of the ledger, and open it with "
+                    "recovery again"
+                ),
             ) from error
         except QuireError:
             raise
@@ -155,8 +165,10 @@ class LedgerRecovery:
                 f"ledger {self.ledger_id} was not recovered within "
                 f"{self._config.recovery_timeout_s:g} s",
                 ledger_id=self.ledger_id,
-                remedy="Nothing is lost, but the ledger may already be fenced or closed. Open it "
-                "again",
+                remedy=(
+                    "Nothing is lost, but the ledger may already be fenced or closed. Open "
+                    "it with recovery again"
+                ),
             ) from error
 
     async def _run(self) -> Versioned[LedgerMetadata]:
@@ -168,9 +180,7 @@ class LedgerRecovery:
             self._store,
             self.ledger_id,
             self._current,
-            lambda now: (
-                now.with_state(LedgerState.IN_RECOVERY) if now.state is LedgerState.OPEN else None
-            ),
+            marked_in_recovery,
         )
         snapshot = self._current.value
         if snapshot.closed:
@@ -411,19 +421,12 @@ class LedgerRecovery:
     async def _change_ensemble(
         self, failed: dict[int, str], replacements: dict[int, str], first: int
     ) -> tuple[str, ...]:
-        before = (
-            self._segments[-1][1] if self._segments else self._current.value.last_segment.ensemble
-        )
-        ensemble = list(before)
-        for index, bookie in replacements.items():
-            ensemble[index] = bookie
-        kept = [segment for segment in self._segments if segment[0] != first]
-        segments = [*kept, (first, tuple(ensemble))]
+        segments = private_change(self._current.value, self._segments, replacements, first)
         check_close(
-            _with(self._current.value, segments)
+            with_private(self._current.value, segments)
         )  # the metadata must still have room for the close
         self._segments = segments
-        return tuple(ensemble)
+        return segments[-1][1]
 
     async def _length_at(self, snapshot: LedgerMetadata, entry_id: int) -> int:
         """Return the ledger length at an old entry, from its header, or 0 if it cannot be read.
@@ -446,26 +449,29 @@ class LedgerRecovery:
         return 0
 
     async def _close(self, last: int, length: int) -> Versioned[LedgerMetadata]:
-        def close(now: LedgerMetadata) -> LedgerMetadata | None:
-            if now.state is not LedgerState.IN_RECOVERY:
-                return None
-            return _with(now, self._segments).with_close(last, length)
-
-        closed = await update_ledger(self._store, self.ledger_id, self._current, close)
+        closed = await update_ledger(
+            self._store,
+            self.ledger_id,
+            self._current,
+            lambda now: closed_by_recovery(now, self._segments, last, length),
+        )
         if not closed.value.closed:
             raise RecoveryError(
-                f"ledger {self.ledger_id} went back to {closed.value.state.name} during its "
-                "recovery",
+                f"ledger {self.ledger_id} was not closed: another client set its state back to "
+                f"{closed.value.state.name} during the recovery",
                 ledger_id=self.ledger_id,
-                remedy="Open it again",
+                remedy="Open it with recovery again",
             )
         return closed
 
     def _undecidable(self, entry: int, errors: dict[str, BaseException | str]) -> RecoveryError:
-        why, remedy = "too few bookies answered", "Bring its bookies back and open it again"
+        why, remedy = (
+            "too few bookies answered",
+            "Start its bookies and open it with recovery again",
+        )
         if self._trust.byzantine:
             why = f"too few bookies agree (assume_liars is {self._trust.byzantine})"
-            remedy += ", or open it without assume_liars to believe them"
+            remedy += ", or open it without assume_liars to believe those that answer"
         return RecoveryError(
             f"ledger {self.ledger_id} cannot be recovered now: {why} to tell whether entry {entry} "
             "exists",
@@ -474,13 +480,6 @@ class LedgerRecovery:
             causes={who: str(why) or type(why).__name__ for who, why in errors.items()},
             remedy=f"{remedy}; nothing is lost",
         )
-
-
-def _with(now: LedgerMetadata, segments: Sequence[tuple[int, tuple[str, ...]]]) -> LedgerMetadata:
-    """Return the metadata with these segments (first entry, ensemble) added, in order."""
-    for first, ensemble in segments:
-        now = now.with_ensemble_from(first, ensemble)
-    return now
 
 
 async def check_key(
@@ -548,5 +547,5 @@ async def _accepts(
     except QuireError as error:
         failed[bookie] = error
     except TimeoutError:
-        failed[bookie] = BookieTimeoutError(f"no answer within {timeout_s:g} s")
+        failed[bookie] = BookieTimeoutError(f"the bookie did not answer within {timeout_s:g} s")
     return False

@@ -41,12 +41,12 @@ def decode_varint(data: bytes, offset: int) -> tuple[int, int]:
     value = 0
     for at in range(_VARINT_BYTES_MAX):
         if offset + at >= len(data):
-            raise WireError("the bytes end inside a number")
+            raise WireError("the bytes end within an encoded number (varint)")
         byte = data[offset + at]
         value |= (byte & 0x7F) << (7 * at)
         if byte < 0x80:
             return value & _MASK64, offset + at + 1
-    raise WireError("a number is longer than ten bytes")
+    raise WireError("an encoded number (varint) has more than ten bytes")
 
 
 def int64(value: int) -> int:

@@ -46,7 +46,10 @@ def load_config(path: str | os.PathLike[str]) -> LoadedConfig:
     try:
         found = merged([file_layer(Path(path))])
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise UsageError(
+            f"the configuration file {path} cannot be read: {error.strerror or error}",
+            remedy="Check the path and its permissions",
+        ) from None
     if found.problems:
         raise UsageError(
             "; ".join(found.problems),

@@ -50,7 +50,10 @@ def register_driver(scheme: str, opener: DriverOpener) -> None:
         UsageError: The scheme is another one.
     """
     if scheme != Driver.MEMORY.value:
-        raise UsageError(f"{scheme!r} is not a scheme that another package can provide")
+        raise UsageError(
+            f"a driver for the scheme {scheme!r} cannot be registered: only "
+            f"{Driver.MEMORY.value!r} can be provided by another package"
+        )
     _openers[scheme] = opener
 
 

@@ -72,7 +72,10 @@ def check_version(version: int) -> None:
     ZooKeeper takes -1 as any version, which would make a write of ledger metadata blind.
     """
     if version < 0:
-        raise UsageError(f"a compare-and-swap needs the version that was read, not {version}")
+        raise UsageError(
+            f"{version} is not a version of a value in the metadata store",
+            remedy="Pass the version that came with the value when it was read",
+        )
 
 
 def check_size(data: bytes, what: str) -> bytes:
@@ -91,7 +94,8 @@ def check_key(key: Sequence[str]) -> tuple[str, ...]:
     parts = tuple(key)
     if isinstance(key, str) or not parts:
         raise UsageError(
-            f"{key!r} is not a key: use one or more names, such as ('datasets', 'flights')"
+            f"{key!r} is not a key of a value: use a sequence of one or more names, such as "
+            "('datasets', 'flights')"
         )
     for part in parts:
         _check_name(part)
@@ -106,7 +110,7 @@ def check_prefix(prefix: Sequence[str]) -> tuple[str, ...]:
 def _check_name(name: str) -> None:
     if not name or name in (".", "..") or "/" in name or not name.isprintable():
         raise UsageError(
-            f"{name!r} cannot be part of a key",
+            f"{name!r} cannot be a name in the key of a value",
             remedy="Use printable characters other than '/', and not the names '.' and '..'",
         )
 
@@ -138,17 +142,18 @@ def conflict(
     now = "" if found is None else f", now it is {found}"
     before = ". This write may have been done before that: its response was lost" if unknown else ""
     error = VersionConflictError(
-        f"{what} was changed by someone else: version {version} was expected{now}{before}",
+        f"{what} was changed by another client: version {version} was expected{now}{before}",
         remedy="Read the new value, and decide on its basis",
     )
     error.outcome_known = not unknown
     return error
 
 
-def bookie_exists(bookie_id: str, waited_ms: int) -> KeyExistsError:
+def bookie_exists(bookie_id: str, waited_ms: int | None = None) -> KeyExistsError:
+    """Return the error for an id that another process holds, if this one waited so long for it."""
+    waited = "" if waited_ms is None else f", and still was after {waited_ms} ms"
     return KeyExistsError(
-        f"bookie {bookie_id} is registered by another live process, and still was after "
-        f"{waited_ms} ms",
+        f"bookie {bookie_id} is registered by another process that is still running{waited}",
         remedy="Stop the other process, or give this bookie an id of its own",
     )
 
@@ -164,8 +169,9 @@ def no_ledger_manager(store: str, ledger_manager: str | None) -> None:
     """Raise UsageError if a ledger manager is given for a store that has none."""
     if ledger_manager is not None:
         raise UsageError(
-            f"{store} has no ledger managers, so {ledger_manager!r} cannot be chosen",
-            remedy="Leave the ledger manager out; only ZooKeeper has several",
+            f"the metadata store {store} has no ledger managers, so {ledger_manager!r} cannot be "
+            "chosen",
+            remedy="Leave the ledger manager out: only ZooKeeper has several",
         )
 
 
@@ -193,7 +199,9 @@ def encode_address(address: BookieAddress) -> bytes:
     registration.check_bookie_id(address.bookie_id)
     if not address.host or not 0 < address.port < 65536:
         raise UsageError(
-            f"bookie {address.bookie_id} cannot listen at {address.host!r}, port {address.port}"
+            f"bookie {address.bookie_id} cannot be registered with host {address.host!r} and "
+            f"port {address.port}: the host must not be empty, and the port must be from 1 to "
+            "65535"
         )
     endpoint = registration.Endpoint(
         registration.RPC_ENDPOINT,
@@ -203,7 +211,7 @@ def encode_address(address: BookieAddress) -> bytes:
     )
     if any(other.protocol == registration.RPC_PROTOCOL for other in address.others):
         raise UsageError(
-            f"bookie {address.bookie_id} cannot register a second endpoint for clients",
+            f"bookie {address.bookie_id} cannot be registered with a second endpoint for clients",
             remedy="Register only one, because clients use any one of them",
         )
     info = registration.BookieServiceInfo((endpoint, *address.others), dict(address.properties))
@@ -270,7 +278,7 @@ def check_path(path: str) -> str:
     slash, *names = path.split("/")
     if slash or not names or any(name in ("", ".", "..") for name in names):
         raise UsageError(
-            f"{path!r} is not a path in the metadata store",
+            f"{path!r} is not a valid path of a node in the metadata store",
             remedy="Begin it with '/', do not end it with '/', and do not use '.' and '..'",
         )
     if _UNUSABLE.search(path):
@@ -280,14 +288,21 @@ def check_path(path: str) -> str:
             remedy="Use no control characters, no private-use characters, and none after U+FFEF",
         )
     if names[0] == _RESERVED:
-        raise UsageError(f"{path!r} cannot be used: ZooKeeper reserves /{_RESERVED} for itself")
+        raise UsageError(
+            f"{path!r} cannot be a path in the metadata store: ZooKeeper reserves /{_RESERVED} "
+            "for itself",
+            remedy="Use another top node",
+        )
     return path
 
 
 def check_path_below_root(path: str) -> str:
     """Return `path` like `check_path`, but raise UsageError for '/' too."""
     if path == ROOT:
-        raise UsageError("the node / always exists; it cannot be created or deleted")
+        raise UsageError(
+            "the node / cannot be created or deleted, because it always exists",
+            remedy="Name a node below it",
+        )
     return check_path(path)
 
 
@@ -320,7 +335,11 @@ def check_operations(operations: Sequence[Operation]) -> None:
 
 def _check_node_version(version: int) -> None:
     if version < ANY_VERSION:
-        raise UsageError(f"{version} is not a version of a node")
+        raise UsageError(
+            f"{version} is not a version of a node",
+            remedy="Pass the version that came with the node when it was read, or -1 for any "
+            "version",
+        )
 
 
 def parent_of(path: str) -> str:
@@ -349,20 +368,28 @@ def sequential_path(path: str, number: int) -> str:
 
 
 def no_such_node(path: str) -> NoSuchKeyError:
-    return NoSuchKeyError(f"the node {path} does not exist")
+    return NoSuchKeyError(f"the node {path} does not exist in the metadata store")
 
 
 def missing(operation: Operation) -> NoSuchKeyError:
     """Return the error for a node that does not exist, or for the missing parent of a new node."""
     if isinstance(operation, Create):
         return NoSuchKeyError(
-            f"{_named(operation)}: the node {parent_of(operation.path)} does not exist"
+            f"{_named(operation)}: its parent {parent_of(operation.path)} does not exist in the "
+            "metadata store. Nothing was committed",
+            remedy="Create the parent first",
         )
-    return NoSuchKeyError(f"{_named(operation)}: the node does not exist")
+    return NoSuchKeyError(
+        f"{_named(operation)}: the node does not exist in the metadata store. Nothing of this "
+        "commit was changed"
+    )
 
 
 def exists_already(operation: Operation) -> KeyExistsError:
-    return KeyExistsError(f"{_named(operation)}: the node already exists")
+    return KeyExistsError(
+        f"{_named(operation)}: the node already exists in the metadata store. Nothing of this "
+        "commit was changed"
+    )
 
 
 def version_conflict(operation: Operation, found: int | None = None) -> VersionConflictError:
@@ -372,13 +399,16 @@ def version_conflict(operation: Operation, found: int | None = None) -> VersionC
 
 def not_empty(operation: Operation) -> NotEmptyError:
     return NotEmptyError(
-        f"{_named(operation)}: the node has children", remedy="Delete its children first"
+        f"{_named(operation)}: the node has child nodes. Nothing was committed",
+        remedy="Delete its child nodes first",
     )
 
 
 def below_ephemeral(operation: Operation) -> UsageError:
     return UsageError(
-        f"{_named(operation)}: {parent_of(operation.path)} is ephemeral and cannot have children"
+        f"{_named(operation)}: its parent {parent_of(operation.path)} is ephemeral, and "
+        "ephemeral nodes cannot have child nodes",
+        remedy="Create the node below a node that is not ephemeral",
     )
 
 

@@ -73,23 +73,29 @@ def parse_uri(uri: str) -> MetadataURI:
     if scheme == "memory":
         if not rest or "/" in rest:
             raise MetadataURIError(
-                f"{uri!r} does not name an in-memory cluster", remedy=_MEMORY_REMEDY
+                f"the metadata URI {uri!r} does not name an in-memory cluster",
+                remedy=_MEMORY_REMEDY,
             )
         return MetadataURI(uri, Driver.MEMORY, name=rest)
     if scheme == "zk" or scheme.startswith("zk+"):
         return _parse_zookeeper(uri, scheme, rest)
-    raise MetadataURIError(f"{uri!r} names the unknown metadata store {scheme!r}")
+    raise MetadataURIError(
+        f"the metadata URI {uri!r} has the scheme {scheme!r}, which Quire does not know"
+    )
 
 
 def _parse_sqlite(uri: str, rest: str) -> MetadataURI:
     if not rest.startswith("/"):
         raise MetadataURIError(
-            f"{uri!r} names a host, but a SQLite file is local",
+            f"the metadata URI {uri!r} names a host, but a SQLite file is local",
             remedy="Write three slashes before a relative path, and four before an absolute one",
         )
     path = rest[1:]
     if not path or path.endswith("/") or "\0" in path:
-        raise MetadataURIError(f"{uri!r} names no file", remedy="Add the path of the file")
+        raise MetadataURIError(
+            f"the metadata URI {uri!r} does not end with the path of a file",
+            remedy="Use sqlite:////absolute/file.db",
+        )
     return MetadataURI(uri, Driver.SQLITE, path=path)
 
 
@@ -97,7 +103,8 @@ def _parse_zookeeper(uri: str, scheme: str, rest: str) -> MetadataURI:
     manager = scheme.partition("+")[2] if "+" in scheme else "null"
     if manager != "null" and manager not in layout.FACTORIES:
         raise MetadataURIError(
-            f"{uri!r} names the unknown ledger manager {manager!r}",
+            f"the metadata URI {uri!r} names the ledger manager {manager!r}, which Quire does "
+            "not know",
             remedy="Use zk:// for the manager that the cluster has, or name one: "
             + ", ".join(f"zk+{name}://" for name in layout.FACTORIES),
         )
@@ -106,17 +113,17 @@ def _parse_zookeeper(uri: str, scheme: str, rest: str) -> MetadataURI:
         _server(uri, part) for part in re.split("[;,]", authority) if part.strip() != ""
     )
     if not servers:
-        raise MetadataURIError(f"{uri!r} names no ZooKeeper server")
+        raise MetadataURIError(f"the metadata URI {uri!r} names no ZooKeeper server")
     root = slash + path
     parts = path.split("/")
     if not root or any(part in ("", ".", "..") for part in parts):
         raise MetadataURIError(
-            f"{uri!r} has no usable ledgers root (its path is {root!r})",
+            f"the metadata URI {uri!r} has no usable ledgers root: its path is {root!r}",
             remedy="End it with /ledgers, or with the root of the cluster, without a final '/'",
         )
     if parts[0] in _RESERVED_ROOTS:
         raise MetadataURIError(
-            f"{uri!r} has a ledgers root below /{parts[0]}, which is reserved",
+            f"the metadata URI {uri!r} has a ledgers root below /{parts[0]}, which is reserved",
             remedy="Use another root, such as /ledgers",
         )
     return MetadataURI(
@@ -128,7 +135,9 @@ def _server(uri: str, text: str) -> str:
     match = _SERVER.fullmatch(text.strip())
     port = DEFAULT_ZOOKEEPER_PORT if match is None or match["port"] is None else int(match["port"])
     if match is None or not 0 < port <= _PORT_MAX:
-        raise MetadataURIError(f"{uri!r} names the server {text!r}, which is not HOST:PORT")
+        raise MetadataURIError(
+            f"the metadata URI {uri!r} names the server {text!r}, which is not HOST:PORT"
+        )
     return f"{match['host']}:{port}"
 
 

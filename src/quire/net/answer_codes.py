@@ -44,18 +44,29 @@ def error_of(code: int, ledger_id: int, entry_id: int, bookie_id: str) -> QuireE
             return UnauthorizedError(
                 what + "wrong password, or the bookie requires TLS or another certificate",
                 ledger_id=ledger_id,
+                remedy="Check the password of the ledger, and the client's TLS settings",
             )
         case Code.FENCED:
-            return LedgerFencedError(what + "the ledger is fenced", ledger_id=ledger_id)
+            return LedgerFencedError(
+                what + "the ledger is fenced, because another client opened it with recovery",
+                ledger_id=ledger_id,
+                remedy="Open it to see which entries it has, and create a new ledger to write more",
+            )
         case Code.READ_ONLY:
-            return BookieReadOnlyError(what + "the bookie is read-only")
+            return BookieReadOnlyError(what + "the bookie is read-only and takes no entries")
         case Code.TOO_MANY_REQUESTS:
-            return BookieBusyError(what + "the bookie has too many requests")
+            return BookieBusyError(what + "the bookie has too many requests: try again later")
         case Code.UNKNOWN_LEDGER_STATE:
-            return DataUnknownError(what + "the bookie may have lost data of this ledger")
+            return DataUnknownError(
+                what + "the bookie may have lost data of this ledger: read it from another replica"
+            )
         case Code.IO_ERROR:
-            return BookieIOError(what + "I/O error on the bookie")
+            return BookieIOError(what + "I/O error on the bookie: see its log")
         case Code.BAD_VERSION:
-            return ProtocolError(what + "the bookie does not speak this protocol version")
+            return ProtocolError(
+                what + "the bookie does not speak this version of the protocol: upgrade it"
+            )
         case _:
-            return BookieIOError(what + f"the bookie refused the request (code {code})")
+            return BookieIOError(
+                what + f"the bookie refused the request (code {code}): see its log"
+            )

@@ -271,7 +271,9 @@ class BookieChannel(Link):
             else:
                 batch.set_result(bytes(buffer[at:stop]))
         elif split_word(word)[1] not in (Opcode.AUTH, Opcode.ADD, Opcode.READ):
-            raise ProtocolError(f"unexpected answer (header word {word:#010x})")
+            raise ProtocolError(
+                f"the bookie sent an answer of an unknown kind (header word {word:#010x})"
+            )
 
     # -- inside -------------------------------------------------------------------------------
 

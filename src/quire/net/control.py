@@ -146,7 +146,12 @@ class ControlChannel(Link):
         try:
             return decode_availability(own.availabilityOfEntriesOfLedger)
         except BadAvailabilityError as error:
-            raise ProtocolError(f"bookie {self.bookie_id}, ledger {ledger_id}: {error}") from error
+            raise ProtocolError(
+                f"bookie {self.bookie_id} sent a list of the entries of ledger {ledger_id} that "
+                f"cannot be used: {error}",
+                remedy="The bookie runs an incompatible version, or its answer was damaged on "
+                "the way",
+            ) from error
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -156,7 +161,9 @@ class ControlChannel(Link):
             raise self.lost
         if len(self._calls) >= MAX_OUTSTANDING_CALLS:
             raise BookieBusyError(
-                f"{MAX_OUTSTANDING_CALLS} calls to bookie {self.bookie_id} are outstanding already"
+                f"bookie {self.bookie_id} was not asked: {MAX_OUTSTANDING_CALLS} calls to it are "
+                "outstanding already",
+                remedy="Try again later",
             )
         self._txn_id += 1
         txn_id = self._txn_id
@@ -207,7 +214,10 @@ class ControlChannel(Link):
         try:
             return v3.parse_response(payload)
         except v3.BadMessageError:
-            raise ProtocolError("the bookie does not answer in protocol v3") from None
+            raise ProtocolError(
+                "the bookie sent something that is not an answer of protocol v3: it does not "
+                "speak this protocol, or its answer was damaged on the way"
+            ) from None
 
     def _answered(self, answer: Response) -> None:
         future = self._calls.get(answer.header.txnId)

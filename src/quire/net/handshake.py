@@ -165,13 +165,21 @@ class _Greeter(asyncio.Protocol):
                 answer = v3.parse_response(held[LENGTH.size : size])
             except v3.BadMessageError:
                 self._fail(
-                    TlsError(f"{self._who} sent something that is not an answer to START_TLS")
+                    TlsError(
+                        f"{self._who} sent something that is not an answer to START_TLS, so the "
+                        "connection was closed",
+                        remedy="The bookie runs an incompatible version, or its answer was "
+                        "damaged on the way",
+                    )
                 )
                 return
             self._answer.set_result(answer)
 
     def _too_much(self) -> TlsError:
-        return TlsError(f"{self._who} sent data after its answer to START_TLS")
+        return TlsError(
+            f"{self._who} sent data after its answer to START_TLS, so the connection was closed",
+            remedy="The bookie runs an incompatible version, or somebody in between adds data",
+        )
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
         if self._lost is not None:
@@ -193,7 +201,11 @@ class _Greeter(asyncio.Protocol):
                 "which. Use one that its authority signed (certificate, --tls-cert)",
             )
         else:
-            error = TlsError(f"{self._who} closed the connection when asked for TLS{why}")
+            error = TlsError(
+                f"{self._who} closed the connection when it was asked for TLS{why}",
+                remedy="See the bookie's log. It may not support TLS, or not accept another "
+                "connection",
+            )
         self._fail(error)
 
     def _fail(self, error: BookieUnavailableError) -> None:
@@ -207,14 +219,19 @@ class _Greeter(asyncio.Protocol):
 def _check_offer(answer: Response, who: str) -> None:
     code = v3.status_of(answer, 0)
     if int(answer.header.operation) != v3.Op.START_TLS:
-        raise TlsError(f"{who} did not answer the START_TLS request")
+        raise TlsError(
+            f"{who} answered something else to the START_TLS request",
+            remedy="The bookie runs an incompatible version, or its answer was damaged on the way",
+        )
     if code == Code.BAD_REQUEST:
         raise TlsError(
             f"{who} does not offer TLS",
-            remedy="Configure its certificate (--tls-cert, --tls-key), or connect without TLS",
+            remedy=(
+                "Configure the bookie's certificate (--tls-cert, --tls-key), or connect without TLS"
+            ),
         )
     if code != Code.OK:
-        raise TlsError(f"{who} refused to start TLS (code {code})")
+        raise TlsError(f"{who} refused to start TLS (code {code})", remedy="See the bookie's log")
 
 
 def _check_welcome(answer: Response, who: str) -> None:
@@ -222,7 +239,7 @@ def _check_welcome(answer: Response, who: str) -> None:
     again = int(answer.header.operation) == v3.Op.START_TLS
     if again or v3.status_of(answer, 0) == Code.UNAUTHORIZED:
         raise TlsError(
-            f"{who} does not accept this client",
+            f"{who} does not accept this client after the TLS handshake",
             remedy="Use a certificate with a role that the bookie authorises (first role in its "
             "OU); SASL is not supported",
         )
@@ -243,7 +260,7 @@ def handshake_error(error: OSError, who: str, host: str) -> TlsError:
         if code == _EXPIRED:
             return TlsError(
                 f"the certificate of {who}, or of an authority that signed it, has expired",
-                remedy="Replace the file; the bookie need not be restarted",
+                remedy="Replace the expired file. The bookie need not be restarted",
             )
         if code == _NOT_YET_VALID:
             return TlsError(
@@ -256,7 +273,11 @@ def handshake_error(error: OSError, who: str, host: str) -> TlsError:
                 f"({error.verify_message})",
                 remedy="Name the file with the authority that signed it (ca, --tls-ca)",
             )
-        return TlsError(f"the certificate of {who} does not verify: {error.verify_message}")
+        return TlsError(
+            f"the certificate of {who} cannot be verified: {error.verify_message}",
+            remedy="Replace the bookie's certificate, or correct the file of authorities (ca, "
+            "--tls-ca)",
+        )
     reason = getattr(error, "reason", None) or str(error) or type(error).__name__
     return TlsError(
         f"the TLS handshake with {who} failed: {reason}",

@@ -230,7 +230,9 @@ class Link(asyncio.Protocol):
 
     def abort(self, why: str) -> None:
         """Give up the connection. Everything outstanding fails."""
-        self._fail(BookieUnavailableError(f"connection to bookie {self.bookie_id}: {why}"))
+        self._fail(
+            BookieUnavailableError(f"the connection to bookie {self.bookie_id} ended: {why}")
+        )
         if self._transport is not None:
             self._transport.abort()
 
@@ -240,7 +242,7 @@ class Link(asyncio.Protocol):
         All outstanding requests fail with SilentConnectionError: their outcome is unknown, and they
         may be repeated.
         """
-        self._fail(SilentConnectionError(f"connection to bookie {self.bookie_id}: {why}"))
+        self._fail(SilentConnectionError(f"the connection to bookie {self.bookie_id} ended: {why}"))
         if self._transport is not None:
             self._transport.abort()
 

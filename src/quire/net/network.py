@@ -187,7 +187,7 @@ class AsyncioNetwork:
         timeout_s: float,
     ) -> asyncio.Transport:
         if transport.is_closing():
-            raise ConnectionResetError("the connection was closed before the handshake")
+            raise ConnectionResetError("the connection was closed before the TLS handshake")
         loop = asyncio.get_running_loop()
         protocol = cast(asyncio.Protocol, transport.get_protocol())
         between = _Between()
@@ -206,7 +206,7 @@ class AsyncioNetwork:
             # The event loops do not report every end as an error. Without a handshake there is
             # no TLS object.
             if secured is None or between.lost or secured.get_extra_info("ssl_object") is None:
-                raise ConnectionResetError("the connection was closed during the handshake")
+                raise ConnectionResetError("the connection was closed during the TLS handshake")
         except BaseException as error:
             transport.abort()
             protocol.connection_lost(error if isinstance(error, OSError) else None)

@@ -132,8 +132,9 @@ def server_context(config: TlsServerConfig) -> ssl.SSLContext:
     if mode != ssl.CERT_NONE:
         if config.ca is None:
             raise TlsConfigError(
-                "client certificates are to be verified, but no authority is configured",
-                remedy="Set the file with the authority that signs them (ca, --tls-ca)",
+                "client certificates are to be verified, but no authority that signs them is "
+                "configured",
+                remedy="Set the file with the authority's certificate (ca, --tls-ca)",
             )
         context.verify_mode = mode
         _load_authorities(context, config.ca)
@@ -152,7 +153,10 @@ def client_context(config: TlsClientConfig) -> ssl.SSLContext:
     if config.certificate is not None:
         _load_own(context, config.certificate, config.private_key, config.key_password_file)
     elif config.private_key is not None:
-        raise TlsConfigError(f"the private key {config.private_key} has no certificate: name one")
+        raise TlsConfigError(
+            f"the private key {config.private_key} is configured without a certificate: name "
+            "both, or neither"
+        )
     return context
 
 
@@ -169,9 +173,15 @@ def _load_own(
     """Load the certificate chain and the private key that this side shows."""
     key = key or certificate  # one file may hold both
     if _BEGIN_CERTIFICATE not in _read(certificate):
-        raise TlsConfigError(f"{certificate} holds no certificate in PEM format")
+        raise TlsConfigError(
+            f"the certificate file {certificate} holds no certificate in PEM format: name the "
+            "right file, or convert it with openssl"
+        )
     if _KEY_MARK not in _read(key):
-        raise TlsConfigError(f"{key} holds no private key in PEM format")
+        raise TlsConfigError(
+            f"the key file {key} holds no private key in PEM format: name the right file, or "
+            "convert it with openssl"
+        )
     asked = False
 
     def password() -> bytes:  # without it OpenSSL would ask on the terminal
@@ -195,11 +205,17 @@ def _load_own(
 
 def _load_authorities(context: ssl.SSLContext, path: str) -> None:
     if _BEGIN_CERTIFICATE not in _read(path):
-        raise TlsConfigError(f"{path} holds no certificate in PEM format")
+        raise TlsConfigError(
+            f"the authority file {path} holds no certificate in PEM format: name the right file, "
+            "or convert it with openssl"
+        )
     try:
         context.load_verify_locations(path)
     except OSError as error:
-        raise TlsConfigError(f"the authorities in {path} cannot be used: {error}") from None
+        raise TlsConfigError(
+            f"the authority file {path} cannot be used: {error}",
+            remedy="Replace it by a file with the authority's PEM certificates",
+        ) from None
     # Every certificate in the file is trusted, as in a Java trust store: an authority need not be
     # a root.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -210,10 +226,14 @@ def _read(path: str) -> bytes:
         with open(path, "rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise TlsConfigError(f"{path} cannot be read: {error.strerror}") from None
+        raise TlsConfigError(
+            f"the TLS file {path} cannot be read: {error.strerror}",
+            remedy="Check the path and its permissions",
+        ) from None
     if len(data) > MAX_FILE_BYTES:
         raise TlsConfigError(
-            f"{path} is larger than {MAX_FILE_BYTES // 2**20} MiB, the limit of a TLS file",
+            f"the TLS file {path} is larger than {MAX_FILE_BYTES // 2**20} MiB, the limit of "
+            "such files",
             remedy="Check that the path names a PEM file",
         )
     return data

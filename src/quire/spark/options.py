@@ -108,7 +108,9 @@ class ReadOptions:
         ledgers: tuple[int, ...] | None = given.take("ledgers", _ledger_ids, None)
         if (ledger := given.take("ledger", _ledger_id, None)) is not None:
             if ledgers is not None:
-                raise UsageError("options 'ledger' and 'ledgers' exclude each other")
+                raise UsageError(
+                    "options 'ledger' and 'ledgers' exclude each other: set one of them"
+                )
             ledgers = (ledger,)
         dataset = given.take("dataset", parse_dataset, None)
         if (dataset is None) == (ledgers is None):
@@ -191,7 +193,7 @@ class WriteOptions:
         )
         if not parsed.ensemble >= parsed.write_quorum >= parsed.ack_quorum:
             raise UsageError(
-                "options must satisfy ensemble >= writeQuorum >= ackQuorum, but ensemble is "
+                "the options must satisfy ensemble >= writeQuorum >= ackQuorum, but ensemble is "
                 f"{parsed.ensemble}, writeQuorum is {parsed.write_quorum} and ackQuorum is "
                 f"{parsed.ack_quorum}"
             )
@@ -239,10 +241,16 @@ class GivenOptions:
             if name in names:
                 continue
             if name in others:
-                raise UsageError(f"option '{others[name]}' cannot be used for {doing}")
+                raise UsageError(
+                    f"option '{others[name]}' cannot be used for {doing}: leave it out"
+                )
             if name == "path":
                 raise UsageError(
-                    "the quire data source has no paths", remedy="Use .option('dataset', NAME)"
+                    "the data source 'quire' takes no path, neither in load() nor in save()",
+                    remedy=(
+                        "Name what to read or write with an option, such as "
+                        ".option('dataset', NAME)"
+                    ),
                 )
             near = nearest(name, names) or nearest(name, others)
             raise UsageError(
@@ -296,7 +304,7 @@ class GivenOptions:
         )
         if authorities is None:
             if certificate is not None or key is not None:
-                raise UsageError("options 'tlsCert' and 'tlsKey' need 'tlsCa'")
+                raise UsageError("options 'tlsCert' and 'tlsKey' require the option 'tlsCa'")
             return None
         return TlsClientConfig(
             ca=None if authorities == "system" else authorities,
@@ -318,7 +326,10 @@ class GivenOptions:
         if columns is None:
             return every if value is not False else tuple(c for c in every if c != "value")
         if value is not None and value != ("value" in columns):
-            raise UsageError(f"options 'columns' and 'value' contradict each other: {columns}")
+            raise UsageError(
+                "options 'columns' and 'value' contradict each other: the columns are "
+                f"{', '.join(columns)}, and value is {str(value).lower()}"
+            )
         return columns
 
 
@@ -334,7 +345,7 @@ def parse_positive(text: str) -> int:
     """Return a whole number of at least 1. Raises ValueError."""
     number = parse_integer(text)
     if number < 1:
-        raise ValueError(f"{number} is less than 1")
+        raise ValueError(f"{number} is too small: use 1 or more")
     return number
 
 
@@ -342,7 +353,7 @@ def parse_partitions(text: str) -> int:
     """Return a number of tasks. Raises ValueError."""
     number = parse_positive(text)
     if number > MIN_PARTITIONS_MAX:
-        raise ValueError(f"{number} is more than {MIN_PARTITIONS_MAX}")
+        raise ValueError(f"{number} is too large: use at most {MIN_PARTITIONS_MAX}")
     return number
 
 
@@ -356,7 +367,7 @@ def parse_boolean(text: str) -> bool:
 def parse_name(text: str) -> str:
     """Return a text that is not empty. Raises ValueError."""
     if not text:
-        raise ValueError("the value is empty")
+        raise ValueError("its value is empty")
     return text
 
 
@@ -383,7 +394,7 @@ def _ledger_id(text: str) -> int:
 def _ledger_ids(text: str) -> tuple[int, ...]:
     ledgers = tuple(_ledger_id(part.strip()) for part in text.split(","))
     if len(set(ledgers)) != len(ledgers):
-        raise ValueError(f"a ledger is given twice: {text}")
+        raise ValueError(f"a ledger is named twice in {text}")
     return ledgers
 
 
@@ -391,7 +402,7 @@ def _columns(text: str, every: tuple[str, ...]) -> tuple[str, ...]:
     columns = tuple(part.strip().lower() for part in text.split(","))
     for name in columns:
         if name not in every:
-            raise ValueError(f"there is no column {name!r}. The columns are {', '.join(every)}")
+            raise ValueError(f"{name!r} is not a column. The columns are {', '.join(every)}")
     if len(set(columns)) != len(columns):
-        raise ValueError(f"a column is given twice: {text}")
+        raise ValueError(f"a column is named twice in {text}")
     return columns

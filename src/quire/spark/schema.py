@@ -19,18 +19,19 @@ def our_column(
     name = str(field.name).lower()
     if name not in types:
         raise UsageError(
-            f"there is no column {field.name!r}. The columns are {', '.join(types)}",
+            f"the schema names column {field.name!r}, which does not exist. The columns are "
+            f"{', '.join(types)}",
             remedy="Leave it out of the schema",
         )
     if field.dataType != types[name]:
         raise UsageError(
-            f"column {field.name!r} is {types[name].simpleString()}, but the schema says "
+            f"column {field.name!r} has type {types[name].simpleString()}, but the schema says "
             f"{field.dataType.simpleString()}",
-            remedy="Cast the column after the read",
+            remedy="Use the column's own type in the schema, and cast it after the read",
         )
     if name in nullable and not field.nullable:
         raise UsageError(
             f"column {field.name!r} may be null, but the schema says that it is not",
-            remedy="Make it nullable",
+            remedy="Make the column nullable in the schema",
         )
     return name

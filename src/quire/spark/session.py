@@ -149,7 +149,8 @@ def job_session(
     active = None if (master or "").startswith("sc://") else SparkSession.getActiveSession()
     if (active is not None or SUBMITTED in os.environ) and master is not None:
         raise UsageError(
-            "a Spark session exists already, and its master cannot be changed",
+            f"the master of Spark cannot be set to {master}: a Spark session exists already, or "
+            "spark-submit started this process",
             remedy="Leave out the master, or pass it to spark-submit",
         )
     if active is not None:
@@ -206,7 +207,8 @@ def need_java() -> None:
     """Raise UsageError if there is no Java."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise UsageError(
-            "Spark needs Java 17 or later, but there is no java on the PATH",
+            "Spark needs Java 17 or later, but there is no `java` on the PATH, and JAVA_HOME is "
+            "not set",
             remedy="Install it, for example with: apt-get install openjdk-17-jre-headless",
         )
 
@@ -241,7 +243,7 @@ def sweep_orphans(
         MetadataUnavailableError: The metadata store does not answer.
     """
     if dataset is not None and stream is not None:
-        raise UsageError("dataset and stream exclude each other: name one of them")
+        raise UsageError("the arguments dataset and stream exclude each other: name one of them")
     deleted: list[int] = []
     if stream is None:
         deleted += client.datasets.sweep_orphans(older_than_s, name=dataset)

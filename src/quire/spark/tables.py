@@ -134,9 +134,10 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
         for field in schema.fields:
             if known.get(field.name) != field.dataType:
                 raise UsageError(
-                    f"table {options.table!r} has no column {field.name!r} of type "
-                    f"{field.dataType.simpleString()}. The columns are "
-                    + ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
+                    f"the schema names column {field.name!r} of type "
+                    f"{field.dataType.simpleString()}, which table {options.table!r} does not "
+                    "have. Its columns are "
+                    f"{', '.join(f'{name} {kind.simpleString()}' for name, kind in known.items())}"
                 )
         self._schema = to_arrow_schema(schema, timezone="UTC")
 

@@ -99,7 +99,10 @@ class StorageConfig:
     def __post_init__(self) -> None:
         smallest = 4 * BLOCK_BYTES
         if self.segment_bytes < smallest or self.reserve_bytes < smallest:
-            raise ValueError(f"segment_bytes and reserve_bytes must be {smallest} or more")
+            raise ValueError(
+                f"segment_bytes and reserve_bytes must be {smallest} or more, not "
+                f"{self.segment_bytes} and {self.reserve_bytes}"
+            )
         if min(self.max_runs_per_segment, self.max_group_bytes, self.max_queued_bytes) < 1:
             raise ValueError(
                 "max_runs_per_segment, max_group_bytes and max_queued_bytes must be positive"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from quire.codec.entry.frame_runs import Entries
-from quire.errors import StorageError, UsageError
+from quire.errors import LaterStorageError, StorageError, UsageError
 from quire.storage.background.suspension import Suspension
 from quire.storage.interfaces import BlockingReader, Disk, Worker
 from quire.storage.log.appender import Done
@@ -143,7 +143,7 @@ class LedgerDirectories(StoreEvents):
 
     def __init__(self, stores: Sequence[LedgerStore]) -> None:
         if not 1 <= len(stores) <= MAX_DIRECTORIES:
-            raise UsageError(f"a bookie has 1 to {MAX_DIRECTORIES} data directories")
+            raise UsageError(f"a bookie must have 1 to {MAX_DIRECTORIES} data directories")
         super().__init__()
         self._places = [ServedDirectory(store) for store in stores]
         self._serving = list(self._places)
@@ -189,10 +189,16 @@ class LedgerDirectories(StoreEvents):
     def recover(self) -> RecoveryReport:
         """Recover each directory. One that cannot be read is put aside.
 
+        A directory that a later version of Quire wrote can be read by that version, so it is not
+        put aside: the bookie does not start.
+
         Raises:
+            LaterStorageError: A later version wrote a directory.
             StorageError: No directory can be read.
             LoadStopped: `stop_loading` was called.
         """
+        for place in self._serving:
+            place.store.refuse_later_version()  # before anything is changed in another directory
         reports = []
         for place in list(self._serving):
             try:
@@ -200,13 +206,13 @@ class LedgerDirectories(StoreEvents):
                 place.read = True
                 problems = tuple(f"{place.store.path}: {what}" for what in report.problems)
                 reports.append(replace(report, problems=problems))
-            except StorageError as error:
-                self._put_aside(place, error)
-            except LoadStopped:
+            except (LaterStorageError, LoadStopped):
                 for other in self._places:
                     if other.read:
                         other.store.give_up()
                 raise
+            except StorageError as error:
+                self._put_aside(place, error)
         if not self._serving:
             raise self._first_error()
         self._look_for_disputes()
@@ -403,12 +409,16 @@ class LedgerDirectories(StoreEvents):
     ) -> LedgerInfo:
         """Create a ledger in one of the directories. `StorageError` if it is lost."""
         if ledger_id in self.ledgers:
-            raise UsageError(f"ledger {ledger_id} is in the store already")
+            raise UsageError(
+                f"ledger {ledger_id} is in this bookie's store already",
+                remedy="This is a bug in Quire: please report it",
+            )
         if not self._serving:
             raise self._first_error()
         if self.is_lost(ledger_id):
             raise StorageError(
-                f"ledger {ledger_id} may be in a data directory that failed",
+                f"the bookie does not create ledger {ledger_id}, because it may be in a data "
+                "directory that failed",
                 remedy="Repair or mount the directory and restart the bookie, or replace it with "
                 "`quire bookie disk replace`",
             )
@@ -419,6 +429,12 @@ class LedgerDirectories(StoreEvents):
 
     def is_refused(self, ledger_id: int) -> bool:
         return any(place.store.is_refused(ledger_id) for place in self._serving)
+
+    def refuse_ledger(self, ledger_id: int) -> None:
+        if not self._serving:
+            raise self._first_error()
+        if not self.is_refused(ledger_id):
+            self._place_for(ledger_id).store.refuse_ledger(ledger_id)
 
     def fence(self, ledger_id: int, done: Done) -> None:
         self._home_of(ledger_id).fence(ledger_id, done)
@@ -432,7 +448,14 @@ class LedgerDirectories(StoreEvents):
         if home is not None:
             home.force(ledger_id, done)
         elif self.is_lost(ledger_id):
-            done(StorageError(f"ledger {ledger_id} is in a data directory that failed"))
+            done(
+                StorageError(
+                    f"ledger {ledger_id} may be in a data directory that failed, so it is unknown "
+                    "whether its entries are durable",
+                    remedy="Repair or mount the directory and restart the bookie, or replace it "
+                    "with `quire bookie disk replace`",
+                )
+            )
         else:
             done(None)
 
@@ -479,7 +502,11 @@ class LedgerDirectories(StoreEvents):
         for run in batch.runs:
             home = self._home(run.ledger_id)
             if home is None:
-                raise UsageError(f"ledger {run.ledger_id} is not in the store: create it first")
+                raise UsageError(
+                    f"ledger {run.ledger_id} is not in this bookie's store, so nothing can be "
+                    "appended to it",
+                    remedy="This is a bug in Quire: please report it",
+                )
             parts.setdefault(home, []).append(run)
         if len(parts) == 1:
             next(iter(parts)).append(batch, done, reserve=reserve)

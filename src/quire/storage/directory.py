@@ -8,17 +8,21 @@ bookie writes its cookie, `current/VERSION`, with `write_small_file`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from quire.codec.log.segment_header import ID_BYTES
-from quire.errors import StorageError
+from quire.codec.log.state_records import VersionError
+from quire.errors import LaterStorageError, StorageError, written_later
 from quire.storage.disk import LOCK_NAME
 from quire.storage.interfaces import Disk
 
 CURRENT_DIRECTORY = "current"
 IDENTITY_NAME = f"{CURRENT_DIRECTORY}/DIRECTORY"
 IDENTITY_FORMAT = "1"
+_FIELDS = ("format", "directory", "log")
+_LOG_STATES = ("none", "begun")
 MAX_SMALL_FILE_BYTES = 1024 * 1024
 IGNORED_NAMES = {LOCK_NAME, "lost+found"}
 """The names that an empty directory may contain."""
@@ -46,19 +50,67 @@ class Identity:
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Identity:
-        pairs = (line.partition(": ") for line in data.decode("ascii", "replace").splitlines())
-        fields = {name: value for name, _, value in pairs}
+        """Decode the file. `path` is the directory, for the error.
+
+        Raises:
+            LaterStorageError: A later version wrote the file.
+            StorageError: The file is damaged.
+        """
+        fields = decode_lines(data)
+        refuse_later(f"{path}/{IDENTITY_NAME}", fields, IDENTITY_FORMAT, _FIELDS)
         try:
             directory_id = bytes.fromhex(fields.get("directory", ""))
         except ValueError:
             directory_id = b""
-        if fields.get("format") != IDENTITY_FORMAT or len(directory_id) != ID_BYTES:
+        # A file that does not say whether a log was begun must not pass for a new directory.
+        whole = fields.get("format") == IDENTITY_FORMAT and fields.get("log") in _LOG_STATES
+        if not whole or len(directory_id) != ID_BYTES:
             raise StorageError(
-                f"{path}/{IDENTITY_NAME} is damaged, or its format is unknown",
+                f"{path}/{IDENTITY_NAME} is damaged",
                 remedy="Do not start a bookie on this directory. Restore the file, or replace the "
                 "bookie",
             )
-        return cls(directory_id, fields.get("log") == "begun")
+        return cls(directory_id, fields["log"] == "begun")
+
+
+def decode_lines(data: bytes) -> dict[str, str]:
+    """Return the values of a small file with lines `name: value`, by name."""
+    pairs = (line.partition(": ") for line in data.decode("ascii", "replace").splitlines())
+    return {name: value for name, _, value in pairs}
+
+
+def refuse_later(path: str, fields: Mapping[str, str], known: str, names: Collection[str]) -> None:
+    """Refuse a small file that a later version wrote.
+
+    A file with the known format and another field counts as well, because this version would remove
+    the field when it writes the file again.
+
+    Args:
+        path: The path of the file, for the error.
+        fields: The values of the file, by name.
+        known: The format that this version knows.
+        names: The names of the fields that this version knows.
+
+    Raises:
+        LaterStorageError: A later version wrote the file.
+    """
+    found = fields.get("format", "")
+    if found.isdecimal() and int(found) > int(known):
+        raise LaterStorageError(written_later(path, f"format {found}", f"format {known}"))
+    more = [name for name in fields if name not in names]
+    if more and found == known and all(name in fields for name in names):
+        raise LaterStorageError(
+            written_later(path, f"the field {more[0]!r}", f"the fields {', '.join(names)}")
+        )
+
+
+@contextmanager
+def naming(disk: Disk, name: str) -> Iterator[None]:
+    """Name the file in the error, if it turns out to be from a later version of Quire."""
+    try:
+        yield
+    except VersionError as error:
+        raise error.within(f"{disk.path}/{name}") from None
 
 
 def read_small_file(disk: Disk, name: str) -> bytes | None:
@@ -71,7 +123,9 @@ def read_small_file(disk: Disk, name: str) -> bytes | None:
         size = file.size()
         if size > MAX_SMALL_FILE_BYTES:
             raise StorageError(
-                f"{disk.path}/{name} has {size} bytes, which is too large for a bookie's file"
+                f"the file {disk.path}/{name} has {size} bytes, but a bookie's file has at most "
+                f"{MAX_SMALL_FILE_BYTES}",
+                remedy="Another program wrote it: restore the file from a backup",
             )
         return bytes(file.read(0, size) or b"")
     finally:
@@ -121,7 +175,8 @@ def read_identity(disk: Disk) -> Identity | None:
     """Return the directory's identity, or None if it was never formatted.
 
     Raises:
-        StorageError: The identity cannot be decoded.
+        LaterStorageError: A later version wrote the identity.
+        StorageError: The identity is damaged.
     """
     data = read_small_file(disk, IDENTITY_NAME)
     return None if data is None else Identity.decode(data, disk.path)
@@ -145,7 +200,8 @@ def ensure_directory(disk: Disk, random_bytes: Callable[[int], bytes]) -> Identi
     strange |= set(disk.list(CURRENT_DIRECTORY)) - {IDENTITY_NAME.rpartition("/")[2] + ".new"}
     if strange:
         raise StorageError(
-            f"{disk.path} is not empty ({', '.join(sorted(strange)[:3])}) and holds no Quire data",
+            f"the directory {disk.path} is not empty ({', '.join(sorted(strange)[:3])}), and is "
+            "not a data directory of a Quire bookie",
             remedy="Name an empty directory, or the right one",
         )
     identity = Identity(random_bytes(ID_BYTES))

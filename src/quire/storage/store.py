@@ -38,6 +38,7 @@ from quire.storage.read.read_exceptions import NoLedger
 from quire.storage.read.reader import DEFAULT_OVERHEAD_BYTES, Reader
 from quire.storage.recovery.early_reads import EarlyReads
 from quire.storage.recovery.incarnation import ExpectedLog, LogPosition
+from quire.storage.recovery.later_versions import refuse_later_files, refuse_later_version
 from quire.storage.recovery.loading import LoadProgress
 from quire.storage.recovery.log_recovery import CLEAN_NAME, RecoveryReport
 from quire.storage.recovery.startup import find_master_key, start_log
@@ -162,6 +163,17 @@ class LedgerStore(StoreEvents):
         newest = max(current.number, self._preallocated.prepared_number)
         return {self.path: LogPosition(newest, self._appender.end_group)}
 
+    def refuse_later_version(self) -> None:
+        """Raise an error if a later version of Quire wrote a file of the directory.
+
+        This reads the small files and the header of each segment, and changes nothing. `recover`
+        checks the rest. A directory that cannot be read passes, because `recover` reports it.
+
+        Raises:
+            LaterStorageError: A later version wrote a file.
+        """
+        refuse_later_version(self._disk)
+
     def recover(self) -> RecoveryReport:
         """Read the log, decide what is torn or damaged, and make everything that counts durable.
 
@@ -169,15 +181,17 @@ class LedgerStore(StoreEvents):
         log has a new segment.
 
         Raises:
+            LaterStorageError: A later version wrote a part of the log. Nothing was changed.
             StorageError: The directory is not formatted, or the disk fails.
             DiskFullError: There is no space for a new segment.
             LoadStopped: `stop_loading` was called.
         """
         try:
+            refuse_later_files(self._disk)
             identity = read_identity(self._disk)
             if identity is None:
                 raise StorageError(
-                    f"{self._disk.path} is not a data directory of a Quire bookie",
+                    f"the directory {self._disk.path} is not a data directory of a Quire bookie",
                     remedy="Start a bookie on it, which prepares an empty directory. If it should "
                     "have data, check whether the right disk is mounted",
                 )
@@ -322,10 +336,16 @@ class LedgerStore(StoreEvents):
             UsageError: The ledger exists, or is refused.
         """
         if ledger_id in self.ledgers:
-            raise UsageError(f"ledger {ledger_id} is in the store already")
+            raise UsageError(
+                f"ledger {ledger_id} is in this bookie's store already",
+                remedy="This is a bug in Quire: please report it",
+            )
         refused = self.is_refused(ledger_id)
         if refused and not again:
-            raise UsageError(f"ledger {ledger_id} was fenced and deleted")
+            raise UsageError(
+                f"ledger {ledger_id} was fenced and deleted on this bookie, so an ordinary add "
+                "cannot create it again"
+            )
         current = self._appender.current
         info = self._catalogue.create(ledger_id, master_key, current.number if current else 0)
         self._appender.add_pending(StateRecord(RecordKind.MASTER_KEY, ledger_id, master_key))
@@ -352,6 +372,19 @@ class LedgerStore(StoreEvents):
             del self._catalogue.tombstones[ledger_id]
             return False
         return True
+
+    def refuse_ledger(self, ledger_id: int) -> None:
+        """Refuse a ledger that is not here, as if it had been fenced and then deleted.
+
+        Ordinary adds to it are refused for `TOMBSTONE_TTL_MS`. It is durable with the next barrier.
+
+        Raises:
+            UsageError: The ledger is here.
+        """
+        if ledger_id in self.ledgers:
+            raise UsageError(f"ledger {ledger_id} is in the store: it must be fenced")
+        if not self.is_refused(ledger_id):
+            self._maintenance.collector.refuse(ledger_id)
 
     def fence(self, ledger_id: int, done: Done) -> None:
         """Fence a ledger. `fenced` is set when this returns, and the caller must refuse plain adds.
@@ -436,7 +469,10 @@ class LedgerStore(StoreEvents):
             self._catalogue.index_batch(batch, segment)
         except KeyError as error:
             self._take_back(batch, segment)
-            raise UsageError(f"ledger {error} is not in the store: create it first") from None
+            raise UsageError(
+                f"ledger {error} is not in this bookie's store, so nothing can be appended to it",
+                remedy="This is a bug in Quire: please report it",
+            ) from None
         appender.submit(batch, segment)
 
     def _take_back(self, batch: LogBatch, segment: LogSegment) -> None:
@@ -513,8 +549,8 @@ class LedgerStore(StoreEvents):
         """Stop the log, because the disk has failed in another place and cannot be trusted."""
         self._writer.halt(
             StorageError(
-                f"the disk of {self._disk.path} failed: {error}",
-                remedy="Check the disk and restart the bookie",
+                f"the disk of the data directory {self._disk.path} failed: {error}",
+                remedy="Check the disk, and restart the bookie",
             )
         )
 

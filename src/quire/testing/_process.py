@@ -185,7 +185,7 @@ class ServerProcess:
     def pid(self) -> int:
         """The process id of the running process, or of the last one that ran."""
         if self._process is None:
-            raise UsageError(f"{self.name} was never started")
+            raise UsageError(f"the process {self.name} was never started, so it has no process id")
         return self._process.pid
 
     @property
@@ -252,7 +252,10 @@ class ServerProcess:
             UsageError: The process is already running.
         """
         if self.alive:
-            raise UsageError(f"{self.name} is already running (pid {self.pid})")
+            raise UsageError(
+                f"the process {self.name} is already running (pid {self.pid})",
+                remedy="Stop it before you start it again",
+            )
         self._close_output()
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
@@ -277,14 +280,16 @@ class ServerProcess:
         line = b""
         while not self._ready:
             if stopping is not None and stopping.is_set():
-                raise StoppedError(f"the start was called off before {self.name} was ready")
+                raise StoppedError(
+                    f"the start of the cluster was called off before {self.name} was ready"
+                )
             if not select.select([process.stdout], [], [], STOPPING_POLL_S)[0]:
                 if time.monotonic() < deadline:
                     continue
                 self.kill()
                 raise StartError(
                     f"{self.name} was not ready in time. Last log line: {self.last_words()}",
-                    remedy=f"Its log is {self.log_path}",
+                    remedy=f"See its log, {self.log_path}",
                 )
             piece = os.read(process.stdout.fileno(), SAID_BYTES_MAX)
             line += piece
@@ -293,7 +298,7 @@ class ServerProcess:
                 raise StartError(
                     f"{self.name} ended {self.how_it_ended()} before it was ready. Last log line: "
                     f"{self.last_words()}",
-                    remedy=f"Its log is {self.log_path}",
+                    remedy=f"See its log, {self.log_path}",
                 )
             self._ready = b"\n" in line
         self.said = line.decode(errors="replace").partition("\n")[0]
@@ -369,7 +374,7 @@ class ServerProcess:
     def _signal(self, number: int) -> None:
         process = self._own_process()
         if process is None or process.poll() is not None:
-            raise UsageError(f"{self.name} is not running")
+            raise UsageError(f"the process {self.name} is not running, so no signal was sent to it")
         process.send_signal(number)
 
     def _own_process(self) -> subprocess.Popen[bytes] | None:
@@ -404,7 +409,10 @@ def free_ports(count: int) -> list[int]:
         port = chance.randrange(PORT_MIN, top)
         if port not in found and is_free(port):
             found.append(port)
-    raise StartError(f"there are no {count} free ports between {PORT_MIN} and {top} on {LOOPBACK}")
+    raise StartError(
+        f"no {count} free ports were found between {PORT_MIN} and {top} on {LOOPBACK}",
+        remedy="Stop processes that listen there",
+    )
 
 
 def is_free(port: int) -> bool:

@@ -121,9 +121,9 @@ def _check_ports(first: int, count: int) -> None:
     last = first + count - 1
     if not 1 <= first <= last <= PORT_MAX:
         raise UsageError(
-            f"{count} bookies from port {first} on would need ports up to {last}, and ports end at "
-            f"{PORT_MAX}",
-            remedy="Use a lower base port",
+            f"{count} bookies from port {first} on would need ports up to {last}, but ports are "
+            f"from 1 to {PORT_MAX}",
+            remedy="Use a lower base port (--base-port)",
         )
 
 
@@ -174,11 +174,14 @@ class LocalCluster:
             UsageError: A number is not valid.
         """
         if bookies is not None and not 1 <= bookies <= BOOKIES_MAX:
-            raise UsageError(f"a cluster has 1 to {BOOKIES_MAX} bookies, not {bookies}")
+            raise UsageError(f"a local cluster can have 1 to {BOOKIES_MAX} bookies, not {bookies}")
         if base_port is not None:
             _check_ports(base_port, bookies or 1)
         if data_directories < 1:
-            raise UsageError(f"a bookie has one data directory or more, not {data_directories}")
+            raise UsageError(
+                "a bookie of a local cluster must have at least one data directory, not "
+                f"{data_directories}"
+            )
         self.temporary = directory is None
         self.bookies: list[BookieProcess] = []
         self.zookeeper: ServerProcess | None = None
@@ -199,7 +202,10 @@ class LocalCluster:
     def directory(self) -> Path:
         """The directory of the cluster. A temporary one exists only while the cluster runs."""
         if self._directory is None:
-            raise UsageError("a temporary cluster has a directory only while it is running")
+            raise UsageError(
+                "a temporary local cluster has a directory only while it is running",
+                remedy="Start it first",
+            )
         return self._directory
 
     @property
@@ -221,7 +227,9 @@ class LocalCluster:
                 kind.
         """
         if self._lock is not None:
-            raise UsageError("the cluster is already running")
+            raise UsageError(
+                "this local cluster is already running", remedy="Stop it before you start it again"
+            )
         atexit.register(self.stop)
         try:
             self._start(time.monotonic() + self._timeout_s)
@@ -266,8 +274,8 @@ class LocalCluster:
         begun = sorted(one.parent.parent.name for one in path.parent.glob("bookie-*/current/*"))
         if begun and not path.exists():
             raise StartError(
-                f"{path} is missing, but {begun[0]} next to it has data: the metadata of "
-                "this cluster is lost, or was moved away. Nothing was changed",
+                f"the metadata file {path} is missing, but {begun[0]} next to it has data: the "
+                "metadata of this local cluster is lost, or was moved away. Nothing was changed",
                 remedy="Put the file or a backup of it back, or use another directory",
             )
 
@@ -286,12 +294,14 @@ class LocalCluster:
             state = kept
             if zookeeper is not None and zookeeper != (state.metadata == "zookeeper"):
                 raise UsageError(
-                    f"{self.directory} holds a cluster with its metadata in {state.metadata}",
+                    f"the directory {self.directory} holds a local cluster whose metadata is in "
+                    f"{state.metadata}. Nothing was changed",
                     remedy="Use another directory, or start it with the same metadata store",
                 )
             if self._base_port not in (None, *state.bookie_ports[:1]):
                 raise UsageError(
-                    f"the bookies of {self.directory} use ports from {state.bookie_ports[0]} on",
+                    f"the bookies of the local cluster in {self.directory} have ports from "
+                    f"{state.bookie_ports[0]} on, and these cannot be changed",
                     remedy="Leave --base-port out, or use another directory",
                 )
         state.data_directories = max(state.data_directories, self._data_directories)
@@ -338,7 +348,10 @@ class LocalCluster:
             UsageError: The cluster does not run.
         """
         if self._lock is None:
-            raise UsageError("the cluster is not running")
+            raise UsageError(
+                "a bookie cannot be added, because this local cluster is not running",
+                remedy="Start it first",
+            )
         if len(self.bookies) == len(self._state.bookie_ports):
             self._state.bookie_ports += self._new_ports(1, self._state)
             _write_state(self.directory, self._state)
@@ -423,7 +436,7 @@ def _lock(directory: Path) -> IO[str]:
     except BlockingIOError:
         file.close()
         raise StartError(
-            f"{directory} is in use by another local cluster",
+            f"the directory {directory} is in use by another local cluster",
             remedy="Stop that one, or use another directory",
         ) from None
     return file
@@ -437,7 +450,9 @@ def _read_state(directory: Path) -> _State | None:
         return None
     except (ValueError, TypeError) as error:
         raise StartError(
-            f"{path} cannot be understood: {error}", remedy="Use another directory"
+            f"the file {path}, which describes the local cluster in this directory, cannot be "
+            f"decoded: {error}",
+            remedy="Restore the file, or use another directory",
         ) from None
 
 

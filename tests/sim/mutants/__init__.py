@@ -6,19 +6,26 @@ from tests.sim.mutants import (
     autorecovery,
     bookie,
     byzantine,
+    calls,
+    damaged,
     directories,
     index_cache,
+    items,
     jobs,
     loading,
     metadata,
+    older_metadata,
+    publishing,
     quorum,
     racks,
     reader,
     recovery,
     replacements,
     resizing,
+    retention,
     scrub,
     space,
+    spark,
     storage,
     streams,
     writer,
@@ -27,7 +34,8 @@ from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
 
 ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, loading, scrub,
-    directories, replacements, resizing, metadata, autorecovery, jobs, byzantine, racks, streams,
+    directories, replacements, resizing, metadata, older_metadata, items, calls, autorecovery, jobs,
+    byzantine, racks, streams, retention, publishing, spark, damaged,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

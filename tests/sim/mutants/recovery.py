@@ -10,6 +10,7 @@ from quire.client import recovery as module
 from quire.client.read import last_confirmed
 from quire.client.recovery import LedgerRecovery
 from quire.codec.wire.v2 import Flag
+from quire.core import ledger_changes
 from quire.core import recovery as core
 from quire.metadata.ledgers.update import update_ledger
 from tests.sim.mutants.mutant import edit, mutant
@@ -189,7 +190,12 @@ def recovery_publishes_its_ensembles(patch: pytest.MonkeyPatch) -> None:
     rule="rule 6",
 )
 def recovery_forgets_its_ensembles(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, LedgerRecovery, "_close", ("_with(now, self._segments)", "_with(now, ())"))
+    edit(
+        patch,
+        ledger_changes,
+        "closed_by_recovery",
+        ("with_private(now, segments)", "with_private(now, ())"),
+    )
 
 
 @mutant(
@@ -226,8 +232,8 @@ def a_recovery_that_came_late_believes_itself(patch: pytest.MonkeyPatch) -> None
 def recovery_begins_without_saying_so(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        LedgerRecovery,
-        "_run",
+        ledger_changes,
+        "marked_in_recovery",
         (
             "now.with_state(LedgerState.IN_RECOVERY) if now.state is LedgerState.OPEN else None",
             "None",
@@ -235,8 +241,8 @@ def recovery_begins_without_saying_so(patch: pytest.MonkeyPatch) -> None:
     )
     edit(
         patch,
-        LedgerRecovery,
-        "_close",
+        ledger_changes,
+        "closed_by_recovery",
         ("if now.state is not LedgerState.IN_RECOVERY:", "if now.closed:"),
     )
 

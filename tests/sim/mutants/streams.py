@@ -8,6 +8,7 @@ from quire.streams.namespace import truncation
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.read.reader import StreamReader
+from quire.streams.read.segment_list import SegmentList
 from quire.streams.read.subscriptions import Subscription
 from quire.streams.statemachine.state_machine import Leader
 from quire.streams.write import takeover
@@ -405,6 +406,39 @@ def nobody_is_behind_a_truncated_segment(patch: pytest.MonkeyPatch) -> None:
 )
 def a_subscription_stores_what_comes(patch: pytest.MonkeyPatch) -> None:
     edit(patch, Subscription, "position", ("return self._decode(value)", "return None"))
+
+
+@mutant(
+    lost="A reader continues in another stream of the same name, and skips its first records.",
+    invariants=("a_reader_stays_with_its_stream",),
+    workload="lives",
+    seeds=300,
+    rule="issue 28, point 5",
+)
+def a_reader_follows_the_name(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        SegmentList,
+        "look",
+        ("if self.life is not None and life != self.life:", "if False:"),
+    )
+
+
+@mutant(
+    lost="A subscription skips records of a stream that was deleted and created again.",
+    invariants=("a_subscription_belongs_to_its_stream",),
+    workload="lives",
+    seeds=300,
+    rule="issue 28, point 5",
+)
+def a_subscription_follows_the_name(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Subscription,
+        "_check_life",
+        ("if path != self._life:", "if False:"),
+        ("return [Check(path, ANY_VERSION)] if path else []", "return []"),
+    )
 
 
 # -- what is given up ----------------------------------------------------------------------------

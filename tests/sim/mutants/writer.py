@@ -13,6 +13,7 @@ from quire.client.write.deferred_session import DeferredSession
 from quire.client.write.ensemble_changes import EnsembleChanges
 from quire.client.write.explicit_lac import ExplicitLac
 from quire.client.write.writer import WriteHandle
+from quire.core import ledger_changes
 from quire.core.append.deferred_pipeline import DeferredPipeline
 from quire.core.append.pipeline import AddPipeline
 from tests.sim.mutants.mutant import edit, mutant
@@ -78,11 +79,11 @@ def entries_are_confirmed_before_the_reset(patch: pytest.MonkeyPatch) -> None:
         EnsembleChanges,
         "_replace",
         (
-            "session.begin_again(changed",
+            "session.begin_again(set(after",
             "session.pipeline.frozen = False\n"
             "    session.after_acks()\n"
             "    session.pipeline.frozen = True\n"
-            "    session.begin_again(changed",
+            "    session.begin_again(set(after",
         ),
     )
 
@@ -168,8 +169,8 @@ def a_watermark_skips_an_error(patch: pytest.MonkeyPatch) -> None:
 def the_ensemble_changes_during_a_recovery(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        WriteHandle,
-        "_change_ensemble",
+        ledger_changes,
+        "changed_ensemble",
         ("if now.state is not LedgerState.OPEN:", "if now.closed:"),
     )
     edit(patch, WriteHandle, "_over", ("if now.state is LedgerState.IN_RECOVERY:", "if False:"))

@@ -29,8 +29,11 @@ from quire_simulator.world.world import World, bookie_id
 from tests.support.metadata.metadata import in_store
 
 POISON = b"BookieMetadataFormatVersion\t9\nof a time to come"
-"""Metadata in a format that no version knows."""
-WHY = "ledger metadata has format 9"
+"""Metadata in a format of a later version."""
+WHY = (
+    "ledger metadata was written by a later version of Quire or BookKeeper: it has format 9, but "
+    "this version knows only the formats 1 to 3"
+)
 QUORUMS = (3, 3, 2)
 
 
@@ -131,13 +134,13 @@ class File:
 
     bookies = ("a:3181", "b:3181", "c:3181")
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, bad: bytes = POISON) -> None:
         self.uri = f"sqlite:///{directory}/cluster.db"
         self.ids: list[int] = in_store(self.uri, self._fill)
         self.bad = self.ids[1]
         with sqlite3.connect(directory / "cluster.db") as connection:
             change = "UPDATE ledgers SET metadata = ? WHERE ledger_id = ?"
-            connection.execute(change, (POISON, self.bad))
+            connection.execute(change, (bad, self.bad))
         connection.close()
 
     async def _fill(self, store: MetadataStore) -> list[int]:

@@ -39,7 +39,7 @@ def test_the_source_of_an_object_is_checked(client: blocking.Client) -> None:
         with pytest.raises(ArgumentTypeError, match="the source of an object"):
             client.objects().put("o", wrong)  # type: ignore[arg-type]
     with pytest.raises(
-        ArgumentTypeError, match="the source of an object yielded str instead of a buffer"
+        ArgumentTypeError, match="the source of an object yielded str, but it must yield"
     ):
         client.objects().put("o", ["text"])  # type: ignore[list-item]
 

@@ -196,7 +196,7 @@ def test_an_unknown_ledger_in_the_middle_of_columns_stores_nothing() -> None:
     box = store_on()
     box.store.append(singles_batch([(1, 0), (2, 0)], 20), lambda *_: None)
     batch = singles_batch([(1, 1), (9, 0), (2, 1)], 20)
-    with pytest.raises(UsageError, match="ledger 9 is not in the store"):
+    with pytest.raises(UsageError, match="ledger 9 is not in this bookie's store"):
         box.store.append(batch, lambda *_: None)
     box.store.append(singles_batch([(2, 1), (3, 0)], 20), lambda *_: None)
     box.pump()

@@ -286,7 +286,10 @@ def test_init_makes_a_new_bookie_and_only_that(place: Place, tmp_path: Path) -> 
     again = place.run(*words)
     assert (again.exit_code, "belongs to bookie alpha already" in again.stderr) == (1, True)
     other = place.run("init", "--dir", str(tmp_path / "other"), "--bookie-id", "alpha")
-    assert (other.exit_code, "knows a bookie alpha already" in other.stderr) == (1, True)
+    assert (other.exit_code, "knows a bookie with the id alpha already" in other.stderr) == (
+        1,
+        True,
+    )
     assert not (tmp_path / "other" / "current").exists()
     assert place.snapshot() == before
     place.start("alpha")
@@ -371,7 +374,7 @@ def test_format_refuses_while_a_bookie_runs_there(place: Place) -> None:
             if words[0] == "cookie"
             else place(*words, "--dir", str(place.path))
         )
-        assert (done.exit_code, "a bookie is running on" in done.stderr) == (1, True)
+        assert (done.exit_code, "in use by a running bookie" in done.stderr) == (1, True)
     assert place.snapshot() == before
     disk.close()
 

@@ -138,3 +138,59 @@ async def test_a_ledger_comes_back_whatever_was_left_of_it(left: str) -> None:
     disk_of(box).kill()
     box.open()
     assert box.store.ledgers[LEDGER].master_key == key_of(LEDGER)
+
+
+# -- ledgers that do not name the bookie ----------------------------------------------------------
+
+
+def elsewhere(state: LedgerState) -> LedgerMetadata:
+    last = 2 if state is LedgerState.CLOSED else -1
+    return LedgerMetadata(
+        1, 1, 1, (Segment(0, ("another",)),), state=state, last_entry_id=last, password=b""
+    )
+
+
+async def whole(box: StoreOnDisk, metadata: LedgerMetadata, **how: bool) -> bool:
+    looking = asyncio.ensure_future(is_complete(box.store, LEDGER, metadata, "me", **how))
+    for _ in range(20):
+        await asyncio.sleep(0)
+        box.idle()
+    return looking.result()
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_the_writer_of_a_ledger_that_was_closed_elsewhere_is_refused(known: bool) -> None:
+    """A recovery fenced this bookie, which lost the fence, and closed the ledger on others.
+
+    The exploration found this (`closed_by_recovery` with a bookie that the recovery replaced): the
+    old writer completed an ack quorum here, with a member that nobody had fenced.
+    """
+    box = with_a_ledger()
+    service = with_a_loss(box)
+    if known:
+        assert service.may_add(LEDGER, key_of(LEDGER), RECOVERY_ADD | HIGH_PRIORITY) == Code.OK
+    assert await whole(box, elsewhere(LedgerState.CLOSED))
+    box.store.mark_repaired(lambda error: None)
+    service.writable = True
+    for start in ("running", "started again"):
+        assert service.may_add(LEDGER, key_of(LEDGER), 0) == Code.FENCED, start
+        box.idle()
+        disk_of(box).kill()
+        box.open()
+        service.store = box.store
+    assert service.may_add(LEDGER, key_of(LEDGER), RECOVERY_ADD) == Code.OK
+    assert service.may_add(LEDGER, key_of(LEDGER), 0) == Code.FENCED
+    assert service.may_add(LEDGER + 1, key_of(LEDGER + 1), 0) == Code.OK
+
+
+async def test_a_ledger_in_recovery_may_have_entries_here_although_it_names_others() -> None:
+    """The ensemble of a recovery is private until it closes the ledger.
+
+    The exploration found this: the recovery closed the ledger with one copy less than the ack
+    quorum, and the bookie denied what it had acknowledged to it.
+    """
+    box = with_a_ledger()
+    with_a_loss(box)
+    assert not await whole(box, elsewhere(LedgerState.IN_RECOVERY))
+    assert await whole(box, elsewhere(LedgerState.IN_RECOVERY), recoveries_over=True)
+    assert await whole(box, elsewhere(LedgerState.OPEN))

@@ -133,7 +133,9 @@ async def test_a_restored_store_is_refused_until_an_operator_accepts_it(scene: S
         assert not one.may_collect
     assert [name for name, _ in scene.events] == ["metadata_went_back"] * 2  # once each
     assert list(await refusals(scene.metadata)) == [ME]
-    with pytest.raises(MetadataWentBackError, match=f"as detected by {ME}.* nothing was deleted"):
+    with pytest.raises(
+        MetadataWentBackError, match=f"as noticed by bookies {ME}.* nothing was deleted"
+    ):
         await check_collectable(scene.metadata)
     assert not await may_collect(scene.metadata)
     assert await accept(scene.metadata, ME)
@@ -214,7 +216,7 @@ async def test_a_mark_whose_answer_was_lost_is_no_reason_for_doubt(scene: Scene)
 async def test_a_damaged_mark_is_not_taken_for_none(scene: Scene) -> None:
     guard = scene.start()
     await guard.raise_mark()
-    guard = scene.start(damaged="current/METADATA: the checksum does not match")
+    guard = scene.start(damaged="current/METADATA: its checksum does not match")
     with pytest.raises(MetadataWentBackError, match="cannot read its own copy"):
         await guard.check()
     assert await accept(scene.metadata, ME)

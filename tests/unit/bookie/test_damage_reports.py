@@ -14,6 +14,7 @@ from quire.bookie.background.damage import (
     AGAIN_S,
     LEDGERS_PER_PASS,
     NAMED_PER_PASS,
+    RECOVERIES_END_S,
     DamageReports,
     names,
 )
@@ -320,6 +321,22 @@ async def test_while_metadata_makes_no_sense_a_loss_does_not_end(
     assert reports.losses_repaired == 1
 
 
+async def test_while_a_recovery_may_run_a_loss_does_not_end() -> None:
+    there = Scene()
+    reports = await there.begin()
+    await there.ledger(1, (OTHER,))
+    stored = await there.metadata.read_ledger(1)
+    recovering = stored.value.with_state(LedgerState.IN_RECOVERY)
+    await there.metadata.write_ledger(1, recovering, stored.version)
+    there.store.negatives_unknown = True
+    assert await reports.report(there.log) == 0
+    assert (reports.wanting, reports.losses_repaired) == (1, 0)
+    assert not await there.marked(1), "nothing is missing here"
+    there.clock.ms += int(RECOVERIES_END_S * 1000)
+    assert await reports.report(there.log) == 0
+    assert (reports.wanting, reports.losses_repaired) == (0, 1)
+
+
 async def test_a_list_with_a_gap_ends_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty list ends no loss either."""
     there = Scene()
@@ -335,7 +352,7 @@ async def test_a_list_with_a_gap_ends_no_loss(monkeypatch: pytest.MonkeyPatch) -
             yield span
 
     monkeypatch.setattr(there.metadata, "list_ledgers", gap)
-    with pytest.raises(MetadataError, match="gap before 11"):
+    with pytest.raises(MetadataError, match="gap before ledger 11"):
         await reports.report(there.log)
     monkeypatch.setattr(there.metadata, "list_ledgers", empty)
     for _ in range(3):

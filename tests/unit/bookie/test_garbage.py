@@ -47,6 +47,8 @@ class Store:
 
 
 class Metadata:
+    uri = "memory://test"
+
     def __init__(
         self,
         ranges: list[LedgerRange],

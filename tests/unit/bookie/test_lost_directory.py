@@ -96,15 +96,17 @@ def test_a_directory_that_cannot_be_read(place: Place) -> None:
     assert place.run("replace", "b", "two", "three").exit_code == 0
     assert place.listed() == ["one", "three"]
     assert (place.root / "two" / "current" / "DIRECTORY").read_text() == "rot"
-    with pytest.raises(StorageError, match="cannot be read"):
+    with pytest.raises(StorageError, match="cannot be used"):
         place.codes("one", "three", "two")
 
 
 def test_mistakes(place: Place, tmp_path: Path) -> None:
     lose(place, "two")
     place.refused("replace", "b", "three", says=f"the directory {place.path('three')}; it has")
-    place.refused("replace", "b", "two", says="does not exist: mount the new disk")
-    place.refused("replace", "b", "two", "one", says="already: use an empty directory")
+    place.refused(
+        "replace", "b", "two", says="does not exist; nothing was changed. Mount the new disk"
+    )
+    place.refused("replace", "b", "two", "one", says="already, so it cannot replace another one")
     assert place.run("replace", "c", "two").exit_code == 1
     other = tmp_path / "four"
     other.mkdir()
@@ -114,7 +116,7 @@ def test_mistakes(place: Place, tmp_path: Path) -> None:
     (place.root / "two").mkdir()
     disk = RealDisk(place.path("one"))
     disk.lock()
-    place.refused("replace", "b", "two", says="a bookie is running on", status=1)
+    place.refused("replace", "b", "two", says="in use by a running bookie", status=1)
     disk.close()
     (place.root / "one").rename(place.root / "kept")
     place.refused("replace", "b", "two", says="none of the other directories of bookie b")

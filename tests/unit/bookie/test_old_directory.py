@@ -253,7 +253,9 @@ def test_two_disks_change_places_and_none_is_twice(place: Place) -> None:
     assert known(place).ids[place.path("one")] == id_of(place, "one")
     swap(place, "two", "away")
     shutil.copytree(place.root / "one", place.root / "two")
-    refused(place, "one", "two", says=("hold the same directory", id_of(place, "one"), "a copy"))
+    refused(
+        place, "one", "two", says=("hold the same data directory", id_of(place, "one"), "a copy")
+    )
     # While one is away, none is forgotten.
     shutil.rmtree(place.path("two"))
     swap(place, "one", "two")
@@ -316,7 +318,7 @@ def test_an_id_is_kept_for_the_newest_of_those_given_up(tmp_path: Path) -> None:
     ]
     assert BookieDirectories.decode(found.encode()) == found
     for bad in (b"[]", b"{}", b'{"directories": 1, "given_up": []}', b"x"):
-        with pytest.raises(ValueError, match="not a record of a bookie's"):
+        with pytest.raises(ValueError, match="not the record of a bookie's"):
             BookieDirectories.decode(bad)
     name = begin_lost(RealDisk(tmp_path / "new"), lambda size: b"\1" * size).name
     assert name == "01" * 16

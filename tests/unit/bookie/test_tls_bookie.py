@@ -376,7 +376,7 @@ def test_it_registers_that_it_offers_tls(tmp_path: Path, own: Files) -> None:
     [
         ({"tls": None, "tls_required": True}, "no certificate is configured"),
         ({"tls": None, "authorized_roles": ("a",)}, "no certificate is configured"),
-        ({"authorized_roles": ("a",)}, "clients are not asked for certificates"),
+        ({"authorized_roles": ("a",)}, "does not ask clients for certificates"),
     ],
 )
 def test_contradictions_end_the_start(

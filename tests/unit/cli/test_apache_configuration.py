@@ -194,7 +194,7 @@ def test_the_rest_of_the_smallest_disk_stays_free() -> None:
     nowhere = HostFacts(HOST_FACTS.own_host, HOST_FACTS.own_user, lambda path: None)
     assert outcomes(text, nowhere)["diskUsageThreshold"].verdict == "ignored"
     [problem] = configuration(HOST + "diskUsageThreshold=95").problems
-    assert "95 is not a share between 0 and 1" in problem
+    assert "95 is not a share of the disk" in problem
 
 
 def test_what_apache_does_without_being_told() -> None:
@@ -239,7 +239,7 @@ def test_properties_are_read_as_java_reads_them() -> None:
         "h": "a,b",
     }  # fmt: skip
     assert (found["a"].line, found["e"].line, found["g"].line) == (11, 8, 12)
-    with pytest.raises(ValueError, match=r"line 2: b: Java would replace"):
+    with pytest.raises(ValueError, match=r"line 2 sets b to .*Java would replace"):
         parse_properties("a=1\nb=${sys:home}/x")
 
 

@@ -340,7 +340,7 @@ def test_help_is_quick_because_it_loads_little() -> None:
             ("ingest", "--stream", "a", "--txn-id", "x" * 300, "x.csv"),
             "cannot be the name of a job",
         ),
-        (("ingest", "--stream", "a", "--token", "x" * 70, "x.csv"), "at most 64 bytes, not 70"),
+        (("ingest", "--stream", "a", "--token", "x" * 70, "x.csv"), "70 bytes, but at most 64"),
         (("ingest", "--stream", "a", "--writer-id", "x" * 300, "x"), "cannot be the name of a wri"),
         (
             ("compact", "a", "--key", "k", "--to-stream", "b//c"),
@@ -348,7 +348,7 @@ def test_help_is_quick_because_it_loads_little() -> None:
         ),
         (
             ("replicate", "--to", "memory://other", "--to-namespace", "//x//y"),
-            "cannot be a namespace",
+            "cannot be the path of a namespace",
         ),
     ],
 )

@@ -53,7 +53,7 @@ def test_the_kind_of_metadata_stays(tmp_path: Path) -> None:
     assert first.metadata == "zookeeper"
     assert first.zookeeper_port not in (0, *first.bookie_ports)
     assert decided(tmp_path) == first
-    with pytest.raises(UsageError, match="metadata in zookeeper"):
+    with pytest.raises(UsageError, match="metadata is in zookeeper"):
         decided(tmp_path, zookeeper=False)
 
 

@@ -295,7 +295,14 @@ def test_check_lists_all_problems(file: Any) -> None:
 
 def test_a_wrong_file_is_one_line_for_every_command(file: Any, tmp_path: Path) -> None:
     path = file("[bookie]\nprt = 1\nprt2 = 1\n")
-    for words in (["ledger", "list"], ["bookie", "start", "--dir", str(tmp_path / "b")]):
+    given = ["--metadata", f"sqlite:///{tmp_path}/none.db"]
+    for words in (
+        ["ledger", "list"],
+        ["ledger", "list", *given],
+        ["ledger", "show", "1", *given],
+        ["bookie", "start", "--dir", str(tmp_path / "b")],
+        ["bookie", "start", "--dir", str(tmp_path / "b"), *given],
+    ):
         result = quire("--config", str(path), *words)
         assert result.exit_code == 2
         [line] = result.stderr.splitlines()

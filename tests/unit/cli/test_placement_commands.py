@@ -91,4 +91,4 @@ def test_placement_of_a_command(
     assert "Did you mean min_racks?" in capsys.readouterr().err
     monkeypatch.setenv("QUIRE_PLACEMENT", "nowhere")
     assert run("cluster", "bookies", "--space") == 2
-    assert "no placement policy 'nowhere'" in capsys.readouterr().err
+    assert "'nowhere' is not a placement policy" in capsys.readouterr().err

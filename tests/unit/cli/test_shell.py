@@ -176,7 +176,7 @@ def test_a_file_is_not_formatted(uri: str) -> None:
     ("words", "named"),
     [
         (["nukeexistingcluster", "-p", "/ledgers"], "-force"),
-        (["nukeexistingcluster", "-p", "/ledgers", "-f", "-i", "x"], "not both"),
+        (["nukeexistingcluster", "-p", "/ledgers", "-f", "-i", "x"], "exactly one of"),
         (["lostbookierecoverydelay"], "-get"),
         (["lostbookierecoverydelay", "-g", "-s", "1"], "-get"),
         (["autorecovery"], "-enable"),
@@ -187,6 +187,7 @@ def test_a_file_is_not_formatted(uri: str) -> None:
         (["forceauditchecks"], "-calc"),
         (["recover", "h:1"], "-force"),
         (["bookieformat", "-n"], "--dir"),
+        (["cookie_generate", "-j", "a", "-l", ",", "-o", "none", "b:1"], "-ledger-dirs"),
     ],
 )
 def test_wrong_usage(uri: str, words: list[str], named: str) -> None:
@@ -313,5 +314,5 @@ def test_a_ledger_whose_metadata_has_no_room_for_a_longer_name_does_not_stop_a_r
     )  # fmt: skip
     assert result.exit_code == 1
     assert "ledger 0 is not changed: " in result.stderr
-    assert "no room left" in result.stderr
+    assert "would become too large" in result.stderr
     assert asyncio.run(names()) == ["b1", "bookie-2.example.com"]

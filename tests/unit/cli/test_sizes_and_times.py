@@ -99,5 +99,5 @@ def test_a_field_of_the_http_api_takes_a_number_or_a_unit() -> None:
     for field, value in ((delay, "2d"), (delay, "500ms"), (size, 0), (size, "0"), (size, 1.5)):
         with pytest.raises(UsageError, match="must be an integer from"):
             field.parse(value)
-    with pytest.raises(UsageError, match="delay_seconds: 'soon' is not a duration"):
+    with pytest.raises(UsageError, match="delay_seconds cannot be used: 'soon' is not a duration"):
         delay.parse("soon")

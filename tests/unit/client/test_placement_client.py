@@ -132,7 +132,7 @@ async def test_a_table_in_a_file_is_followed(cluster: Cluster, tmp_path: Path) -
         os.replace(fresh, table)
         await until(lambda: client.placement.location("b2") == "/b")
         assert "b1" in await ensemble(client)
-        for text, why in (("b1\n", "line 1"), ("", "the file is empty")):
+        for text, why in (("b1\n", "line 1"), ("", "it has no locations")):
             fresh.write_text(text)
             os.replace(fresh, table)
             await until(lambda why=why: why in client.placement.location_trouble)
@@ -182,7 +182,7 @@ async def test_a_script_is_asked_in_parts(cluster: Cluster, tmp_path: Path) -> N
         ("sys.exit('no\\nidea')", "exit status 1: no idea"),
         ("print('/a')", "1 locations for 2 names"),
         ("print('//\\n//')", "not a network location"),
-        ("print('x' * 100_000)", "printed 100001 bytes, and at most 65536 are read"),
+        ("print('x' * 100_000)", "printed 100001 bytes, but at most 65536 are read"),
         ("os.fork() or time.sleep(600)\ntime.sleep(600)", "did not answer within 0.5 s"),
     ],
 )
@@ -282,7 +282,7 @@ async def test_adherence_of_a_ledger(cluster: Cluster) -> None:
 async def test_quorums_that_a_policy_refuses(cluster: Cluster) -> None:
     await cluster.add("b1", "b2", "b3")
     async with cluster.client(policy="zone-aware") as client:
-        with pytest.raises(UsageError, match="strict zones require"):
+        with pytest.raises(UsageError, match="strict_zones requires"):
             await ensemble(client, 2)
 
 
@@ -348,7 +348,9 @@ def test_placement_in_one_line() -> None:
 
 
 async def test_a_policy_that_is_not_there(cluster: Cluster) -> None:
-    with pytest.raises(UsageError, match=r"no placement policy 'mypkg'\. Choose one of rack-aware"):
+    with pytest.raises(
+        UsageError, match=r"'mypkg' is not a placement policy\. Choose one of rack-aware"
+    ):
         async with cluster.client(policy="mypkg"):
             pass
 
@@ -402,8 +404,8 @@ class Broken:
     ("chosen", "why"),
     [
         ({0: "b1", 1: "b1"}, "chose a bookie twice"),
-        ({0: "b1", 1: "b9"}, "chose bookie b9, which must not be chosen"),
-        (KeyError("oops"), r"failed: KeyError\('oops'\)"),
+        ({0: "b1", 1: "b9"}, "chose bookie b9, which is not writable or must not be chosen"),
+        (KeyError("oops"), r"which another package provides, failed: KeyError\('oops'\)"),
     ],
 )
 async def test_a_policy_that_does_not_work(cluster: Cluster, chosen: object, why: str) -> None:
@@ -413,5 +415,5 @@ async def test_a_policy_that_does_not_work(cluster: Cluster, chosen: object, why
         await until(lambda: len(pool_of(client).bookies.writable) == 2)
         placement.policy = Broken(chosen)  # type: ignore[assignment]
         placement.config = PlacementConfig(policy="broken")
-        with pytest.raises(UsageError, match=f"placement policy 'broken' {why}"):
+        with pytest.raises(UsageError, match=f"placement policy 'broken',? {why}"):
             await ensemble(client)

@@ -63,7 +63,9 @@ def test_rule_21_nothing_behind_the_end_is_given(shape: tuple[int, int, int]) ->
             async with aclosing(reader.tail(0)) as tail:
                 assert [e.entry_id async for e in tail] == list(range(7))
             for beyond in (7, 9, 10):
-                with pytest.raises(NoSuchEntryError, match="the ledger ends at entry 6"):
+                with pytest.raises(
+                    NoSuchEntryError, match="the ledger is closed and ends at entry 6"
+                ):
                     await reader.read_entry(beyond)
                 with pytest.raises(NoSuchEntryError):
                     _ = [e async for e in reader.read_unconfirmed(beyond, beyond)]
@@ -163,6 +165,23 @@ def test_unconfirmed_entries_are_read_where_that_is_wanted(shape: tuple[int, int
             assert [e.entry_id async for e in reader.read_unconfirmed(300)] == []
             with pytest.raises(UsageError):
                 _ = [e async for e in reader.read_unconfirmed(5, 4)]
+
+    simulated(main)
+
+
+def test_unconfirmed_entries_of_a_closed_ledger_are_those_that_it_has() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(3), on=lambda n: ["b0", "b1"])
+        async with cluster.client() as client:
+            await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            assert reader.ledger_closed
+            found = [[e.entry_id async for e in reader.read_unconfirmed(n)] for n in range(5)]
+            assert found == [[0, 1, 2], [1, 2], [2], [], []]
+            assert [e.entry_id async for e in reader.read_unconfirmed(1, 2)] == [1, 2]
+            with pytest.raises(UsageError):
+                _ = [e async for e in reader.read_unconfirmed(2, 0)]
 
     simulated(main)
 

@@ -224,7 +224,7 @@ def test_rule_19_a_recovery_closes_only_what_is_in_recovery() -> None:
             )
             for bookie in cluster.bookies.values():
                 bookie.release()
-            with pytest.raises(RecoveryError, match="went back to OPEN"):
+            with pytest.raises(RecoveryError, match="set its state back to OPEN"):
                 await opening
         assert (await cluster.stored()).state is LedgerState.OPEN
 

@@ -244,6 +244,20 @@ async def test_a_bookie_without_an_answer_hands_over_to_the_next() -> None:
             assert await coming == [2]
 
 
+async def test_the_only_bookie_with_news_is_asked_in_the_end() -> None:
+    """Two bookies are asked at a time. The others have no news and say so."""
+    bookies = [Honest() for _ in range(6)]
+    for bookie in bookies[:-1]:
+        bookie.script = lambda request: poll_answer(request, max_lac=-1)
+    async with world(*bookies) as w:
+        reader = await w.open()
+        async with aclosing(reader.tail(0)) as tail:
+            coming = asyncio.ensure_future(take(tail, 1))
+            await polling(bookies[-1])
+            bookies[-1].has(w, (0, -1), (1, 0))
+            assert await coming == [0]
+
+
 async def test_a_bookie_without_v3_is_asked_for_its_last_entry() -> None:
     bookie = Honest()
     bookie.speaks_v3 = False

@@ -13,7 +13,7 @@ from quire.codec.distributedlog.namespace_binding import (
     NamespaceURI,
 )
 from quire.codec.distributedlog.segment import StreamSegment, Truncation, parse_segment_name
-from quire.errors import MetadataError, MetadataURIError, UsageError
+from quire.errors import LaterMetadataError, MetadataError, MetadataURIError, UsageError
 
 # -- segments ---------------------------------------------------------------------------------
 
@@ -27,7 +27,7 @@ from quire.errors import MetadataError, MetadataURIError, UsageError
     ],
 )  # fmt: skip
 def test_metadata_of_segments_that_is_refused(data: bytes) -> None:
-    with pytest.raises(MetadataError, match="the metadata of a segment"):
+    with pytest.raises(MetadataError, match="the metadata of a stream segment"):
         StreamSegment.from_bytes(data)
 
 
@@ -74,9 +74,9 @@ def test_a_segment_is_truncated_within_itself(at: DLSN) -> None:
 
 def test_a_segment_in_progress_is_not_truncated() -> None:
     segment = StreamSegment(7, 4711, 1000)
-    with pytest.raises(UsageError, match="in progress"):
+    with pytest.raises(UsageError, match="still being written"):
         segment.truncated()
-    with pytest.raises(UsageError, match="in progress"):
+    with pytest.raises(UsageError, match="still being written"):
         segment.partially_truncated(DLSN(7, 0, 0))
 
 
@@ -93,11 +93,18 @@ def test_a_segment_keeps_its_layout() -> None:
         completed(1).truncated()
 
 
-def test_status_bits_that_are_not_known_are_kept() -> None:
-    head = 5 | 0b1010_0100 << 8 | 1 << 32
+def test_the_lost_bit_is_kept_by_a_truncation() -> None:
+    head = 5 | 0b100 << 8 | 1 << 32
     segment = StreamSegment.from_bytes(f"{head};1;2;3;4;7;0;0;0;0;0".encode())
-    assert segment.truncated().status == 0b1010_0110
+    assert segment.truncated().status == 0b110
     assert segment.to_bytes().startswith(f"{head};".encode())
+
+
+@pytest.mark.parametrize("bit", range(3, 8))
+def test_a_status_bit_that_is_not_known_is_from_a_later_version(bit: int) -> None:
+    head = 5 | 1 << 8 + bit | 1 << 32
+    with pytest.raises(LaterMetadataError, match=f"status {1 << bit:#x}"):
+        StreamSegment.from_bytes(f"{head};1;2;3;4;7;0;0;0;0;0".encode())
 
 
 def test_a_segment_is_completed_once() -> None:
@@ -154,7 +161,7 @@ GOOD = '{"1":{"str":"h:1"},"2":{"str":"/l"}}'
     ],
 )
 def test_bindings_that_are_refused(data: bytes) -> None:
-    with pytest.raises(MetadataError, match="binding of a namespace"):
+    with pytest.raises(MetadataError, match="node of the namespace"):
         NamespaceBinding.from_bytes(data, "h:1")
 
 
@@ -187,7 +194,7 @@ def test_the_uri_of_a_namespace() -> None:
 def test_access_rights_that_are_refused() -> None:
     assert AccessRights.from_bytes(b"", "/s") == AccessRights()
     for data in (b"\xff", b"[]", b'{"1":{"tf":"x"}}', b"{ }"):
-        with pytest.raises(MetadataError, match="the access rights of /s are damaged"):
+        with pytest.raises(MetadataError, match="the access rights of stream /s cannot be decoded"):
             AccessRights.from_bytes(data, "/s")
 
 
@@ -216,7 +223,7 @@ def test_names_that_java_allows(name: str) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"x", b"1 ", b"9223372036854775808", b"\xff"])
 def test_data_that_is_no_number(data: bytes) -> None:
-    with pytest.raises(MetadataError, match="the node does not contain a number"):
+    with pytest.raises(MetadataError, match="does not contain a number"):
         decode_number(data, "the node")
 
 

@@ -144,7 +144,7 @@ def test_truncating_a_segment_gives_the_bytes_that_java_gives() -> None:
 
 @pytest.mark.parametrize("name", named(r"segment\.reject\..*"))
 def test_segment_that_is_refused(name: str) -> None:
-    with pytest.raises(MetadataError, match="the metadata of a segment"):
+    with pytest.raises(MetadataError, match=r"the metadata of a (stream )?segment"):
         StreamSegment.from_bytes(VECTORS[name]["inputs"]["text"].encode())
 
 
@@ -266,13 +266,15 @@ def test_compressed_entry_as_it_is_written(name: str) -> None:
 STRICTER = {
     "entry.odd.codec2": "compression code 2",
     "entry.odd.codec3_len": "compression code 3",
-    "entry.odd.negative_payload": "impossible length, -1",
+    "entry.odd.negative_payload": "impossible length: -1",
+    "entry.odd.high_flags": "flags 0xfffffffc",
 }
-"""Java takes the first two for uncompressed, and the third for the end of the entry."""
+"""Java takes the first two for uncompressed, the third for the end of the entry, and ignores the
+flags of the fourth."""
 REFUSED = {
     "entry.odd.version2": "version 2",
-    "entry.odd.none_len_mismatch": "its lengths differ",
-    "entry.odd.truncated_record": "impossible length, 5",
+    "entry.odd.none_len_mismatch": "has different lengths",
+    "entry.odd.truncated_record": "impossible length: 5",
     "entry.odd.set_bad_version": "version 0x2000",
 }
 
@@ -409,7 +411,7 @@ def test_names_of_streams(name: str) -> None:
 def test_namespace_uris(name: str) -> None:
     for case in VECTORS[name]["cases"]:
         if case["result"].startswith("ERROR"):
-            with pytest.raises(MetadataURIError, match="not the URI of a namespace"):
+            with pytest.raises(MetadataURIError, match="not a namespace URI"):
                 NamespaceURI.parse(case["uri"])
         else:
             assert str(NamespaceURI.parse(case["uri"])) == case["result"]

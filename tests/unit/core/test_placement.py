@@ -340,7 +340,7 @@ def test_strict_zones_want_fitting_quorums() -> None:
     chosen_by = policy(policy="zone-aware")
     chosen_by.check(6, 3, 2)
     for size, quorum in ((4, 3), (2, 2)):
-        with pytest.raises(UsageError, match="strict zones"):
+        with pytest.raises(UsageError, match="strict_zones"):
             chosen_by.check(size, quorum, 2)
     policy(policy="zone-aware", strict_zones=False).check(4, 3, 2)
 
@@ -447,9 +447,9 @@ def test_tables() -> None:
     assert parse_lines(lines) == {"bookie-1:3181": "/a", "host2": "/b"}
     assert parse_toml('[locations]\n"bookie-1:3181" = "/a"\n') == {"bookie-1:3181": "/a"}
     for bad, why in (
-        ("one /a\ntwo", "line 2: expected a bookie"),
-        ("one /a\none /b", "line 2: one has a location already, /a"),
-        ("one //", "line 1: .* not a network location"),
+        ("one /a\ntwo", "line 2 is 'two', but a line must have a bookie"),
+        ("one /a\none /b", "line 2 gives bookie one a second location; the first is /a"),
+        ("one //", "line 1 .* not a network location"),
     ):
         with pytest.raises(UsageError, match=why):
             parse_lines(bad)

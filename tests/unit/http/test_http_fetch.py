@@ -39,7 +39,7 @@ async def serving(options: HttpOptions) -> AsyncIterator[str]:
 async def test_a_bookie_that_wants_a_token() -> None:
     async with serving(HttpOptions(token=TOKEN)) as url:
         async with fetcher() as fetch:
-            with pytest.raises(ClientError, match="answers 401"):
+            with pytest.raises(ClientError, match="answers with status 401"):
                 await fetch(url)
         async with fetcher(TOKEN) as fetch:
             assert "bookie_ledgers_count 7" in await fetch(url)
@@ -60,7 +60,7 @@ async def test_a_certificate_of_the_cluster(
         async with fetcher(TOKEN, lambda: known, proven=True) as fetch:
             assert "bookie_ledgers_count 7" in await fetch(url)
         async with fetcher(TOKEN, lambda: known) as fetch:
-            with pytest.raises(ClientError, match="answers 401"):
+            with pytest.raises(ClientError, match="answers with status 401"):
                 await fetch(url)
         async with fetcher(TOKEN) as fetch:
             with pytest.raises(ClientError):

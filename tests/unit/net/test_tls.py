@@ -55,7 +55,7 @@ def test_a_server_that_wants_client_certificates(
     context = server_context(server(own, ca=authority.ca, client_certificates=wanted))
     assert context.verify_mode == mode
     assert len(context.get_ca_certs()) == 1
-    with pytest.raises(TlsConfigError, match="no authority is configured"):
+    with pytest.raises(TlsConfigError, match="no authority that signs them is configured"):
         server_context(server(own, client_certificates=wanted))
 
 
@@ -117,8 +117,8 @@ def test_files_that_cannot_be_used_are_named(
     for client, message in [
         (TlsClientConfig(ca=missing), "missing.pem cannot be read"),
         (TlsClientConfig(ca=own.private_key), NO_CERTIFICATE),
-        (TlsClientConfig(ca=str(cut)), r"authorities in .*cut\.pem cannot be used"),
-        (TlsClientConfig(private_key=own.private_key), "has no certificate"),
+        (TlsClientConfig(ca=str(cut)), r"authority file .*cut\.pem cannot be used"),
+        (TlsClientConfig(private_key=own.private_key), "without a certificate"),
     ]:
         with pytest.raises(TlsConfigError, match=message):
             client_context(client)

@@ -251,7 +251,10 @@ CERTIFICATES = {
         {"names": ("elsewhere.example",)},
         rf"the certificate of {WHO} is not for 127\.0\.0\.1.*verify_host_name",
     ),
-    "expired": ({"expired": True}, rf"the certificate of {WHO}.* has expired.*Replace the file"),
+    "expired": (
+        {"expired": True},
+        rf"the certificate of {WHO}.* has expired.*Replace the expired file",
+    ),
 }
 
 
@@ -322,12 +325,12 @@ def test_client_certificates(run: Run, authority: Authority, tmp_path: Path) -> 
 MISBEHAVIOUR: dict[str, tuple[Callable[[Peer], Awaitable[None]], str]] = {
     "no TLS": (says(offer(Code.BAD_REQUEST)), f"{WHO} does not offer TLS.*--tls-cert"),
     "refused": (says(offer(Code.IO_ERROR)), f"{WHO} refused to start TLS"),
-    "another answer": (says(welcome(Code.OK)), f"{WHO} did not answer the START_TLS"),
+    "another answer": (says(welcome(Code.OK)), f"{WHO} answered something else to the START_TLS"),
     "no message": (says(b"\x00\x00\x00\x04\xff\xff\xff\xff"), "not an answer to START_TLS"),
     "bytes behind": (says(offer(Code.OK) + b"\x00"), "sent data after its answer"),
     "an answer behind": (says(offer(Code.OK) + welcome(Code.OK)), "sent data after its answer"),
     "a long answer": (says(LENGTH.pack(MAX_ANSWER_BYTES)), "sent data after its answer"),
-    "closed": (says(b"", close=True), f"{WHO} closed the connection when asked for TLS"),
+    "closed": (says(b"", close=True), f"{WHO} closed the connection when it was asked for TLS"),
     "closed behind": (says(offer(Code.OK), close=True), f"handshake with {WHO} failed|closed"),
     "half an answer": (says(offer(Code.OK)[:9], close=True), f"{WHO} closed the connection"),
 }

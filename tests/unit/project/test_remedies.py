@@ -42,7 +42,9 @@ HARMLESS = {
     "codec/distributedlog/compression.py:Compression.parse": "the format of streams",
     "errors.py:MetadataTooLargeError": "what is still possible with the ledger",
     "metadata/ledgers/unreadable.py:REMEDY": "that nothing is deleted",
+    "metadata/ledgers/unreadable.py:decode_ledger": "that nothing is deleted",
     "metadata/zookeeper/listing.py:_Walk.unknown": "that nothing is deleted",
+    "metadata/zookeeper/listing.py:_foreign": "that nothing is deleted",
 }
 """Texts that contain such a word without offering destruction."""
 
@@ -59,6 +61,8 @@ LOOK_FIRST = {
     "copies come back; `disk remove` refuses while a ledger needs it",
     "cli/bookie/cookie.py:_check_instance": "the right store is named, or restored",
     "errors.py:DiskFullError": "what takes the space is looked at",
+    "metadata/ledgers/underreplicated.py:decoded_mark": "the version that wrote the mark is used; "
+    "the auditor makes the mark again",
     "metadata/zookeeper/values.py:Values._remove_remedy": "whose the node is, is looked at",
     "streams/mirror/mirror.py:Mirror._fenced": "the other writer is ended",
     "streams/mirror/check.py:REMEDY": "another namespace is used",

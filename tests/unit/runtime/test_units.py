@@ -71,9 +71,9 @@ def test_a_duration_that_cannot_be_is_refused_with_the_spellings(text: str) -> N
 
 
 def test_what_is_too_small_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^'0' is less than 1 \(bytes\)$"):
+    with pytest.raises(ValueError, match=r"^'0' is too small: use at least 1 \(in bytes\)$"):
         parse_size("0")
-    with pytest.raises(ValueError, match=r"^'-1s' is less than 0 \(seconds\)$"):
+    with pytest.raises(ValueError, match=r"^'-1s' is too short: use at least 0 \(in seconds\)$"):
         parse_duration("-1s")
     assert (parse_size("0", least=0), parse_duration("-1s", least=-5)) == (0, -1.0)
 

@@ -167,23 +167,23 @@ def test_the_default_of_pushdown() -> None:
         ({"ledger": str(2**63)}, "not a ledger id"),
         ({"ledgers": "1,,2"}, "option 'ledgers': '' is not a whole number"),
         ({"ledgers": ""}, "option 'ledgers'"),
-        ({"ledgers": "1,2,1"}, "given twice"),
-        ({"dataset": ""}, "option 'dataset': the value is empty"),
+        ({"ledgers": "1,2,1"}, "named twice"),
+        ({"dataset": ""}, "option 'dataset': its value is empty"),
         ({"dataset": "a/b"}, "option 'dataset': 'a/b' cannot be the name of a dataset"),
         ({"ledger": "1", "recover": "yes"}, "option 'recover': 'yes' is neither true nor false"),
-        ({"ledger": "1", "columns": "value,size"}, "there is no column 'size'"),
-        ({"ledger": "1", "columns": "value,value"}, "given twice"),
+        ({"ledger": "1", "columns": "value,size"}, "'size' is not a column"),
+        ({"ledger": "1", "columns": "value,value"}, "named twice"),
         ({"ledger": "1", "columns": "value", "value": "false"}, "contradict"),
         ({"ledger": "1", "columns": "length", "value": "true"}, "contradict"),
-        ({"ledger": "1", "partitionBytes": "0"}, "'0' is less than 1"),
+        ({"ledger": "1", "partitionBytes": "0"}, "'0' is too small"),
         ({"ledger": "1", "partitionBytes": "12q"}, "'12q' is not a size"),
         ({"ledger": "1", "partitionBytes": "m"}, "'m' is not a size"),
-        ({"ledger": "1", "minPartitions": "1000000"}, "more than 10000"),
+        ({"ledger": "1", "minPartitions": "1000000"}, "use at most 10000"),
         ({"ledger": "1", "dateset": "d"}, "unknown option 'dateset'.*Did you mean 'dataset'"),
         ({"ledger": "1", "partitionentry": "d"}, "Did you mean 'partitionEntries'"),
         ({"ledger": "1", "zzz": "d"}, "unknown option 'zzz'.*The options are: metadata, "),
         ({"ledger": "1", "txnid": "d"}, "option 'txnId' cannot be used for reading"),
-        ({"path": "/tmp/x"}, "no paths.*dataset"),
+        ({"path": "/tmp/x"}, "takes no path.*dataset"),
         ({"provider": "quire"}, "CREATE TEMPORARY VIEW"),
     ],
 )
@@ -195,14 +195,17 @@ def test_bad_reading(options: dict[str, str], message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dataset": ""}, "the value is empty"),
+        ({"dataset": ""}, "its value is empty"),
         ({"dataset": "a/b"}, "option 'dataset': 'a/b' cannot be the name of a dataset"),
         ({"dataset": ".."}, "option 'dataset': '..' cannot be the name of a dataset"),
         ({"dataset": "a\nb"}, "cannot be the name of a dataset"),
         ({"dataset": "x" * 5_000}, "at most 4096 bytes, not 5000"),
-        ({"txnId": "x" * 300}, "option 'txnId': a transaction key has 1 to 256 bytes, not 300"),
+        (
+            {"txnId": "x" * 300},
+            "option 'txnId': a transaction key must have 1 to 256 bytes, not 300",
+        ),
         ({"ensemble": "2"}, "ensemble is 2, writeQuorum is 3 and ackQuorum is 2"),
-        ({"ackQuorum": "0"}, "less than 1"),
+        ({"ackQuorum": "0"}, "0 is too small"),
         ({"digest": "md5"}, "option 'digest'"),
         ({"ackqourum": "2"}, "Did you mean 'ackQuorum'"),
         ({"ledger": "2"}, "option 'ledger' cannot be used for writing"),
@@ -218,9 +221,12 @@ def test_bad_writing(options: dict[str, str], message: str) -> None:
     [
         ({"stream": "a//b"}, "option 'stream': 'a//b' cannot be the name of a stream"),
         ({"streams": "a*,<b>", "streamColumn": "c"}, "option 'streams': '<b>' cannot be the name"),
-        ({"stream": "a", "token": "hunter2" * 10}, "option 'token': .* at most 64 bytes, not 70"),
+        ({"stream": "a", "token": "hunter2" * 10}, "option 'token': .* 70 bytes, but at most 64"),
         ({"stream": "a", "txnId": "x" * 300}, "option 'txnId': 'x*' cannot be the name of a job"),
-        ({"stream": "a", "namespace": "<x>"}, "option 'namespace': .* cannot be a namespace"),
+        (
+            {"stream": "a", "namespace": "<x>"},
+            "option 'namespace': .* cannot be the path of a namespace",
+        ),
     ],
 )
 def test_bad_writing_of_streams(options: dict[str, str], message: str) -> None:
@@ -342,7 +348,7 @@ def test_there_are_never_more_tasks_than_entries() -> None:
 
 
 def test_the_number_of_tasks_is_bounded() -> None:
-    with pytest.raises(UsageError, match="1000000 tasks"):
+    with pytest.raises(UsageError, match="1000000 Spark tasks"):
         plan([WeightedRange(Range(1, 0, 999_999), 10**9)], partition_bytes=1)
 
 
@@ -456,9 +462,9 @@ def test_a_schema_of_the_user() -> None:
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        (StructField("size", LongType()), "there is no column 'size'"),
-        (StructField("value", StringType()), "'value' is binary, but the schema says string"),
-        (StructField("length", IntegerType()), "'length' is bigint, but the schema says int"),
+        (StructField("size", LongType()), "names column 'size', which does not exist"),
+        (StructField("value", StringType()), "'value' has type binary, but the schema says string"),
+        (StructField("length", IntegerType()), "'length' has type bigint, but the schema says int"),
     ],
 )
 def test_a_schema_that_cannot_be(field: StructField, message: str) -> None:
@@ -482,9 +488,9 @@ def test_the_column_to_write() -> None:
         (frame(id=long, body=binary), None, r"'valueColumn', or .*to_json\(struct\(\*\)\)"),
         (frame(a=long, b=long), None, "not clear which column"),
         (frame(a=long), None, "'a' is bigint, but an entry must be"),
-        (frame(), None, "not clear which column to write: there are none"),
+        (frame(), None, "not clear which column to write. The columns are: none"),
         (frame(value=long, b=binary), None, "'value' is bigint, but an entry must be"),
-        (frame(a=string), "b", "no column 'b' to write: there are a string"),
+        (frame(a=string), "b", "there is no column 'b' to write. The columns are: a string"),
     ):
         with pytest.raises(UsageError, match=message):
             value_column(schema, wanted)
@@ -513,10 +519,10 @@ def test_no_column_of_rows_for_streams_is_passed_over_silently(streaming: bool) 
     assert value_of(frame(place=string, body=string), **several) == "body"
     assert value_of(frame(place=string, txid=long, body=string), **several) == "body"
     for schema in (frame(id=long, name=string), frame(name=string, at=long, txid=long)):
-        with pytest.raises(UsageError, match="which column to write: there are") as caught:
+        with pytest.raises(UsageError, match=r"which column to write\. The columns are") as caught:
             value_of(schema)
         assert all(name in str(caught.value) for name in schema.names)
-    with pytest.raises(UsageError, match="there are id bigint, body string"):
+    with pytest.raises(UsageError, match="The columns are: id bigint, body string"):
         value_of(frame(place=string, id=long, body=string), **several)
 
 
@@ -586,5 +592,5 @@ def test_tls() -> None:
     environ = {"QUIRE_TLS_CA": "/ca.pem", "QUIRE_TLS_CERT": "/own.pem", "QUIRE_TLS_KEY": "/own.key"}
     options = {"metadata": URI, "dataset": "d"}
     assert ReadOptions.parse(options, environ=environ).tls == wanted
-    with pytest.raises(UsageError, match="need 'tlsCa'"):
+    with pytest.raises(UsageError, match="require the option 'tlsCa'"):
         write(tlsCert="/own.pem")

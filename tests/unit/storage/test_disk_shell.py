@@ -19,7 +19,6 @@ from quire.storage.inspect.contents import (
     describe_ledger,
     end_of_log,
     list_files,
-    number_of,
     open_segment,
 )
 from quire.storage.inspect.snapshot import identity_of, with_log
@@ -27,7 +26,7 @@ from quire.storage.interfaces import File
 from quire.storage.recovery import scan
 from quire.storage.recovery.log_recovery import LogRecovery
 from quire.storage.segment.catalogue import Catalogue
-from quire.storage.segment.segment import segment_name
+from quire.storage.segment.segment import number_of, segment_name
 from quire_simulator.machine.disk import SimDisk
 from tests.support.storage.segments import (
     LEDGERS,
@@ -367,7 +366,7 @@ def test_each_part_of_an_index_is_told_by_itself() -> None:
     spoilt(disk, number, "rows")
     with open_segment(disk, number) as one:
         assert one.problem == ""
-        with pytest.raises(FormatError, match="ledger 1 does not match"):
+        with pytest.raises(FormatError, match="ledger 1 in the segment does not match"):
             one.rows(1)
         assert one.rows(4)
     found = describe_ledger(disk, 1)
@@ -458,7 +457,7 @@ def test_the_commands_that_check_and_mend(directory: Path) -> None:
     assert quire("segment", place, str(number)).exit_code == 1
     disk.lock()
     refused = quire("rebuild-index", place)
-    assert (refused.exit_code, "a bookie is running on" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "in use by a running bookie" in refused.stderr) == (1, True)
     planned = lines(quire("rebuild-index", place, "--dry-run", "--json"))
     disk.close()
     assert quire("check", place).exit_code == 1

@@ -18,6 +18,7 @@ from quire.errors import BookieUnavailableError
 from quire.http.routes.bookie import BookieRoutes
 from quire.http.server.api import Reply
 from quire.storage.background.index_cache_writer import CacheFile, Snapshot
+from quire.storage.directory import Identity
 from quire.storage.recovery.index_cache import CACHE_NAME, TEMPORARY_NAME
 from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.segment import sealed_rows
@@ -115,15 +116,14 @@ def test_another_directory_s_is_left_alone() -> None:
     box, other = opened(), StoreOnDisk(sim_disk(2), EAGER)
     fill(box, 2, 1)
     box.close()
-    contents = {
-        "current/DIRECTORY": InodeContent(bytearray(b"format: 1\ndirectory: " + b"ab" * 16), 53)
-    }
+    identity = Identity(b"\xab" * 16).encode()
+    contents = {"current/DIRECTORY": InodeContent(bytearray(identity), len(identity))}
     other.disk = sim_disk(2).holding({"current": None, **contents, "log": None})
     other.open()
     fill(other, 2, 7)
     other.close()
     assert with_cache(other, cache_of(box)).report.index_cache == (
-        "not used: it belongs to another directory"
+        "not used: the index cache belongs to another data directory"
     )
 
 
@@ -156,7 +156,7 @@ def test_one_that_is_newer_than_the_log_is_left_alone() -> None:
     look(box)
     box.disk, newer = earlier, cache_of(box)
     found = with_cache(box, newer)
-    assert found.report.index_cache == "not used: it is newer than the log"
+    assert found.report.index_cache == "not used: the index cache is newer than the log"
     assert found.store.ledger_ids() == [1, 2]
 
 
@@ -174,7 +174,7 @@ def test_one_that_was_newer_than_the_log_does_not_count_later() -> None:
     look(box)
     box.disk, newer = earlier, cache_of(box)
     found = with_cache(box, newer)
-    assert found.report.index_cache == "not used: it is newer than the log"
+    assert found.report.index_cache == "not used: the index cache is newer than the log"
     for entry_id in range(20):
         found.append([(3, entry_id, bytes(10))])
         found.idle()

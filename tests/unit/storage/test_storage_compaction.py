@@ -281,7 +281,7 @@ def test_an_unreadable_segment_is_not_fatal() -> None:
     box.drop([1, 2, 3])
     box.pump()
     done = compact(box)
-    assert any("reading it failed" in one.error for one in done)
+    assert any("reading its file failed" in one.error for one in done)
     assert box.store.failed is None
     assert box.store.writable
 

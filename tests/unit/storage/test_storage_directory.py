@@ -49,12 +49,20 @@ def test_a_directory_with_something_else_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "format: 2\ndirectory: " + "00" * 16, "format: 1\ndirectory: zz", "format: 1\n", "\xff"],
+    [
+        "",
+        "format: 1\ndirectory: zz\nlog: none\n",
+        "format: 1\n",
+        "\xff",
+        # It must not pass for a directory whose log was never begun.
+        "format: 1\ndirectory: " + "00" * 16 + "\nlof: begun\n",
+        "format: 1\ndirectory: " + "00" * 16 + "\nlog: begum\n",
+    ],
 )
 def test_an_identity_that_cannot_be_understood_is_refused(text: str) -> None:
     disk = sim_disk()
     write_small_file(disk, IDENTITY_NAME, text.encode("latin-1"))
-    with pytest.raises(StorageError, match="is damaged, or its format is unknown"):
+    with pytest.raises(StorageError, match="current/DIRECTORY is damaged"):
         ensure_directory(disk, random.Random(1).randbytes)
 
 
@@ -99,5 +107,5 @@ def test_a_file_that_is_too_large_is_not_taken_for_a_small_one() -> None:
     disk = sim_disk()
     file = disk.create("f")
     file.truncate(2 << 20)
-    with pytest.raises(StorageError, match="too large for a bookie"):
+    with pytest.raises(StorageError, match="a bookie's file has at most"):
         read_small_file(disk, "f")

@@ -142,7 +142,7 @@ def test_keys_of_any_length_are_kept() -> None:
     box.close()
     box.open()
     assert {i: info.master_key for i, info in box.store.ledgers.items()} == keys
-    with pytest.raises(UsageError, match="ledger 1 is in the store already"):
+    with pytest.raises(UsageError, match="ledger 1 is in this bookie's store already"):
         box.store.create_ledger(1, b"x")
 
 
@@ -225,7 +225,7 @@ def test_on_a_full_disk_adds_are_refused_but_fences_and_recovery_are_not() -> No
         box.append(entries(1, number, 10, 200))
         box.pump()
         number += 10
-    with pytest.raises(DiskFullError, match="no more adds"):
+    with pytest.raises(DiskFullError, match="takes no more entries"):
         box.append(entries(1, number, 10, 200))
     assert changes == [False]
     assert box.store.failed is None
@@ -237,7 +237,7 @@ def test_on_a_full_disk_adds_are_refused_but_fences_and_recovery_are_not() -> No
     assert box.fenced == {1}
     taken, refusal = use_up_the_reserve(box)
     assert taken > 0
-    assert "the log is full" in refusal
+    assert "the log of the bookie is full" in refusal
     assert box.store.failed is None
     disk.capacity_bytes += 1 << 20
     box.store.check_space()
@@ -344,7 +344,7 @@ def test_a_start_on_a_full_disk_uses_what_is_prepared() -> None:
 def test_a_start_without_any_room_says_so() -> None:
     disk = sim_disk(capacity_bytes=1000)
     box = StoreOnDisk(disk)
-    with pytest.raises(DiskFullError, match="no space for a new segment of 20480 bytes"):
+    with pytest.raises(DiskFullError, match="no space for a new log segment of 20480 bytes"):
         box.open()
     disk.capacity_bytes = 40_000
     box.open()
@@ -364,12 +364,14 @@ def test_what_does_not_fit_into_a_segment_is_refused() -> None:
     assert box.read(1, 0) == [box.written[1, 0]]
 
 
-def test_a_segment_is_rolled_for_its_number_of_runs() -> None:
-    box = opened(replace(SMALL, max_runs_per_segment=10))
+@pytest.mark.parametrize(("runs", "most", "sealed"), [(1, 10, 4), (4, 12, 16), (5, 12, 24)])
+def test_a_segment_is_rolled_for_its_number_of_runs(runs: int, most: int, sealed: int) -> None:
+    """Each batch has this number of runs, and goes to one segment as a whole."""
+    box = opened(replace(SMALL, max_runs_per_segment=most))
     for number in range(50):
-        box.append(entries(1 + number % 2, number // 2, 1, 1))
+        box.append([one for ledger in range(runs) for one in entries(ledger, number, 1, 1)])
         box.pump()
-    assert box.store.stats().sealed_segments == 4
+    assert box.store.stats().sealed_segments == sealed
 
 
 def test_batches_of_unknown_ledgers_leave_nothing_behind() -> None:
@@ -377,7 +379,7 @@ def test_batches_of_unknown_ledgers_leave_nothing_behind() -> None:
     box.store.create_ledger(1, key_of(1))
     batch = make_batch([*entries(1, 0, 3), *entries(2, 0, 3)])
     answers: list[object] = []
-    with pytest.raises(UsageError, match="ledger 2 is not in the store"):
+    with pytest.raises(UsageError, match="ledger 2 is not in this bookie's store"):
         box.store.append(batch, lambda batch, error: answers.append(error))
     with pytest.raises(NoEntry):
         box.read(1, 0)

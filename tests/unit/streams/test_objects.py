@@ -384,7 +384,7 @@ def test_the_head_is_what_the_format_says() -> None:
         (b'{"format":2}', "format 2"),
         (b'{"format":1}', "cannot be decoded"),
         (GOOD_HEAD.replace(b":7", b":-7"), "a negative ledger id"),
-        (GOOD_HEAD.replace(b":10", b":0"), "chunk_bytes must be"),
+        (GOOD_HEAD.replace(b":10", b":0"), "must be from 1 to"),
         (GOOD_HEAD.replace(b'"0000', b'"000X'), "is not a SHA-256"),
         (GOOD_HEAD.replace(b"{}", b"[]"), "cannot be decoded"),
     ],

@@ -95,8 +95,11 @@ def test_the_first_segment() -> None:
         await lose(b, 1)
         await fill(b, 3)
         assert await b.numbers("s") == [1, 2]
-        with pytest.raises(StreamGapError, match="from 1:0:0 to just before 2:0:0 are lost"):
+        with pytest.raises(
+            StreamGapError, match="from 1:0:0 to just before 2:0:0 are lost"
+        ) as raised:
             await b.read("s")
+        assert raised.value.kind == "lost"
         assert [r.payload for r in await b.read("s", on_gap="skip")] == [b"3"]
 
     run(scene)

@@ -32,11 +32,13 @@ from quire.errors import (
     CollectionOffError,
     CookieError,
     KeyExistsError,
+    LaterStorageError,
     MetadataWentBackError,
     NoSuchKeyError,
     QuireError,
     StorageError,
     VersionConflictError,
+    written_later,
 )
 from quire.metadata.bookies.collection import (
     BookieMark,
@@ -51,6 +53,8 @@ from quire.storage.directory import CURRENT_DIRECTORY, read_small_file, write_sm
 from quire.storage.interfaces import Disk
 
 MARK_NAME = f"{CURRENT_DIRECTORY}/METADATA"
+_LINES = ("count", "token")
+"""The lines of `current/METADATA` before the one with the checksum."""
 _TOKEN_BYTES = 16
 _DAMAGED = "damaged"
 
@@ -65,9 +69,12 @@ async def check_cluster(
     found = await metadata.instance_id()
     if found != instance_id or (named and not instance_id):
         raise CookieError(
-            f"the metadata store holds cluster {found or '(none)'}, but this bookie belongs to "
-            f"cluster {instance_id or '(none)'}: {unchanged}",
-            remedy="Check the metadata URI",
+            f"the metadata store at {metadata.uri} holds cluster {found or '(none)'}, but this "
+            f"bookie belongs to cluster {instance_id or '(none)'}: {unchanged}",
+            remedy=(
+                "Check the metadata URI of the bookie. If the store was created again, "
+                "restore it from a backup (docs/guides/disaster-recovery.md)"
+            ),
         )
 
 
@@ -77,16 +84,28 @@ def encode_mark(mark: CollectionMark) -> bytes:
     return body + f"crc32: {zlib.crc32(body):08x}\n".encode()
 
 
-def decode_mark(data: bytes) -> CollectionMark:
-    """Return the mark in the content of `current/METADATA`. Raises ValueError if it is invalid."""
+def decode_mark(data: bytes, path: str = MARK_NAME) -> CollectionMark:
+    """Return the mark in the content of `current/METADATA`.
+
+    Raises:
+        LaterStorageError: A later version of Quire wrote it: it has other lines before a checksum
+            that fits.
+        ValueError: It is invalid.
+    """
+    body, _, last = data.removesuffix(b"\n").rpartition(b"\n")
+    names = [line.partition(b": ")[0].decode("ascii") for line in body.split(b"\n")]
+    if last == b"crc32: %08x" % zlib.crc32(body + b"\n") and names != list(_LINES):
+        raise LaterStorageError(
+            written_later(path, f"the lines {', '.join(names)}", f"the lines {', '.join(_LINES)}")
+        )
     count, token, checksum, end = data.decode("ascii").split("\n")
     values = [line.partition(": ") for line in (count, token, checksum)]
     names = [name for name, _, _ in values]
     if names != ["count", "token", "crc32"] or end:
-        raise ValueError("unknown lines")
+        raise ValueError("its lines are not those of a mark")
     found = CollectionMark(int(values[0][2]), values[1][2])
     if encode_mark(found) != data:
-        raise ValueError("the checksum does not match")
+        raise ValueError("its checksum does not match")
     return found
 
 
@@ -101,13 +120,18 @@ class Remembered:
 
 
 def read_remembered(disks: Sequence[Disk]) -> Remembered:
-    """Read the mark of each directory, and return the newest. Blocks."""
+    """Read the mark of each directory, and return the newest. Blocks.
+
+    Raises LaterStorageError if a later version of Quire wrote one of them.
+    """
     marks, damaged = [], ""
     for disk in disks:
         try:
             data = read_small_file(disk, MARK_NAME)
             if data is not None:
-                marks.append(decode_mark(data))
+                marks.append(decode_mark(data, f"{disk.path}/{MARK_NAME}"))
+        except LaterStorageError:
+            raise
         except (OSError, ValueError, StorageError) as error:
             damaged = f"{disk.path}/{MARK_NAME}: {error}"
     if marks:
@@ -130,7 +154,8 @@ def write_remembered(disks: Sequence[Disk], data: bytes) -> None:
             failed = f"{disk.path}/{MARK_NAME} could not be written: {error}"
     if not written and failed:
         raise StorageError(
-            failed, remedy="Free space on the disk. The bookie tries again by itself"
+            f"no data directory of the bookie took its mark of the metadata store: {failed}",
+            remedy="Check the disk and its free space. The bookie tries again by itself",
         )
 
 
@@ -186,8 +211,8 @@ class CollectionGuard:
         """
         if not self.enabled:
             raise CollectionOffError(
-                "garbage collection is switched off by this bookie's configuration (gc_enabled): "
-                "nothing was deleted",
+                "garbage collection of this bookie is switched off by its configuration "
+                "(gc_enabled): nothing was deleted",
                 remedy="Set gc_enabled = true and restart the bookie",
             )
         await self.check_store()

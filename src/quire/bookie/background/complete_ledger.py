@@ -1,8 +1,8 @@
 """The check whether a bookie that lost data holds a whole ledger again.
 
 When every ledger of the cluster is complete here, the bookie may again answer "no such entry" for
-an entry that it does not have (`LedgerStore.mark_repaired`). A ledger is complete if its metadata
-does not name this bookie, or if all of the following hold:
+an entry that it does not have (`LedgerStore.mark_repaired`). If the metadata of a ledger names this
+bookie, the ledger is complete if all of the following hold:
 
 - No recovery of the ledger is in progress, and no further entry of it can be acknowledged here. So
   the ledger is closed, or it is open and the bookie is not in its last ensemble. The bookie may
@@ -13,8 +13,15 @@ does not name this bookie, or if all of the following hold:
   may not know that the ledger is closed. An open ledger was never fenced, because a recovery
   changes the metadata first.
 
-The fence of a ledger that was deleted, or moved to other bookies, is not restored. The other
-bookies refuse its writer. The same applies if a data directory is given up.
+If the metadata does not name this bookie, it may have done so before, or may do so later:
+
+- A recovery may have replaced this bookie when it closed the ledger, or autorecovery since. So a
+  closed ledger is refused from now on, as if it had been fenced and dropped. Otherwise its former
+  writer could complete an ack quorum here, with a member that nobody has fenced.
+- The ensemble of a recovery is private until it closes the ledger. So a ledger in recovery is not
+  complete while a recovery may be running that this bookie has acknowledged entries to.
+
+The fence of a ledger that was deleted is not restored.
 """
 
 from __future__ import annotations
@@ -32,15 +39,27 @@ from quire.storage.log.appender import Done
 from quire.storage.read.read_exceptions import NoLedger
 
 
-async def is_complete(store: Store, ledger_id: int, metadata: LedgerMetadata, bookie: str) -> bool:
+async def is_complete(
+    store: Store,
+    ledger_id: int,
+    metadata: LedgerMetadata,
+    bookie: str,
+    *,
+    recoveries_over: bool = False,
+) -> bool:
     """Return whether the ledger is complete here, by the rules of this module.
 
     If it is closed and complete, its fence is durable on return. The index is read from the disk.
     Safe to cancel.
+
+    `recoveries_over` says that no recovery is still running that began before this bookie started.
     """
-    if not any(bookie in segment.ensemble for segment in metadata.segments):
-        return True
-    if metadata.state is LedgerState.IN_RECOVERY:
+    recovering = metadata.state is LedgerState.IN_RECOVERY
+    if not is_named(metadata, bookie):
+        if recovering:
+            return recoveries_over
+        return not metadata.closed or await _refuse(store, ledger_id, metadata)
+    if recovering:
         return False
     if not metadata.closed and bookie in metadata.last_segment.ensemble:
         return False
@@ -55,6 +74,11 @@ async def is_complete(store: Store, ledger_id: int, metadata: LedgerMetadata, bo
     if not has_its_entries(metadata, bookie, here):
         return False
     return not metadata.closed or await _fence(store, ledger_id, metadata)
+
+
+def is_named(metadata: LedgerMetadata, bookie: str) -> bool:
+    """Return whether any segment of the metadata names the bookie."""
+    return any(bookie in segment.ensemble for segment in metadata.segments)
 
 
 def has_its_entries(metadata: LedgerMetadata, bookie: str, here: Sequence[Range]) -> bool:
@@ -79,6 +103,20 @@ async def _fence(store: Store, ledger_id: int, metadata: LedgerMetadata) -> bool
         await durable(lambda done: store.fence(ledger_id, done))
     except StorageError:
         return False
+    return True
+
+
+async def _refuse(store: Store, ledger_id: int, metadata: LedgerMetadata) -> bool:
+    """Refuse the former writer of a closed ledger that does not belong here.
+
+    A ledger that is here is fenced, and dropped later as superfluous. Of any other ledger only the
+    record remains that it was fenced and dropped. It is durable with the next barrier.
+    """
+    if ledger_id in store.ledgers:
+        return await _fence(store, ledger_id, metadata)
+    if store.is_lost(ledger_id):
+        return False
+    store.refuse_ledger(ledger_id)
     return True
 
 

@@ -26,7 +26,7 @@ from quire._runtime.clock import Clock
 from quire._runtime.event_log import EventLog
 from quire._runtime.tasks import each
 from quire.bookie.background.collection_guard import CollectionGuard, check_cluster
-from quire.bookie.background.complete_ledger import durable, is_complete
+from quire.bookie.background.complete_ledger import durable, is_complete, is_named
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.core.ranges import Range
@@ -39,6 +39,9 @@ from quire.storage.directories import Store
 LEDGERS_PER_PASS = 200
 AGAIN_S = 600.0
 """Seconds until a ledger that still lacks entries is marked again."""
+RECOVERIES_END_S = 600.0
+"""Seconds after which no recovery is still running that began before this bookie started. Clients
+give a recovery a minute by default (`ClientConfig.recovery_timeout_s`)."""
 NAMED_PER_PASS = 10
 """The number of ledgers with unreadable metadata that one line of the log names."""
 
@@ -61,6 +64,7 @@ class DamageReports:
         self._bookie_id = bookie_id
         self._instance_id = instance_id
         self._guard = guard
+        self._began_s = clock.monotonic()
         self._told_s: dict[int, float] = {}
         """The monotonic time when each ledger was last marked, or was found to need no mark."""
         self._upcoming: int | None = None
@@ -128,7 +132,11 @@ class DamageReports:
         room = LEDGERS_PER_PASS
         async for span in self._metadata.list_ledgers(self._upcoming):
             if span.first != self._upcoming:
-                raise MetadataError(f"the list of ledgers has a gap before {span.first}")
+                raise MetadataError(
+                    "the list of ledgers from the metadata store has a gap before ledger "
+                    f"{span.first}, so it cannot be used",
+                    remedy="This is a bug in Quire: please report it",
+                )
             some = span.ledger_ids[:room]
             unsure = [one for one in some if self._store.absence_unknown(one)]
             await each(unsure, self._mark_unless_whole)
@@ -166,10 +174,18 @@ class DamageReports:
             pass
 
     async def _mark_unless_whole(self, ledger_id: int) -> None:
-        async def lacks(metadata: LedgerMetadata) -> bool:
-            return not await is_complete(self._store, ledger_id, metadata, self._bookie_id)
+        over = self._clock.monotonic() - self._began_s >= RECOVERIES_END_S
+        waits = False
 
-        if await self._mark_where(ledger_id, lacks):
+        async def lacks(metadata: LedgerMetadata) -> bool:
+            nonlocal waits
+            whole = await is_complete(
+                self._store, ledger_id, metadata, self._bookie_id, recoveries_over=over
+            )
+            waits = not whole and not is_named(metadata, self._bookie_id)
+            return not whole and not waits
+
+        if await self._mark_where(ledger_id, lacks) or waits:
             self._wanting += 1  # after the await, because other tasks also change it
 
     async def _tell(self, ledger_id: int, ranges: Sequence[Range]) -> None:

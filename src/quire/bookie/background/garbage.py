@@ -110,14 +110,22 @@ async def unnamed_ledgers(store: Store, metadata: MetadataStore, instance_id: st
     upcoming = 0
     async for span in metadata.list_ledgers(complete=True):
         if span.first != upcoming:
-            raise MetadataError(f"the list of ledgers has a gap before {span.first}")
+            raise MetadataError(
+                "the list of ledgers from the metadata store has a gap before ledger "
+                f"{span.first}, so nothing was deleted",
+                remedy="This is a bug in Quire: please report it",
+            )
         here = local[bisect_left(local, span.first) : bisect_right(local, span.last)]
         if here:
             alive = set(span.ledger_ids)
             gone.extend(ledger for ledger in here if ledger not in alive)
         upcoming = span.last + 1
     if upcoming != 2**63:
-        raise MetadataError(f"the list of ledgers ends at {upcoming - 1}")
+        raise MetadataError(
+            f"the list of ledgers from the metadata store ends at ledger {upcoming - 1} and is "
+            "not complete, so nothing was deleted",
+            remedy="This is a bug in Quire: please report it",
+        )
     return [ledger for ledger in gone if await _is_gone(metadata, ledger)]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from quire._runtime.event_log import EventLog
 from quire._runtime.tasks import TaskSet
-from quire.errors import CookieError, NoSuchKeyError, QuireError
+from quire.errors import CookieError, LaterMetadataError, NoSuchKeyError, QuireError
 from quire.metadata.bookies.orders import Order, What, order_path, read_order, withdraw_order
 from quire.metadata.interface import MetadataStore, Versioned, Watch
 
@@ -75,7 +75,7 @@ class Orders:
     def _seen(self, found: Versioned[bytes] | None) -> None:
         try:
             self._order = None if found is None else Order.decode(found.value)
-        except ValueError as error:
+        except (LaterMetadataError, ValueError) as error:
             self._log("order_not_understood", bookie=self._bookie_id, error=str(error))
             return
         if self._order is not None and self._order.what is What.RETIRED and not self._ending:

@@ -35,6 +35,7 @@ from quire.bookie.directories.identity import (
 from quire.codec.metadata.cookie import Cookie, differences, encode, split_directories
 from quire.errors import (
     CookieError,
+    LaterVersionError,
     QuireError,
     StartError,
     StorageError,
@@ -81,7 +82,8 @@ class CheckedDirectories:
 def look_at(disks: Sequence[Disk], uri: str) -> list[FoundDirectory]:
     """Lock each directory and read its cookie and its id.
 
-    Raises StartError if another bookie uses one of them.
+    Raises StartError if another bookie uses one of them, and LaterVersionError if a later version
+    of Quire wrote one of them.
     """
     return [_look(disk, uri) for disk in disks]
 
@@ -95,13 +97,15 @@ def _look(disk: Disk, uri: str) -> FoundDirectory:
         identity = read_identity(disk)
     except BlockingIOError:
         raise StartError(
-            f"{disk.path} is in use by another bookie",
+            f"the data directory {disk.path} is in use by another bookie process",
             remedy="Stop that bookie, or use another directory",
         ) from None
     except FileNotFoundError:
         pass
+    except LaterVersionError:
+        raise  # The directory is in order, so the bookie must not start without it.
     except (OSError, QuireError) as error:
-        found.error = StorageError(f"{disk.path} cannot be read: {error}")
+        found.error = StorageError(f"the data directory {disk.path} cannot be used: {error}")
     else:
         if identity is not None:
             found.directory_id = identity.name
@@ -139,7 +143,8 @@ async def check_directories(
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
         raise StartError(
-            f"the data directory {twice} is named twice", remedy="Name each directory once"
+            f"the directory {twice} is named twice among the bookie's data directories",
+            remedy="Name each directory once",
         )
     if known is None or stored is None:
         await _begin(found, metadata, bookie_id, instance_id, random_bytes, now_ms)
@@ -185,9 +190,9 @@ def _no_two_alike(usable: Sequence[FoundDirectory], bookie_id: str) -> None:
             other = at.setdefault(one.directory_id, one.disk.path)
             if other != one.disk.path:
                 raise CookieError(
-                    f"{other} and {one.disk.path} hold the same directory, {one.directory_id}, of "
-                    f"bookie {bookie_id}: one is a copy of the other",
-                    remedy="Mount the right directory at each path",
+                    f"{other} and {one.disk.path} hold the same data directory, "
+                    f"{one.directory_id}, of bookie {bookie_id}: one is a copy of the other",
+                    remedy="Mount the right disk at each path, and start the bookie again",
                 )
 
 
@@ -231,7 +236,7 @@ def _none_is_left_out(
     for path in listed:
         if path not in paths:
             raise CookieError(
-                f"bookie {bookie_id} has data in {path}, which was not given",
+                f"bookie {bookie_id} has data in the directory {path}, which was not given",
                 remedy=f"Start it with `--dir {path}` as well, even if that disk is broken: the "
                 "bookie serves the others without it. " + _without(path, bookie_id, uri),
             )
@@ -261,21 +266,22 @@ def _why_not(one: FoundDirectory, bookie_id: str, cookie: Cookie, uri: str) -> S
         return one.error
     if not one.locked:
         return StorageError(
-            f"{path} does not exist, but held data of bookie {bookie_id}: it is not mounted",
+            f"the directory {path} does not exist, but held data of bookie {bookie_id}: its disk "
+            "is not mounted",
             remedy="Mount it, and start the bookie again. " + _without(path, bookie_id, uri),
         )
     if one.cookie is None:
         if one.directory_id:
             return StorageError(
-                f"{path}/{COOKIE_FILE} is missing, but the directory holds data",
+                f"the cookie {path}/{COOKIE_FILE} is missing, but the directory holds data",
                 remedy="Write it again: "
                 + repair("cookie", "create", bookie_id, "--dir", path, uri=uri)
                 + ". If it was to replace a lost directory, and that was interrupted: "
                 + repair("disk", "replace", bookie_id, path, uri=uri),
             )
         return StorageError(
-            f"{path} is empty, but held data of bookie {bookie_id}: it is not mounted, or was "
-            "replaced",
+            f"the directory {path} is empty, but held data of bookie {bookie_id}: its disk is "
+            "not mounted, or was replaced",
             remedy="Mount it, and start the bookie again. " + _without(path, bookie_id, uri),
         )
     # Compare with the directory's own list, which may be older than that of the cluster's cookie.
@@ -284,7 +290,11 @@ def _why_not(one: FoundDirectory, bookie_id: str, cookie: Cookie, uri: str) -> S
         one.cookie, path, uri,
     )  # fmt: skip
     if not one.directory_id:
-        return StorageError(f"{path} has a cookie, but its current/DIRECTORY is lost")
+        return StorageError(
+            f"the directory {path} has the cookie of bookie {bookie_id}, but its file "
+            "current/DIRECTORY is lost, so its log cannot be read",
+            remedy=f"Restore that file from a backup. {_without(path, bookie_id, uri)}",
+        )
     return None
 
 
@@ -299,8 +309,8 @@ def _check_new(one: FoundDirectory, bookie_id: str, cookie: Cookie, uri: str) ->
         )  # fmt: skip
     if one.begun:
         raise CookieError(
-            f"{path} holds data, but the cookie of bookie {bookie_id} does not list it: it was "
-            "replaced, or belongs to another bookie",
+            f"the directory {path} holds data, but the cookie of bookie {bookie_id} does not "
+            "list it: it was replaced, or belongs to another bookie",
             remedy="Use an empty directory, or start the bookie that it belongs to. "
             + give_up(path)
             + ". After that it can be added",
@@ -343,7 +353,11 @@ async def _write(
                 write_small_file(disk, COOKIE_FILE, data)
         except OSError as error:
             if disk.path in checked.added:
-                raise StorageError(f"{disk.path} cannot be written: {error}") from None
+                raise StorageError(
+                    f"the data directory {disk.path} cannot be written: {error}",
+                    remedy="Check the permissions and the disk, or start the bookie without "
+                    "this directory",
+                ) from None
             # The old cookie still identifies the directory. The next start writes it again.
     if data != known:
         found = await metadata.read_cookie(cookie.bookie_id)
@@ -353,7 +367,8 @@ async def _write(
             await metadata.write_cookie(cookie.bookie_id, data, found.version)
         except VersionConflictError:
             raise CookieError(
-                f"another process changed the cookie of bookie {cookie.bookie_id} at the same time",
+                f"bookie {cookie.bookie_id} was not started: another process changed its cookie "
+                "in the cluster at the same time",
                 remedy="Start the bookie again",
             ) from None
 
@@ -372,5 +387,6 @@ def _format(
             write_small_file(disk, COOKIE_FILE, encode(cookie))
         except OSError as error:
             raise StorageError(
-                f"{disk.path} cannot be used: {error}", remedy="Use another directory"
+                f"the data directory {disk.path} cannot be prepared: {error}",
+                remedy="Check the permissions and the disk, or use another directory",
             ) from None

@@ -22,10 +22,18 @@ from datetime import UTC, datetime
 
 from quire._runtime.units import host_port
 from quire.bookie.background.orders import forget_predecessor
-from quire.codec.metadata.cookie import Cookie, Difference, decode, differences, encode
+from quire.codec.metadata.cookie import (
+    Cookie,
+    Difference,
+    decode,
+    differences,
+    encode,
+    refuse_later_layout,
+)
 from quire.errors import (
     CookieError,
     KeyExistsError,
+    LaterCookieError,
     MetadataError,
     NoSuchKeyError,
     UsageError,
@@ -61,17 +69,19 @@ def cookie_of(bookie_id: str, directories: Sequence[str], instance_id: str | Non
 def stored_cookie(disk: Disk, uri: str = "") -> Cookie | None:
     """Return the cookie in a directory, or None if there is none.
 
-    Raises CookieError if it cannot be decoded. The error names the command that repairs it, for
-    which `uri` is the metadata URI.
+    Raises LaterCookieError if a later version wrote it, and CookieError if it cannot be decoded.
+    That error names the command that repairs it, for which `uri` is the metadata URI.
     """
     data = read_small_file(disk, COOKIE_FILE)
     if data is None:
         return None
     try:
-        return decode(data)
+        return refuse_later_layout(decode(data), f"{disk.path}/{COOKIE_FILE}")
+    except LaterCookieError:
+        raise
     except CookieError as error:
         raise CookieError(
-            f"{disk.path}/{COOKIE_FILE}: {error}",
+            f"the cookie {disk.path}/{COOKIE_FILE} cannot be used: {error.args[0]}",
             remedy="Write it again from the cluster's cookie: "
             + repair("cookie", "create", "BOOKIE", "--dir", disk.path, uri=uri)
             + ". `quire bookie cookie show` lists the ids and directories that the cluster knows",
@@ -106,7 +116,7 @@ async def check_identity(
     local = stored_cookie(disk, metadata.uri)
     if local is None and begun:
         raise CookieError(
-            f"{disk.path}/{COOKIE_FILE} is missing, but the directory holds a log",
+            f"the cookie {disk.path}/{COOKIE_FILE} is missing, but the directory holds a log",
             remedy="Write it again from the cluster's cookie of this bookie: "
             + repair("cookie", "create", bookie_id, "--dir", disk.path, uri=metadata.uri),
         )
@@ -119,8 +129,8 @@ async def check_identity(
         check_local(wanted, local, disk.path, metadata.uri)
         if identity is None:
             raise CookieError(
-                f"{disk.path} has a cookie, but no log of Quire: it is the directory of an Apache "
-                "bookie, or its current/DIRECTORY is lost",
+                f"the directory {disk.path} has a cookie, but no log of Quire: it is the "
+                "directory of an Apache bookie, or its file current/DIRECTORY is lost",
                 remedy="Use another directory. To copy the data of this one to other bookies: "
                 + repair("decommission", bookie_id, uri=metadata.uri),
             )
@@ -134,8 +144,8 @@ async def check_identity(
         return instance_id
     if begun:
         raise CookieError(
-            f"{disk.path} belongs to bookie {bookie_id}, which the cluster at {metadata.uri} does "
-            "not know",
+            f"the directory {disk.path} belongs to bookie {bookie_id}, which the cluster at "
+            f"{metadata.uri} does not know",
             remedy="If its cookie was lost, or the metadata store was restored from a backup, "
             "write the cookie again: "
             + repair("cookie", "create", bookie_id, "--dir", disk.path, uri=metadata.uri)
@@ -166,13 +176,14 @@ async def create_identity(
     local = stored_cookie(disk, metadata.uri)
     if local is not None:
         raise CookieError(
-            f"{disk.path} belongs to bookie {local.bookie_id} already; nothing was changed",
+            f"the directory {disk.path} belongs to bookie {local.bookie_id} already; nothing was "
+            "changed",
             remedy="Start that bookie, or use an empty directory. " + give_up(disk.path),
         )
     identity = read_identity(disk)
     if identity is not None and identity.log_begun:
         raise CookieError(
-            f"{disk.path} holds a log, but no {COOKIE_FILE}; nothing was changed",
+            f"the directory {disk.path} holds a log, but no {COOKIE_FILE}; nothing was changed",
             remedy="Write its cookie again: "
             + repair("cookie", "create", "BOOKIE", "--dir", disk.path, uri=metadata.uri)
             + ". Or use an empty directory. "
@@ -180,8 +191,8 @@ async def create_identity(
         )
     if await known_cookie(metadata, bookie_id) is not None:
         raise CookieError(
-            f"the cluster at {metadata.uri} knows a bookie {bookie_id} already; nothing was "
-            "changed",
+            f"the cluster at {metadata.uri} knows a bookie with the id {bookie_id} already; "
+            "nothing was changed",
             remedy="Choose another id with --bookie-id. If that bookie is gone for good, free its "
             "id: " + repair("decommission", bookie_id, uri=metadata.uri),
         )
@@ -225,7 +236,10 @@ def decode_known(known: bytes, bookie_id: str, uri: str, remedy: str) -> Cookie:
     Raises CookieError with this remedy. The error names the bookie and the cluster.
     """
     try:
-        return decode(known)
+        what = f"the cookie of bookie {bookie_id} in the cluster at {uri}"
+        return refuse_later_layout(decode(known), what)
+    except LaterCookieError:
+        raise
     except CookieError as error:
         raise CookieError(
             f"the cookie of bookie {bookie_id} in the cluster at {uri} cannot be decoded: {error}",
@@ -317,8 +331,11 @@ async def keep_ids(
         await write_directories(metadata, bookie_id, made, version)
     except (KeyExistsError, NoSuchKeyError, VersionConflictError):
         raise CookieError(
-            f"another process changed the directories of bookie {bookie_id} at the same time",
-            remedy="Try again",
+            f"the record of the directories of bookie {bookie_id} was not changed: another "
+            "process changed it at the same time",
+            remedy=(
+                "Make sure that only one command or bookie uses these directories, and try again"
+            ),
         ) from None
 
 
@@ -330,7 +347,7 @@ def check_local(wanted: Cookie, stored: Cookie, path: str, uri: str) -> None:
     told = tell_differences(found.values(), "here", "in its cookie")
     if "instance id" in found and stored.instance_id:
         raise CookieError(
-            f"{path} belongs to another cluster than the one at {uri}: {told}",
+            f"the directory {path} belongs to another cluster than the one at {uri}: {told}",
             remedy="Use the metadata URI of its cluster. If that store is lost or was created "
             "again, restore it from a backup first (docs/guides/disaster-recovery.md): this "
             "directory may "
@@ -339,14 +356,15 @@ def check_local(wanted: Cookie, stored: Cookie, path: str, uri: str) -> None:
         )
     if "bookie id" in found:
         raise CookieError(
-            f"{path} belongs to bookie {stored.bookie_id}, not {wanted.bookie_id}: {told}",
+            f"the directory {path} belongs to bookie {stored.bookie_id}, not {wanted.bookie_id}: "
+            f"{told}",
             remedy="Start the bookie without --bookie-id to use the id of the directory, or with "
             f"`--bookie-id {shlex.quote(stored.bookie_id)}`. For a new bookie, use an empty "
             "directory",
         )
     force = ["--force"] if "instance id" in found else []
     raise CookieError(
-        f"{path} does not match its cookie: {told}",
+        f"the directory {path} does not match its cookie: {told}",
         remedy="If the new values are right, write them into both cookies: "
         + repair("cookie", "update", "--dir", path, *force, uri=uri),
     )

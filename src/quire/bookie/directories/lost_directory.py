@@ -31,7 +31,7 @@ from quire.bookie.directories.identity import (
     value_of,
 )
 from quire.codec.metadata.cookie import Cookie, differences, encode, split_directories
-from quire.errors import CookieError, QuireError, StorageError
+from quire.errors import CookieError, LaterVersionError, QuireError, StorageError
 from quire.metadata.bookies.directories import BookieDirectories, read_directories
 from quire.metadata.interface import MetadataStore, Versioned
 from quire.storage.directory import begin_lost, read_identity, write_small_file
@@ -110,7 +110,11 @@ class DirectoryContent:
 
 
 def content_of(disk: Disk) -> DirectoryContent:
-    """Return the content of a directory. This reads all footers of the log, and blocks."""
+    """Return the content of a directory. This reads all footers of the log, and blocks.
+
+    Raises LaterVersionError if a later version of Quire wrote a part of it. The directory is not
+    lost then.
+    """
     cookie, name = None, ""
     try:
         cookie = stored_cookie(disk)
@@ -125,6 +129,8 @@ def content_of(disk: Disk) -> DirectoryContent:
             return DirectoryContent(None, cookie, name, gone=True)
         ledgers = with_log(disk, lambda found, _: LedgerIdSet(found.replayer.catalogue.ledgers))
         return DirectoryContent(ledgers, cookie, name)
+    except LaterVersionError:
+        raise
     except (OSError, QuireError) as error:
         return DirectoryContent(None, cookie, name, unreadable=str(error))
 

@@ -24,7 +24,7 @@ from quire.bookie.directories.lost_directory import (
     replace_directory,
     wrong_one,
 )
-from quire.errors import StorageError, UsageError
+from quire.errors import LaterStorageError, StorageError, UsageError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.naming import SomeLedgers, pages_naming
 from quire.metadata.ledgers.unreadable import REMEDY, Unread
@@ -91,7 +91,10 @@ async def find_replacement(
         return DirectoryReplacement(holder, lost, new)
     check_listed(holder, lost)
     if lost != new and new in holder.directories:
-        raise refusal(f"bookie {bookie_id} has {new} already: use an empty directory")
+        raise refusal(
+            f"bookie {bookie_id} has the directory {new} already, so it cannot replace another one",
+            "Use an empty directory",
+        )
     await check_not_registered(metadata, bookie_id)
     others = others_of(machine, holder, lost)
     disk = _successor(machine, holder, lost, new, metadata.uri)
@@ -106,7 +109,9 @@ def _successor(
         check_lost(holder, lost, _content_of_lost(machine, lost), uri)
     disk = machine.hold(new)
     if disk is None:
-        raise refusal(f"{new} does not exist: mount the new disk, or create the directory")
+        raise refusal(
+            f"the new directory {new} does not exist", "Mount the new disk, or create the directory"
+        )
     found = content_of(disk)
     if lost == new:
         check_lost(holder, lost, found, uri)
@@ -202,13 +207,21 @@ async def find_removal(
     holder = await known_bookie(metadata, bookie_id)
     check_listed(holder, path)
     if holder.directories == (path,):
-        raise refusal(f"bookie {bookie_id} has no other directory than {path}")
+        raise refusal(
+            f"bookie {bookie_id} has no other directory than {path}, so it cannot be removed",
+            "Remove the whole bookie instead: "
+            + repair("decommission", bookie_id, uri=metadata.uri),
+        )
     await check_not_registered(metadata, bookie_id)
     others = others_of(machine, holder, path)
     disks, here = [], []
     for other, found in others.items():
         if found.ledgers is None or found.disk is None:
-            raise refusal(f"{other} cannot be used: {found.unreadable or 'it is empty'}")
+            raise refusal(
+                f"the ledgers in {other}, a directory that bookie {bookie_id} keeps, cannot be "
+                f"listed: {found.unreadable or 'it is empty'}",
+                "Repair or mount that directory first",
+            )
         disks.append(found.disk)
         here.append(found.ledgers)
     return DirectoryRemoval(holder, path, disks, here, ids_of(machine, others, path))
@@ -278,6 +291,8 @@ def _id_at(machine: DirectoryAccess, path: str) -> str:
     try:
         disk = machine.look(path)
         found = None if disk is None else read_identity(disk)
+    except LaterStorageError:
+        raise
     except (OSError, StorageError):
         return ""
     return "" if found is None else found.name

@@ -29,6 +29,7 @@ from quire._runtime.event_log import EventLog
 from quire.errors import (
     CookieError,
     KeyExistsError,
+    LaterStorageError,
     MetadataError,
     NoSuchKeyError,
     QuireError,
@@ -121,6 +122,8 @@ def expected_in(disk: Disk, known: BookieDirectories) -> ExpectedLog:
         return ExpectedLog()
     try:
         here = read_incarnation(disk)
+    except LaterStorageError:
+        raise
     except StorageError as error:
         return ExpectedLog(LogPosition(mark.newest_file, 0), f"counts as lost: {error}")
     return expected_of(mark, here)
@@ -176,6 +179,8 @@ class Rollbacks:
         self._store.expect(disk.path, expected_in(disk, value))
         try:
             here = read_incarnation(disk)
+        except LaterStorageError:
+            raise
         except StorageError:
             here = None
         mark = value.marks.get(identity.name)
@@ -220,9 +225,9 @@ class Rollbacks:
             await self._write(self._found)
         except (KeyExistsError, NoSuchKeyError, VersionConflictError):
             raise CookieError(
-                f"another process has started bookie {self._bookie_id}, or has changed its "
-                "directories, at the same time",
-                remedy="Stop the other one and start this one again",
+                f"bookie {self._bookie_id} was not started: another process has started it, or "
+                "has changed its directories, at the same time",
+                remedy="Stop the other process, and start this bookie again",
             ) from None
         self.reported_s = self._monotonic()
 
@@ -238,7 +243,10 @@ class Rollbacks:
         return here if mark is None or not why_behind(mark, here) else None
 
     def _put_aside(self, disk: Disk, why: str) -> None:
-        error = StorageError(f"{disk.path} {why}", remedy="Check the disk")
+        error = StorageError(
+            f"the data directory {disk.path} {why}",
+            remedy="Check the disk, and start the bookie again",
+        )
         if not isinstance(self._store, LedgerDirectories):
             raise error
         self._store.refuse(disk.path, error)
@@ -311,7 +319,11 @@ class Rollbacks:
                 else:
                     break
             else:
-                raise MetadataError("other processes kept changing the record of its directories")
+                raise MetadataError(
+                    f"the end of the log of bookie {self._bookie_id} was not reported: other "
+                    f"processes changed the record of its directories {REPORT_ATTEMPTS} times in "
+                    "a row"
+                )
         except QuireError as error:
             for path, old in before.items():
                 self._known[path].mark = old

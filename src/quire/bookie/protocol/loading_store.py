@@ -91,7 +91,12 @@ class LoadingStore:
         raise NoLedger
 
     def force(self, ledger_id: int, done: Done) -> None:
-        done(StorageError("the bookie still loads its log", remedy="Try again later"))
+        done(
+            StorageError(
+                "the bookie cannot make entries durable yet, because it still loads its log",
+                remedy="Try again later",
+            )
+        )
 
     def total_bytes(self) -> int:
         return self._store.total_bytes()

@@ -28,18 +28,18 @@ def check_security(config: BookieConfig) -> None:
     if config.tls is None:
         if config.tls_required or config.authorized_roles:
             raise TlsConfigError(
-                "TLS is required, but no certificate is configured",
+                "this bookie is to accept only TLS, but no certificate is configured",
                 remedy="Configure the bookie's certificate and key (tls, --tls-cert, --tls-key)",
             )
         return
     if config.authorized_roles and config.tls.client_certificates == "none":
         raise TlsConfigError(
-            "roles are authorised, but clients are not asked for certificates",
+            "this bookie is to authorise roles, but does not ask clients for certificates",
             remedy="Set client_certificates (--tls-client-certs) to required",
         )
     if "" in config.authorized_roles:
         raise TlsConfigError(
-            "authorized_roles contains an empty role", remedy="Give each role a name"
+            "authorized_roles of this bookie contains an empty role", remedy="Give each role a name"
         )
     server_context(config.tls)
 

@@ -208,7 +208,9 @@ class RequestsV2:
         """Handle an ADD that the fast path does not take: an old version, or too short to be an
         entry."""
         if size < FRAME_HEADER_BYTES + MIN_ANSWERABLE_BYTES:
-            raise ProtocolError(f"an add request of {size} bytes is too short")
+            raise ProtocolError(
+                f"the client sent an add request of {size} bytes, which is too short"
+            )
         _, _, key, ledger, entry = ADD_HEAD.unpack_from(self._view, at)
         out = self._connection.out
         if version > MAX_VERSION:
@@ -264,7 +266,10 @@ class RequestsV2:
         """Handle one frame at `at` that `adds` does not take."""
         version, opcode, flags = split_word(word)
         if opcode not in (Opcode.ADD, Opcode.READ, Opcode.BATCH_READ, Opcode.AUTH):
-            raise ProtocolError(f"unknown request (header word {word:#010x})")
+            raise ProtocolError(
+                "the client sent a request that protocol v2 does not have (header word "
+                f"{word:#010x})"
+            )
         if opcode == Opcode.AUTH:
             self._connection.out.append(auth_frame(AUTH_DISABLED))
             return
@@ -273,12 +278,16 @@ class RequestsV2:
             return
         minimum = READ_REQUEST.size if opcode == Opcode.READ else BATCH_READ_REQUEST.size
         if size < minimum:
-            raise ProtocolError(f"a read request of {size} bytes is too short")
+            raise ProtocolError(
+                f"the client sent a read request of {size} bytes, which is too short"
+            )
         key = bytes(self._view[at + minimum : min(at + minimum + KEY_BYTES, at + size)])
         if version < 2:
             key = b""
         elif flags & Flag.DO_FENCING and len(key) < KEY_BYTES:
-            raise ProtocolError("a fencing read request has no master key")
+            raise ProtocolError(
+                "the client sent a read request that fences, but without a master key"
+            )
         self._read(version, opcode, flags, key, at)
 
     def refuse(self, word: int, at: int, size: int) -> None:
@@ -300,7 +309,10 @@ class RequestsV2:
             _, _, ledger, entry = READ_REQUEST.unpack_from(self._view, at)
             out.append(read_response(Code.UNAUTHORIZED, ledger, entry, version=version))
         else:
-            raise ProtocolError("the protocol has no refusal for this request")
+            raise ProtocolError(
+                "the client is not authorised, and its request is of a kind that protocol v2 "
+                "cannot refuse"
+            )
 
     def _read(self, version: int, opcode: int, flags: int, key: bytes, at: int) -> None:
         connection = self._connection

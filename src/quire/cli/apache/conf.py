@@ -61,8 +61,8 @@ def parse_properties(text: str) -> dict[str, Property]:
         name, value = _split(whole)
         if "${" in value:
             raise ValueError(
-                f"line {first}: {name}: Java would replace the variable in {value!r}; write its "
-                "value instead"
+                f"line {first} sets {name} to {value!r}, and Java would replace the variable in "
+                "it: write the variable's value instead"
             )
         found[name] = Property(value, first)
         whole = ""

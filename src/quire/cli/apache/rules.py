@@ -102,7 +102,9 @@ def boolean(text: str) -> bool:
         return True
     if text.lower() in ("false", "no", "off"):
         return False
-    raise ValueError(f"{text!r} is neither true nor false")
+    raise ValueError(
+        f"{text!r} is neither true nor false (yes and no, on and off are accepted too)"
+    )
 
 
 def number(text: str) -> float:
@@ -163,7 +165,7 @@ def disk_threshold(key: str, asked: Asked) -> KeyOutcome:
     """Set `key` to the number of bytes of the smallest disk that must stay free."""
     share = number(asked.value)
     if not 0 < share < 1:
-        raise ValueError(f"{asked.value} is not a share between 0 and 1")
+        raise ValueError(f"{asked.value} is not a share of the disk: use a number between 0 and 1")
     sizes = [asked.host.disk_bytes(one) for one in words(asked.all.get("ledgerDirectories", ""))]
     known = [size for size in sizes if size is not None]
     if not known:

@@ -292,7 +292,10 @@ def tail(
         raise click.UsageError(f"--readers {readers} is too large: the limit is {READERS_MAX}")
     clients = readers if clients is None else clients
     if clients > readers:
-        raise click.UsageError(f"--clients {clients} is greater than --readers {readers}")
+        raise click.UsageError(
+            f"--clients {clients} is greater than --readers {readers}: use at most one client "
+            "for each reader"
+        )
     run_async(_tail(_work("tail", given), rate, readers, clients, explicit_lac_s))
 
 

@@ -310,9 +310,10 @@ async def read_whole(client: Client, ledger_id: int, password: bytes = b"") -> R
         seconds = time.perf_counter() - began
         if entries != reader.last_add_confirmed + 1:
             raise ReadError(
-                f"ledger {ledger_id}: {entries} entries were read instead of "
+                f"the benchmark read {entries} entries of ledger {ledger_id} instead of "
                 f"{reader.last_add_confirmed + 1}",
                 ledger_id=ledger_id,
+                remedy="Run the benchmark again. If the error returns, report it",
             )
     return RoundResult(entries, size, seconds, time.process_time() - cpu)
 
@@ -343,9 +344,11 @@ async def recover_each(
             result.latencies.append((seconds, 1))
             if reader.last_add_confirmed != load.entries - 1:
                 raise ReadError(
-                    f"ledger {writer.ledger_id} was recovered up to entry "
-                    f"{reader.last_add_confirmed}, but {load.entries - 1} was acknowledged",
+                    f"ledger {writer.ledger_id} of the benchmark was recovered only up to entry "
+                    f"{reader.last_add_confirmed}, but entry {load.entries - 1} was acknowledged",
                     ledger_id=writer.ledger_id,
+                    remedy="An acknowledged entry is lost: check the bookies, and report this "
+                    "error",
                 )
         finally:
             writer.abandon()

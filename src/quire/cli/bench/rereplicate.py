@@ -41,8 +41,11 @@ async def rereplicate(
                 done = await take_out(other, locks, ledger_id, [lost])
                 if done.work is not LedgerOutcome.DONE:
                     raise ReadError(
-                        f"ledger {ledger_id} still names bookie {lost}: {done.reason}",
+                        f"the benchmark could not re-replicate ledger {ledger_id}, which still "
+                        f"names bookie {lost}: {done.reason}",
                         ledger_id=ledger_id,
+                        remedy="Check that enough bookies are writable, and run the benchmark "
+                        "again",
                     )
                 result.operations += done.entries
                 result.payload_bytes += done.entries * load.size_bytes

@@ -101,7 +101,10 @@ async def read(streams: Namespace, name: str, load: Load) -> RoundResult:
             payload_bytes += sum(map(len, batch.payloads()))
     seconds, used = time.perf_counter() - began, time.process_time() - cpu
     if records <= load.entries:
-        raise StreamError(f"stream {name} gave {records} records instead of {load.entries + 1}")
+        raise StreamError(
+            f"the benchmark read {records} records of stream {name} instead of {load.entries + 1}",
+            remedy="Run the benchmark again. If the error returns, report it",
+        )
     return RoundResult(records, payload_bytes, seconds, used)
 
 

@@ -62,9 +62,10 @@ async def tail_paced(
     delivered = sum(seen.last) - sum(seen.first) + len(seen.first)
     if delivered != load.entries * len(readers):
         raise ReadError(
-            f"ledger {writer.ledger_id}: the readers saw {delivered} entries instead of "
-            f"{load.entries * len(readers)}",
+            f"the readers of the benchmark received {delivered} entries of ledger "
+            f"{writer.ledger_id} instead of {load.entries * len(readers)}",
             ledger_id=writer.ledger_id,
+            remedy="Run the benchmark again. If the error returns, report it",
         )
     return RoundResult(
         load.entries, load.entries * load.size_bytes, seconds, used,

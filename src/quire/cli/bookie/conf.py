@@ -37,7 +37,7 @@ def conf(file: str, as_toml: bool, as_json: bool) -> int | None:
     from quire.configuration.layers import merged
 
     if as_toml and as_json:
-        raise click.UsageError("--toml and --json exclude each other: choose one")
+        raise click.UsageError("--toml and --json exclude each other: give one of them")
     lines = read(file)
     layer = as_layer(lines, file)
     if as_toml:
@@ -105,14 +105,15 @@ def read(file: str) -> list[KeyLine]:
         raw = opened.read(FILE_BYTES_MAX + 1)
     if len(raw) > FILE_BYTES_MAX:
         raise click.UsageError(
-            f"{file} is larger than {FILE_BYTES_MAX} bytes, so it is not a bk_server.conf"
+            f"{file} is larger than {FILE_BYTES_MAX} bytes, so it cannot be a bk_server.conf: "
+            "give Apache's configuration file"
         )
     try:
         return translate(
             parse_properties(raw.decode()), HostFacts(_own_host, getpass.getuser, _disk_bytes)
         )
     except ValueError as error:
-        raise click.UsageError(f"{file}: {error}") from None
+        raise click.UsageError(f"{file} cannot be used as a bk_server.conf: {error}") from None
 
 
 def _own_host(by_name: bool, short: bool) -> str:

@@ -38,8 +38,15 @@ from quire.cli.common.options import (
     yes_option,
 )
 from quire.cli.common.output import print_json
-from quire.codec.metadata.cookie import Cookie, decode, differences, encode, split_directories
-from quire.errors import CookieError, KeyExistsError, UsageError
+from quire.codec.metadata.cookie import (
+    Cookie,
+    decode,
+    differences,
+    encode,
+    refuse_later_layout,
+    split_directories,
+)
+from quire.errors import CookieError, KeyExistsError, LaterCookieError, UsageError
 
 if TYPE_CHECKING:
     from quire.metadata.interface import MetadataStore
@@ -128,7 +135,10 @@ def show(uri: str | None, bookie: str, directory: str | None, as_json: bool) -> 
         one.read(data)
         shown.append(one)
     if not shown:
-        raise UsageError(f"the cluster at {uri} knows no bookies")
+        raise UsageError(
+            f"the cluster at {uri} has no cookie of any bookie",
+            remedy="Check the metadata URI. A bookie writes its cookie when it is created",
+        )
     return _print_shown(shown, as_json)
 
 
@@ -368,7 +378,7 @@ async def create(
     bookie.
     """
     if directory is None and file is None:
-        raise click.UsageError("no source of the cookie is given: use --dir DIR or --from FILE")
+        raise click.UsageError("nothing gives the cookie's content: use --dir DIR or --from FILE")
     given = _read_given(file, bookie) if file is not None else None
     async with opened_metadata(uri) as store:
         if given is not None:
@@ -393,6 +403,8 @@ async def _create_where_missing(
         there = decode_known(known, bookie, store.uri, replace_it)
     try:
         here = stored_cookie(disk)
+    except LaterCookieError:
+        raise
     except CookieError as error:
         say(str(error).partition(". ")[0])
         here = None  # it is written again
@@ -406,7 +418,8 @@ async def _create_where_missing(
         )
     if here is None and there is None:
         raise CookieError(
-            f"neither {disk.path} nor the cluster at {store.uri} has a cookie of bookie {bookie}",
+            f"neither the directory {disk.path} nor the cluster at {store.uri} has a cookie of "
+            f"bookie {bookie}, so there is nothing to copy",
             remedy="Generate one with `quire bookie cookie generate`, and give it with --from. To "
             "create a new bookie, use `quire bookie init`",
         )
@@ -434,8 +447,8 @@ def _create_in_directory(disk: Disk, made: Cookie, dry_run: bool) -> None:
     identity = read_identity(disk)
     if identity is None or not identity.log_begun:
         raise CookieError(
-            f"{disk.path} has no log: a bookie {made.bookie_id} that starts on it would deny "
-            "entries that it has acknowledged; nothing was changed",
+            f"the directory {disk.path} has no log: if bookie {made.bookie_id} started on it, it "
+            "would deny entries that it has acknowledged; nothing was changed",
             remedy="Give the right directory. If the data is lost, run `quire bookie decommission "
             f"{made.bookie_id}` to restore the replicas and free the id",
         )
@@ -598,8 +611,12 @@ async def _replace(store: MetadataStore, made: Cookie, dry_run: bool) -> None:
     from quire.bookie.directories.identity import its_cookie, tell_differences
 
     known = await its_cookie(store, made.bookie_id)
+    what = f"the cookie of bookie {made.bookie_id} in the cluster"
     try:
-        told = tell_differences(differences(made, decode(known.value)), "now", "before")
+        there = refuse_later_layout(decode(known.value), what)
+        told = tell_differences(differences(made, there), "now", "before")
+    except LaterCookieError:
+        raise
     except CookieError as error:
         told = f"it could not be decoded: {error}"
     if not told:
@@ -619,11 +636,15 @@ def _read_given(file: str, bookie: str) -> Cookie:
     try:
         given = decode(data)
     except CookieError as error:
-        raise CookieError(f"{file}: {error}") from None
+        raise CookieError(
+            f"{file} does not contain a cookie that can be used: {error}",
+            remedy="Give a file that `quire bookie cookie generate` has written",
+        ) from None
     if bookie and given.bookie_id != bookie:
         raise CookieError(
-            f"{file} is the cookie of bookie {given.bookie_id}, not of {bookie}",
-            remedy="Give the file with the cookie of the bookie",
+            f"{file} contains the cookie of bookie {given.bookie_id}, not of {bookie}; nothing "
+            "was changed",
+            remedy="Give the file with the cookie of this bookie, or name the other bookie",
         )
     return given
 

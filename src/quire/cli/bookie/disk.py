@@ -100,6 +100,11 @@ def _file_line(one: FileDescription) -> str:
     found = one.segment
     if found is None:
         return f"{line} {kind_of(one.name)}"
+    if found.later:
+        return (
+            f"{line} {found.number:>8} {found.state:8} a later version of Quire wrote it: it has "
+            f"{found.later}"
+        )
     groups = ledgers = records = "-"
     if found.trailer is not None:
         groups = f"{found.trailer.first_group}..{found.trailer.end_group - 1}"
@@ -126,6 +131,7 @@ def _facts_as_json(found: SegmentDescription) -> dict[str, Any]:
     return {
         "segment": found.number,
         "state": found.state,
+        "later": found.later or None,
         "compacted": None if header is None else header.compacted,
         "previous": None if header is None else header.previous,
         "first_group": _either(header and header.first_group, trailer and trailer.first_group),
@@ -146,7 +152,7 @@ def _either(one: Any, other: Any) -> Any:
 
 def segment_number(context: click.Context, parameter: click.Parameter, value: str) -> int:
     """Return the number of a segment, which is given as a number or as the name of its file."""
-    from quire.storage.inspect.contents import number_of
+    from quire.storage.segment.segment import number_of
 
     name = "log/" + value.rpartition("/")[2]
     found = number_of(name)
@@ -194,8 +200,9 @@ def segment(directory: str, number: int, runs: bool, as_json: bool) -> int:
                 bad |= _show_index(dump, as_json)
         except FileNotFoundError:
             raise StorageError(
-                f"{directory}/{segment_name(number)} does not exist, or the bookie has deleted it",
-                remedy="`quire bookie disk files` lists the segments",
+                f"segment {directory}/{segment_name(number)} does not exist: the number is "
+                "wrong, or the bookie has deleted the segment",
+                remedy=f"`quire bookie disk files {directory}` lists the segments",
             ) from None
     return EXIT_ERROR if bad else 0
 

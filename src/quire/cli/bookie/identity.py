@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from quire.cli.common.progress import JobBar
 from quire.codec.metadata.cookie import Cookie, split_directories
-from quire.errors import CookieError, QuireError, StartError, StorageError, UsageError
+from quire.errors import (
+    CookieError,
+    LaterCookieError,
+    QuireError,
+    StartError,
+    StorageError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
@@ -56,7 +63,8 @@ def held(directory: str) -> Iterator[RealDisk]:
             disk.lock()
         except BlockingIOError:
             raise StartError(
-                f"a bookie is running on {directory}; nothing was changed",
+                f"the data directory {directory} is in use by a running bookie; nothing was "
+                "changed",
                 remedy="Stop the bookie first",
             ) from None
         try:
@@ -74,7 +82,8 @@ def errors_of(directory: str) -> Iterator[None]:
         raise  # the output was closed, or the error is ours
     except OSError as error:
         raise StorageError(
-            f"{directory} cannot be used: {error.strerror or error}", remedy=_remedy_for(error)
+            f"the directory {directory} cannot be used: {error.strerror or error}",
+            remedy=_remedy_for(error),
         ) from None
 
 
@@ -148,6 +157,8 @@ async def _known_of(store: MetadataStore, disk: Disk) -> tuple[str, BookieDirect
 
     try:
         cookie = stored_cookie(disk)
+    except LaterCookieError:
+        raise
     except CookieError:
         cookie = None  # the owner is unknown
     if cookie is None or (cookie.instance_id or "") != await store.instance_id():

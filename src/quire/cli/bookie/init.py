@@ -34,7 +34,7 @@ from quire.cli.common.options import (
 from quire.cli.common.output import print_json
 from quire.codec.metadata.cookie import Cookie, split_directories
 from quire.codec.metadata.registration import default_bookie_id
-from quire.errors import CookieError, NoSuchKeyError, StorageError
+from quire.errors import CookieError, LaterVersionError, NoSuchKeyError, StorageError
 
 if TYPE_CHECKING:
     from quire.metadata.interface import MetadataStore
@@ -190,6 +190,10 @@ class _Erasing:
             try:
                 self.cookie = stored_cookie(disk)
                 ours = not self.plan.files or read_identity(disk) is not None
+            except LaterVersionError:
+                if not force:
+                    raise
+                ours = False
             except (CookieError, StorageError):
                 ours = False
         if not ours and not force:
@@ -233,7 +237,8 @@ def _the_one_cookie(work: list[_Erasing], force: bool) -> Cookie:
     cookie = work[0].cookie
     if cookie is None or len(cookies) > 1:
         raise CookieError(
-            "the directories have no cookie, or belong to different bookies; nothing was changed",
+            "the directories do not all have the same cookie: one has none, or they belong to "
+            "different bookies; nothing was changed",
             remedy="Format each directory separately, without --delete-cookie, and remove the "
             "bookie from the cluster with `quire bookie cookie delete BOOKIE`",
         )

@@ -127,7 +127,7 @@ def bookie(
     process = configuration.bookie_process()
     stats = AutorecoveryStats() if process.autorecovery else None
     if not process.directories:
-        raise click.UsageError("no data directory is given: use --dir DIR")
+        raise click.UsageError("no data directory of the bookie is given: use --dir DIR")
     fill_options(configuration.http_side("bookie").options())
     _check_ports(process.port, given_options())
     _log_as_events(log_event)
@@ -153,7 +153,9 @@ def bookie(
 
 def _check_ports(port: int, http: HttpOptions | None) -> None:
     if http is not None and port and port == http.port:
-        raise click.UsageError(f"--port and --http cannot both use port {port}")
+        raise click.UsageError(
+            f"--port and --http cannot both use port {port}: choose another port for one of them"
+        )
 
 
 def bookie_config(settings: tuple[str, ...]) -> BookieConfig:

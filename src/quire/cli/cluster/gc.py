@@ -152,7 +152,10 @@ def accept(uri: str, bookies: tuple[str, ...], dry_run: bool, yes: bool, as_json
     _, refusing = run_async(_status(uri))
     for name in bookies:
         if name not in refusing:
-            raise click.UsageError(f"bookie {name} does not refuse to collect garbage")
+            raise click.UsageError(
+                f"bookie {name} does not refuse to collect garbage, so there is nothing to "
+                "accept: `quire cluster gc status` lists the bookies that do"
+            )
     wanted = sorted(bookies or refusing)
     if not wanted:
         say("no bookie refuses to collect garbage")

@@ -101,6 +101,15 @@ def configured(*options: Layer) -> Configuration:
     return found
 
 
+def check_base() -> None:
+    """Raise `click.UsageError` if the file or the environment has a mistake by itself.
+
+    A mistake is an unknown key, for example. Commands that take no value from the configuration
+    call this, so that a mistake is reported by every command.
+    """
+    checked(Configuration({}, {}, {}, [one for layer in _base() for one in layer.problems]))
+
+
 def checked(found: Configuration) -> Configuration:
     """Return the configuration. Raises `click.UsageError` with its first problem, if it has any."""
     if found.problems:

@@ -42,6 +42,8 @@ def _uri(context: click.Context, parameter: click.Parameter, value: str | None) 
     from quire.errors import MetadataURIError
     from quire.metadata.uri import parse_uri
 
+    if value:
+        _check_configuration()
     value = value or _configured_uri()
     if not value:
         raise click.UsageError(WHICH_CLUSTER, context)
@@ -50,6 +52,12 @@ def _uri(context: click.Context, parameter: click.Parameter, value: str | None) 
     except MetadataURIError as error:
         raise click.UsageError(str(error), context) from None
     return value
+
+
+def _check_configuration() -> None:
+    from quire.cli.common.configuration import check_base
+
+    check_base()
 
 
 def _configured_uri() -> str:
@@ -319,9 +327,13 @@ def key_values(*names: str, help_text: str, distinct: bool = True) -> Callable[[
         for text in texts:
             key, equals, value = text.partition("=")
             if not key or not equals:
-                raise click.BadParameter(f"{text!r} is not KEY=VALUE", context, parameter)
+                raise click.BadParameter(
+                    f"{text!r} is not of the form KEY=VALUE", context, parameter
+                )
             if distinct and key in pairs:
-                raise click.BadParameter(f"{key!r} is given twice", context, parameter)
+                raise click.BadParameter(
+                    f"the key {key!r} is given twice: give it once", context, parameter
+                )
             pairs[key] = value
         return pairs
 

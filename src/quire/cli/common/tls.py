@@ -85,12 +85,15 @@ def server_tls(
             (roles, "--tls-authorized-role"),
         ]:
             if given:
-                raise click.UsageError(f"{name} requires --tls-cert")
+                raise click.UsageError(f"{name} requires --tls-cert, the bookie's certificate")
     authorities = tls_ca or configured.values["bookie.tls.ca"]
     default = configured.values["bookie.tls.client_certificates"] if tls_ca is None else "required"
     wanted = tls_client_certs or default
     if wanted != "none" and authorities is None:
-        raise click.UsageError(f"--tls-client-certs {wanted} requires --tls-ca")
+        raise click.UsageError(
+            f"--tls-client-certs {wanted} requires --tls-ca, the authorities that sign the "
+            "clients' certificates"
+        )
     if roles and wanted == "none":
         raise click.UsageError(
             "--tls-authorized-role requires client certificates: give --tls-ca, and "
@@ -185,7 +188,11 @@ def client_config(**limits: Any) -> ClientConfig:
         limits["placement"] = placement
     shown = given.get("tls_cert") or given.get("tls_key")
     if shown and not authorities and "client.tls" not in configured().tables:
-        raise click.UsageError("--tls-cert and --tls-key require --tls-ca", context)
+        raise click.UsageError(
+            "--tls-cert and --tls-key require --tls-ca, the authorities that sign the bookies' "
+            "certificates",
+            context,
+        )
     options = options_layer(
         {
             "client.tls.ca": ("" if authorities == SYSTEM else authorities or None, "--tls-ca"),

@@ -75,7 +75,9 @@ def put(uri: str, path: str, name: str | None, bucket: str, as_json: bool, **how
     check_quorums(how["ensemble_size"], how["write_quorum"], how["ack_quorum"])
     if name is None:
         if path == STANDARD_INPUT:
-            raise click.UsageError("an object from standard input has no name: give NAME")
+            raise click.UsageError(
+                "an object from standard input has no name of its own: give NAME"
+            )
         name = os.path.basename(path)
     check_name(name)  # before the whole object is stored, and not after
     check_metadata(name, how["metadata"])
@@ -127,12 +129,18 @@ def _range(
         return 0, None
     match = re.fullmatch(r"(\d+)-(\d*)", value, re.ASCII)
     if match is None:
-        raise click.BadParameter(f"{value!r} is not A-B or A-", context, parameter)
+        raise click.BadParameter(
+            f"{value!r} is not a range of bytes: use A-B or A-, counted from 0", context, parameter
+        )
     first = int(match[1])
     if not match[2]:
         return first, None
     if int(match[2]) < first:
-        raise click.BadParameter(f"{value!r} ends before it begins", context, parameter)
+        raise click.BadParameter(
+            f"the range {value!r} ends before it begins: use A-B with B not less than A",
+            context,
+            parameter,
+        )
     return first, int(match[2]) - first + 1
 
 
@@ -175,7 +183,9 @@ def _check_output(path: str) -> None:
         raise click.UsageError(f"--output {path} is a directory: give the name of a file")
     above = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(above):
-        raise click.UsageError(f"--output {path}: the directory {above} does not exist")
+        raise click.UsageError(
+            f"--output {path} cannot be created: the directory {above} does not exist"
+        )
 
 
 async def _get(

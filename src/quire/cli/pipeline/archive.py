@@ -188,7 +188,7 @@ def history(
     """
     bounds = {"start": from_place or "earliest", "end": to_place}
     if count + check + (output is not None) > 1:
-        raise click.UsageError("--output, --count and --check exclude each other")
+        raise click.UsageError("--output, --count and --check exclude each other: give one of them")
     reads = count or output is not None
     if (from_place is not None or to_place is not None) and not reads:
         raise click.UsageError("--from and --to require --count or --output")

@@ -64,7 +64,7 @@ def compact(
     from quire.spark.jobs.compact import RecordKey, compact, preview_compact
 
     if (to is None) == (to_stream is None):
-        raise click.UsageError("give either --to DIR or --to-stream NAME")
+        raise click.UsageError("give exactly one target: --to DIR or --to-stream NAME")
     key = RecordKey(**key_options)
     where: dict[str, Any] = {"to": to, "to_stream": to_stream, "namespace": path, "full": full}
     if dry_run:

@@ -155,10 +155,10 @@ def ingest(
     have not changed since an earlier run are not appended again, except with --again.
     """
     if (table is None) == (not paths):
-        raise click.UsageError("give either PATH... or --table NAME")
+        raise click.UsageError("give exactly one source: PATH... or --table NAME")
     if (follow or available_now) != (checkpoint is not None):
         raise click.UsageError(
-            "--checkpoint must be combined with --follow or --available-now, and these require it"
+            "--checkpoint is needed with --follow and --available-now, and only with these"
         )
     from quire.spark.jobs.ingest import Files, IngestTarget
 
@@ -197,7 +197,7 @@ def _batch(
             "--writer-id, --takeover and --interval require --follow or --available-now"
         )
     if again and txn_id is not None:
-        raise click.UsageError("--again and --txn-id exclude each other")
+        raise click.UsageError("--again and --txn-id exclude each other: give one of them")
     from quire.spark.jobs.ingest import content_id, ingest, list_files, read_files
 
     once = txn_id
@@ -228,7 +228,9 @@ def _follow(
     **how: Any,
 ) -> None:
     if txn_id is not None or again:
-        raise click.UsageError("--txn-id and --again cannot be combined with --checkpoint")
+        raise click.UsageError(
+            "--txn-id and --again cannot be combined with --follow and --available-now"
+        )
     from quire.spark.jobs.ingest import follow
 
     with job.session(_named(target)) as (spark, progress):

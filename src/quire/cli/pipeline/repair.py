@@ -73,7 +73,7 @@ def audit(
     cannot be read; these are listed.
     """
     if ledgers and streams is not None:
-        raise click.UsageError("--ledger and --streams exclude each other")
+        raise click.UsageError("--ledger and --streams exclude each other: give one of them")
 
     from quire.spark.jobs.audit import audit as run
 

@@ -87,7 +87,10 @@ def start(
     Ctrl-C stop it cleanly, with exit status 0.
     """
     if auditor_only and worker_only:
-        raise click.UsageError("--auditor-only and --worker-only exclude each other")
+        raise click.UsageError(
+            "--auditor-only and --worker-only exclude each other: give one of them, or neither "
+            "to run both parts"
+        )
 
     fill_options(configured().http_side("autorecovery").options())
     name, http = name or default_name(), given_options()

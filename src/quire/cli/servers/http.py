@@ -156,7 +156,10 @@ def check_address(address: str, *, loopback: bool = False) -> tuple[str, int]:
     context = click.get_current_context()
     found = _ADDRESS.fullmatch(address)
     if found is None or int(found[2]) > 65535:
-        raise click.UsageError(f"{address!r} is not HOST:PORT", context)
+        raise click.UsageError(
+            f"{address!r} is not an address to listen on: use HOST:PORT, such as 127.0.0.1:8080",
+            context,
+        )
     host = (found[1] or "127.0.0.1").strip("[]")
     if loopback:
         from quire.http.server.security import is_loopback
@@ -264,7 +267,8 @@ async def _served(stack: AsyncExitStack, uri: str, options: HttpOptions, ports: 
             if ports == 1:
                 raise
     raise PortTakenError(
-        f"HTTP cannot listen on {options.host}: ports {options.port} to {last} are all in use",
+        f"the HTTP server cannot listen on {options.host}: ports {options.port} to {last} are "
+        "all in use",
         remedy="Choose another address with --http; port 0 selects any free port",
     )
 

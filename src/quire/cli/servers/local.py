@@ -76,7 +76,9 @@ def local(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: stopping.set())
     if ui and no_ui:
-        raise click.UsageError("--ui and --no-ui exclude each other", click.get_current_context())
+        raise click.UsageError(
+            "--ui and --no-ui exclude each other: give one of them", click.get_current_context()
+        )
     wanted = not no_ui and (bool(ui) or find_spec("aiohttp") is not None)
     cluster = LocalCluster(
         bookies,

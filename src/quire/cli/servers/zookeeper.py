@@ -73,7 +73,7 @@ def _check_port(host: str, port: int) -> None:
             probe.listen(1)
         except OSError as error:
             raise StartError(
-                f"cannot listen on {host_port(host, port)}: {error.strerror}",
+                f"ZooKeeper cannot listen on {host_port(host, port)}: {error.strerror}",
                 remedy="Choose another port with --port, or stop the process that uses this one"
                 if error.errno == errno.EADDRINUSE
                 else "Check --host and --port",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.units import counted
-from quire.cli.common.groups import EXIT_ERROR, say
 from quire.core.placement.policies import AnyBookie
 from quire.errors import CookieError, NoSuchKeyError, QuireError, UsageError
 
@@ -98,8 +97,8 @@ async def _try_bookie(client: Client, bookie: str, entries: int) -> None:
 
     if (await client.bookies()).writable.get(bookie) is None:
         raise UsageError(
-            f"bookie {bookie} is not registered as writable",
-            remedy="`quire cluster bookies` lists the registered bookies",
+            f"bookie {bookie} is not registered as writable, so it cannot be tested",
+            remedy="`quire cluster bookies` lists the registered bookies and their states",
         )
     client.placement.policy = OnlyThis(client.placement.config)
     writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
@@ -114,7 +113,7 @@ async def _try_bookie(client: Client, bookie: str, entries: int) -> None:
         if found != sent:
             raise QuireError(
                 f"bookie {bookie} returned {counted(len(found), 'entry')} that differ from the "
-                f"{counted(len(sent), 'entry')} that were written to it",
+                f"{counted(len(sent), 'entry')} that were written to it in ledger {ledger_id}",
                 remedy="Stop using the bookie, and check its disk and memory",
             )
         click.echo(f"Read {len(found)} entries from ledger {ledger_id}")
@@ -182,8 +181,7 @@ def cookie_generate(
         return tuple(part for part in text.split(",") if part)
 
     if not split(ledgers):
-        say("error: no ledger directory is given: use -ledger-dirs DIR[,DIR...]")
-        return EXIT_ERROR
+        raise click.UsageError("no ledger directory is given: use -ledger-dirs DIR[,DIR...]")
     made = io.BytesIO()
     shell.run(
         generate,

@@ -57,11 +57,14 @@ async def nuke(
     from quire.metadata.uri import parse_uri
 
     if force == (instance_id is not None):
-        raise click.UsageError("give either -force or -instanceid, and not both")
+        raise click.UsageError("give exactly one of -force and -instanceid")
     uri = shell.cluster()
 
     if (own := parse_uri(uri).root) and own != root:
-        raise click.UsageError(f"the ledgers root of {uri} is {own}, not {root}")
+        raise click.UsageError(
+            f"the ledgers root of {uri} is {own}, not {root}; nothing was changed. Give the root "
+            "of the cluster that is to be destroyed with -zkledgersrootpath"
+        )
     async with shell.store() as store:
         found = await check_erasable(store, instance_id)
         if not dry_run:
@@ -116,7 +119,7 @@ async def list_bookies(
 ) -> None:
     """List the bookies that -rw, -ro or -a selects."""
     if writable + readonly + known != 1:
-        raise click.UsageError("give one of -readwrite, -readonly and -all")
+        raise click.UsageError("give exactly one of -readwrite, -readonly and -all")
     async with shell.store() as store:
         found = await store.bookies()
         wanted = {*found.writable} if writable else {*found.readonly}

@@ -49,7 +49,7 @@ def _segments(directories: tuple[str, ...], number: int) -> Iterator[list[Segmen
                 continue
         if not found:
             raise StorageError(
-                f"{segment_name(number)} does not exist in {', '.join(directories)}",
+                f"segment {segment_name(number)} does not exist in {', '.join(directories)}",
                 remedy="`listfilesondisc -entrylog` lists the segments",
             )
         yield found

@@ -21,6 +21,7 @@ from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata_format import decode, encode
 from quire.core.replicas import Bad
 from quire.errors import (
+    LaterMetadataError,
     LedgerExistsError,
     MetadataError,
     NoSuchLedgerError,
@@ -120,7 +121,9 @@ async def ledger_metadata(
 ) -> None:
     """Print the metadata of a ledger, save it to a file, or restore it from a file."""
     if dump is not None and restore is not None:
-        raise click.UsageError("-dumptofile and -restorefromfile exclude each other")
+        raise click.UsageError(
+            "-dumptofile and -restorefromfile exclude each other: give one of them"
+        )
     if update and restore is None:
         raise click.UsageError("-update requires -restorefromfile")
     shell.cluster()
@@ -142,12 +145,17 @@ def _read_metadata(file: str) -> LedgerMetadata:
         data = opened.read(FILE_BYTES_MAX + 1)
     if len(data) > FILE_BYTES_MAX:
         raise UsageError(
-            f"{file} is larger than {FILE_BYTES_MAX} bytes, so it is not the metadata of a ledger"
+            f"{file} is larger than {FILE_BYTES_MAX} bytes, so it cannot be the metadata of a "
+            "ledger",
+            remedy="Give a file that -dumptofile has written",
         )
     try:
         return decode(data)
     except MetadataError as error:
-        raise MetadataError(f"{file} is not the metadata of a ledger: {error}") from None
+        raise MetadataError(
+            f"{file} is not the metadata of a ledger that can be used: {error}",
+            remedy="Give a file that -dumptofile has written",
+        ) from None
 
 
 async def _restore(
@@ -163,6 +171,8 @@ async def _restore(
         version = (await store.read_ledger(ledger_id)).version
     except NoSuchLedgerError:
         pass
+    except LaterMetadataError:
+        raise  # -update replaces what is damaged, and this is not
     except UnreadableMetadataError as error:
         if error.version is None:
             raise

@@ -39,7 +39,8 @@ async def update_ledgers(shell: Shell, form: str, **how: Any) -> int:
     host, _, port = shell.own_id().rpartition(":")
     if not host or not port.isdecimal():
         raise click.UsageError(
-            f"the id {shell.own_id()} is not HOST:PORT, so it does not depend on the host's name"
+            f"the id of the bookie, {shell.own_id()}, is not of the form HOST:PORT, so it does "
+            "not depend on the host's name and nothing needs to be renamed"
         )
     try:
         address = socket.gethostbyname(host)
@@ -77,8 +78,9 @@ async def _rename(
         bookies = await client.bookies()
         if source == target or bookies.find(source) is not None:
             raise UsageError(
-                f"the source bookie {source} is running, or is the destination; nothing was "
-                "changed. Stop it first"
+                f"the source bookie {source} is still registered, or it is also the destination; "
+                "nothing was changed",
+                remedy="Stop the source bookie first, or name another destination",
             )
         runs = bookies.find(target) is not None
         async for ledger_id, metadata in each_metadata(client, unread):

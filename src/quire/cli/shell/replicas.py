@@ -39,7 +39,7 @@ async def autorecovery(shell: Shell, enable: bool, disable: bool) -> None:
     from quire.replication.marks.marks import ReplicationMarks
 
     if enable == disable:
-        raise click.UsageError("give one of -enable and -disable")
+        raise click.UsageError("give exactly one of -enable and -disable")
     async with shell.client() as client:
         marks = ReplicationMarks(client.metadata)
         changed = await (marks.enable() if enable else marks.disable())

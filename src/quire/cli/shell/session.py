@@ -120,7 +120,7 @@ class Shell:
         else:
             found = int(text, 16 if self.ledger_id_format == "hex" else 10)
         if not 0 <= found <= LEDGER_ID_MAX:
-            raise ValueError("it is out of range")
+            raise ValueError("it is not from 0 to 2**63-1")
         return found
 
     def entry(self, payload: bytes) -> str:

@@ -225,7 +225,7 @@ async def retain(
     Writers do the same whenever they begin a new segment.
     """
     if everything == (name is not None):
-        raise click.UsageError("give either the NAME of a stream or --all")
+        raise click.UsageError("give exactly one of the NAME of a stream and --all")
 
     async with namespace(uri, path) as opened:
         for one in [name] if name is not None else await opened.streams():

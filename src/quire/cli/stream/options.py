@@ -99,13 +99,15 @@ def _values(
     for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals:
-            raise click.BadParameter(f"{text!r} is not KEY=VALUE", context, parameter)
+            raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE", context, parameter)
         try:
             name, setting = parse_setting(key, value)
         except UsageError as error:
             raise click.UsageError(str(error), context) from None
         if name in values:
-            raise click.BadParameter(f"{name!r} is given twice", context, parameter)
+            raise click.BadParameter(
+                f"the setting {name!r} is given twice: give it once", context, parameter
+            )
         if name != key:
             warn(f"{key} is deprecated: use {name}, in seconds")
         values[name] = setting
@@ -150,7 +152,9 @@ def changes(values: Values, unset: tuple[str, ...]) -> Values:
     if not values and not unset:
         raise click.UsageError("nothing to change: give KEY=VALUE or --unset KEY")
     if both := sorted(values.keys() & set(unset)):
-        raise click.UsageError(f"{both[0]} cannot be both set and unset")
+        raise click.UsageError(
+            f"the setting {both[0]} cannot be both set and unset: give one of the two"
+        )
     return {**values, **dict.fromkeys(unset)}
 
 

@@ -14,6 +14,7 @@ from quire.cli.common.options import (
     LEDGER_ID_MAX,
     Duration,
     asynchronous,
+    dry_run_option,
     flag,
     json_option,
     metadata_option,
@@ -207,12 +208,8 @@ def _lines(described: Values) -> list[str]:
 @click.command()
 @metadata_option
 @tls_options
-@click.option(
-    "--delete/--dry-run",
-    "delete",
-    default=False,
-    help="Delete the ledgers, or only print them. [default: --dry-run]",
-)
+@flag("--delete", "Delete the ledgers.")
+@dry_run_option("Only print the ledgers. This is the default.")
 @click.option(
     "--older-than",
     "older_than_s",
@@ -231,7 +228,9 @@ def _lines(described: Values) -> list[str]:
 )
 @json_option("Print one JSON object per ledger: ledger_id, stream, ctime, bytes, deleted.")
 @asynchronous
-async def audit(uri: str, delete: bool, older_than_s: float, first: int, as_json: bool) -> int:
+async def audit(
+    uri: str, delete: bool, dry_run: bool, older_than_s: float, first: int, as_json: bool
+) -> int:
     """Find the ledgers of streams that no stream refers to any more.
 
     The command prints the id of each ledger and the stream it was created for. Ledgers and streams
@@ -239,6 +238,8 @@ async def audit(uri: str, delete: bool, older_than_s: float, first: int, as_json
     The exit status is 1 if a ledger or stream cannot be read, or if a ledger could not be deleted.
     """
 
+    if delete and dry_run:
+        raise click.UsageError("--delete and --dry-run exclude each other: give one of them")
     from quire.streams.ownership.orphans import delete_orphans, look_for_orphans
 
     async with connect(uri) as client:

@@ -118,9 +118,9 @@ async def write(
         writer = await opened.open_writer(name, lock=lock_s)
         if writer.settings.txids == "given":
             raise UsageError(
-                f"each record of stream {name} needs a txid (setting txids=given), which lines do "
-                "not have",
-                remedy="Write it from a program, or use a stream with txids=time",
+                f"nothing was appended: each record of stream {name} needs a txid (its setting "
+                "txids is 'given'), but lines have none",
+                remedy=("Write it from a program, or use a stream with the setting txids = 'time'"),
             )
         if os.isatty(STDIN):
             say("type lines; each becomes one record; Ctrl-D ends the input")
@@ -275,8 +275,8 @@ class InputAppender:
                 records.append(b64decode(line, validate=True))
             except binascii.Error as error:
                 self.refused = UsageError(
-                    f"line {self._lines} is not Base64 ({error}); it was not appended, and the "
-                    "input ends here"
+                    f"line {self._lines} of the input is not Base64 ({error}). It and the lines "
+                    "after it were not appended"
                 )
                 break
         return records

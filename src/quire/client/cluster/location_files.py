@@ -43,7 +43,7 @@ class FileLocations(TableLocations):
         try:
             found = await asyncio.to_thread(self._read)
         except (OSError, UsageError, UnicodeDecodeError) as error:
-            self.failed(f"the location table {self._path}: {error}")
+            self.failed(f"the table of locations {self._path} cannot be used: {error}")
             return
         self.trouble = ""
         if found is not None:
@@ -56,11 +56,11 @@ class FileLocations(TableLocations):
         if stamp == self._stamp:
             return None
         if about.st_size > MAX_TABLE_BYTES:
-            raise UsageError(f"the file is larger than {MAX_TABLE_BYTES} bytes")
+            raise UsageError(f"it is larger than {MAX_TABLE_BYTES} bytes")
         text = Path(self._path).read_text(encoding="utf-8")
         table = (parse_toml if self._path.endswith(".toml") else parse_lines)(text)
         if not table:
-            raise UsageError("the file is empty")  # somebody may be writing it just now
+            raise UsageError("it has no locations")  # somebody may be writing it just now
         return stamp, table
 
 
@@ -90,7 +90,10 @@ class ScriptLocations(TableLocations):
                 found = await asyncio.to_thread(self._ask, names)
             except (OSError, UsageError, subprocess.SubprocessError) as error:
                 if not isinstance(error, UsageError):
-                    error = UsageError(f"the location script {self._path} cannot be run: {error}")
+                    error = UsageError(
+                        f"the location script {self._path} cannot be run: {error}",
+                        remedy="Check its path and permissions",
+                    )
                 self.failed(str(error))
                 return
             self._table.update(zip(names, found))
@@ -120,21 +123,26 @@ class ScriptLocations(TableLocations):
         if process.returncode:
             said = " ".join(err.decode("utf-8", "replace").split())[:COMPLAINT_CHARACTERS]
             raise UsageError(
-                f"the location script {self._path} ended with exit status {process.returncode}"
-                + (f": {said}" if said else "")
+                f"the location script {self._path} ended with exit status "
+                f"{process.returncode}{f': {said}' if said else ', without an error message'}",
+                remedy="Run it by hand with the host names of the bookies to find the mistake",
             )
         if len(out) > MAX_ANSWER_BYTES:
             raise UsageError(
-                f"the location script {self._path} printed {len(out)} bytes, and at most "
-                f"{MAX_ANSWER_BYTES} are read"
+                f"the location script {self._path} printed {len(out)} bytes, but at most "
+                f"{MAX_ANSWER_BYTES} are read",
+                remedy="Let the script print one location per line and nothing else",
             )
         lines = [line for line in out.decode("utf-8", "replace").splitlines() if line.strip()]
         if len(lines) != len(names):
             raise UsageError(
                 f"the location script {self._path} printed {len(lines)} locations for "
-                f"{len(names)} names"
+                f"{len(names)} names",
+                remedy="Let the script print one location per line, in the order of its arguments",
             )
         try:
             return [parse_location(line) for line in lines]
         except UsageError as error:
-            raise UsageError(f"the location script {self._path}: {error}") from None
+            raise UsageError(
+                f"the location script {self._path} printed a line that cannot be used: {error}"
+            ) from None

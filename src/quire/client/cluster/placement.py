@@ -59,7 +59,7 @@ def make_policy(config: PlacementConfig) -> Policy:
         if not found:
             known = [*POLICIES, *sorted({point.name for point in entry_points(group=ENTRY_POINTS)})]
             raise UsageError(
-                f"there is no placement policy {config.policy!r}",
+                f"{config.policy!r} is not a placement policy",
                 remedy=f"Choose one of {', '.join(known)}, or install the package that provides it",
             )
         make = next(iter(found)).load()
@@ -85,7 +85,7 @@ def open_locations(config: PlacementConfig, metadata: MetadataStore) -> Location
     if kind == "script" and rest:
         return ScriptLocations(rest, config)
     raise UsageError(
-        f"{given!r} is not a source of locations",
+        f"{given!r} is not a source of the locations of bookies",
         remedy="Use table:FILE, script:FILE, metadata or metadata:/NODE",
     )
 
@@ -201,17 +201,24 @@ class Placement:
             if self.config.policy in POLICIES or isinstance(error, QuireError):
                 raise
             raise UsageError(
-                f"the placement policy {self.config.policy!r} failed: {error!r}"
+                f"the placement policy {self.config.policy!r}, which another package provides, "
+                f"failed: {error!r}",
+                remedy="Report this to the author of the policy, or choose another one",
             ) from error
         barred = wanted.barred
         for bookie in found.values():
             if bookie in barred or bookie not in view.writable:
                 raise UsageError(
                     f"the placement policy {self.config.policy!r} chose bookie {bookie}, which "
-                    "must not be chosen"
+                    "is not writable or must not be chosen",
+                    remedy="Report this to the author of the policy, or choose another one",
                 )
         if len(set(found.values())) < len(found):
-            raise UsageError(f"the placement policy {self.config.policy!r} chose a bookie twice")
+            raise UsageError(
+                f"the placement policy {self.config.policy!r} chose a bookie twice for one "
+                "ensemble",
+                remedy="Report this to the author of the policy, or choose another one",
+            )
         return found
 
     def why(self, wanted: Wanted, view: View) -> str:

@@ -315,12 +315,18 @@ class BookiePool:
             await self._refresh()
             address = self._bookies.find(bookie_id)
         if address is None:
-            raise BookieUnavailableError(f"bookie {bookie_id} is not registered")
+            raise BookieUnavailableError(
+                f"bookie {bookie_id} is not registered in the metadata store, so it cannot be "
+                "reached: it is not running, or it has lost its session"
+            )
         link = await self._dialer.connect(bookie_id, address.host, address.port, make(bookie_id))
         link.address = address.host, address.port
         if self.closed:
             link.close()
-            raise BookieUnavailableError("the client is closed")
+            raise BookieUnavailableError(
+                f"the client was closed while it connected to bookie {bookie_id}",
+                remedy="Connect again",
+            )
         return link
 
     # -- the bookies there are ----------------------------------------------------------------

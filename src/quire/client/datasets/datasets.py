@@ -163,7 +163,12 @@ class Datasets(Ready):
                 ledgers = await self._ledgers(name, head)
             except NoSuchKeyError as error:
                 if (await self._head(name))[1] == version:
-                    raise MetadataError(f"dataset {name!r} is damaged: {error}") from error
+                    raise MetadataError(
+                        f"dataset {name!r} is damaged: a part of its list of ledgers is missing "
+                        f"in the metadata store ({error.args[0]})",
+                        remedy="Restore the metadata store from a backup, or publish the "
+                        "dataset again",
+                    ) from error
                 continue  # it was replaced between two reads
             return Dataset(name, head.sequence, ledgers, head.transactions)
         raise too_many_conflicts(f"dataset {name!r}")
@@ -461,7 +466,9 @@ class Datasets(Ready):
             if len(condemned) > 2 * CONDEMNED_MAX:
                 await each(head.condemned, self._store.delete_ledger)
                 await self._pardon(name, head.condemned)
-                raise VersionConflictError(f"dataset {name!r}: the head was changed, look again")
+                raise VersionConflictError(
+                    f"dataset {name!r} was changed while ledgers of it were being deleted"
+                )
             await self._write(name, replace(head, condemned=condemned), version)
             return condemned
 
@@ -529,9 +536,12 @@ class Datasets(Ready):
                 except NoSuchLedgerError:
                     pass
             raise NoSuchLedgerError(
-                f"dataset {name!r}: ledger {ledger_id} was deleted before it could be published. "
-                "Nothing was published",
-                remedy="Write again; sweep orphans with an age limit longer than the longest job",
+                f"nothing was published to dataset {name!r}: ledger {ledger_id} was deleted "
+                "before that",
+                remedy=(
+                    "Write the data again. Sweep only orphans that are older than the "
+                    "longest job takes"
+                ),
             )
 
         condemned = set(head.condemned)
@@ -596,8 +606,8 @@ def _check_apart(name: str, added: Iterable[DatasetLedger]) -> None:
     for (ledger_id, first, last), (following, start, end) in pairwise(ranges):
         if ledger_id == following and start <= last:
             raise UsageError(
-                f"dataset {name!r}: entries {first}..{last} and {start}..{end} of ledger "
-                f"{ledger_id} overlap. Nothing was published",
+                f"entries {first}..{last} and {start}..{end} of ledger {ledger_id} overlap, so "
+                f"nothing was published to dataset {name!r}",
                 remedy="Give each entry once",
             )
 

@@ -26,9 +26,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quire.errors import MetadataError, UsageError
+from quire.errors import LaterMetadataError, MetadataError, UsageError, later_json
 
 FORMAT = 1
+_NAMES = ("exists", "sequence", "chunks", "ledgers", "transactions", "condemned")
+"""The fields of a head. A chunk has `ledgers` only."""
+_LEDGER_NAMES = ("id", "first", "last", "rows", "bytes")
 VALUE_BYTES_MAX = 900_000
 """The largest head, in bytes, that a publication may leave. Every store takes 1,000,000 bytes. The
 rest is reserved for the ids of ledgers that are being deleted, so that a dataset with a full head
@@ -67,10 +70,15 @@ class DatasetLedger:
     def __post_init__(self) -> None:
         if self.ledger_id < 0 or not 0 <= self.first <= self.last:
             raise UsageError(
-                f"ledger {self.ledger_id}: entries {self.first}..{self.last} are not a valid range"
+                f"entries {self.first}..{self.last} of ledger {self.ledger_id} are not a valid "
+                "range for a dataset: ids begin at 0, and the first must not be greater than "
+                "the last"
             )
         if self.rows < 0 or self.bytes < 0:
-            raise UsageError(f"ledger {self.ledger_id}: rows and bytes cannot be negative")
+            raise UsageError(
+                f"the numbers of rows and bytes of ledger {self.ledger_id} in a dataset must not "
+                "be negative"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +135,8 @@ def check_dataset_name(name: str) -> str:
         )
     if len(name.encode()) > NAME_BYTES_MAX:
         raise UsageError(
-            f"the name of a dataset has at most {NAME_BYTES_MAX} bytes, not {len(name.encode())}"
+            f"the name of a dataset must have at most {NAME_BYTES_MAX} bytes, not "
+            f"{len(name.encode())}"
         )
     return name
 
@@ -140,12 +149,12 @@ def check_transaction_key(txn: str) -> str:
     size, stored = len(txn.encode()), len(_dump(txn)) - len('""')
     if not txn or size > TRANSACTION_KEY_BYTES_MAX:
         raise UsageError(
-            f"a transaction key has 1 to {TRANSACTION_KEY_BYTES_MAX} bytes, not {size}"
+            f"a transaction key must have 1 to {TRANSACTION_KEY_BYTES_MAX} bytes, not {size}"
         )
     if stored > TRANSACTION_KEY_STORED_BYTES_MAX:
         raise UsageError(
-            f"a transaction key takes at most {TRANSACTION_KEY_STORED_BYTES_MAX} bytes as it is "
-            f"stored, not {stored}: a quote takes two and a control character six"
+            f"a transaction key must take at most {TRANSACTION_KEY_STORED_BYTES_MAX} bytes as it "
+            f"is stored, not {stored}: a quote takes two, and a control character six"
         )
     return txn
 
@@ -184,7 +193,7 @@ def decode_head(name: str, data: bytes) -> Head:
             exists=bool(value["exists"]),
             sequence=int(value["sequence"]),
             chunks=tuple(Chunk(str(c["id"]), int(c["ledgers"])) for c in value["chunks"]),
-            ledgers=_ledgers(value["ledgers"]),
+            ledgers=_ledgers(f"dataset {name!r}", value["ledgers"]),
             transactions={str(k): int(v) for k, v in value["transactions"].items()},
             condemned=tuple(int(ledger_id) for ledger_id in value["condemned"]),
         )
@@ -205,11 +214,14 @@ def decode_chunk(name: str, chunk: Chunk, data: bytes) -> tuple[DatasetLedger, .
     what = f"chunk {chunk.chunk_id} of dataset {name!r}"
     value = _load(what, data)
     try:
-        ledgers = _ledgers(value["ledgers"])
+        ledgers = _ledgers(what, value["ledgers"])
     except (KeyError, TypeError, ValueError, UsageError) as error:
         raise _not_understood(what, error) from error
     if len(ledgers) != chunk.ledgers or chunk_id_digest(data) != chunk.chunk_id.split("-")[-1]:
-        raise MetadataError(f"{what} is damaged: it is not what was published")
+        raise MetadataError(
+            f"{what} is damaged: its content is not what was published",
+            remedy="Restore the metadata store from a backup, or publish the dataset again",
+        )
     return ledgers
 
 
@@ -270,7 +282,11 @@ def _ledger_value(ledger: DatasetLedger) -> dict[str, int]:
     }
 
 
-def _ledgers(values: Iterable[Mapping[str, int]]) -> tuple[DatasetLedger, ...]:
+def _ledgers(what: str, values: Iterable[Mapping[str, int]]) -> tuple[DatasetLedger, ...]:
+    values = tuple(values)
+    for one in values:
+        if message := later_json(what, one, _LEDGER_NAMES, FORMAT):
+            raise LaterMetadataError(message)
     return tuple(
         DatasetLedger(
             int(v["id"]), int(v["first"]), int(v["last"]), int(v["rows"]), int(v["bytes"])
@@ -290,14 +306,15 @@ def _load(what: str, data: bytes) -> dict[str, Any]:
         raise _not_understood(what, error) from error
     if not isinstance(value, dict):
         raise _not_understood(what, "it is not a JSON object")
+    if message := later_json(what, value, _NAMES, FORMAT):
+        raise LaterMetadataError(message)
     if value.get("format") != FORMAT:
-        raise MetadataError(
-            f"{what} is stored in format {value.get('format')}, but this version reads only "
-            f"format {FORMAT}",
-            remedy="Use a newer version of Quire",
-        )
+        raise _not_understood(what, f"it has format {value.get('format')!r}")
     return value
 
 
 def _not_understood(what: str, why: object) -> MetadataError:
-    return MetadataError(f"{what} cannot be decoded: {why}")
+    return MetadataError(
+        f"{what} cannot be decoded: {why}",
+        remedy="Restore the metadata store from a backup, or publish the dataset again",
+    )

@@ -32,7 +32,7 @@ def import_pyarrow() -> Any:
         import pyarrow
     except ImportError:
         raise UsageError(
-            "Arrow tables need pyarrow and numpy",
+            "Arrow tables need the Python packages pyarrow and numpy, which are not installed",
             remedy='Install them with: pip install "quire-log[arrow]"',
         ) from None
     return pyarrow
@@ -131,6 +131,7 @@ def to_polars(entries: pa.Table) -> Any:
         import polars
     except ImportError:
         raise UsageError(
-            "Polars frames need polars", remedy='Install it with: pip install "quire-log[all]"'
+            "Polars frames need the Python package polars, which is not installed",
+            remedy='Install it with: pip install "quire-log[all]"',
         ) from None
     return polars.from_arrow(entries)

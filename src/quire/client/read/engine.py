@@ -434,7 +434,7 @@ class ReadEngine:
             errors[bookie] = error
             return
         except TimeoutError:
-            errors[bookie] = BookieTimeoutError(f"no answer within {limit:g} s")
+            errors[bookie] = BookieTimeoutError(f"the bookie did not answer within {limit:g} s")
             return
         for entry, answer in zip(entries, answers):
             if isinstance(answer, QuireError):
@@ -467,12 +467,16 @@ class ReadEngine:
     def _disagree(self, entry_id: int, copies: int, errors: dict[str, QuireError]) -> ReadError:
         ledger_id = self._codec.ledger_id
         return ReadError(
-            f"entry {entry_id} of ledger {ledger_id}: of {copies} copies, no "
-            f"{self.trust.copies_needed} agree (assume_liars is {self.trust.byzantine})",
+            f"entry {entry_id} of ledger {ledger_id} cannot be decided: no "
+            f"{self.trust.copies_needed} of its {copies} copies agree, as assume_liars = "
+            f"{self.trust.byzantine} demands",
             ledger_id=ledger_id,
             entry_id=entry_id,
             causes=dict(errors),
-            remedy="Bring its bookies back, or open it without assume_liars",
+            remedy=(
+                "Start the other bookies of the ledger and try again, or open it without "
+                "assume_liars"
+            ),
         )
 
     def run_of(self, first: int, entries: Iterable[bytes]) -> EntryRun:
@@ -496,7 +500,7 @@ class ReadEngine:
         what = f"entry {entry_id} of ledger {ledger_id}"
         if errors and all(isinstance(e, NoEntryAnswer) for e in errors.values()):
             return NoSuchEntryError(
-                f"{what}: every replica says that it never had it",
+                f"{what} does not exist: every replica says that it never had it",
                 ledger_id=ledger_id,
                 entry_id=entry_id,
                 causes=dict(errors),
@@ -511,5 +515,6 @@ class ReadEngine:
             ledger_id=ledger_id,
             entry_id=entry_id,
             causes=dict(errors),
-            remedy="Bring its bookies back and try again",
+            remedy="Start the bookies of the ledger and try again. If digests do not match, check "
+            "the password",
         )

@@ -196,7 +196,7 @@ class Feed:
         The first follower that waits does the work for all. Raises ClientClosedError. Cancel-safe.
         """
         if self._pool.closed:
-            raise ClientClosedError("the client is closed")
+            raise ClientClosedError("the client is closed", remedy="Connect again")
         if self._driven:
             await self._woken()
             return

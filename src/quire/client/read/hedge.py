@@ -118,7 +118,9 @@ class Hedge:
         for future in over:
             one = asked.pop(future)
             limit_s = self._config.read_timeout_s * one.rounds
-            errors[one.bookie] = BookieTimeoutError(f"no answer within {limit_s:g} s")
+            errors[one.bookie] = BookieTimeoutError(
+                f"the bookie did not answer within {limit_s:g} s"
+            )
         await cancelled(over)
 
     def _later(self) -> float:

@@ -124,7 +124,9 @@ async def _ask(
         result.errors[bookie] = error
         return False
     except TimeoutError:
-        result.errors[bookie] = BookieTimeoutError(f"no answer within {timeout_s:g} s")
+        result.errors[bookie] = BookieTimeoutError(
+            f"the bookie did not answer within {timeout_s:g} s"
+        )
         return False
     return True
 
@@ -187,5 +189,5 @@ def _uncovered(ledger_id: int, result: LastConfirmed) -> LedgerError:
         f"ledger {ledger_id}: too few bookies of its last segment answered to find its last entry",
         ledger_id=ledger_id,
         causes=dict(result.errors),
-        remedy="Bring the bookies back and try again; nothing was changed",
+        remedy="Start these bookies and try again; nothing was changed",
     )

@@ -227,7 +227,10 @@ class LedgerReader:
                 yield entry
             return
         if first < 0 or (last is not None and last < first):
-            raise UsageError(f"entries {first}..{last} are not a valid range")
+            raise UsageError(
+                f"entries {first}..{last} of ledger {self.ledger_id} are not a valid range: ids "
+                "begin at 0, and the first must not be greater than the last"
+            )
         runs = self._engine.runs_there_are(first, MAX_ENTRY_ID if last is None else last)
         try:
             async with aclosing(runs):
@@ -301,7 +304,9 @@ class LedgerReader:
             first = self.last_add_confirmed + 1
         _check_entry_ids(first)
         if first < 0:
-            raise UsageError(f"a tail cannot begin at entry {first}: ids begin at 0")
+            raise UsageError(
+                f"a tail of ledger {self.ledger_id} cannot begin at entry {first}: ids begin at 0"
+            )
         follower = LedgerFollower(self._view, self._engine, first)
         with self._following(follower) as feed:
             async with aclosing(follower.runs(feed)) as runs:
@@ -453,28 +458,32 @@ class LedgerReader:
         if first == last == end == NO_ENTRY:  # `read_last`
             if self.ledger_closed:
                 raise NoSuchEntryError(
-                    f"ledger {self.ledger_id} has no entries", ledger_id=self.ledger_id
+                    f"ledger {self.ledger_id} is closed and has no entries",
+                    ledger_id=self.ledger_id,
                 )
             raise ReadError(
-                f"no entry of ledger {self.ledger_id} is known to be acknowledged",
+                f"no entry of ledger {self.ledger_id} is known to be acknowledged yet",
                 ledger_id=self.ledger_id,
-                remedy="Call refresh() for a newer view",
+                remedy="Call refresh() for a newer view, or wait for the writer",
             )
         if first < 0 or last < first - 1:
-            raise UsageError(f"entries {first}..{last} are not a valid range")
+            raise UsageError(
+                f"entries {first}..{last} of ledger {self.ledger_id} are not a valid range: ids "
+                "begin at 0, and the first must not be greater than the last"
+            )
         if last > end or first > end + 1:
-            what = f"entry {max(first, last)} of ledger {self.ledger_id}: "
+            what = f"entry {max(first, last)} of ledger {self.ledger_id} cannot be read: "
             if self.ledger_closed:
                 raise NoSuchEntryError(
-                    what + f"the ledger ends at entry {end}",
+                    what + f"the ledger is closed and ends at entry {end}",
                     ledger_id=self.ledger_id,
                     entry_id=last,
                 )
             raise ReadError(
-                what + f"only entries up to {end} are known to be acknowledged",
+                what + f"only entries up to {end} are known to be acknowledged yet",
                 ledger_id=self.ledger_id,
                 entry_id=last,
-                remedy="Call refresh() for a newer view",
+                remedy="Call refresh() for a newer view, or wait for the writer",
             )
         return first, last
 
@@ -483,7 +492,9 @@ class LedgerReader:
             raise self._closed_error()
 
     def _closed_error(self) -> UsageError:
-        return UsageError(f"the reader of ledger {self.ledger_id} is closed")
+        return UsageError(
+            f"the reader of ledger {self.ledger_id} is closed", remedy="Open the ledger again"
+        )
 
 
 def _check_entry_ids(first: int, last: int | None = None) -> None:

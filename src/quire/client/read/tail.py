@@ -249,7 +249,7 @@ class LedgerTail:
         It is asked `again` over a new connection if the old one died silently.
         """
         if self._pool.closed:
-            raise ClientClosedError("the client is closed")
+            raise ClientClosedError("the client is closed", remedy="Connect again")
         config = self._config
         patience = config.speculative_read_s
         if self._misses >= self._view.metadata.ensemble_size:
@@ -476,4 +476,6 @@ class LedgerTail:
 
 
 def _deleted(ledger_id: int) -> NoSuchLedgerError:
-    return NoSuchLedgerError(f"ledger {ledger_id} was deleted while it was being followed")
+    return NoSuchLedgerError(
+        f"ledger {ledger_id} was deleted while it was being followed, so no further entry will come"
+    )

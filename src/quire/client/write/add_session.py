@@ -198,8 +198,8 @@ class AddSession:
         """Raise EntryTooLargeError if the payload does not fit into one frame."""
         if len(payload) > self.max_payload_bytes:
             raise EntryTooLargeError(
-                f"an entry of {len(payload)} bytes does not fit into one frame; with this digest "
-                f"the limit is {self.max_payload_bytes} bytes. Nothing was sent",
+                f"an entry of {len(payload)} bytes for ledger {self.ledger_id} is too large: "
+                f"with its digest the limit is {self.max_payload_bytes} bytes. Nothing was sent",
                 ledger_id=self.ledger_id,
                 remedy="Split the entry",
             )
@@ -212,9 +212,10 @@ class AddSession:
         last = first + len(payloads) - 1
         if last > MAX_ENTRY_ID:
             raise WriteError(
-                f"ledger {self.ledger_id} is full: entry ids end at {MAX_ENTRY_ID}",
+                f"ledger {self.ledger_id} is full: entry ids end at {MAX_ENTRY_ID}. Nothing of "
+                "this call was sent",
                 ledger_id=self.ledger_id,
-                remedy="Close it and create another ledger",
+                remedy="Close it, and write to a new ledger",
             )
         before = pipeline.length
         pieces, length = self._encoder.frames(first, lac, before, payloads)
@@ -442,12 +443,10 @@ class AddSession:
         self._end_wait_for_room()
         self._tell_failure(error)
 
-    def take_ensemble(self, ensemble: tuple[str, ...]) -> set[int]:
-        """Adopt the ensemble that is in force now, and return the indexes whose bookies changed."""
-        changed = {index for index, b in enumerate(ensemble) if b != self.ensemble[index]}
+    def take_ensemble(self, ensemble: tuple[str, ...]) -> None:
+        """Adopt the ensemble that is in force now."""
         self.ensemble = ensemble
         self._look_at_domains()
-        return changed
 
     @property
     def owes(self) -> bool:
@@ -533,7 +532,12 @@ class AddSession:
         self.fail(
             error
             or LedgerClosedError(
-                f"the handle of ledger {self.ledger_id} is closed", ledger_id=self.ledger_id
+                f"the writer of ledger {self.ledger_id} is closed",
+                ledger_id=self.ledger_id,
+                remedy=(
+                    "Entries that were not acknowledged may or may not be in the ledger: "
+                    "read it to find out. To write more, create a new ledger"
+                ),
             )
         )
 

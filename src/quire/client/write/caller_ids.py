@@ -16,7 +16,7 @@ from quire._runtime.units import counted
 from quire.client.write.writer import HowToWrite, WriteHandle, payload_bytes
 from quire.codec.entry.entry import MAX_ENTRY_ID
 from quire.codec.wire.v2 import Buffer
-from quire.errors import LedgerClosedError, QuireError, UsageError, check_type
+from quire.errors import EntryExistsError, LedgerClosedError, QuireError, UsageError, check_type
 
 HELD_ENTRY_BYTES = 200
 """The overhead of a held entry, in bytes, that counts in addition to its payload."""
@@ -54,9 +54,9 @@ class CallerIdWriter(WriteHandle):
             The id of the entry.
 
         Raises:
-            UsageError: The id is negative, used already or too large, or too many bytes wait for a
-                missing id (`ClientConfig.max_held_bytes`). Nothing was sent, and the id can be
-                used.
+            EntryExistsError: The id is used already.
+            UsageError: The id is negative or too large, or too many bytes wait for a missing id
+                (`ClientConfig.max_held_bytes`). Nothing was sent, and the id can be used.
             EntryTooLargeError: The payload does not fit into one frame. Nothing was sent, and the
                 id can be used.
             QuireError: The writer has failed. See `LedgerWriter.append`.
@@ -108,25 +108,23 @@ class CallerIdWriter(WriteHandle):
         return sorted(self._held)
 
     def _check_id(self, entry_id: int, upcoming: int) -> None:
-        problem = ""
+        problem, kind = "", UsageError
         if entry_id < 0:
             problem = "ids begin at 0"
         elif entry_id > MAX_ENTRY_ID:
             problem = f"ids end at {MAX_ENTRY_ID}"
         elif entry_id < upcoming or entry_id in self._held:
-            problem = "this id was appended already"
+            problem, kind = "this id was appended already", EntryExistsError
         if problem:
-            raise UsageError(
-                f"entry {entry_id} of ledger {self.ledger_id}: {problem}. Nothing was sent"
-            )
+            raise kind(f"entry {entry_id} of ledger {self.ledger_id}: {problem}. Nothing was sent")
 
     def _hold(self, entry_id: int, payload: Buffer, missing: int) -> None:
         size = len(payload) + HELD_ENTRY_BYTES
         if self._held_bytes + size > self._max_held_bytes:
             raise UsageError(
-                f"entry {entry_id} of ledger {self.ledger_id} is too far ahead: the "
-                f"client already holds {counted(len(self._held), 'entry')} ({self._held_bytes} "
-                f"bytes) until entry {missing} comes. Nothing was sent",
+                f"entry {entry_id} of ledger {self.ledger_id} is too far ahead: the client "
+                f"already holds {counted(len(self._held), 'entry')} ({self._held_bytes} bytes) "
+                f"until entry {missing} is appended. Nothing was sent",
                 remedy=f"Append entry {missing} first, or raise max_held_bytes",
             )
         self._held[entry_id] = payload
@@ -153,9 +151,11 @@ class CallerIdWriter(WriteHandle):
         if self._held and error is None:
             missing = self.last_add_pushed + 1
             error = LedgerClosedError(
-                f"ledger {self.ledger_id} was closed while entry {missing} was missing. The "
-                f"entries after it ({len(self._held)}) are not part of the ledger",
+                f"ledger {self.ledger_id} was closed while entry {missing} was missing, so the "
+                f"{len(self._held)} entries that were appended after it are not part of the "
+                "ledger",
                 ledger_id=self.ledger_id,
+                remedy="Append them to another ledger",
             )
             error.outcome_known = True
         self._held.clear()

@@ -36,6 +36,7 @@ from quire.client.cluster.pool import BookiePool
 from quire.client.observability.logs import log_event
 from quire.client.observability.tracing import SessionSpans, note
 from quire.config import ClientConfig
+from quire.core.append.member_changes import members_after_change
 from quire.core.append.pipeline import AddPipeline
 from quire.core.append.quorum import bearable
 from quire.core.append.spread_pipeline import SpreadPipeline
@@ -118,8 +119,8 @@ class ChangingSession(Protocol):
         """Connect to a bookie. Raises BookieUnavailableError."""
         ...
 
-    def take_ensemble(self, ensemble: tuple[str, ...]) -> set[int]:
-        """Adopt the ensemble that is in force now, and return the indexes whose bookies changed."""
+    def take_ensemble(self, ensemble: tuple[str, ...]) -> None:
+        """Adopt the ensemble that is in force now."""
         ...
 
     def begin_again(self, indexes: set[int]) -> None:
@@ -299,10 +300,13 @@ class EnsembleChanges:
         session.pool.counters.ensemble_changes += 1
         if self._changes > session.config.max_ensemble_changes:
             raise WriteError(
-                f"ledger {session.ledger_id}: more than {session.config.max_ensemble_changes} "
-                "ensemble changes, which is the limit of one writer",
+                f"the writer of ledger {session.ledger_id} gave up after "
+                f"{session.config.max_ensemble_changes} ensemble changes (max_ensemble_changes). "
+                "Entries in flight may or may not be in the ledger",
                 ledger_id=session.ledger_id,
                 causes=session.causes,
+                remedy="Check why bookies fail so often, and open the ledger with recovery to "
+                "see which entries it has",
             )
         if self._no_room is not None:
             replacements = {}
@@ -318,14 +322,12 @@ class EnsembleChanges:
                 ensemble = await self._change_ensemble(gone, replacements, first)
             except MetadataTooLargeError as error:
                 self._keep_the_ensemble(error, first)
-        # Every index that failed starts again, even if its bookie is the same in the end (A
-        # replaced by B, and B by A: rule 43).
-        unreplaced = {index for index, bookie in failed.items() if ensemble[index] == bookie}
-        changed = session.take_ensemble(ensemble)
-        self.absent = self.absent.difference(changed)
-        if unreplaced:
-            self._go_on_without(unreplaced)
-        session.begin_again(changed | (set(failed) - unreplaced))
+        after = members_after_change(session.ensemble, ensemble, failed, self.absent)
+        session.take_ensemble(ensemble)
+        self.absent = after.absent
+        if after.left_out:
+            self._go_on_without(after.left_out)
+        session.begin_again(set(after.restarted))
 
     def _keep_the_ensemble(self, error: MetadataTooLargeError, first: int) -> None:
         """Keep the ensemble for the rest of the session, because the metadata has no room for
@@ -448,7 +450,8 @@ class EnsembleChanges:
             what, remedy = "the metadata has no room to replace", "Start these bookies again"
             why = self._no_room.args[0]
         return NotEnoughBookiesError(
-            f"ledger {session.ledger_id}: {what} {some_of(lost.values(), NAMES_MAX)}{tried}{why}",
+            f"the writer of ledger {session.ledger_id} gave up, because {what} "
+            f"{some_of(lost.values(), NAMES_MAX)}{tried}{why}",
             ledger_id=session.ledger_id,
             causes=session.causes,
             remedy=f"{remedy}, then open the ledger with recovery",

@@ -24,6 +24,7 @@ from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.codec.wire.v2 import Buffer
 from quire.config import ClientConfig
+from quire.core.ledger_changes import changed_ensemble, closed_by_writer
 from quire.errors import (
     ArgumentTypeError,
     LedgerClosedError,
@@ -84,8 +85,8 @@ def payload_list(payloads: object, what: str = "an entry") -> Sequence[bytes]:
     if not isinstance(payloads, list | tuple):
         if not isinstance(payloads, Sequence) or isinstance(payloads, str | bytes | bytearray):
             raise ArgumentTypeError(
-                f"several payloads are a list of buffers, not {type(payloads).__name__}. Nothing "
-                "was sent",
+                f"several payloads must be a list of buffers, not {type(payloads).__name__}. "
+                "Nothing was sent",
                 remedy="For a single payload, use the call that takes one",
             )
         payloads = list(payloads)
@@ -319,7 +320,7 @@ class WriteHandle:
             self._store,
             self.ledger_id,
             self._metadata,
-            lambda now: None if now.closed else now.with_close(last, length),
+            lambda now: closed_by_writer(now, last, length),
         )
         self._metadata = updated
         if updated.value.last_entry_id != last:
@@ -327,6 +328,8 @@ class WriteHandle:
                 f"ledger {self.ledger_id} was closed by another client at entry "
                 f"{updated.value.last_entry_id}, but the last entry of this writer is {last}",
                 ledger_id=self.ledger_id,
+                remedy="Read the ledger to see which entries it has. Entries after its end are "
+                "not part of it",
             )
         return last
 
@@ -388,7 +391,8 @@ class WriteHandle:
             if self._session.failure is not None:  # the entry may have been held until the failure
                 raise self._session.failure
             raise UsageError(
-                f"entry {entry_id} of ledger {self.ledger_id} has not been appended yet"
+                f"entry {entry_id} of ledger {self.ledger_id} cannot be waited for, because it "
+                "has not been appended yet"
             )
         return self._session.wait_for(entry_id)
 
@@ -397,22 +401,24 @@ class WriteHandle:
 
     def _unsent_error(self, error: Exception) -> WriteError:
         return WriteError(
-            f"ledger {self.ledger_id}: entries from {self._session.pipeline.last_pushed + 1} on "
-            f"could not be sent: {error!r}",
+            f"the entries of ledger {self.ledger_id} from "
+            f"{self._session.pipeline.last_pushed + 1} on could not be sent: {error!r}",
             ledger_id=self.ledger_id,
             remedy="Open the ledger with recovery to see which entries it has",
         )
 
     def _cut_short(self) -> LedgerClosedError:
         return LedgerClosedError(
-            f"closing ledger {self.ledger_id} was interrupted: it may or may not be closed",
+            f"closing ledger {self.ledger_id} was interrupted, so it may or may not be closed",
             ledger_id=self.ledger_id,
             remedy="Open the ledger with recovery, which closes it",
         )
 
     def _closed_error(self) -> LedgerClosedError:
         return LedgerClosedError(
-            f"the writer of ledger {self.ledger_id} is closed", ledger_id=self.ledger_id
+            f"the writer of ledger {self.ledger_id} is closed",
+            ledger_id=self.ledger_id,
+            remedy="To write more, create a new ledger",
         )
 
     async def _change_ensemble(
@@ -422,19 +428,12 @@ class WriteHandle:
 
         Source: replication spec, 4.2; rules 8, 18, 19.
         """
-
-        def change(now: LedgerMetadata) -> LedgerMetadata | None:
-            if now.state is not LedgerState.OPEN:
-                return None
-            ensemble = list(now.last_segment.ensemble)
-            hit = [i for i, bookie in failed.items() if ensemble[i] == bookie]
-            if not hit:
-                return None
-            for index in hit:
-                ensemble[index] = replacements[index]
-            return now.with_ensemble_from(first, tuple(ensemble))
-
-        updated = await update_ledger(self._store, self.ledger_id, self._metadata, change)
+        updated = await update_ledger(
+            self._store,
+            self.ledger_id,
+            self._metadata,
+            lambda now: changed_ensemble(now, failed, replacements, first),
+        )
         self._metadata = updated
         over = self._over(updated.value)
         if over is not None:
@@ -445,14 +444,18 @@ class WriteHandle:
         """Return the error that ends a writer for good when it finds this metadata, or None."""
         if now.state is LedgerState.IN_RECOVERY:
             return LedgerFencedError(
-                f"ledger {self.ledger_id} is being recovered by another client",
+                f"ledger {self.ledger_id} is being recovered by another client, so this writer "
+                "can append no more. Entries in flight may or may not be in the ledger",
                 ledger_id=self.ledger_id,
+                remedy="Open the ledger to see which entries it has, and create a new ledger "
+                "to write more",
             )
         if now.closed:
             return LedgerClosedError(
                 f"ledger {self.ledger_id} was closed by another client at entry "
-                f"{now.last_entry_id}",
+                f"{now.last_entry_id}, so this writer can append no more",
                 ledger_id=self.ledger_id,
+                remedy="Entries after that one are not in it: append them to a new ledger",
             )
         return None
 
@@ -461,7 +464,11 @@ class WriteHandle:
         over: QuireError | None
         if stored is None:
             over = NoSuchLedgerError(
-                f"ledger {self.ledger_id} was deleted while it was being written"
+                f"ledger {self.ledger_id} was deleted while it was being written, so its entries "
+                "cannot be read any more",
+                remedy=(
+                    "Create a new ledger, and append the entries again if they are still needed"
+                ),
             )
         elif not same_creation(self._metadata, stored):
             over = recreated(self.ledger_id)

@@ -15,9 +15,9 @@ import enum
 from collections.abc import Callable
 from functools import lru_cache
 
-from quire.codec.distributedlog.limits import StreamFormatError
+from quire.codec.distributedlog.limits import BY, LaterStreamFormatError, StreamFormatError
 from quire.codec.entry.digest import Buffer
-from quire.errors import UsageError
+from quire.errors import UsageError, written_later
 
 CODEC_BITS = 0b11
 
@@ -39,8 +39,8 @@ class Compression(enum.IntEnum):
             return cls[name.upper()]
         except KeyError:
             raise UsageError(
-                f"there is no compression {name!r}",
-                remedy="Use none or lz4, because the format of streams has no others",
+                f"{name!r} is not a compression of streams",
+                remedy="Use none or lz4: the format of streams has no others",
             ) from None
 
 
@@ -55,8 +55,9 @@ class _Lz4:
             from lz4.block import LZ4BlockError, compress, decompress
         except ImportError:
             raise UsageError(
-                "compressed streams need the Python package lz4, which is not installed",
-                remedy="pip install lz4",
+                "a compressed stream cannot be read or written: the Python package lz4 is not "
+                "installed",
+                remedy="Install it with: pip install lz4",
             ) from None
         error: type[Exception] = LZ4BlockError
 
@@ -68,7 +69,9 @@ class _Lz4:
             try:
                 data: bytes = decompress(block, uncompressed_size=size)
             except (error, ValueError) as reason:
-                raise StreamFormatError(f"the LZ4 block is damaged: {reason}") from None
+                raise StreamFormatError(
+                    f"an LZ4-compressed body of the entry is damaged: {reason}"
+                ) from None
             return data
 
         self.compress = pack
@@ -102,16 +105,22 @@ def check_lengths(code: int, size_bytes: int, stored_bytes: int, room_bytes: int
         StreamFormatError: They do not fit together.
     """
     if code > Compression.LZ4:
-        raise StreamFormatError(f"compression code {code} is not defined")
+        found, known = f"compression code {code}", f"the codes 0 to {Compression.LZ4:d}"
+        raise LaterStreamFormatError(written_later("the body", found, known, by=BY))
     if size_bytes < 0 or stored_bytes < 0:
-        raise StreamFormatError(f"a length is negative: {size_bytes}, stored {stored_bytes}")
+        raise StreamFormatError(
+            "the header of the entry or of a record set in it has a negative length: "
+            f"{size_bytes} bytes, {stored_bytes} stored"
+        )
     if stored_bytes > room_bytes:
         raise StreamFormatError(
-            f"the header says {stored_bytes} bytes, but only {room_bytes} follow it"
+            f"the header of the entry or of a record set in it says that {stored_bytes} bytes "
+            f"follow, but there are only {room_bytes}"
         )
     if code == Compression.NONE and size_bytes != stored_bytes:
         raise StreamFormatError(
-            f"the body is not compressed, but its lengths differ: {size_bytes}, {stored_bytes}"
+            "the header of the entry or of a record set in it has different lengths "
+            f"({size_bytes} and {stored_bytes} bytes), although its body is not compressed"
         )
 
 
@@ -123,14 +132,15 @@ def expand(block: Buffer, size_bytes: int, limit_bytes: int) -> bytes:
     """
     if size_bytes > limit_bytes:
         raise StreamFormatError(
-            f"the header of an LZ4 block says {size_bytes} bytes, but at most {limit_bytes} are "
-            "allowed"
+            f"an LZ4-compressed body of the entry claims to expand to {size_bytes} bytes, but at "
+            f"most {limit_bytes} are allowed"
         )
     if not size_bytes and not len(block):
         return b""
     data = _lz4().decompress(block, size_bytes)
     if len(data) != size_bytes:
         raise StreamFormatError(
-            f"an LZ4 block contains {len(data)} bytes, but its header says {size_bytes}"
+            f"an LZ4-compressed body of the entry expands to {len(data)} bytes, but its header "
+            f"says {size_bytes}"
         )
     return data

@@ -26,8 +26,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from quire.codec.distributedlog.dlsn import DLSN
-from quire.codec.distributedlog.limits import StreamFormatError
-from quire.errors import UsageError
+from quire.codec.distributedlog.limits import LaterStreamFormatError, StreamFormatError
+from quire.errors import UsageError, written_later
 
 OURS = b"quire:"
 MAGIC = OURS + b"1 "
@@ -117,26 +117,36 @@ def _encode_item(item: ControlItem) -> tuple[bytes, bytes]:
     if isinstance(item, FencingToken):
         return b"f", _encode_id(item.token, "a fencing token", empty=True)
     if not -_INT64_END <= item.time_ms < _INT64_END:
-        raise UsageError(f"{item.time_ms} ms is not a time: it does not fit into 64 bits")
+        raise UsageError(
+            f"{item.time_ms} ms cannot be the creation time of records: it does not fit into 64 "
+            "bits"
+        )
     return b"t", TIME.pack(item.time_ms)
 
 
 def _encode_mark(mark: ProducerMark) -> bytes:
     last = mark.first_sequence + mark.count - 1
     if mark.count < 1 or mark.first_sequence < 0 or last > MAX_SEQUENCE or mark.count >= 2**32:
-        raise UsageError(f"a producer cannot send {mark.count} records from {mark.first_sequence}")
+        raise UsageError(
+            f"producer {mark.producer_id!r} cannot send {mark.count} records from sequence "
+            f"number {mark.first_sequence} on: numbers are from 0 to {MAX_SEQUENCE}, and one "
+            "append has 1 to 4,294,967,295 records"
+        )
     return MARK.pack(mark.first_sequence, mark.count) + _encode_id(mark.producer_id)
 
 
 def _encode_producers(producers: Producers) -> bytes:
     if len(producers.states) > MAX_PRODUCERS:
         raise UsageError(
-            f"{len(producers.states)} producers are too many: the limit is {MAX_PRODUCERS}"
+            f"a stream can remember at most {MAX_PRODUCERS} producers, not {len(producers.states)}"
         )
     parts = [COUNT.pack(len(producers.states))]
     for producer_id, state in sorted(producers.states.items()):
         if not 0 <= state.last_sequence <= MAX_SEQUENCE:
-            raise UsageError(f"{state.last_sequence} is not a sequence number of a producer")
+            raise UsageError(
+                f"producer {producer_id!r} cannot have the sequence number "
+                f"{state.last_sequence}: numbers are from 0 to {MAX_SEQUENCE}"
+            )
         encoded = _encode_id(producer_id)
         parts += (PRODUCER.pack(state.last_sequence, *state.last_dlsn, len(encoded)), encoded)
     return b"".join(parts)
@@ -150,7 +160,9 @@ def check_token(token: str) -> str:
     """
     size = len(token.encode(errors="surrogatepass"))
     if size > MAX_ID_BYTES:  # do not reveal the token itself
-        raise UsageError(f"a fencing token has at most {MAX_ID_BYTES} bytes, not {size}")
+        raise UsageError(
+            f"the fencing token has {size} bytes, but at most {MAX_ID_BYTES} are allowed"
+        )
     return token
 
 
@@ -158,7 +170,7 @@ def _encode_id(text: str, what: str = "a producer id", *, empty: bool = False) -
     try:
         data = text.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{text!r} cannot be {what}: it is not valid Unicode") from None
+        raise UsageError(f"{text!r} cannot be {what}: it is not valid Unicode text") from None
     if not empty and not data:
         raise UsageError(f"{what} must not be empty")
     if len(data) > MAX_ID_BYTES:
@@ -178,42 +190,57 @@ def decode_control(payload: bytes) -> list[ControlItem]:
     """Return the items of a control record. The list is empty if the record is not one of Quire's.
 
     Raises:
-        StreamFormatError: The record is damaged or has an unknown version.
+        LaterStreamFormatError: A later version of Quire wrote the record.
+        StreamFormatError: The record is damaged.
     """
     if not is_ours(payload):
         return []
     if not payload.startswith(MAGIC):
-        raise StreamFormatError(f"a control record has an unknown version: {payload[:20]!r}")
+        raise LaterStreamFormatError(
+            written_later("a control record", f"the version {payload[:20]!r}", f"{MAGIC!r}")
+        )
     items: list[ControlItem] = []
     at = len(MAGIC)
     while at < len(payload):
         start = at + ITEM.size
         if start > len(payload):
-            raise StreamFormatError("a control record is cut off")
+            raise StreamFormatError(
+                "a control record in the entry ends within the header of an item"
+            )
         kind, size = ITEM.unpack_from(payload, at)
         at = start + size
         if at > len(payload):
-            raise StreamFormatError(f"a control record ends within its item {kind!r}")
+            raise StreamFormatError(
+                f"a control record in the entry ends within its item of kind {kind!r}"
+            )
         decode = _DECODERS.get(kind)
         if decode is not None:
             try:
                 items.append(decode(payload[start:at]))
             except (struct.error, UnicodeDecodeError) as error:
-                raise StreamFormatError(f"item {kind!r} of a control record: {error}") from None
+                raise StreamFormatError(
+                    f"a control record in the entry has a damaged item of kind {kind!r}: {error}"
+                ) from None
     return items
 
 
 def _decode_mark(body: bytes) -> ProducerMark:
     first, count = MARK.unpack_from(body)
     if first < 0 or count < 1 or first + count - 1 > MAX_SEQUENCE:
-        raise StreamFormatError(f"a producer mark is invalid: {count} records from {first}")
+        raise StreamFormatError(
+            f"a control record in the entry has an invalid producer mark: {count} records from "
+            f"sequence number {first} on"
+        )
     return ProducerMark(_decode_id(body[MARK.size :]), first, count)
 
 
 def _decode_producers(body: bytes) -> Producers:
     (count,) = COUNT.unpack_from(body)
     if count > MAX_PRODUCERS:
-        raise StreamFormatError(f"a list of {count} producers is longer than {MAX_PRODUCERS}")
+        raise StreamFormatError(
+            f"a control record in the entry lists {count} producers, but at most {MAX_PRODUCERS} "
+            "are allowed"
+        )
     states: dict[str, ProducerState] = {}
     at = COUNT.size
     for _ in range(count):
@@ -221,11 +248,14 @@ def _decode_producers(body: bytes) -> Producers:
         start = at + PRODUCER.size
         at = start + size
         if at > len(body):
-            raise StreamFormatError("a list of producers is cut off")
+            raise StreamFormatError(
+                "a control record in the entry has a list of producers that is cut off"
+            )
         states[_decode_id(body[start:at])] = ProducerState(last, DLSN(lssn, entry_id, slot_id))
     if at != len(body) or len(states) != count:
         raise StreamFormatError(
-            f"a list of {count} producers has further bytes, or names a producer twice"
+            f"a control record in the entry has a damaged list of {count} producers: bytes "
+            "follow it, or it names a producer twice"
         )
     return Producers(states)
 
@@ -242,7 +272,8 @@ def _decode_time(body: bytes) -> CreationTime:
 def _decode_id(data: bytes, *, empty: bool = False) -> str:
     if len(data) > MAX_ID_BYTES or not (data or empty):
         raise StreamFormatError(
-            f"an id in a control record has an invalid length, {len(data)} bytes"
+            f"a control record in the entry has a producer id or fencing token of {len(data)} "
+            "bytes, which is not allowed"
         )
     return data.decode()
 

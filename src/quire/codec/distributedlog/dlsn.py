@@ -18,9 +18,15 @@ import struct
 from base64 import b64decode, b64encode
 from typing import NamedTuple
 
-from quire.codec.distributedlog.limits import FIRST_LSSN, UNASSIGNED_LSSN, StreamFormatError
+from quire.codec.distributedlog.limits import (
+    BY,
+    FIRST_LSSN,
+    UNASSIGNED_LSSN,
+    LaterStreamFormatError,
+    StreamFormatError,
+)
 from quire.codec.entry.digest import Buffer
-from quire.errors import UsageError, check_type
+from quire.errors import UsageError, check_type, written_later
 
 VERSION = 1
 V1 = struct.Struct(">bqqq")  # version, segment, entry, slot
@@ -49,14 +55,23 @@ class DLSN(NamedTuple):
         """Decode a position of either version.
 
         Raises:
+            LaterStreamFormatError: A later version wrote the position.
             StreamFormatError: The bytes are not exactly one of the two forms.
         """
         size = len(data)
         version = data[0] if size else None
+        if size and VERSION < data[0] < 128:
+            raise LaterStreamFormatError(
+                written_later("the DLSN", f"version {data[0]}", f"0 and {VERSION}", by=BY)
+            )
         if (version, size) not in ((1, V1.size), (0, V0_BYTES)):
-            raise StreamFormatError(f"{bytes(data[:25]).hex()} ({size} bytes) is not a DLSN")
+            raise StreamFormatError(
+                f"{bytes(data[:25]).hex()} ({size} bytes) is not an encoded position (DLSN)"
+            )
         if any(data[V1.size :]):
-            raise StreamFormatError("a DLSN of version 0 has data after its slot")
+            raise StreamFormatError(
+                "the encoded position (DLSN) of version 0 has data after its slot number"
+            )
         _, lssn, entry_id, slot_id = V1.unpack_from(data)
         return cls(lssn, entry_id, slot_id)
 
@@ -74,10 +89,14 @@ class DLSN(NamedTuple):
         try:
             data = b64decode(text, validate=True)
         except (binascii.Error, ValueError):
-            raise StreamFormatError(f"{text[:60]!r} is not a DLSN: it is not Base64") from None
+            raise StreamFormatError(
+                f"{text[:60]!r} is not a position (DLSN): it is neither SEGMENT:ENTRY:SLOT nor "
+                "Base64"
+            ) from None
         if b64encode(data).decode("ascii") != text:
             raise StreamFormatError(
-                f"{text[:60]!r} is not a DLSN: it is not the standard Base64 of its bytes"
+                f"{text[:60]!r} is not a position (DLSN): its Base64 is not the standard "
+                "encoding of its bytes"
             )
         return cls.from_bytes(data)
 
@@ -102,7 +121,8 @@ class DLSN(NamedTuple):
         lssn, entry_id, slot_id = map(int, match.groups())
         if not all(-_INT64_END <= number < _INT64_END for number in (lssn, entry_id, slot_id)):
             raise UsageError(
-                f"{text!r} is not a DLSN: a number has more than 64 bits", remedy=_POSITION_REMEDY
+                f"{text!r} is not a position (DLSN): one of its numbers has more than 64 bits",
+                remedy=_POSITION_REMEDY,
             )
         return cls(lssn, entry_id, slot_id)
 

@@ -28,9 +28,15 @@ from quire.codec.distributedlog.compression import (
     compress,
     expand,
 )
-from quire.codec.distributedlog.limits import MAX_ENTRY_BYTES, MAX_EXPANDED_BYTES, StreamFormatError
+from quire.codec.distributedlog.limits import (
+    BY,
+    MAX_ENTRY_BYTES,
+    MAX_EXPANDED_BYTES,
+    LaterStreamFormatError,
+    StreamFormatError,
+)
 from quire.codec.entry.digest import Buffer
-from quire.errors import UsageError
+from quire.errors import UsageError, written_later
 
 VERSION = 1
 HEAD = struct.Struct(">bIii")  # version, flags, length, stored length
@@ -48,7 +54,7 @@ def wrap(
     """
     if size_bytes > MAX_BODY_BYTES:
         raise UsageError(
-            f"{size_bytes} bytes of records are too many for an entry of a stream: the limit is "
+            f"an entry of a stream cannot hold {size_bytes} bytes of records: the limit is "
             f"{MAX_BODY_BYTES} bytes"
         )
     if compression is Compression.NONE:
@@ -67,15 +73,24 @@ def unwrap(entry: bytes) -> tuple[bytes, int, int]:
     If it is not compressed, the buffer is `entry`.
 
     Raises:
-        StreamFormatError: The envelope is damaged or has an unknown version.
+        LaterStreamFormatError: A later version wrote the envelope.
+        StreamFormatError: The envelope is damaged.
     """
     if len(entry) < HEAD.size:
-        raise StreamFormatError(f"{len(entry)} bytes are too few for an entry of a stream")
-    version, flags, size, stored = HEAD.unpack_from(entry)
-    if version != VERSION:
         raise StreamFormatError(
-            f"the entry's envelope has version {version}, but only {VERSION} is known"
+            f"the entry has {len(entry)} bytes, too few for the header that every entry of a "
+            "stream has"
         )
+    version, flags, size, stored = HEAD.unpack_from(entry)
+    if version > VERSION or flags & ~CODEC_BITS:
+        raise LaterStreamFormatError(
+            written_later(
+                "the entry's envelope", f"version {version} and the flags {flags:#x}",
+                f"version {VERSION} and the flags in {CODEC_BITS:#x}", by=BY,
+            )
+        )  # fmt: skip
+    if version != VERSION:
+        raise StreamFormatError(f"the entry's envelope has version {version}")
     code = flags & CODEC_BITS
     check_lengths(code, size, stored, len(entry) - HEAD.size)
     end = HEAD.size + stored

@@ -16,12 +16,19 @@
 
 from __future__ import annotations
 
+BY = "Quire or DistributedLog"
+"""The programs that may have written something that this version does not know."""
+
 
 class StreamFormatError(ValueError):
     """The bytes are damaged or have an unknown form.
 
     Never treat this error as the end of a stream, or as a missing record.
     """
+
+
+class LaterStreamFormatError(StreamFormatError):
+    """The bytes are from a later version of Quire, or of DistributedLog. They are not damaged."""
 
 
 FIRST_LSSN = 1

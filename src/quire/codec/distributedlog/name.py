@@ -162,4 +162,7 @@ def decode_number(data: bytes, node: str) -> int:
         number = int(data)
         if -_INT64_END <= number < _INT64_END:
             return number
-    raise MetadataError(f"{node} does not contain a number: {data[:40]!r}")
+    raise MetadataError(
+        f"the node {node} in the metadata store does not contain a number, but {data[:40]!r}",
+        remedy="Restore the node from a backup of the metadata store",
+    )

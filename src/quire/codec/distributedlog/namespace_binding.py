@@ -31,9 +31,9 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from quire.codec.distributedlog.limits import FIRST_LSSN
+from quire.codec.distributedlog.limits import BY, FIRST_LSSN
 from quire.codec.distributedlog.thrift_json import BOOL, I64, TEXT, Value, read_struct, write_struct
-from quire.errors import MetadataError, MetadataURIError
+from quire.errors import LaterMetadataError, MetadataError, MetadataURIError, written_later
 
 _VERSION = "1"
 _TYPE = "BKDL"
@@ -41,6 +41,8 @@ _KINDS = {
     1: TEXT, 2: TEXT, 3: BOOL, 4: BOOL, 5: TEXT, 6: TEXT, 7: TEXT, 8: TEXT, 9: I64, 10: BOOL,
 }  # fmt: skip
 _LINE_END = re.compile(r"\r\n|\r|\n")
+
+_START = re.compile(rb"\d{1,9}(\r\n|\r|\n)BKDL(\r\n|\r|\n|\Z)")
 
 SCHEME = "distributedlog"
 _BACKEND_SCHEMES = (SCHEME, f"{SCHEME}-bk")
@@ -99,28 +101,45 @@ class NamespaceBinding:
             zookeeper: The servers in the namespace URI.
 
         Raises:
+            LaterMetadataError: A later version of Quire or of DistributedLog wrote the binding.
             MetadataError: The binding is missing, damaged or of an unknown form.
         """
         if not data:
-            raise MetadataError("the namespace is not bound to a cluster")
+            raise MetadataError(
+                "the node of the namespace is empty, so the namespace is not bound to a cluster"
+            )
         try:
             version, kind, *rest = _LINE_END.split(data.decode())
         except ValueError:
-            raise MetadataError(f"the binding of a namespace is damaged: {data[:80]!r}") from None
+            raise MetadataError(
+                f"the node of the namespace is damaged: it begins with {data[:80]!r}"
+            ) from None
+        if version.isdecimal() and int(version) > int(_VERSION):
+            raise LaterMetadataError(
+                written_later(
+                    "the binding of a namespace", f"version {version[:20]}", f"version {_VERSION}",
+                    by=BY,
+                )
+            )  # fmt: skip
         if version != _VERSION:
             raise MetadataError(
-                f"the binding of a namespace has version {version[:20]!r}, but only "
-                f"{_VERSION!r} is known"
+                f"the node of the namespace has the binding version {version[:20]!r}, but this "
+                f"version of Quire reads only {_VERSION!r}"
             )
         if kind != _TYPE:
-            raise MetadataError(f"the binding of a namespace is of type {kind[:20]!r}, not {_TYPE}")
+            raise MetadataError(
+                f"the node of the namespace has a binding of type {kind[:20]!r}, but Quire reads "
+                f"only {_TYPE}"
+            )
         try:
             fields = read_struct("".join(rest), _KINDS)
             bookies, root = _text(fields, 1), _text(fields, 2)
             if bookies is None or root is None:
-                raise ValueError("field 1 or 2 is missing")
+                raise ValueError("field 1 (servers of the bookies) or 2 (ledgers root) is missing")
         except ValueError as error:
-            raise MetadataError(f"the binding of a namespace is damaged: {error}") from None
+            raise MetadataError(
+                f"the node of the namespace has a damaged binding: {error}"
+            ) from None
         streams = _text(fields, 6) or zookeeper
         return cls(
             bookies,
@@ -139,6 +158,11 @@ class NamespaceBinding:
 def _text(fields: dict[int, Value], number: int) -> str | None:
     value = fields.get(number)
     return None if value is None else str(value)
+
+
+def is_binding(data: bytes) -> bool:
+    """Return whether the data of a node is the binding of a namespace, in any version."""
+    return _START.match(data) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,17 +188,26 @@ class NamespaceURI:
         try:
             parts = urlsplit(text)
         except ValueError as error:
-            raise MetadataURIError(f"{text!r} is not a URI: {error}", remedy=remedy) from None
+            raise MetadataURIError(
+                f"{text!r} is not a namespace URI: {error}", remedy=remedy
+            ) from None
         if parts.scheme not in _BACKEND_SCHEMES:
-            raise MetadataURIError(f"{text!r} is not the URI of a namespace", remedy=remedy)
+            raise MetadataURIError(
+                f"{text!r} is not a namespace URI: its scheme is wrong", remedy=remedy
+            )
         servers = parts.netloc.replace(";", ",")
         if not all(servers.split(",")) or parts.query or parts.fragment:
             raise MetadataURIError(
-                f"{text!r} names no servers, or has a query or a fragment", remedy=remedy
+                f"the namespace URI {text!r} has an empty server name, a query or a fragment",
+                remedy=remedy,
             )
         path = parts.path.rstrip("/")
         if not path or any(part in ("", ".", "..") for part in path.split("/")[1:]):
-            raise MetadataURIError(f"{text!r} has no valid path of a namespace", remedy=remedy)
+            raise MetadataURIError(
+                f"the namespace URI {text!r} has no path, or a path with an empty part, '.' or "
+                "'..'",
+                remedy=remedy,
+            )
         return cls(servers, path)
 
 
@@ -207,5 +240,8 @@ class AccessRights:
         try:
             fields = read_struct(data.decode(), dict.fromkeys(range(1, 6), BOOL))
         except ValueError as error:
-            raise MetadataError(f"the access rights of {stream} are damaged: {error}") from None
+            raise MetadataError(
+                f"the access rights of stream {stream} cannot be decoded: {error}",
+                remedy="Restore the stream's access node from a backup of the metadata store",
+            ) from None
         return cls(*(bool(fields.get(number, 0)) for number in range(1, 6)))

@@ -90,7 +90,9 @@ def encode_records(
     """
     count = len(payloads)
     if len(txids) != count:
-        raise UsageError(f"{count} records need as many txids, but there are {len(txids)}")
+        raise UsageError(
+            f"each record needs one txid, but there are {len(txids)} txids for {count} records"
+        )
     if not count:
         return [], 0
     sizes = list(map(len, payloads))
@@ -101,13 +103,16 @@ def encode_records(
         )
     if min(txids) < 0 or max(txids) > MAX_USER_TXID:
         raise UsageError(
-            f"txids must be within 0..{MAX_USER_TXID}, but these are from {min(txids)} to "
-            f"{max(txids)}"
+            f"the txids of records must be from 0 to {MAX_USER_TXID}, but these are from "
+            f"{min(txids)} to {max(txids)}"
         )
     end_position = first_position + count
     if first_position < 1 or end_position - 1 > MAX_POSITION:
         raise UsageError(
-            f"a segment cannot have the positions {first_position} to {end_position - 1}"
+            f"a segment of a stream cannot hold records number {first_position} to "
+            f"{end_position - 1}: numbers are from 1 to {MAX_POSITION}",
+            remedy="Close the writer and open the stream for writing again, which begins a new "
+            "segment",
         )
     metadata = range(first_position << _POSITION_SHIFT, end_position << _POSITION_SHIFT, _STEP)
     parts: list[Buffer] = [b""] * (2 * count)
@@ -126,12 +131,22 @@ def encode_record(position: int, txid: int, payload: Buffer, flags: int = Record
         UsageError: The payload is too long, or the position or the txid is out of range.
     """
     if len(payload) > MAX_PAYLOAD_BYTES:
-        raise UsageError(f"a record of {len(payload)} bytes is too large for a stream")
+        raise UsageError(
+            f"a record of {len(payload)} bytes is too large for a stream",
+            remedy=f"Split it: a record has at most {MAX_PAYLOAD_BYTES} bytes",
+        )
     if not 0 <= position <= MAX_POSITION:
-        raise UsageError(f"a segment cannot have the position {position}")
+        raise UsageError(
+            f"a segment of a stream cannot hold record number {position}: numbers are from 0 to "
+            f"{MAX_POSITION}",
+            remedy="Close the writer and open the stream for writing again, which begins a new "
+            "segment",
+        )
     limit = MAX_TXID if flags & (_CONTROL | _END_OF_STREAM) else MAX_USER_TXID
     if not 0 <= txid <= limit:
-        raise UsageError(f"txid {txid} is not within 0..{limit}")
+        raise UsageError(
+            f"txid {txid} is not allowed: the txid of this record must be from 0 to {limit}"
+        )
     head = HEAD.pack(position << _POSITION_SHIFT | flags, txid, len(payload))
     return b"".join((head, payload))
 
@@ -435,12 +450,15 @@ def _decode_each(data: bytes, at: int, end: int, expand_sets: bool) -> Records:
         start = at + HEAD_BYTES
         if start > end:
             raise StreamFormatError(
-                f"the record at byte {at} is cut off after {end - at} bytes of its header"
+                f"the entry ends within the header of the record at byte {at}: it has only "
+                f"{end - at} bytes of it"
             )
         metadata, txid, size = unpack(data, at)
         stop = start + size
         if size < 0 or stop > end:
-            raise StreamFormatError(f"the record at byte {at} has an impossible length, {size}")
+            raise StreamFormatError(
+                f"the record at byte {at} of the entry has an impossible length: {size} bytes"
+            )
         if size == previous and len(flags) >= next_try:
             count = _run_length(data, at, (end - at) // (HEAD_BYTES + size), size)
             if count > 1 and columns.add_run(at, count, size):

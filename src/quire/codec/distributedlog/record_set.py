@@ -26,7 +26,8 @@ from quire.codec.distributedlog.compression import (
     check_lengths,
     expand,
 )
-from quire.codec.distributedlog.limits import StreamFormatError
+from quire.codec.distributedlog.limits import BY, LaterStreamFormatError, StreamFormatError
+from quire.errors import written_later
 
 VERSION = 0x1000
 VERSION_BITS = 0xF000
@@ -64,7 +65,9 @@ def member_bounds(data: bytes, start: int, end: int, limit_bytes: int) -> Member
     at = start + HEAD.size
     check_lengths(word & CODEC_BITS, size, stored, end - at)
     if at + stored != end:
-        raise StreamFormatError(f"{end - at - stored} bytes follow the members of a record set")
+        raise StreamFormatError(
+            f"a record set in the entry is damaged: {end - at - stored} bytes follow its members"
+        )
     if word & CODEC_BITS == Compression.NONE:
         return Members(None, *_walk(data, at, end, count))
     body = expand(memoryview(data)[at:end], size, limit_bytes)
@@ -73,21 +76,30 @@ def member_bounds(data: bytes, start: int, end: int, limit_bytes: int) -> Member
 
 def _head(data: bytes, start: int, end: int) -> tuple[int, int, int, int]:
     if end - start < HEAD.size:
-        raise StreamFormatError(f"{end - start} bytes are too few for a record set")
-    word, count, size, stored = HEAD.unpack_from(data, start)
-    if word & VERSION_BITS != VERSION:
         raise StreamFormatError(
-            f"the record set has version {word & VERSION_BITS:#x}, but only {VERSION:#x} is known"
+            f"a record set in the entry is damaged: it has {end - start} bytes, fewer than its "
+            "header"
         )
+    word, count, size, stored = HEAD.unpack_from(data, start)
+    version, flags = word & VERSION_BITS, word & ~(VERSION_BITS | CODEC_BITS)
+    if version > VERSION or flags:
+        more = f" and the flags {flags:#x}" if flags else ""
+        found, known = f"version {version:#x}{more}", f"version {VERSION:#x} without flags"
+        raise LaterStreamFormatError(written_later("the record set", found, known, by=BY))
+    if version != VERSION:
+        raise StreamFormatError(f"the record set has version {version:#x}")
     if count < 0:
-        raise StreamFormatError(f"a record set has {count} members")
+        raise StreamFormatError(
+            f"a record set in the entry is damaged: its number of members is {count}"
+        )
     return word, count, size, stored
 
 
 def _walk(data: bytes, at: int, end: int, count: int) -> tuple[list[int], list[int]]:
     if count * LENGTH.size > end - at:
         raise StreamFormatError(
-            f"{count} members do not fit into the {end - at} bytes of their set"
+            f"a record set in the entry is damaged: its {end - at} bytes are too few for {count} "
+            "members"
         )
     starts: list[int] = []
     ends: list[int] = []
@@ -95,13 +107,21 @@ def _walk(data: bytes, at: int, end: int, count: int) -> tuple[list[int], list[i
     for _ in range(count):
         start = at + LENGTH.size
         if start > end:
-            raise StreamFormatError(f"a record set ends before its {count} members")
+            raise StreamFormatError(
+                f"a record set in the entry is damaged: it ends before the last of its {count} "
+                "members"
+            )
         (size,) = unpack(data, at)
         at = start + size
         if size < 0 or at > end:
-            raise StreamFormatError(f"a member of {size} bytes does not fit into its record set")
+            raise StreamFormatError(
+                f"a record set in the entry is damaged: a member of {size} bytes does not fit "
+                "into it"
+            )
         starts.append(start)
         ends.append(at)
     if at != end:
-        raise StreamFormatError(f"{end - at} bytes follow the {count} members of a record set")
+        raise StreamFormatError(
+            f"a record set in the entry is damaged: {end - at} bytes follow its {count} members"
+        )
     return starts, ends

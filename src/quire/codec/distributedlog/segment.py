@@ -7,7 +7,7 @@ The data is text: decimal numbers joined by `;`. The first number packs several 
 | 0-7   | layout version                                                                       |
 | 8-15  | status: bits 0 and 1 are the truncation; Quire sets bit 2 on a completed segment     |
 |       | whose ledger was gone when it was completed ("lost")                                 |
-| 16-27 | written as 0 and ignored                                                             |
+| 16-27 | written as 0 and ignored, as by Java                                                 |
 | 28-31 | region                                                                               |
 | 32-63 | record count, signed; 0 while the segment is in progress                             |
 
@@ -27,6 +27,8 @@ The data is text: decimal numbers joined by `;`. The first number packs several 
 | `inprogress_<hex>`         | in progress, of old writers, with the first txid                    |
 | `logrecs_%018d_%018d`      | completed, of old writers, with the first and last txid             |
 
+A layout above 5, and the status bits 3 to 7, are from a later version of DistributedLog or Quire.
+
 New segments have layout 5. A segment that is changed keeps its layout, because only the layout says
 whether its entries have envelopes.
 """
@@ -39,12 +41,13 @@ from dataclasses import dataclass, replace
 
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import (
+    BY,
     INVALID_TXID,
     MAX_POSITION,
     UNASSIGNED_LSSN,
     UNASSIGNED_SEQUENCE_ID,
 )
-from quire.errors import MetadataError, UsageError
+from quire.errors import LaterMetadataError, MetadataError, UsageError, written_later
 
 CURRENT_LAYOUT = 5
 OLDEST_LAYOUT = 2
@@ -56,6 +59,7 @@ _VERSION_BITS = 0xFF
 _STATUS_SHIFT, _STATUS_BITS = 8, 0xFF
 _TRUNCATION_BITS = 0b11
 _LOST_BIT = 0b100
+_KNOWN_STATUS = _TRUNCATION_BITS | _LOST_BIT
 _REGION_SHIFT, _REGION_BITS = 28, 0xF
 _COUNT_SHIFT = 32
 
@@ -154,26 +158,40 @@ class StreamSegment:
         """Decode the data of a node. Layouts older than `oldest` are refused.
 
         Raises:
-            MetadataError: The data is damaged or has an unknown layout.
+            LaterMetadataError: A later version of Quire or of DistributedLog wrote the data.
+            MetadataError: The data is damaged, or its layout is too old.
         """
         shown = repr(data[:120])
         try:
             parts = data.decode("ascii").split(";")
         except UnicodeDecodeError:
-            raise MetadataError(f"the metadata of a segment is not text: {shown}") from None
+            raise MetadataError(
+                f"the metadata of a stream segment is not ASCII text: {shown}"
+            ) from None
         if not all(_NUMBER.fullmatch(part) for part in parts):
             raise MetadataError(
-                f"the metadata of a segment contains something other than numbers: {shown}"
+                f"the metadata of a stream segment contains something other than numbers: {shown}"
             )
         numbers = [int(part) for part in parts]
         if not all(-_INT64_END <= number < _INT64_END for number in numbers):
-            raise MetadataError(f"a number in the metadata of a segment is too large: {shown}")
+            raise MetadataError(
+                f"the metadata of a stream segment contains a number of more than 64 bits: {shown}"
+            )
         head, values = numbers[0], numbers[1:]
         layout = head & _VERSION_BITS
+        status = head >> _STATUS_SHIFT & _STATUS_BITS
+        if layout > CURRENT_LAYOUT or (layout > 1 and status & ~_KNOWN_STATUS):
+            raise LaterMetadataError(
+                written_later(
+                    "the metadata of a segment", f"layout {layout} and the status {status:#x}",
+                    f"the layouts {oldest} to {CURRENT_LAYOUT} and the status bits in "
+                    f"{_KNOWN_STATUS:#x} ({shown})", by=BY,
+                )
+            )  # fmt: skip
         if not oldest <= layout <= CURRENT_LAYOUT:
             raise MetadataError(
-                f"the metadata of a segment has layout {layout}, but only {oldest} to "
-                f"{CURRENT_LAYOUT} can be read: {shown}"
+                f"the metadata of a stream segment has layout {layout}, but this version of "
+                f"Quire reads only layouts {oldest} to {CURRENT_LAYOUT}: {shown}"
             )
         for in_progress in (True, False):
             names = _fields(layout, in_progress)
@@ -181,8 +199,8 @@ class StreamSegment:
                 break
         else:
             raise MetadataError(
-                f"the metadata of a segment of layout {layout} cannot have {len(numbers)} numbers: "
-                f"{shown}"
+                f"the metadata of a stream segment has {len(numbers)} numbers, which does not "
+                f"fit its layout {layout}: {shown}"
             )
         stored = dict(zip(names, values))
         stored.setdefault("lssn", UNASSIGNED_LSSN)
@@ -192,7 +210,7 @@ class StreamSegment:
             in_progress=in_progress,
             record_count=0 if in_progress else head >> _COUNT_SHIFT,
             region_id=head >> _REGION_SHIFT & _REGION_BITS,
-            status=head >> _STATUS_SHIFT & _STATUS_BITS,
+            status=status,
         )
 
     @property
@@ -296,9 +314,14 @@ class StreamSegment:
             UsageError: The segment is already completed, or cannot have as many records.
         """
         if not self.in_progress:
-            raise UsageError(f"segment {self.lssn} is already completed")
+            raise UsageError(
+                f"segment {self.lssn} is already completed, so it cannot be completed again"
+            )
         if not 0 <= record_count <= MAX_POSITION:
-            raise UsageError(f"segment {self.lssn} cannot have {record_count} records")
+            raise UsageError(
+                f"segment {self.lssn} cannot have {record_count} records: the number must be "
+                f"from 0 to {MAX_POSITION}"
+            )
         kept = self.layout >= CURRENT_LAYOUT
         return replace(
             self,
@@ -357,7 +380,10 @@ class StreamSegment:
         """
         self._require_completed(_MIN_ACTIVE_SINCE)
         if at.lssn != self.lssn or at > self.last_dlsn:
-            raise UsageError(f"{at} is not a position in segment {self.lssn}")
+            raise UsageError(
+                f"{at} is not a position in segment {self.lssn}, which ends at {self.last_dlsn}",
+                remedy="Use the position of a record, or the one after the last record",
+            )
         if self.truncation is Truncation.TRUNCATED or at <= self.min_active_dlsn:
             return self
         return replace(
@@ -377,10 +403,15 @@ class StreamSegment:
 
     def _require_completed(self, layout: int) -> None:
         if self.in_progress:
-            raise UsageError(f"segment {self.lssn} is in progress and cannot be truncated")
+            raise UsageError(
+                f"segment {self.lssn} is still being written and cannot be truncated",
+                remedy="Truncate after its writer has completed it",
+            )
         if self.layout < layout:
             raise UsageError(
-                f"segment {self.lssn} has layout {self.layout}, which cannot store that truncation"
+                f"segment {self.lssn} has the old metadata layout {self.layout}, which cannot "
+                "store a truncation within the segment",
+                remedy="Truncate at the beginning of a segment",
             )
 
     def _with_truncation(self, truncation: Truncation) -> StreamSegment:

@@ -36,25 +36,27 @@ def read_struct(text: str, kinds: Mapping[int, str]) -> dict[int, Value]:
             reader refuses as well.
     """
     if _BLANK.search(_STRING.sub('""', text)):
-        raise ValueError("there are blanks between its tokens")
+        raise ValueError("its JSON has blanks between tokens, which DistributedLog refuses")
     try:
         struct: object = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("its JSON is nested too deeply") from None
     if not isinstance(struct, dict):
-        raise ValueError("it is not a JSON object")
+        raise ValueError("its content is not a JSON object")
     found: dict[int, Value] = {}
     for name, field in struct.items():
         if not isinstance(name, str) or not re.fullmatch(r"\d{1,5}", name, re.ASCII):
-            raise ValueError(f"{name!r} is not a field id")
+            raise ValueError(f"its JSON has the key {name!r}, which is not the number of a field")
         if not isinstance(field, dict) or len(field) != 1:
-            raise ValueError(f"field {name} has no type")
+            raise ValueError(
+                f"field {name} of its JSON does not have exactly one type with a value"
+            )
         ((kind, value),) = field.items()
         number = int(name)
         if kinds.get(number) != kind:
             continue
         if not isinstance(value, str if kind == TEXT else int) or isinstance(value, bool):
-            raise ValueError(f"field {name} is {value!r}, not of type {kind}")
+            raise ValueError(f"field {name} of its JSON is {value!r}, but its type is {kind}")
         found[number] = value
     return found
 
@@ -62,9 +64,9 @@ def read_struct(text: str, kinds: Mapping[int, str]) -> dict[int, Value]:
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise ValueError("a field occurs twice")
+        raise ValueError("a key occurs twice in its JSON")
     return made
 
 
 def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is not a value")
+    raise ValueError(f"its JSON contains {name}, which is not a value of any field")

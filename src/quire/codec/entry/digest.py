@@ -55,7 +55,9 @@ class DigestType(enum.IntEnum):
         try:
             return cls[upper]
         except KeyError:
-            raise ValueError(f"unknown digest {name!r}: use crc32c, crc32, hmac or dummy") from None
+            raise ValueError(
+                f"{name!r} is not a digest type: use crc32c, crc32, hmac or dummy"
+            ) from None
 
 
 DIGEST_SIZE_BYTES = {

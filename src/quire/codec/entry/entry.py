@@ -130,17 +130,24 @@ class EntryCodec:
             WrongEntryError: The entry is valid, but belongs to another ledger or has another id.
         """
         if len(data) < self.head_bytes:
-            raise BadEntryError(f"{len(data)} bytes are too few for an entry")
+            raise BadEntryError(
+                f"the bookie's answer has {len(data)} bytes, too few for an entry with its digest"
+            )
         view = memoryview(data)
         meta = view[:META_BYTES]
         head = self.head_bytes
         if self.of(meta, view[head:]) != view[META_BYTES:head]:
-            raise BadEntryError("the digest does not match")
+            raise BadEntryError("the digest of the bookie's copy does not match its bytes")
         ledger, entry, lac, length = META.unpack(meta)
         if ledger != self.ledger_id:
-            raise WrongEntryError(f"the entry belongs to ledger {ledger}, not {self.ledger_id}")
+            raise WrongEntryError(
+                f"the bookie answered with an entry of ledger {ledger} instead of ledger "
+                f"{self.ledger_id}"
+            )
         if entry_id is not None and entry != entry_id:
-            raise WrongEntryError(f"the entry has the id {entry}, not {entry_id}")
+            raise WrongEntryError(
+                f"the bookie answered with entry {entry} instead of entry {entry_id}"
+            )
         return entry, lac, length
 
     def unpack(self, data: Buffer, entry_id: int | None = None) -> Entry:
@@ -166,13 +173,22 @@ class EntryCodec:
         """
         view = memoryview(data)
         if len(view) < LAC_PACKET.size + self.digest_bytes:
-            raise BadEntryError(f"{len(view)} bytes are too few for a LAC packet")
+            raise BadEntryError(
+                f"the bookie's answer has {len(view)} bytes, too few for a last-add-confirmed "
+                "record (LAC) with its digest"
+            )
         packet = view[: LAC_PACKET.size]
         if self.of(packet, b"") != view[LAC_PACKET.size : LAC_PACKET.size + self.digest_bytes]:
-            raise BadEntryError("the digest of the LAC packet does not match")
+            raise BadEntryError(
+                "the digest of the bookie's last-add-confirmed record (LAC) does not match its "
+                "bytes"
+            )
         ledger, lac = LAC_PACKET.unpack(packet)
         if ledger != self.ledger_id:
-            raise WrongEntryError(f"the LAC packet belongs to ledger {ledger}")
+            raise WrongEntryError(
+                "the bookie answered with the last-add-confirmed record (LAC) of ledger "
+                f"{ledger} instead of ledger {self.ledger_id}"
+            )
         return int(lac)
 
 
@@ -364,7 +380,9 @@ def check_batch(
         start = at + LENGTH.size
         size = int.from_bytes(data[at:start], "big")
         codec.check(data[start : start + size], first)
-        raise BadEntryError(f"the response to a read of entry {first} contains no entry")
+        raise BadEntryError(
+            f"the bookie's answer to a read from entry {first} on contains no entry"
+        )
     return run
 
 

@@ -49,7 +49,7 @@ Trailer, all integers unsigned:
 
 | offset | size | field                                                                            |
 |--------|------|----------------------------------------------------------------------------------|
-| 0      | 8    | "QSEALED" 01                                                                     |
+| 0      | 8    | "QSEALED", and the version, 1 (1 byte)                                           |
 | 8      | 16   | directory id                                                                     |
 | 24     | 8    | segment number                                                                   |
 | 32     | 8    | number of the first group                                                        |
@@ -68,6 +68,9 @@ Trailer, all integers unsigned:
 | 116    | 4    | flags; 1: the frames are bare                                                    |
 | 120    | 4    | zeros                                                                            |
 | 124    | 4    | checksum of bytes 0..123                                                         |
+
+Another version, another flag, and anything but zeros in bytes 120..123 are from a later version of
+Quire, if the trailer matches its checksum. Every version keeps bytes 0..31 and the checksum.
 """
 
 from __future__ import annotations
@@ -88,16 +91,20 @@ from quire.codec.log.state_records import (
     Buffer,
     FormatError,
     StateRecord,
+    VersionError,
     decode_records,
     encode_records,
     from_little,
     little,
 )
 
-TRAILER_MAGIC = b"QSEALED\x01"
+_TRAILER_START = b"QSEALED"
+TRAILER_VERSION = 1
+TRAILER_MAGIC = _TRAILER_START + bytes([TRAILER_VERSION])
 CONSECUTIVE = 0xFFFFFFFF
 DISJOINT = -1
 TRAILER_BARE = 1
+"""The flag of a trailer: the frames are bare. There is no other flag."""
 
 _TRAILER = struct.Struct(
     "<"
@@ -118,8 +125,9 @@ _TRAILER = struct.Struct(
     "I"  # checksum of block checksums
     "I"  # checksum of summary
     "I"  # flags
-    "4x"
+    "4s"  # zeros
 )
+_ZEROS = bytes(4)
 _U32 = struct.Struct("<I")
 TRAILER_BYTES = _TRAILER.size + _U32.size
 _ROW_COLUMNS = (("q", 8), ("q", 8), ("I", 4), ("I", 4), ("I", 4), ("I", 4))
@@ -285,12 +293,12 @@ def decode_ledger_rows(data: Buffer, count: int) -> LedgerRows:
     view = memoryview(data)
     at = _ROW_BYTES * count
     if at + _U32.size > len(view):
-        raise FormatError("the rows of a ledger are cut off")
+        raise FormatError("the rows of a ledger in the segment's index are cut off")
     (sizes,) = _U32.unpack_from(view, at)
     at += _U32.size
     ids_at = at + 4 * sizes
     if ids_at > len(view) or (len(view) - ids_at) % 8:
-        raise FormatError("the sizes of a ledger are cut off")
+        raise FormatError("the entry sizes of a ledger in the segment's index are cut off")
     columns = _columns(view, _ROW_COLUMNS, count)
     columns.append(_numbers("I", view[at:ids_at]))
     columns.append(_numbers("q", view[ids_at:]))
@@ -357,7 +365,7 @@ def encode_summary(summary: Summary) -> bytes:
 
 def decode_summary(data: Buffer, count: int) -> Summary:
     if len(data) != _SUMMARY_BYTES * count:
-        raise FormatError("the summary of a segment has a wrong length")
+        raise FormatError("the ledger summary in the segment's index has a wrong length")
     return Summary(*_columns(memoryview(data), _SUMMARY_COLUMNS, count))
 
 
@@ -420,7 +428,7 @@ class Trailer:
             TRAILER_MAGIC, self.directory_id, self.segment, self.first_group, self.end_group,
             self.groups_at, self.footer_at, self.rows_bytes, self.records_bytes,
             self.checksums_bytes, self.summary_bytes, self.records, self.ledgers,
-            self.records_crc, self.checksums_crc, self.summary_crc, self.flags,
+            self.records_crc, self.checksums_crc, self.summary_crc, self.flags, _ZEROS,
         )  # fmt: skip
         return body + _U32.pack(crc32c(body))
 
@@ -430,17 +438,32 @@ def decode_trailer(data: Buffer, directory_id: bytes, segment: int, file_bytes: 
 
     Raises:
         FormatError: The trailer is damaged, belongs to another segment, or does not fit the file.
+        VersionError: A later version wrote the trailer.
     """
-    if len(data) != TRAILER_BYTES or bytes(data[:8]) != TRAILER_MAGIC:
+    start = len(_TRAILER_START)
+    if len(data) != TRAILER_BYTES or bytes(data[:start]) != _TRAILER_START:
         raise FormatError("there is no trailer")
     (crc,) = _U32.unpack_from(data, _TRAILER.size)
     if crc != crc32c(memoryview(data)[: _TRAILER.size]):
         raise FormatError("a trailer does not match its checksum")
-    trailer = Trailer(*_TRAILER.unpack_from(data, 0)[1:])
+    _, *values, zeros = _TRAILER.unpack_from(data, 0)
+    trailer = Trailer(*values)
+    # This comes first: an entry of a client, at the end of a file, could look like a trailer, but
+    # clients do not know the directory's id.
     if (trailer.directory_id, trailer.segment) != (directory_id, segment):
         raise FormatError("the trailer belongs to another segment")
+    if data[start] != TRAILER_VERSION:
+        raise VersionError(f"an index of version {data[start]}", f"version {TRAILER_VERSION}")
+    if trailer.flags & ~TRAILER_BARE or zeros != _ZEROS:
+        more = f" and {zeros.hex()} after them" if zeros != _ZEROS else ""
+        raise VersionError(
+            f"an index with the flags {trailer.flags:#x}{more}", f"the flags in {TRAILER_BARE:#x}"
+        )
     if trailer.file_bytes != file_bytes or trailer.footer_at % BLOCK_BYTES:
-        raise FormatError("the trailer does not fit its file")
+        raise FormatError(
+            "the trailer of the segment file states another file size, or a wrong place of the "
+            "index"
+        )
     return trailer
 
 
@@ -485,17 +508,19 @@ def decode_footer_records(data: Buffer, trailer: Trailer) -> list[StateRecord]:
         FormatError: They do not match their checksum.
     """
     if len(data) != trailer.records_bytes or crc32c(data) != trailer.records_crc:
-        raise FormatError("the state records of a segment do not match their checksum")
+        raise FormatError("the state records in the segment's index do not match their checksum")
     return decode_records(data, 0, trailer.records)[0]
 
 
 def decode_footer_checksums(data: Buffer, trailer: Trailer) -> Sequence[int]:
     if len(data) != trailer.checksums_bytes or crc32c(data) != trailer.checksums_crc:
-        raise FormatError("the block checksums of a segment do not match their checksum")
+        raise FormatError(
+            "the block checksums in the segment's index do not match their own checksum"
+        )
     return _numbers("I", memoryview(data))
 
 
 def decode_footer_summary(data: Buffer, trailer: Trailer) -> Summary:
     if len(data) != trailer.summary_bytes or crc32c(data) != trailer.summary_crc:
-        raise FormatError("the summary of a segment does not match its checksum")
+        raise FormatError("the ledger summary in the segment's index does not match its checksum")
     return decode_summary(data, trailer.ledgers)

@@ -9,7 +9,7 @@ The *table* is everything between the header and the payload. Header:
 
 | offset | size | field                                                                         |
 |--------|------|-------------------------------------------------------------------------------|
-| 0      | 8    | "QGROUP" 00 01                                                                |
+| 0      | 8    | "QGROUP" 00, and the version, 1 (1 byte)                                      |
 | 8      | 16   | directory id                                                                  |
 | 24     | 8    | segment number                                                                |
 | 32     | 8    | group number, consecutive over all segments                                   |
@@ -42,6 +42,10 @@ refer to it have entries. `state_records` describes the state records.
 There is a block checksum (4 bytes) for each block of the group that starts at or after the end of
 the table, including the final zeros. The list has payload length / 4096 + 1 items. The last one is
 0 if it is not needed.
+
+Another version, another flag and another kind of record are from a later version of Quire, if the
+header and the table match their checksum. Every version keeps bytes 0..59 of the header, and the
+checksum at 76.
 """
 
 from __future__ import annotations
@@ -59,6 +63,7 @@ from quire.codec.log.state_records import (
     Buffer,
     FormatError,
     StateRecord,
+    VersionError,
     aligned,
     block_checksums,
     decode_records,
@@ -71,7 +76,10 @@ from quire.codec.wire.v2 import BATCH_ENTRY_OVERHEAD_BYTES, FRAME_HEADER_BYTES
 
 BARE_HEAD_BYTES = BATCH_ENTRY_OVERHEAD_BYTES
 """The number of bytes of a bare frame before the entry."""
-GROUP_MAGIC = b"QGROUP\x00\x01"
+GROUP_START = b"QGROUP\x00"
+"""The first bytes of a group of any version."""
+GROUP_VERSION = 1
+GROUP_MAGIC = GROUP_START + bytes([GROUP_VERSION])
 
 _GROUP = struct.Struct(
     "<"
@@ -104,6 +112,7 @@ ROW_HAS_IDS = 1
 GROUP_COMPACTED = 1
 GROUP_LAST = 2
 GROUP_BARE = 4
+GROUP_FLAGS = GROUP_COMPACTED | GROUP_LAST | GROUP_BARE
 WRONG_BYTES_MAX = 4
 """The number of wrong bytes in the first fields of a header with which it is still recognised."""
 
@@ -159,6 +168,7 @@ class GroupHeader:
     flags: int
     payload_bytes: int
     head_crc: int
+    version: int = GROUP_VERSION
 
     @property
     def payload_offset(self) -> int:
@@ -335,11 +345,12 @@ def decode_group_header(
 ) -> GroupHeader | None:
     """Decode the header at `data[at:]` if it is one of this directory, segment and offset.
 
-    Return None otherwise. The header is not verified yet; `check_group_table` does that.
+    Return None otherwise. The header is not verified yet; `check_group_table` does that. The header
+    may be of a later version: call `check_group_version` next.
     """
-    if bytes(data[at : at + 8]) != GROUP_MAGIC or at + GROUP_HEADER_BYTES > len(data):
+    if bytes(data[at : at + 7]) != GROUP_START or at + GROUP_HEADER_BYTES > len(data):
         return None
-    header = GroupHeader(*_GROUP.unpack_from(data, at)[1:])
+    header = GroupHeader(*_GROUP.unpack_from(data, at)[1:], data[at + 7])  # type: ignore[call-arg]
     if (header.directory_id, header.segment, header.offset) != (directory_id, segment, offset):
         return None
     return header if header.table_bytes <= MAX_TABLE_BYTES else None
@@ -365,6 +376,20 @@ def check_group_table(data: Buffer, header: GroupHeader) -> bool:
     return bool(crc == crc32c(view[GROUP_HEADER_BYTES:end], crc32c(view[: _GROUP.size])))
 
 
+def check_group_version(header: GroupHeader) -> None:
+    """Check the version and the flags of a header that was verified.
+
+    Raises:
+        VersionError: A later version wrote the group.
+    """
+    if header.version != GROUP_VERSION:
+        raise VersionError(f"a group of version {header.version}", f"version {GROUP_VERSION}")
+    if header.flags & ~GROUP_FLAGS:
+        raise VersionError(
+            f"a group with the flags {header.flags:#x}", f"the flags in {GROUP_FLAGS:#x}"
+        )
+
+
 def turned_table_length(data: Buffer, directory_id: bytes, segment: int, offset: int) -> bool:
     """Return whether header and table are valid after one bit of the table length is flipped.
 
@@ -385,16 +410,20 @@ def decode_group_table(data: Buffer, header: GroupHeader) -> GroupTable:
 
     Raises:
         FormatError: The table contradicts itself or the header.
+        VersionError: A later version wrote the group.
     """
+    check_group_version(header)
     view = memoryview(data)[GROUP_HEADER_BYTES : GROUP_HEADER_BYTES + header.table_bytes]
     rows_end = header.runs * RUN_ROW.size
     if rows_end > len(view):
-        raise FormatError("the rows of a group are cut off")
+        raise FormatError("the run table of a group in the segment is cut off")
     rows = list(RUN_ROW.iter_unpack(view[:rows_end]))
     sizes_at = rows_end
     ids_at = sizes_at + 4 * sum(row[2] for row in rows if not row[3])
     runs = []
     for ledger_id, first, count, frame_size, offset, flags in rows:
+        if flags & ~ROW_HAS_IDS:
+            raise VersionError(f"a run with the flags {flags:#x}", f"the flags in {ROW_HAS_IDS:#x}")
         sizes = ids = None
         if not frame_size:
             sizes = from_little("I", view[sizes_at : sizes_at + 4 * count])
@@ -404,11 +433,13 @@ def decode_group_table(data: Buffer, header: GroupHeader) -> GroupTable:
             ids_at += 8 * count
         span = frame_size * count if sizes is None else sum(sizes)
         if not count or offset + span > header.payload_bytes:
-            raise FormatError("a run is outside of its group")
+            raise FormatError(
+                "the run table of a group in the segment names entries outside of the group"
+            )
         runs.append(RunRow(ledger_id, first, count, offset, frame_size, sizes, ids))
     records, at = decode_records(view, ids_at, header.records)
     if (len(view) - at) != 4 * (header.payload_bytes // BLOCK_BYTES + 1):
-        raise FormatError("the table of a group has a wrong length")
+        raise FormatError("the run table of a group in the segment has a wrong length")
     blocks = (header.end - header.offset - aligned(GROUP_HEADER_BYTES + len(view))) // BLOCK_BYTES
     return GroupTable(tuple(runs), tuple(records), from_little("I", view[at : at + 4 * blocks]))
 

@@ -60,6 +60,9 @@ time in milliseconds since 1970 at which it may be forgotten (8).
 
 `ENDS`, N is 0: the number of all ledgers (8), and the number of the group after the last one in the
 log that may have changed anything in this file (8).
+
+A cache with another version or another flag is not used. It has nothing that the segments do not
+have, so a start replaces it, whichever version wrote it.
 """
 
 from __future__ import annotations
@@ -73,6 +76,7 @@ from typing import NamedTuple
 from quire.codec.entry.digest import crc32c
 from quire.codec.log.footer import TRAILER_BYTES
 from quire.codec.log.state_records import Buffer, FormatError, from_little, little
+from quire.errors import written_later
 
 VERSION = 1
 HEAD, SEGMENT, DEAD, LEDGERS, END = b"HEAD", b"SEGM", b"DEAD", b"LEDG", b"ENDS"
@@ -86,6 +90,7 @@ _SEGMENT = struct.Struct(f"<Q{TRAILER_BYTES}sQQQq")
 _COLUMNS = (("q", 8),) * 5 + (("I", 4),) * 2 + (("B", 1),)
 _LENGTHS = struct.Struct("<II")
 _FENCED, _UNORDERED, _EXPLICIT, _DURABLE = 1, 2, 4, 8
+_FLAGS = _FENCED | _UNORDERED | _EXPLICIT | _DURABLE
 
 
 # -- blocks -----------------------------------------------------------------------------------
@@ -112,7 +117,7 @@ class BlockHeader:
 
 def decode_block_header(data: Buffer) -> BlockHeader:
     if len(data) < BLOCK_HEADER_BYTES:
-        raise FormatError("the index cache is cut off")
+        raise FormatError("the index cache ends within the header of a block")
     return BlockHeader(*_BLOCK.unpack_from(data), *_U32.unpack_from(data, _BLOCK.size))
 
 
@@ -124,9 +129,11 @@ def check_block(header: BlockHeader, body: Buffer, kind: bytes) -> None:
     """
     crc = crc32c(body, crc32c(_BLOCK.pack(header.kind, header.items, header.body_bytes)))
     if len(body) != header.body_bytes or crc != header.crc:
-        raise FormatError("a block does not match its checksum")
+        raise FormatError("a block of the index cache does not match its checksum")
     if header.kind != kind:
-        raise FormatError(f"a block has the kind {header.kind!r} instead of {kind!r}")
+        raise FormatError(
+            f"a block of the index cache has the kind {header.kind!r} instead of {kind!r}"
+        )
 
 
 # -- head -------------------------------------------------------------------------------------
@@ -148,10 +155,10 @@ class CacheHead:
 
 def decode_head(header: BlockHeader, body: Buffer) -> CacheHead:
     if len(body) != _HEAD.size:
-        raise FormatError("the HEAD block has a wrong length")
+        raise FormatError("the first block of the index cache (HEAD) has a wrong length")
     version, directory_id, through, repaired_before = _HEAD.unpack(body)
     if version != VERSION:
-        raise FormatError(f"the index cache has the unknown version {version}")
+        raise _unknown(version > VERSION, f"version {version}", f"version {VERSION}")
     return CacheHead(directory_id, through, header.items, repaired_before)
 
 
@@ -184,7 +191,7 @@ def decode_segment(header: BlockHeader, body: Buffer) -> CachedSegment:
     view = memoryview(body)
     offsets = view[_SEGMENT.size :]
     if len(offsets) not in (4 * header.items, 8 * header.items):
-        raise FormatError("the ledgers of a segment are cut off")
+        raise FormatError("the index cache has a list of the ledgers of a segment that is cut off")
     typecode = "I" if len(offsets) == 4 * header.items else "q"
     number, trailer, live_ledgers, live_bytes, payload_bytes, base = _SEGMENT.unpack_from(view)
     ids = from_little(typecode, offsets)
@@ -201,7 +208,7 @@ def encode_dead(tombstones: Mapping[int, int]) -> list[Buffer]:
 
 def decode_dead(header: BlockHeader, body: Buffer) -> dict[int, int]:
     if len(body) != 16 * header.items:
-        raise FormatError("the deleted ledgers are cut off")
+        raise FormatError("the index cache has a list of deleted ledgers that is cut off")
     pairs = from_little("q", body)
     return dict(zip(pairs[::2], pairs[1::2], strict=True))
 
@@ -270,7 +277,7 @@ def decode_ledgers(header: BlockHeader, body: Buffer) -> Iterator[CachedLedger]:
         columns.append(from_little(typecode, view[at : at + width * count]))
         at += width * count
     if len(view) < at + _LENGTHS.size:
-        raise FormatError("the ledgers are cut off")
+        raise FormatError("the index cache has a list of ledgers that is cut off")
     keys_bytes, lacs_bytes = _LENGTHS.unpack_from(view, at)
     at += _LENGTHS.size
     keys = list(_each_string(view[at : at + keys_bytes]))
@@ -278,15 +285,25 @@ def decode_ledgers(header: BlockHeader, body: Buffer) -> Iterator[CachedLedger]:
     packets = _each_string(view[at : at + lacs_bytes])
     rows = bytes(view[at + lacs_bytes :])
     if len(rows) != sum(columns[6]) or max(columns[5], default=-1) >= len(keys):
-        raise FormatError("the rows or keys of ledgers are cut off")
+        raise FormatError("the index cache has rows or keys of ledgers that are cut off")
     at = 0
     for ledger_id, born, touched, last, lac, key, size, flags in zip(*columns, strict=True):
+        if flags & ~_FLAGS:
+            raise _unknown(True, f"a ledger with the flags {flags:#x}", f"the flags in {_FLAGS:#x}")
         packet = next(packets, b"") if flags & _EXPLICIT else None
         yield CachedLedger(
             ledger_id, keys[key], bool(flags & _FENCED), bool(flags & _DURABLE), packet, last, lac,
             born, touched, not flags & _UNORDERED, rows[at : at + size],
         )  # fmt: skip
         at += size
+
+
+def _unknown(later: bool, found: str, known: str) -> FormatError:
+    """Return the error for a cache that is not used. It is not a `VersionError`: nothing is lost
+    without the cache, so a start need not be refused."""
+    if later:
+        return FormatError(written_later("it", found, known))
+    return FormatError(f"it has {found}, but this version knows only {known}")
 
 
 # -- end --------------------------------------------------------------------------------------
@@ -305,7 +322,7 @@ class CacheEnd:
 
 def decode_end(body: Buffer) -> CacheEnd:
     if len(body) != _END.size:
-        raise FormatError("the ENDS block has a wrong length")
+        raise FormatError("the last block of the index cache (ENDS) has a wrong length")
     return CacheEnd(*_END.unpack(body))
 
 

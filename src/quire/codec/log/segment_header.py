@@ -32,7 +32,7 @@ Mark of a clean stop, the file `log/CLEAN`:
 
 | offset | size | field                                                                         |
 |--------|------|-------------------------------------------------------------------------------|
-| 0      | 8    | "QCLEAN" 00 01                                                                |
+| 0      | 8    | "QCLEAN" 00, and the version, 1 (1 byte)                                      |
 | 8      | 16   | directory id                                                                  |
 | 24     | 8    | number of the last segment                                                    |
 | 32     | 8    | number of the next group                                                      |
@@ -64,7 +64,9 @@ COMPACTED_VERSION = 3
 ID_BYTES = 16
 
 SEGMENT_MAGIC = b"QSEGMENT"
-CLEAN_MAGIC = b"QCLEAN\x00\x01"
+_CLEAN_START = b"QCLEAN\x00"
+CLEAN_VERSION = 1
+CLEAN_MAGIC = _CLEAN_START + bytes([CLEAN_VERSION])
 
 _SEGMENT = struct.Struct(
     "<"
@@ -143,10 +145,12 @@ def segment_header_bytes(head: Buffer) -> int:
         FormatError: The block is not the start of a segment header.
     """
     if len(head) < _SEGMENT.size or bytes(head[:8]) != SEGMENT_MAGIC:
-        raise FormatError("there is no segment header")
+        raise FormatError("the segment file does not begin with a segment header")
     (size,) = _CRC.unpack_from(head, 12)
     if size % BLOCK_BYTES or not 0 < size <= MAX_TABLE_BYTES:
-        raise FormatError(f"a segment header has an invalid length, {size} bytes")
+        raise FormatError(
+            f"the header of the segment file states an invalid length of itself: {size} bytes"
+        )
     return int(size)
 
 
@@ -164,16 +168,15 @@ def decode_segment_header(data: Buffer) -> SegmentHeader:
     )
     end = _SEGMENT.size + _CRC.size + count * _RANGE.size
     if len(data) < size or end > size:
-        raise FormatError("a segment header is cut off")
+        raise FormatError("the header of the segment file is cut off")
     (crc,) = _CRC.unpack_from(data, _SEGMENT.size)
     view = memoryview(data)
     ranges = view[_SEGMENT.size + _CRC.size : end]
     if crc != crc32c(ranges, crc32c(view[: _SEGMENT.size])):
-        raise FormatError("a segment header does not match its checksum")
+        raise FormatError("the header of the segment file does not match its checksum")
     if not FORMAT_VERSION <= version <= COMPACTED_VERSION:
         raise VersionError(
-            f"log format {version}, but this version of Quire knows only formats up to "
-            f"{COMPACTED_VERSION}"
+            f"log format {version}", f"the log formats {FORMAT_VERSION} to {COMPACTED_VERSION}"
         )
     return SegmentHeader(
         directory_id, segment, first_group, previous, tuple(_RANGE.iter_unpack(ranges)), size,
@@ -202,11 +205,29 @@ class CleanMark:
 
         Raises:
             FormatError: The mark is damaged.
+            VersionError: A later version wrote it.
         """
+        if _is_later_mark(data):
+            raise VersionError(
+                f"version {data[len(_CLEAN_START)]} of this mark", f"version {CLEAN_VERSION}"
+            )
         if len(data) != _CLEAN.size + _CRC.size:
-            raise FormatError(f"a clean mark has a wrong length, {len(data)} bytes")
+            raise FormatError(
+                f"the mark of a clean stop has {len(data)} bytes instead of "
+                f"{_CLEAN.size + _CRC.size}"
+            )
         magic, directory_id, last_segment, next_group = _CLEAN.unpack_from(data, 0)
         (crc,) = _CRC.unpack_from(data, _CLEAN.size)
         if magic != CLEAN_MAGIC or crc != crc32c(memoryview(data)[: _CLEAN.size]):
-            raise FormatError("a clean mark does not match its checksum")
+            raise FormatError("the mark of a clean stop does not match its checksum")
         return cls(directory_id, last_segment, next_group)
+
+
+def _is_later_mark(data: Buffer) -> bool:
+    """Return whether a later version wrote this mark. It ends with a checksum in every version."""
+    end = len(data) - _CRC.size
+    start = len(_CLEAN_START)
+    if end <= start or bytes(data[:start]) != _CLEAN_START or data[start] <= CLEAN_VERSION:
+        return False
+    (crc,) = _CRC.unpack_from(data, end)
+    return bool(crc == crc32c(memoryview(data)[:end]))

@@ -6,7 +6,7 @@ little-endian. The run index is the number of runs of the same group that come b
 | offset | size | field                                                         |
 |--------|------|---------------------------------------------------------------|
 | 0      | 1    | kind                                                          |
-| 1      | 3    | zeros                                                         |
+| 1      | 3    | zeros; anything else is from a later version                  |
 | 4      | 4    | length V of the value in bytes, unsigned                      |
 | 8      | 4    | run index, unsigned                                           |
 | 12     | 8    | ledger id, signed; -1: none                                   |
@@ -23,6 +23,8 @@ little-endian. The run index is the number of runs of the same group that come b
 | 6 REPAIRED     | number of a segment (8); what was lost in segments before it is not missed any  |
 |                | more                                                                            |
 | 7 SUPERSEDED   | number of a segment (8), checksum in its trailer (4); see `Superseded`          |
+
+A kind above 7, and a value that is longer than the table says, are from a later version of Quire.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.codec.entry.digest import crc32c_of
+from quire.errors import LaterStorageError, written_later
 
 Buffer = bytes | bytearray | memoryview
 
@@ -47,7 +50,7 @@ damage."""
 _RECORD = struct.Struct(
     "<"
     "B"  # kind
-    "3x"
+    "3s"  # zeros
     "I"  # value length
     "I"  # run index
     "q"  # ledger id
@@ -65,8 +68,23 @@ class FormatError(ValueError):
     """The bytes do not match their format. The caller decides what that means."""
 
 
-class VersionError(FormatError):
-    """The data was written by a later version. Refuse it, and do not treat it as damage."""
+class VersionError(LaterStorageError):
+    """The data is valid, and a later version wrote it.
+
+    This is no `FormatError`, so that no handler of damage catches it.
+    """
+
+    def __init__(self, found: str, known: str) -> None:
+        super().__init__(f"it has {found}, but this version knows only {known}")
+        self.found = found
+        self.known = known
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.found, self.known)
+
+    def within(self, where: str) -> LaterStorageError:
+        """Return the error that names the file."""
+        return LaterStorageError(written_later(where, self.found, self.known))
 
 
 # -- state records ----------------------------------------------------------------------------
@@ -88,6 +106,26 @@ class RecordKind(enum.IntEnum):
     """The number of a segment. What was lost in segments before it is not missed any more."""
     SUPERSEDED = 7
     """The replacement of a segment by compaction. See `Superseded`."""
+
+
+KINDS_MAX = max(RecordKind)
+_ZEROS = bytes(3)
+
+
+def check_value_size(kind: RecordKind, value: Buffer, *sizes: int) -> None:
+    """Check the length of a record's value.
+
+    Raises:
+        FormatError: It has none of these sizes.
+        VersionError: It is longer than all of them, so that a later version has added something.
+    """
+    if len(value) in sizes:
+        return
+    if len(value) > max(sizes):
+        raise VersionError(
+            f"a {kind.name} record with {len(value)} bytes", f"such records of {max(sizes)} bytes"
+        )
+    raise FormatError(f"a {kind.name} record has a wrong length, {len(value)} bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +162,7 @@ class Deleted:
 
     @classmethod
     def decode(cls, value: Buffer) -> Deleted:
-        if len(value) != _DELETED.size:
-            raise FormatError(f"a DELETED record has a wrong length, {len(value)} bytes")
+        check_value_size(RecordKind.DELETED, value, _DELETED.size)
         time_ms, before_segment, fenced = _DELETED.unpack(value)
         return cls(time_ms, bool(fenced), before_segment)
 
@@ -149,8 +186,7 @@ class Superseded(NamedTuple):
 
     @classmethod
     def decode(cls, value: Buffer) -> Superseded:
-        if len(value) not in (8, 12):
-            raise FormatError(f"a SUPERSEDED record has a wrong length, {len(value)} bytes")
+        check_value_size(RecordKind.SUPERSEDED, value, 8, 12)
         crc = int.from_bytes(value[8:], "little") if len(value) == 12 else None
         return cls(decode_segment_value(value[:8]), crc)
 
@@ -164,10 +200,10 @@ def decode_segment_value(value: Buffer) -> int:
     """Return the segment number in a value.
 
     Raises:
-        FormatError: The value has another length.
+        FormatError: The value is shorter.
+        VersionError: The value is longer.
     """
-    if len(value) != 8:
-        raise FormatError(f"a segment number has a wrong length, {len(value)} bytes")
+    check_value_size(RecordKind.DROPPED, value, 8)
     return int.from_bytes(value, "little")
 
 
@@ -177,27 +213,33 @@ def encode_records(records: Iterable[StateRecord]) -> bytes:
 
 def encode_record(record: StateRecord, run_index: int) -> bytes:
     value = record.value
-    return _RECORD.pack(record.kind, len(value), run_index, record.ledger_id) + value
+    return _RECORD.pack(record.kind, _ZEROS, len(value), run_index, record.ledger_id) + value
 
 
 def decode_records(data: Buffer, at: int, count: int) -> tuple[list[StateRecord], int]:
     """Return `count` records from offset `at` on, and the offset after them.
 
+    The caller has checked their checksum.
+
     Raises:
-        FormatError: A record is cut off or has an unknown kind.
+        FormatError: A record is cut off.
+        VersionError: A later version wrote a record.
     """
     records = []
     for _ in range(count):
         if at + RECORD_BYTES > len(data):
             raise FormatError("state records are cut off")
-        kind, size, run_index, ledger_id = _RECORD.unpack_from(data, at)
+        kind, zeros, size, run_index, ledger_id = _RECORD.unpack_from(data, at)
         at += RECORD_BYTES
         if at + size > len(data):
             raise FormatError("a state record is cut off")
-        try:
-            known = RecordKind(kind)
-        except ValueError:
-            raise FormatError(f"a state record has the unknown kind {kind}") from None
+        if not 1 <= kind <= KINDS_MAX or zeros != _ZEROS:
+            flags = f" with the flags {zeros.hex()}" if zeros != _ZEROS else ""
+            raise VersionError(
+                f"a state record of kind {kind}{flags}",
+                f"the kinds 1 to {KINDS_MAX}, without flags",
+            )
+        known = RecordKind(kind)
         records.append(StateRecord(known, ledger_id, bytes(data[at : at + size]), run_index))
         at += size
     return records, at

@@ -18,10 +18,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.codec.metadata.protobuf_text import parse_text, write_text
-from quire.errors import CookieError
+from quire.codec.metadata.protobuf_text import UnknownFieldError, parse_text, write_text
+from quire.errors import CookieError, LaterCookieError, written_later
 
 LAYOUT_VERSION = 5
+_BY = "Quire or BookKeeper"
 _LAYOUT_VERSION_TEXT = 4
 _LAYOUT_VERSION_MIN = 3
 _REQUIRED = ("bookieHost", "journalDir", "ledgerDirs")
@@ -76,8 +77,33 @@ def split_directories(stored: str) -> tuple[str, ...]:
     """
     count, *directories = stored.split("\t")
     if count != str(len(directories)):
-        raise CookieError(f"the cookie's list of directories {stored!r} has a wrong count")
+        raise CookieError(
+            "the cookie is damaged: the number at the beginning of its list of directories is "
+            f"wrong: {stored!r}",
+            remedy="`quire bookie cookie update` writes the cookie again",
+        )
     return tuple(directories)
+
+
+def refuse_later_layout(cookie: Cookie, what: str) -> Cookie:
+    """Return a cookie unless a later version wrote it.
+
+    Like Apache's programs, `decode` reads a later layout if it knows all of its fields. Use this
+    for a cookie that may be written back, which would be in the present layout.
+
+    Raises:
+        LaterCookieError: A later version wrote it.
+    """
+    if cookie.layout_version > LAYOUT_VERSION:
+        raise LaterCookieError(_later(what, cookie.layout_version))
+    return cookie
+
+
+def _later(what: str, layout_version: int) -> str:
+    return written_later(
+        what, f"layout {layout_version}",
+        f"the layouts {_LAYOUT_VERSION_MIN} to {LAYOUT_VERSION}", by=_BY,
+    )  # fmt: skip
 
 
 def encode(cookie: Cookie) -> bytes:
@@ -99,6 +125,7 @@ def decode(data: bytes) -> Cookie:
     """Decode a cookie.
 
     Raises:
+        LaterCookieError: A later version wrote the cookie.
         CookieError: The bytes are not a cookie, or its layout is too old.
     """
     first, _, body = data.partition(b"\n")
@@ -115,17 +142,26 @@ def decode(data: bytes) -> Cookie:
         if layout_version < _LAYOUT_VERSION_TEXT:
             return _decode_lines(body, layout_version)
         return _decode_text(body, layout_version)
+    except UnknownFieldError as error:
+        if layout_version > LAYOUT_VERSION:
+            raise LaterCookieError(_later("the cookie", layout_version)) from None
+        message = written_later(
+            "the cookie", f"an unknown field ({error})", f"those of layout {LAYOUT_VERSION}", by=_BY
+        )
+        raise LaterCookieError(message) from None
     except ValueError as error:
+        if layout_version > LAYOUT_VERSION:
+            raise LaterCookieError(_later("the cookie", layout_version)) from None
         raise CookieError(f"the cookie (layout {layout_version}) is damaged: {error}") from None
 
 
 def _decode_text(body: bytes, layout_version: int) -> Cookie:
     from quire.codec.metadata.formats_pb2 import CookieFormat
 
-    message = parse_text(body, CookieFormat())
+    message = parse_text(body, CookieFormat(), required=_REQUIRED)
     missing = [name for name in _REQUIRED if not message.HasField(name)]
     if missing:
-        raise ValueError(f"missing {', '.join(missing)}")
+        raise ValueError(f"it lacks {', '.join(missing)}")
     return Cookie(
         bookie_id=message.bookieHost,
         journal_dirs=message.journalDir,
@@ -139,7 +175,7 @@ def _decode_text(body: bytes, layout_version: int) -> Cookie:
 def _decode_lines(body: bytes, layout_version: int) -> Cookie:
     lines = body.decode().split("\n")
     if len(lines) < 3:
-        raise ValueError("it has fewer than three lines")
+        raise ValueError("it has fewer than the three lines of its layout")
     return Cookie(lines[0], lines[1], lines[2], layout_version=layout_version)
 
 

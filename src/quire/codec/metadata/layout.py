@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from quire.codec.metadata import ledger_path
 from quire.codec.metadata.ledger_path import LedgerManager
-from quire.errors import MetadataError
+from quire.errors import LaterMetadataError, MetadataError, written_later
 
 FORMAT_VERSION = 2
 MANAGER_VERSION = 1
+_BY = "Quire or BookKeeper"
 _PACKAGE = "org.apache.bookkeeper.meta."
 HIERARCHICAL = _PACKAGE + "HierarchicalLedgerManagerFactory"
 FLAT = _PACKAGE + "FlatLedgerManagerFactory"
@@ -47,15 +48,25 @@ class Layout:
         """Return the ledger manager.
 
         Raises:
+            LaterMetadataError: A later version of Quire or of BookKeeper wrote LAYOUT.
             MetadataError: The ledger manager is unknown.
         """
         known = _MANAGERS_FORMAT_1 if self.format_version == 1 else _MANAGERS
+        if self.factory in known and self.manager_version > MANAGER_VERSION:
+            raise LaterMetadataError(
+                written_later(
+                    "LAYOUT", f"version {self.manager_version} of the manager {self.factory}",
+                    f"version {MANAGER_VERSION}", by=_BY,
+                )
+            )  # fmt: skip
         if self.factory not in known or self.manager_version != MANAGER_VERSION:
             raise MetadataError(
-                f"LAYOUT names an unknown ledger manager: {self.factory}, version "
-                f"{self.manager_version}",
-                remedy=f"This version of Quire knows version {MANAGER_VERSION} of "
-                f"{', '.join(known)}",
+                "the LAYOUT node of the cluster names a ledger manager that Quire does not "
+                f"know: {self.factory}, version {self.manager_version}",
+                remedy=(
+                    f"This version of Quire knows version {MANAGER_VERSION} of "
+                    f"{', '.join(known)}. Use the program that created the cluster"
+                ),
             )
         return known[self.factory]
 
@@ -69,18 +80,26 @@ def decode(data: bytes) -> Layout:
     """Decode the content of the node.
 
     Raises:
-        MetadataError: The bytes are not a layout, or its format is unknown.
+        LaterMetadataError: A later version of Quire or of BookKeeper wrote the bytes.
+        MetadataError: The bytes are not a layout.
     """
     try:
         lines = data.decode().split("\n")
         format_version = int(lines[0])
     except ValueError:
         raise MetadataError(f"LAYOUT is damaged: {data[:80]!r}") from None
-    if not 1 <= format_version <= FORMAT_VERSION:
-        raise MetadataError(
-            f"LAYOUT has format {format_version}, but this version of Quire knows only 1 and 2"
+    if format_version > FORMAT_VERSION:
+        raise LaterMetadataError(
+            written_later(
+                "LAYOUT", f"format {format_version}", f"the formats 1 to {FORMAT_VERSION}", by=_BY
+            )
         )
+    if format_version < 1:
+        raise MetadataError(f"LAYOUT is damaged: it has format {format_version}")
     parts = lines[1].strip().split(":") if len(lines) > 1 else []
     if len(parts) != 2 or not parts[1].isdecimal():
-        raise MetadataError(f"LAYOUT is damaged: it names no ledger manager: {data[:80]!r}")
+        raise MetadataError(
+            f"the LAYOUT node of the cluster names no ledger manager: {data[:80]!r}",
+            remedy="Restore the node from a backup of ZooKeeper (docs/guides/disaster-recovery.md)",
+        )
     return Layout(parts[0], int(parts[1]), format_version)

@@ -77,26 +77,34 @@ class LedgerMetadata:
     was lost. Java's clients drop it."""
     format_version: int = CURRENT_FORMAT
     """The format in which the metadata is stored."""
+    unknown_fields: bytes = field(default=b"", repr=False)
+    """The encoded fields that a later version has added to format 3. They are written back as they
+    were."""
 
     def __post_init__(self) -> None:
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum > 0:
             raise ValueError(
-                f"ensemble {self.ensemble_size} >= write quorum {self.write_quorum} >= "
-                f"ack quorum {self.ack_quorum} > 0 does not hold"
+                "the quorums of the ledger metadata are inconsistent: ensemble "
+                f"{self.ensemble_size} >= write quorum {self.write_quorum} >= ack quorum "
+                f"{self.ack_quorum} > 0 does not hold"
             )
         # A copy behind a read-only view: neither its users nor its creator can change it.
         object.__setattr__(self, "custom", MappingProxyType(dict(self.custom)))
         if not self.segments:
-            raise ValueError("a ledger has at least one segment")
+            raise ValueError("the ledger metadata has no segment, but at least one is needed")
         previous = -1
         for segment in self.segments:
             if len(segment.ensemble) != self.ensemble_size:
                 raise ValueError(
-                    f"segment {segment.first_entry_id} has {len(segment.ensemble)} bookies, but "
-                    f"the ensemble size is {self.ensemble_size}"
+                    f"the ledger metadata has a segment (from entry {segment.first_entry_id} on) "
+                    f"with {len(segment.ensemble)} bookies, but the ensemble size is "
+                    f"{self.ensemble_size}"
                 )
             if segment.first_entry_id <= previous:
-                raise ValueError("segments do not ascend")
+                raise ValueError(
+                    "the segments of the ledger metadata are not in ascending order of their "
+                    "first entries"
+                )
             previous = segment.first_entry_id
 
     def __reduce__(self) -> tuple[Callable[[], LedgerMetadata], tuple[()]]:
@@ -172,7 +180,8 @@ class LedgerMetadata:
         last = self.segments[-1]
         if first_entry_id < last.first_entry_id:
             raise ValueError(
-                f"segment {first_entry_id} begins before the last segment, {last.first_entry_id}"
+                f"a segment that begins at entry {first_entry_id} cannot follow the ledger's "
+                f"last segment, which begins at entry {last.first_entry_id}"
             )
         kept = self.segments if first_entry_id > last.first_entry_id else self.segments[:-1]
         return replace(self, segments=(*kept, Segment(first_entry_id, ensemble)))

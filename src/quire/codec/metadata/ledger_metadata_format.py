@@ -9,23 +9,43 @@
 | 3       | the length in bytes as a varint, then `LedgerMetadataFormat` as binary protobuf; |
 |         | bytes after it are ignored                                                       |
 
+A higher version, another state and another digest are from a later version of BookKeeper or of
+Quire. Such metadata is not read. A field of version 3 that is not known is ignored, as by Apache's
+clients, but it is kept when the metadata is written again.
+
 A ledger keeps the version with which it was created. Where Apache 4.17 and 4.18 differ, Quire reads
 what 4.17 reads, and writes what both read.
 """
 
 from __future__ import annotations
 
+import re
+
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from quire.codec.entry.digest import DigestType
 from quire.codec.metadata.formats_pb2 import LedgerMetadataFormat
 from quire.codec.metadata.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState, Segment
-from quire.codec.metadata.protobuf_text import parse_text, write_text
+from quire.codec.metadata.protobuf_text import UnknownFieldError, parse_text, write_text
 from quire.codec.protobuf_wire import decode_varint, encode_varint
-from quire.errors import UnreadableMetadataError, UsageError
+from quire.errors import (
+    LaterMetadataError,
+    UnreadableMetadataError,
+    UsageError,
+    written_later,
+)
 
 _HEADER = b"BookieMetadataFormatVersion\t"
 _VERSION_DIGITS_MAX = 9
+CURRENT_VERSION = 3
+_REQUIRED = ("quorumSize", "ensembleSize", "length", "state")
+_WHAT, _BY = "ledger metadata", "Quire or BookKeeper"
+_NAMED_VALUE = re.compile(rb"^(state|digestType): ([A-Z][A-Z0-9_]*)$", re.MULTILINE)
+_KNOWN_NAMES = {
+    b"state": {one.name for one in LedgerState},
+    b"digestType": {one.name for one in DigestType},
+}
 _V1_CLOSED = "CLOSED"
 _V1_IN_RECOVERY = -102
 
@@ -38,11 +58,13 @@ def encode(metadata: LedgerMetadata) -> bytes:
     """
     version = metadata.format_version
     if version not in (1, 2, 3):
-        raise UsageError(f"ledger metadata cannot have format {version}: use 1, 2 or 3")
+        raise UsageError(f"the format of ledger metadata cannot be {version}: use 1, 2 or 3")
     if version > 1 and metadata.password is not None and metadata.digest is None:
-        raise UsageError("ledger metadata with a password needs a digest type")
+        raise UsageError("ledger metadata with a password cannot be stored without a digest type")
     if metadata.ctime_stored and metadata.ctime_ms < 0:
-        raise UsageError("ledger metadata must store its creation time, but has none")
+        raise UsageError(
+            "ledger metadata in this form must store the ledger's creation time, but none is known"
+        )
     if version == 1:
         body = _encode_v1(metadata)
     elif version == 2:
@@ -50,7 +72,7 @@ def encode(metadata: LedgerMetadata) -> bytes:
         message.ClearField("cToken")
         body = write_text(message)
     else:
-        body = _message_of(metadata).SerializeToString()
+        body = _message_of(metadata).SerializeToString() + metadata.unknown_fields
         body = encode_varint(len(body)) + body
     return _HEADER + b"%d\n" % version + body
 
@@ -64,19 +86,25 @@ def decode(data: bytes, node_ctime_ms: int = -1) -> LedgerMetadata:
             if the bytes contain none.
 
     Raises:
-        UnreadableMetadataError: The bytes are damaged or have an unknown format.
+        LaterMetadataError: A later version of Quire or of BookKeeper wrote the bytes.
+        UnreadableMetadataError: The bytes are damaged.
     """
     version, body = _split_header(data)
     try:
         if version == 1:
             return _decode_v1(body)
         if version == 2:
-            message = parse_text(body, LedgerMetadataFormat())
+            _refuse_later_names(body)
+            message = parse_text(body, LedgerMetadataFormat(), required=_REQUIRED)
         else:
             # Java 4.17 accepts a message that ends early, if it ends between two fields.
             size, offset = decode_varint(body, 0) if body else (0, 0)
             message = LedgerMetadataFormat.FromString(body[offset : offset + size])
         return _metadata_of(message, version, node_ctime_ms)
+    except UnknownFieldError as error:
+        raise LaterMetadataError(
+            written_later(_WHAT, f"an unknown field ({error})", "the fields of format 2", by=_BY)
+        ) from None
     except (DecodeError, ValueError) as error:
         raise UnreadableMetadataError(
             f"ledger metadata (format {version}) is damaged: {error}"
@@ -85,7 +113,9 @@ def decode(data: bytes, node_ctime_ms: int = -1) -> LedgerMetadata:
 
 def _split_header(data: bytes) -> tuple[int, bytes]:
     if not data.startswith(_HEADER):
-        raise UnreadableMetadataError("ledger metadata is damaged: its header is missing")
+        raise UnreadableMetadataError(
+            f"ledger metadata is damaged: it does not begin with {_HEADER!r}"
+        )
     end = data.find(b"\n", len(_HEADER), len(_HEADER) + _VERSION_DIGITS_MAX + 1)
     if end < 0 and len(data) <= len(_HEADER) + _VERSION_DIGITS_MAX:
         raise UnreadableMetadataError("ledger metadata is damaged: it ends within its first line")
@@ -97,13 +127,15 @@ def _split_header(data: bytes) -> tuple[int, bytes]:
     digits = data[len(_HEADER) : end]
     if not digits.isdigit():
         raise UnreadableMetadataError(
-            f"ledger metadata is damaged: its format version is {digits!r}"
+            f"ledger metadata is damaged: its format version is {digits!r}, which is not a number"
         )
     version = int(digits)
-    if version not in (1, 2, 3):
-        raise UnreadableMetadataError(
-            f"ledger metadata has format {version}, but this version of Quire knows only 1, 2 and 3"
+    if version > CURRENT_VERSION:
+        raise LaterMetadataError(
+            written_later(_WHAT, f"format {version}", f"the formats 1 to {CURRENT_VERSION}", by=_BY)
         )
+    if version < 1:
+        raise UnreadableMetadataError(f"ledger metadata is damaged: it has format {version}")
     return version, data[end + 1 :]
 
 
@@ -138,7 +170,8 @@ def _message_of(metadata: LedgerMetadata) -> LedgerMetadataFormat:
 
 
 def _metadata_of(message: LedgerMetadataFormat, version: int, node_ctime_ms: int) -> LedgerMetadata:
-    _require(message, "quorumSize", "ensembleSize", "length", "state")
+    _refuse_later_values(message)
+    _require(message, *_REQUIRED)
     for segment in message.segment:
         _require(segment, "firstEntryId")
     state = LedgerState(message.state)
@@ -147,8 +180,7 @@ def _metadata_of(message: LedgerMetadataFormat, version: int, node_ctime_ms: int
     digest: DigestType | None = None
     if has_password:
         # A missing digest type means the first of the enumeration. Without a password the field
-        # means nothing. An unknown number raises an error, because with a guess every read would
-        # fail.
+        # means nothing.
         digest = DigestType(message.digestType if message.HasField("digestType") else 1)
     custom = {entry.key: entry.value for entry in message.customMetadata}
     if len(custom) != len(message.customMetadata):
@@ -173,7 +205,43 @@ def _metadata_of(message: LedgerMetadataFormat, version: int, node_ctime_ms: int
         ctime_stored=ctime_stored,
         ctoken=message.cToken,
         format_version=version,
+        unknown_fields=_unknown_fields(message),
     )
+
+
+def _refuse_later_names(body: bytes) -> None:
+    """Refuse a text with a state or a digest that this version does not know."""
+    for field, name in _NAMED_VALUE.findall(body):
+        if name.decode() not in _KNOWN_NAMES[field]:
+            raise _unknown_value(field.decode(), name.decode())
+
+
+def _refuse_later_values(message: LedgerMetadataFormat) -> None:
+    """Refuse a message with a value that must not be ignored and that this version does not know.
+
+    With a guess at the digest, every read would fail.
+    """
+    if message.state > max(LedgerState):
+        raise _unknown_value("state", str(message.state))
+    if message.digestType > max(DigestType):
+        raise _unknown_value("digestType", str(message.digestType))
+    if any(len(UnknownFieldSet(part)) for part in (*message.segment, *message.customMetadata)):
+        raise _unknown_value("segment", "with an unknown field")
+
+
+def _unknown_value(field: str, value: str) -> LaterMetadataError:
+    return LaterMetadataError(written_later(_WHAT, f"the {field} {value}", "other values", by=_BY))
+
+
+def _unknown_fields(message: LedgerMetadataFormat) -> bytes:
+    """Return the encoded fields of a message that this version does not know."""
+    if not len(UnknownFieldSet(message)):
+        return b""
+    rest = LedgerMetadataFormat()
+    rest.CopyFrom(message)
+    for field, _ in message.ListFields():
+        rest.ClearField(field.name)
+    return rest.SerializeToString()
 
 
 def _require(message: Message, *names: str) -> None:
@@ -193,13 +261,18 @@ def _closed_values(metadata: LedgerMetadata) -> tuple[int, int]:
 def _encode_v1(metadata: LedgerMetadata) -> bytes:
     if metadata.write_quorum != metadata.ack_quorum:
         raise UsageError(
-            "format 1 of ledger metadata cannot store an ack quorum that differs from the write "
-            "quorum"
+            "ledger metadata of format 1 cannot store an ack quorum that differs from the write "
+            "quorum: use format 2 or 3"
         )
     if metadata.digest is not None or metadata.password is not None or metadata.custom:
-        raise UsageError("format 1 of ledger metadata stores no digest, password or custom data")
+        raise UsageError(
+            "ledger metadata of format 1 cannot store a digest type, a password or custom "
+            "metadata: use format 2 or 3"
+        )
     if metadata.ctime_stored:
-        raise UsageError("format 1 of ledger metadata stores no creation time")
+        raise UsageError(
+            "ledger metadata of format 1 cannot store a creation time: use format 2 or 3"
+        )
     last_entry_id, length = _closed_values(metadata)
     text = f"{metadata.write_quorum}\n{metadata.ensemble_size}\n{length}\n"
     for segment in metadata.segments:
@@ -216,7 +289,7 @@ def _decode_v1(body: bytes) -> LedgerMetadata:
     if lines[-1] == "":
         del lines[-1]
     if len(lines) < 3:
-        raise ValueError("it ends before its segments")
+        raise ValueError("it ends before its first segment")
     quorum, ensemble, length = (int(line) for line in lines[:3])
     segments: list[Segment] = []
     state, last_entry_id = LedgerState.OPEN, NO_ENTRY

@@ -114,7 +114,10 @@ class LedgerManager:
             digits = path.removeprefix(_LEAF_PREFIX)
         found = int(digits) if digits.isascii() and digits.isdigit() else -1
         if not 0 <= found <= self.id_max or self.path_of(found) != path:
-            raise MetadataError(f"{path!r} is not the path of a ledger ({self.name})")
+            raise MetadataError(
+                f"the node {path!r} below the ledgers root is not a ledger of the {self.name} "
+                "ledger manager"
+            )
         return found
 
 
@@ -192,4 +195,8 @@ def long_id(high: int, sequence: int) -> int:
 
 
 def _no_sequence(name: str) -> int:
-    raise MetadataError(f"{name!r} is not the name of a sequence node")
+    raise MetadataError(
+        f"ZooKeeper created the node {name!r} for a new ledger id, but its name does not end "
+        "with a number",
+        remedy="This is a bug in Quire or ZooKeeper: please report it",
+    )

@@ -94,13 +94,18 @@ def decode(data: bytes, bookie_id: str) -> BookieServiceInfo:
         message = BookieServiceInfoFormat.FromString(data)
         endpoints = tuple(_endpoint(one) for one in message.endpoints)
     except (DecodeError, ValueError) as error:
-        raise MetadataError(f"the registration of bookie {bookie_id} is damaged: {error}") from None
+        raise MetadataError(
+            f"the registration of bookie {bookie_id} in the metadata store cannot be decoded: "
+            f"{error}",
+            remedy="Restart the bookie, which registers it again. If the error returns, the "
+            "bookie runs an incompatible version",
+        ) from None
     return BookieServiceInfo(endpoints, {one.key: one.value for one in message.properties})
 
 
 def _endpoint(one: BookieServiceInfoFormat.Endpoint) -> Endpoint:
     if not all(map(one.HasField, ("id", "port", "host", "protocol"))):
-        raise ValueError("an endpoint lacks its id, port, host or protocol")
+        raise ValueError("one of its endpoints lacks the id, port, host or protocol")
     return Endpoint(
         one.id, one.host, one.port, one.protocol, tuple(one.auth), tuple(one.extensions)
     )

@@ -39,6 +39,7 @@ from quire.codec.metadata.formats_pb2 import (
 )
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.codec.metadata.protobuf_text import parse_text, write_text
+from quire.errors import LaterMetadataError, written_later
 
 LEDGERS = "ledgers"
 LOCKS = "locks"
@@ -111,7 +112,7 @@ class LockHolder:
         """
         message = parse_text(data, LockDataFormat(), allow_unknown=True)
         if not message.HasField("bookieId"):
-            raise ValueError("it names no owner")
+            raise ValueError("the lock names no owner")
         found = _COMMENT.search(data)
         if found is None:
             return cls(message.bookieId)
@@ -122,11 +123,22 @@ def check_layout(data: bytes) -> None:
     """Check that the tree has the known layout.
 
     Raises:
+        LaterMetadataError: A later version of Quire or of BookKeeper wrote the layout.
         ValueError: The layout is another one.
     """
     found = parse_text(data, LedgerRereplicationLayoutFormat(), allow_unknown=True)
+    if found.type == _LAYOUT_TYPE and found.version > _LAYOUT_VERSION:
+        raise LaterMetadataError(
+            written_later(
+                "the layout of the under-replication tree", f"version {found.version}",
+                f"version {_LAYOUT_VERSION}", by="Quire or BookKeeper",
+            )
+        )  # fmt: skip
     if (found.type, found.version) != (_LAYOUT_TYPE, _LAYOUT_VERSION):
-        raise ValueError(f"it has the type {found.type} and version {found.version}")
+        raise ValueError(
+            f"it has type {found.type} and version {found.version}, but this version of Quire "
+            f"knows only type {_LAYOUT_TYPE} and version {_LAYOUT_VERSION}"
+        )
 
 
 def checked_value(at_ms: int) -> bytes:
@@ -161,7 +173,7 @@ def delay_of(data: bytes) -> int:
     """
     seconds = int(data.decode("ascii"))
     if seconds < 0:
-        raise ValueError(f"{seconds} s is not a delay: it is negative")
+        raise ValueError(f"{seconds} s is not a delay: use 0 or more seconds")
     return seconds
 
 

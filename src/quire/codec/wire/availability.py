@@ -76,13 +76,18 @@ def decode_availability(data: bytes) -> list[tuple[int, int]]:
         BadAvailabilityError: The bytes are not a list of entries.
     """
     if len(data) < _HEADER.size:
-        raise BadAvailabilityError(f"{len(data)} bytes are too few for a list of entries")
+        raise BadAvailabilityError(
+            f"the bookie's list of entries has {len(data)} bytes, fewer than its header"
+        )
     version, count = _HEADER.unpack_from(data)
     if version != VERSION:
-        raise BadAvailabilityError(f"the list of entries has the unknown version {version}")
+        raise BadAvailabilityError(
+            f"the bookie's list of entries has version {version}, which this version of Quire "
+            "does not know"
+        )
     if count < 0 or _HEADER.size + count * _GROUP.size > len(data):
         raise BadAvailabilityError(
-            f"the list of entries has {len(data)} bytes, too few for {count} groups"
+            f"the bookie's list of entries has {len(data)} bytes, too few for its {count} groups"
         )
     found: list[tuple[int, int]] = []
     for first, last, size, period in _GROUP.iter_unpack(
@@ -90,13 +95,14 @@ def decode_availability(data: bytes) -> list[tuple[int, int]]:
     ):
         if size <= 0 or period < 0 or last < first or (period == 0 and first != last):
             raise BadAvailabilityError(
-                f"the list of entries has an invalid group: sequences of {size} entries that begin "
-                f"at {first} to {last}, {period} apart"
+                f"the bookie's list of entries has an invalid group: sequences of {size} entries "
+                f"that begin at {first} to {last}, {period} apart"
             )
         starts = range(first, last + 1, period) if period else (first,)
         if len(starts) > _SIZE_MAX:
             raise BadAvailabilityError(
-                f"a group of the list of entries has too many sequences, {len(starts)}"
+                f"a group of the bookie's list of entries has {len(starts)} sequences, more than "
+                "are allowed"
             )
         found.extend((start, start + size - 1) for start in starts)
     return _joined(sorted(found))

@@ -181,7 +181,7 @@ def auth_message(plugin: str, payload: bytes) -> bytes:
     """Return an AuthMessage {1: plugin name, 2: payload}, whose fields have less than 128 bytes."""
     name = plugin.encode()
     if len(name) > 127 or len(payload) > 127:
-        raise ValueError("fields of an AuthMessage have at most 127 bytes here")
+        raise ValueError("a field of an AuthMessage must have at most 127 bytes")
     return bytes([0x0A, len(name)]) + name + bytes([0x12, len(payload)]) + payload
 
 

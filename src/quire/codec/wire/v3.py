@@ -100,9 +100,9 @@ def parse_request(payload: Buffer) -> Request:
     try:
         request = Request.FromString(payload)  # type: ignore[arg-type]  # a memoryview will do
     except DecodeError as error:
-        raise BadMessageError("not a v3 request") from error
+        raise BadMessageError("the request is not a valid message of protocol v3") from error
     if not request.IsInitialized():  # a field is missing, or has an unknown enumeration value
-        raise BadMessageError("an incomplete v3 request")
+        raise BadMessageError("the request of protocol v3 lacks a required field")
     return request
 
 
@@ -115,9 +115,9 @@ def parse_response(payload: Buffer) -> Response:
     try:
         answer = Response.FromString(payload)  # type: ignore[arg-type]
     except DecodeError as error:
-        raise BadMessageError("not a v3 response") from error
+        raise BadMessageError("the response is not a valid message of protocol v3") from error
     if not answer.IsInitialized():
-        raise BadMessageError("an incomplete v3 response")
+        raise BadMessageError("the response of protocol v3 lacks a required field")
     return answer
 
 

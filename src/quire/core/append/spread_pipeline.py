@@ -48,7 +48,9 @@ class SpreadPipeline(AddPipeline):
             found.add(self._domains[index])
             if count >= self._ack_quorum and len(found) >= needed:
                 return self._next[index] - 1
-        raise AssertionError("a whole write set spans its own domains")
+        raise AssertionError(
+            "a bug in Quire: a whole write set does not span its own placement domains"
+        )
 
     def _needed(self, window: Sequence[int]) -> int:
         return min(self._domains_min, len({self._domains[index] for index in window}))

@@ -253,8 +253,9 @@ class RegionAware(RackAware):
         shares = [share + 1] * more + [share] * (regions - more)
         if least > regions or sum(shares[: least - 1]) >= ack_quorum:
             raise UsageError(
-                f"with a write quorum of {write_quorum} in {regions} regions an ack quorum of "
-                f"{ack_quorum} does not always span {least} regions",
+                f"the placement cannot be met: with a write quorum of {write_quorum} in "
+                f"{regions} regions, an ack quorum of {ack_quorum} does not always span {least} "
+                "regions",
                 remedy="Raise the ack quorum, add regions, or lower min_regions",
             )
 
@@ -353,9 +354,9 @@ class ZoneAware(DomainPolicy):
             return
         if ensemble_size % write_quorum or write_quorum <= self.config.min_zones:
             raise UsageError(
-                f"strict zones require an ensemble ({ensemble_size}) that is a multiple of the "
-                f"write quorum ({write_quorum}), and a write quorum greater than min_zones "
-                f"({self.config.min_zones})",
+                f"the placement with strict_zones requires an ensemble ({ensemble_size}) that is "
+                f"a multiple of the write quorum ({write_quorum}), and a write quorum greater "
+                f"than min_zones ({self.config.min_zones})",
                 remedy="Change the quorums, or set strict_zones=False",
             )
 

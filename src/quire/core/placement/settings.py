@@ -42,7 +42,7 @@ def parse_placement(text: str) -> PlacementConfig:
             known[name] = _value(name, value)
         elif policy in POLICIES:
             raise UsageError(
-                f"placement has no setting {name!r}",
+                f"a placement has no setting {name!r}",
                 remedy=did_you_mean(name, _KINDS, f"It has {', '.join(_KINDS)}"),
             )
         else:
@@ -62,7 +62,7 @@ def _value(name: str, text: str) -> object:
         if kind == "float":
             return float(text)
     except (KeyError, ValueError):
-        raise UsageError(f"placement: {text!r} is not a valid value of {name}") from None
+        raise UsageError(f"{text!r} is not a valid value of the placement setting {name}") from None
     if kind.startswith("tuple"):
         return tuple(part for part in text.split(_LIST) if part)
     return text

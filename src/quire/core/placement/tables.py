@@ -29,14 +29,18 @@ def parse_lines(text: str) -> dict[str, str]:
         if not words:
             continue
         if len(words) != 2:
-            raise UsageError(f"line {number}: expected a bookie and its location, not {line!r}")
+            raise UsageError(
+                f"line {number} is {line!r}, but a line must have a bookie and its location"
+            )
         name, location = words
         if name in table:
-            raise UsageError(f"line {number}: {name} has a location already, {table[name]}")
+            raise UsageError(
+                f"line {number} gives bookie {name} a second location; the first is {table[name]}"
+            )
         try:
             table[name] = parse_location(location)
         except UsageError as error:
-            raise UsageError(f"line {number}: {error}") from None
+            raise UsageError(f"line {number} has a location that cannot be used: {error}") from None
     return table
 
 
@@ -45,9 +49,9 @@ def parse_toml(text: str) -> dict[str, str]:
     try:
         found = tomllib.loads(text).get("locations")
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"this is not TOML: {error}") from None
+        raise UsageError(f"the table of locations is not TOML: {error}") from None
     if not isinstance(found, dict):
-        raise UsageError("there is no table [locations]")
+        raise UsageError("the file of locations has no table [locations]")
     return parse_mapping(found)
 
 
@@ -56,7 +60,10 @@ def parse_mapping(found: Mapping[Any, Any]) -> dict[str, str]:
     table: dict[str, str] = {}
     for name, location in found.items():
         if not isinstance(name, str) or not isinstance(location, str):
-            raise UsageError(f"{name!r} = {location!r}: a bookie and its location must be strings")
+            raise UsageError(
+                f"the table of locations has {name!r} = {location!r}, but a bookie and its "
+                "location must be strings"
+            )
         table[name] = parse_location(location)
     return table
 
@@ -83,13 +90,15 @@ def read_groups(data: bytes) -> dict[str, dict[str, dict[str, Any]]]:
     try:
         groups = json.loads(data or b"{}")
     except ValueError as error:
-        raise UsageError(f"this is not JSON: {error}") from None
+        raise UsageError(f"its content is not JSON: {error}") from None
     good = isinstance(groups, dict) and all(
         isinstance(members, dict) and all(isinstance(facts, dict) for facts in members.values())
         for members in groups.values()
     )
     if not good:
-        raise UsageError("this is not a table of groups of bookies")
+        raise UsageError(
+            "its content is not a table of groups of bookies, {group: {bookie: {...}}}"
+        )
     return dict(groups)
 
 

@@ -158,7 +158,10 @@ class BookieRoutes:
     def _store(self) -> Store:
         """The store of the bookie. Raises BookieUnavailableError while it is still loading."""
         if not self._bookie.recovered:
-            raise BookieUnavailableError(f"the bookie is not fully started yet{self._how_far()}")
+            raise BookieUnavailableError(
+                f"the bookie is not fully started yet{self._how_far()}",
+                remedy="Try again when /api/v1/bookie/is_ready answers OK",
+            )
         return self._bookie.store
 
     async def sanity(self, call: Call) -> dict[str, bool]:

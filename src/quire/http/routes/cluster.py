@@ -188,7 +188,7 @@ class ClusterRoutes:
         if not with_metadata:
             if len(found) > LISTED_MAX:
                 raise UsageError(
-                    f"there are more than {LISTED_MAX} ledgers",
+                    f"the cluster has more than the {LISTED_MAX} ledgers that one answer may list",
                     remedy="List them page by page with /api/v1/quire/ledgers",
                 )
             return dict.fromkeys(map(str, found))
@@ -218,9 +218,9 @@ class ClusterRoutes:
             last = confirmed if last == -1 or (page is not None and last > confirmed) else last
             if last - first >= ENTRIES_PAGE:
                 raise UsageError(
-                    f"entries {first} to {last} are more than the {ENTRIES_PAGE} that one answer "
-                    "may have",
-                    remedy="Ask for fewer entries, or for a page",
+                    f"entries {first} to {last} of ledger {ledger_id} are more than the "
+                    f"{ENTRIES_PAGE} that one answer may have",
+                    remedy=("Ask for fewer entries (start_entry_id, end_entry_id), or for a page"),
                 )
             found: dict[str, str] = {}
             size = 0
@@ -229,9 +229,9 @@ class ClusterRoutes:
                     size += len(entry.payload)
                     if size > ENTRIES_BYTES_MAX:
                         raise UsageError(
-                            f"these entries have more than the {ENTRIES_BYTES_MAX} bytes that one "
-                            "answer may have",
-                            remedy="Ask for fewer entries, or use quire ledger read",
+                            f"entries {first} to {last} of ledger {ledger_id} have more than the "
+                            f"{ENTRIES_BYTES_MAX} bytes that one answer may have",
+                            remedy="Ask for fewer entries, or use `quire ledger read`",
                         )
                     found[str(entry.entry_id)] = bytes(entry.payload).decode("ascii", "replace")
         return found
@@ -293,7 +293,9 @@ class ClusterRoutes:
     async def auditor(self, call: Call) -> dict[str, str]:
         found = await auditor_of((await self._connect()).metadata)
         if found is None:
-            raise NotFoundError("No auditor elected", remedy="Run: quire autorecovery start")
+            raise NotFoundError(
+                "No auditor elected", remedy="Start one with: quire autorecovery start"
+            )
         return {"Auditor": found.owner}
 
     async def trigger(self, call: Call) -> str:
@@ -311,7 +313,8 @@ class ClusterRoutes:
     async def recover(self, call: Call) -> Reply:
         if len(call.body["bookie_src"]) != 1:
             raise UsageError(
-                "bookie_src must name exactly one bookie", remedy="Send one request for each bookie"
+                f"bookie_src must name exactly one bookie, not {len(call.body['bookie_src'])}",
+                remedy="Send one request for each bookie",
             )
         (bookie,) = call.body["bookie_src"]
         check_bookie_id(bookie)

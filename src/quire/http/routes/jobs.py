@@ -120,7 +120,8 @@ class Jobs:
                 return job
         if len(running) >= RUNNING_MAX:
             raise JobError(
-                f"{RUNNING_MAX} jobs are running already, and no more may run at once",
+                f"the job was not started: {RUNNING_MAX} jobs are running already, and no more "
+                "may run at once",
                 remedy="Wait for one to end, or cancel one",
             )
         self._last_id += 1
@@ -145,7 +146,8 @@ class Jobs:
         job = self._jobs.get(job_id)
         if job is None:
             raise NotFoundError(
-                f"job {job_id} does not exist in this process, or ended too long ago"
+                f"job {job_id} does not exist in this process, or it ended too long ago",
+                remedy="GET /api/v1/quire/jobs lists the jobs",
             )
         return job
 
@@ -170,7 +172,10 @@ class Jobs:
         except QuireError as error:
             job.state, job.error = "failed", error_body(error)["error"]
         except Exception as error:  # noqa: BLE001 - the job shows every error
-            unexpected = JobError(f"unexpected {type(error).__name__}: {error}")
+            unexpected = JobError(
+                f"the job failed because of a bug: {type(error).__name__}: {error}",
+                remedy="Report this error. Running the job again is safe",
+            )
             job.state, job.error = "failed", error_body(unexpected)["error"]
         finally:
             if job.state == "running":

@@ -72,7 +72,7 @@ class Field:
                 else parse_duration(value, least=-INT64_MAX)
             )
         except ValueError as error:
-            raise UsageError(f"{self.name}: {error}") from None
+            raise UsageError(f"the field {self.name} cannot be used: {error}") from None
         return self._integer(int(number) if number == int(number) else value)
 
     def _boolean(self, value: Any) -> bool:
@@ -101,7 +101,7 @@ class Field:
         return value
 
     def _wrong(self, value: Any, wanted: str) -> UsageError:
-        return UsageError(f"{self.name} must be {wanted}, not {str(value)[:80]!r}")
+        return UsageError(f"the field {self.name} must be {wanted}, not {str(value)[:80]!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Route:
         names = [name for name, _ in query]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise UsageError(f"{twice} is given twice")
+            raise UsageError(f"the field {twice} of the query is given twice: give it once")
         return Call(
             _parsed(self.fields, path), _parsed(self.query, dict(query)), _parsed(self.body, body)
         )
@@ -183,11 +183,14 @@ def _parsed(fields: Sequence[Field], given: Mapping[str, Any]) -> dict[str, Any]
         if name not in known:
             there = f"The fields are: {', '.join(known) or 'none'}"
             raise UsageError(
-                f"there is no field {name[:80]!r} here", remedy=did_you_mean(name, known, there)
+                f"this request has no field {name[:80]!r}", remedy=did_you_mean(name, known, there)
             )
     for one in fields:
         if one.required and one.name not in given:
-            raise UsageError(f"{one.name} is missing", remedy=f"Give {one.name}: {one.help}")
+            raise UsageError(
+                f"the field {one.name} of the request is missing",
+                remedy=f"Give {one.name}: {one.help}",
+            )
     return {name: known[name].parse(value) for name, value in given.items()}
 
 

@@ -40,12 +40,12 @@ async def fetcher(
             asked = session.get(url, allow_redirects=False, headers=headers, ssl=ssl)
             async with asked as answer:
                 if answer.status != 200:
-                    raise ClientError(f"{url} answers {answer.status}")
+                    raise ClientError(f"{url} answers with status {answer.status} instead of 200")
                 text = bytearray()
                 async for chunk in answer.content.iter_any():
                     text += chunk
                     if len(text) > METRICS_BYTES_MAX:
-                        raise ClientError(f"{url} has more than {METRICS_BYTES_MAX} bytes")
+                        raise ClientError(f"{url} answers with more than {METRICS_BYTES_MAX} bytes")
                 return text.decode(errors="replace")
 
         yield fetch

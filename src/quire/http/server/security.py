@@ -109,24 +109,25 @@ def check_options(options: HttpOptions) -> None:
     for name in options.names:
         if not _NAME.fullmatch(name):
             raise UsageError(
-                f"{name!r} is not a host name", remedy="Give the name without a scheme or a port"
+                f"{name!r} (--http-name) is not a host name",
+                remedy="Give the name without a scheme or a port",
             )
     where = host_port(options.host, options.port)
     if options.loopback:
         return
     if not options.token:
         raise StartError(
-            f"HTTP on {where} can be reached from other machines, but no token is given",
+            f"the HTTP server at {where} can be reached from other machines, but no token is given",
             remedy="Give --http-token-file, or listen on 127.0.0.1",
         )
     if options.tls is None:
         raise StartError(
-            f"HTTP on {where} would send its token in clear text",
+            f"the HTTP server at {where} would receive its token in clear text",
             remedy="Give --http-tls-cert, or listen on 127.0.0.1",
         )
     if options.host in ANY_ADDRESS and not options.names:
         raise StartError(
-            f"HTTP on {where} does not know which host names clients use for it",
+            f"the HTTP server at {where} does not know under which host names clients reach it",
             remedy="Give each of them with --http-name HOST",
         )
 

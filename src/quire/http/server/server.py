@@ -28,7 +28,8 @@ try:
     from aiohttp import web
 except ImportError as error:  # pragma: no cover - the tests have it
     raise StartError(
-        "HTTP needs aiohttp, which is not installed", remedy='Run: pip install "quire-log[http]"'
+        "the HTTP server needs the Python package aiohttp, which is not installed",
+        remedy='Install it with: pip install "quire-log[http]"',
     ) from error
 
 BACKLOG = 128
@@ -123,7 +124,8 @@ class HttpServer:
             taken = error.errno == errno.EADDRINUSE
             reason = "the port is in use" if taken else error.strerror
             raise (PortTakenError if taken else StartError)(
-                f"HTTP cannot listen on {host_port(options.host, options.port)}: {reason}",
+                f"the HTTP server cannot listen on {host_port(options.host, options.port)}: "
+                f"{reason}",
                 remedy="Choose another address with --http",
             ) from None
         self.port = sock.getsockname()[1]

@@ -26,7 +26,13 @@ from quire.errors import (
     NoSuchKeyError,
     VersionConflictError,
 )
-from quire.metadata.bookies.nodes import delete_node, node_path, read_node, write_node
+from quire.metadata.bookies.nodes import (
+    delete_node,
+    node_path,
+    read_node,
+    refuse_later,
+    write_node,
+)
 from quire.metadata.interface import MetadataStore, Versioned
 from quire.metadata.uri import replication_root
 
@@ -68,6 +74,10 @@ class CollectionRefusal:
     nothing more is known, and the store need not have gone back."""
 
 
+_WHAT = "the mark of a bookie"
+_REFUSED_NAMES = ("count", "token", "since_ms", "accepted", "unreadable")
+
+
 @dataclass(frozen=True, slots=True)
 class BookieMark:
     """The value of a bookie's mark node."""
@@ -91,27 +101,34 @@ class BookieMark:
         """Decode the value of a mark node.
 
         Raises:
+            LaterMetadataError: A later version of Quire wrote the value.
             ValueError: The value is not a mark.
         """
         value = json.loads(data)
+        refuse_later(_WHAT, value, ("count", "token", "refused"))
         try:
             mark = CollectionMark(int(value["count"]), str(value["token"]))
             refused = value.get("refused")
             if refused is None:
                 return cls(mark)
+            refuse_later(_WHAT, refused, _REFUSED_NAMES)
             remembered = CollectionMark(int(refused["count"]), str(refused["token"]))
             since_ms, accepted = int(refused["since_ms"]), bool(refused["accepted"])
             unreadable = str(refused.get("unreadable", ""))
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"not a mark of a bookie: {error!r}") from None
+            raise ValueError(f"it is not the mark of a bookie ({error!r})") from None
         return cls(mark, CollectionRefusal(remembered, since_ms, accepted, unreadable))
 
     @classmethod
     def decode_any(cls, data: bytes) -> BookieMark:
-        """Decode the value of a mark node like `decode`, but return a refusal for any other value.
+        """Decode the value of a mark node like `decode`, but return a refusal for a damaged value.
 
         A value that cannot be decoded proves nothing. The bookie therefore collects no garbage, and
         an operator can accept the store as after any refusal.
+
+        Raises:
+            LaterMetadataError: A later version of Quire wrote the value, which proves something to
+                that version. Nothing can be accepted here, because that would replace the value.
         """
         try:
             return cls.decode(data)
@@ -269,8 +286,8 @@ async def accept(store: MetadataStore, bookie_id: str) -> bool:
             continue
         return True
     raise MetadataError(
-        f"the mark of bookie {bookie_id} was changed by others {ATTEMPTS_MAX} times in a row. "
-        "Nothing was accepted",
+        f"bookie {bookie_id} was not allowed to collect garbage again: others changed its mark "
+        f"in the metadata store {ATTEMPTS_MAX} times in a row. Nothing was changed",
         remedy="Try again",
     )
 
@@ -288,15 +305,15 @@ async def check_not_back(store: MetadataStore) -> None:
     back = sorted(name for name, one in waiting.items() if not one.unreadable)
     if back:
         raise MetadataWentBackError(
-            f"the metadata store at {store.uri} went back in time, as detected by "
-            f"{', '.join(back)}. Ledgers that it does not name may be needed, so nothing was "
-            "deleted"
+            f"the metadata store at {store.uri} went back to an older state, as noticed by "
+            f"bookies {', '.join(back)}. It may lack ledgers whose data is still needed, so "
+            "nothing was deleted"
         )
     if waiting:
         told = "; ".join(f"{name}: {one.unreadable}" for name, one in sorted(waiting.items()))
         raise MetadataWentBackError(
-            f"it is not known whether the metadata store at {store.uri} went back in time, because "
-            f"marks of bookies in it cannot be read ({told}). Nothing was deleted",
+            f"it is not known whether the metadata store at {store.uri} went back to an older "
+            f"state, because marks of bookies in it cannot be read ({told}). Nothing was deleted",
             remedy="Look at `quire cluster gc status`. If the store was not restored from a "
             "backup, run `quire cluster gc accept` to let these bookies continue",
         )

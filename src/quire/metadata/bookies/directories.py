@@ -16,10 +16,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from quire.errors import VersionConflictError
-from quire.metadata.bookies.nodes import delete_node, node_path, read_node, write_node
+from quire.metadata.bookies.nodes import (
+    delete_node,
+    node_path,
+    read_node,
+    refuse_later,
+    write_node,
+)
 from quire.metadata.interface import MetadataStore, Versioned
 
 NODE = "quire-directories"
@@ -58,6 +64,12 @@ class LogMark:
     started with the directory counted as lost."""
 
 
+_WHAT = "the record of a bookie's directories"
+_NAMES = ("directories", "given_up", "marks")
+_GIVEN_UP_NAMES = tuple(one.name for one in fields(GivenUp))
+_MARK_NAMES = tuple(one.name for one in fields(LogMark))
+
+
 @dataclass(frozen=True, slots=True)
 class BookieDirectories:
     """The value of a bookie's record."""
@@ -85,10 +97,16 @@ class BookieDirectories:
         """Decode the value of a record.
 
         Raises:
+            LaterMetadataError: A later version of Quire wrote the value.
             ValueError: The value is not a record of directories.
         """
         try:
             value = json.loads(data)
+            refuse_later(_WHAT, value, _NAMES)
+            for one in value["given_up"]:
+                refuse_later(_WHAT, one, _GIVEN_UP_NAMES)
+            for one in value.get("marks", {}).values():
+                refuse_later(_WHAT, one, _MARK_NAMES)
             ids = {str(path): str(one) for path, one in value["directories"].items()}
             given_up = tuple(
                 GivenUp(
@@ -105,7 +123,9 @@ class BookieDirectories:
                 for name, one in value.get("marks", {}).items()
             }  # fmt: skip
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"not a record of a bookie's directories: {error!r}") from None
+            raise ValueError(
+                f"it is not the record of a bookie's directories ({error!r})"
+            ) from None
         return cls(ids, given_up, marks)
 
     def path_of(self, directory_id: str) -> str | None:

@@ -5,10 +5,10 @@ Apache's programs do not read them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
 
-from quire.errors import MetadataError, NoSuchKeyError
+from quire.errors import LaterMetadataError, MetadataError, NoSuchKeyError, later_json
 from quire.metadata.interface import ANY_VERSION, MetadataStore, Versioned
 from quire.metadata.tree import Create, Delete, Put
 from quire.metadata.uri import replication_root
@@ -21,6 +21,12 @@ def node_path(uri: str, kind: str, bookie_id: str) -> str:
     return f"{replication_root(uri)}/{kind}/{bookie_id}"
 
 
+def refuse_later(what: str, value: Any, names: Collection[str]) -> None:
+    """Raise LaterMetadataError if a later version of Quire wrote this decoded value."""
+    if message := later_json(what, value, names):
+        raise LaterMetadataError(message)
+
+
 async def read_node(
     store: MetadataStore, path: str, decode: Callable[[bytes], T]
 ) -> Versioned[T] | None:
@@ -29,9 +35,11 @@ async def read_node(
     Args:
         store: The store of the cluster.
         path: The path of the node.
-        decode: Decodes the value. It raises ValueError for a value that it does not understand.
+        decode: Decodes the value. It raises ValueError for a value that it does not understand, and
+            LaterMetadataError for one that a later version wrote.
 
     Raises:
+        LaterMetadataError: A later version of Quire wrote the value.
         MetadataError: The value cannot be decoded, or the store does not answer.
     """
     try:
@@ -40,10 +48,15 @@ async def read_node(
         return None
     try:
         return Versioned(decode(found.value), found.version)
+    except LaterMetadataError as error:
+        raise LaterMetadataError(f"{path}: {error.args[0]}") from None
     except ValueError as error:
         raise MetadataError(
-            f"{path} cannot be decoded: {error}",
-            remedy="Restore the value of this node from a backup of the metadata store",
+            f"the node {path} in the metadata store cannot be decoded: {error}",
+            remedy=(
+                "If a later version of Quire wrote it, use that version. Otherwise restore "
+                "the node from a backup of the metadata store"
+            ),
         ) from None
 
 

@@ -17,10 +17,18 @@ import enum
 import json
 from dataclasses import dataclass
 
-from quire.metadata.bookies.nodes import delete_node, node_path, read_node, write_node
+from quire.errors import LaterMetadataError, written_later
+from quire.metadata.bookies.nodes import (
+    delete_node,
+    node_path,
+    read_node,
+    refuse_later,
+    write_node,
+)
 from quire.metadata.interface import ANY_VERSION, MetadataStore, Versioned
 
 NODE = "quire-orders"
+_WHAT = "the order"
 
 
 class What(enum.StrEnum):
@@ -48,13 +56,19 @@ class Order:
         """Decode the value of an order's node.
 
         Raises:
+            LaterMetadataError: A later version of Quire gave the order.
             ValueError: The value is not an order.
         """
         value = json.loads(data)
+        refuse_later(_WHAT, value, ("order", "since_ms", "by"))
         try:
+            if value["order"] not in tuple(What):
+                raise LaterMetadataError(
+                    written_later(_WHAT, f"the order {value['order']!r}", " and ".join(What))
+                )
             return cls(What(value["order"]), int(value["since_ms"]), str(value["by"]))
         except (KeyError, TypeError) as error:
-            raise ValueError(f"not an order: {error!r}") from None
+            raise ValueError(f"it is not an order to a bookie ({error!r})") from None
 
 
 def order_path(uri: str, bookie_id: str) -> str:

@@ -42,7 +42,7 @@ def check_same_creation(
 def recreated(ledger_id: int) -> LedgerRecreatedError:
     """Return the error for a ledger whose id belongs to another ledger by now."""
     return LedgerRecreatedError(
-        f"ledger {ledger_id} was deleted, and somebody created another ledger under its id. "
+        f"ledger {ledger_id} was deleted, and another client created a new ledger with its id. "
         "The metadata of the new ledger was not changed",
         ledger_id=ledger_id,
     )

@@ -52,10 +52,10 @@ def encode_new(metadata: LedgerMetadata) -> bytes:
     if len(data) + reserved > NODE_BYTES_MAX:
         custom = sum(len(key.encode()) + len(value) for key, value in metadata.custom.items())
         raise UsageError(
-            f"The ledger was not created: its metadata is too large. It takes {len(data):,} bytes, "
-            f"of which {custom:,} are custom metadata, and {reserved:,} bytes must stay free for "
-            f"{ENSEMBLE_CHANGES_RESERVED} ensemble changes. The limit of the metadata store is "
-            f"{NODE_BYTES_MAX:,} bytes",
+            "the ledger was not created, because its metadata is too large: it takes "
+            f"{len(data):,} bytes, of which {custom:,} are custom metadata, and {reserved:,} "
+            f"bytes must stay free for {ENSEMBLE_CHANGES_RESERVED} ensemble changes. The limit "
+            f"of the metadata store is {NODE_BYTES_MAX:,} bytes",
             remedy="Shrink the custom metadata, for example by writing the data as an entry of a "
             "ledger and storing only its ledger id here, or use a smaller ensemble",
         )
@@ -73,9 +73,9 @@ def encode_change(metadata: LedgerMetadata) -> bytes:
     limit = ledger_bytes_max(metadata.state)
     if len(data) > limit:
         raise MetadataTooLargeError(
-            f"The ledger's metadata has no room left: with {len(metadata.segments):,} segments it "
-            f"would take {len(data):,} bytes, and the limit of a ledger that is "
-            f"{metadata.state.name} is {limit:,} bytes. Nothing was changed"
+            f"the metadata of the ledger would become too large: with {len(metadata.segments):,} "
+            f"segments it takes {len(data):,} bytes, but a ledger in state {metadata.state.name} "
+            f"may have only {limit:,} bytes. Nothing was changed"
         )
     return data
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quire.codec.metadata.protobuf_text import UnknownFieldError
 from quire.codec.metadata.underreplication import Underreplicated, mark_path
 from quire.errors import (
     KeyExistsError,
+    LaterMetadataError,
     MetadataError,
     NoSuchKeyError,
     UnreadableMetadataError,
     VersionConflictError,
+    written_later,
 )
 from quire.metadata.interface import MetadataStore
 from quire.metadata.tree import Create, Put
@@ -74,9 +77,20 @@ def decoded_mark(path: str, value: bytes) -> Underreplicated:
     """Decode the value of a mark.
 
     Raises:
+        LaterMetadataError: A later version of Quire or of BookKeeper wrote the mark.
         UnreadableMetadataError: The value is not a mark.
     """
     try:
         return Underreplicated.decode(value)
+    except UnknownFieldError as error:
+        raise LaterMetadataError(
+            written_later(
+                path, f"an unknown field ({error})", "replica and ctime", by="Quire or BookKeeper"
+            )
+        ) from None
     except ValueError as error:
-        raise UnreadableMetadataError(f"{path} cannot be decoded: {error}") from None
+        raise UnreadableMetadataError(
+            f"the under-replication mark at {path} cannot be decoded: {error}",
+            remedy="If a later version of Quire or BookKeeper wrote it, use that version. "
+            "Otherwise delete the node: the auditor marks the ledger again if it must be repaired",
+        ) from None

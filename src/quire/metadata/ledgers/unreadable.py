@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.ledger_metadata_format import decode
 from quire.errors import (
+    LaterMetadataError,
     MetadataDeniedError,
     NoSuchLedgerError,
     QuireError,
@@ -29,9 +30,9 @@ TOLD_MAX = 5
 REASON_CHARS_MAX = 300
 """The length at which a reason is cut off."""
 REMEDY = (
-    "No bookie deletes its entries meanwhile. Restore the metadata from a backup (`quire shell "
-    "ledgermetadata -restorefromfile FILE -update`), or use a version of Quire that knows the "
-    "format"
+    "No bookie deletes its entries meanwhile. If a later version wrote the metadata, install that "
+    "version. If it is damaged, restore it from a backup (`quire shell ledgermetadata "
+    "-restorefromfile FILE -update`)"
 )
 
 
@@ -105,6 +106,14 @@ def decode_ledger(ledger_id: int, data: bytes, ctime_ms: int, version: int) -> L
     """Decode the stored metadata of a ledger. The error names the ledger and its version."""
     try:
         return decode(data, ctime_ms)
+    except LaterMetadataError as error:
+        raise LaterMetadataError(
+            f"the metadata of ledger {ledger_id} cannot be read: {error.args[0]}",
+            ledger_id=ledger_id,
+            version=version,
+            reason=str(error.args[0]),
+            remedy=f"{error.remedy}. No bookie deletes its entries meanwhile",
+        ) from None
     except UnreadableMetadataError as error:
         raise UnreadableMetadataError(
             f"the metadata of ledger {ledger_id} cannot be read: {error}",

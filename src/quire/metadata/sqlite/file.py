@@ -25,10 +25,12 @@ from typing import Any, TypeVar
 from quire.errors import (
     ClientClosedError,
     ClusterNotInitialisedError,
+    LaterMetadataError,
     MetadataError,
     MetadataUnavailableError,
     MetadataWentBackError,
     QuireError,
+    written_later,
 )
 from quire.metadata.sqlite.open_file_check import LOG_SUFFIX, OpenFileCheck
 
@@ -266,12 +268,15 @@ class SqliteFile:
         except RuntimeError:
             # The interpreter is ending although this is open, so no thread accepts work any more.
             raise ClientClosedError(
-                f"the metadata store {self.path} is closed, because the process is ending"
+                f"the metadata store {self.path} cannot be used any more, because this process "
+                "is ending"
             ) from None
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClientClosedError(f"the metadata store {self.path} is closed")
+            raise ClientClosedError(
+                f"the metadata store {self.path} is closed", remedy="Open it again"
+            )
 
     # -- on the thread ------------------------------------------------------------------------
 
@@ -364,7 +369,11 @@ class SqliteFile:
             return None
 
     def _recognise(self, connection: sqlite3.Connection) -> None:
-        """Check that the file is the cluster that was opened, and has not gone back in time."""
+        """Check that the file is the cluster that was opened, and has not gone back in time.
+
+        A later version of Quire may have changed the tables since it was opened.
+        """
+        self._refuse_later_schema(self._number("PRAGMA user_version"))
         instance_id, upcoming = connection.execute(
             "SELECT instance_id, next_ledger_id FROM cluster"
         ).fetchone()
@@ -378,8 +387,11 @@ class SqliteFile:
             )
         if upcoming < self._next_ledger_id:
             raise MetadataWentBackError(
-                f"the metadata file {self.path} went back in time: its next ledger id is "
-                f"{upcoming}, and was {self._next_ledger_id}. Nothing was changed"
+                f"the metadata file {self.path} was replaced by an older state of itself: its "
+                f"next ledger id is {upcoming}, and was {self._next_ledger_id}. Nothing was "
+                "changed",
+                remedy="Put the newest state of the file back, find out what is missing "
+                "(docs/guides/disaster-recovery.md), and then restart this process",
             )
         self._next_ledger_id = upcoming
 
@@ -402,9 +414,9 @@ class SqliteFile:
             raise MetadataError(
                 f"the metadata file {self.path} is damaged, so the list of ledgers may not be "
                 f"complete: {found}",
-                remedy="Restore it from a backup (docs/guides/disaster-recovery.md). A backup "
-                "that was "
-                "copied over the file while processes used it is mixed with their log",
+                remedy="Stop all processes that use the file, and restore it from a backup "
+                "(docs/guides/disaster-recovery.md). A backup that was copied over a file in use "
+                "is mixed with its log",
             )
 
     def _misfit(self, connection: sqlite3.Connection) -> str:
@@ -436,16 +448,27 @@ class SqliteFile:
             return False
         if application_id != APPLICATION_ID:
             raise MetadataError(
-                f"{self.path} is a SQLite file of another program",
+                f"the file {self.path} is a SQLite file of another program, not a metadata store "
+                "of Quire",
                 remedy="Name another file in the metadata URI",
             )
-        if not 1 <= schema_version <= SCHEMA_VERSION:
+        self._refuse_later_schema(schema_version)
+        if schema_version < 1:
             raise MetadataError(
-                f"the metadata file {self.path} has schema {schema_version}, but this version of "
-                f"Quire knows only schemas up to {SCHEMA_VERSION}",
-                remedy="Use the version of Quire that wrote the file",
+                f"the metadata file {self.path} has schema {schema_version}, which no version of "
+                "Quire has written",
+                remedy="Restore it from a backup (docs/guides/disaster-recovery.md)",
             )
         return True
+
+    def _refuse_later_schema(self, schema_version: int) -> None:
+        if schema_version > SCHEMA_VERSION:
+            raise LaterMetadataError(
+                written_later(
+                    f"the metadata file {self.path}", f"schema {schema_version}",
+                    f"the schemas 1 to {SCHEMA_VERSION}",
+                )
+            )  # fmt: skip
 
     def _create(self, instance_id: str) -> bool:
         if self._is_cluster():
@@ -544,7 +567,10 @@ class SqliteFile:
         if isinstance(error, sqlite3.Error):
             ours: Exception = _translate(self.path, error, self._busy_timeout_ms)
         elif isinstance(error, OSError):
-            ours = MetadataError(f"the metadata file {self.path} cannot be used: {error.strerror}")
+            ours = MetadataError(
+                f"the metadata file {self.path} cannot be used: {error.strerror}",
+                remedy="Check the path, the permissions and the disk",
+            )
         else:
             return error
         ours.__cause__ = error
@@ -576,13 +602,17 @@ def _translate(path: Path, error: sqlite3.Error, busy_timeout_ms: int) -> QuireE
         return full
     if code == sqlite3.SQLITE_IOERR:
         return MetadataUnavailableError(
-            f"the metadata file {path} could not be read or written ({error})",
-            remedy="Check the disk. A write may or may not have been stored",
+            f"the metadata file {path} could not be read or written ({error}). A write may or "
+            "may not have been stored",
+            remedy="Check the disk, and look at the result before you try again",
         )
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return MetadataError(
-            f"the metadata file {path} is damaged, or is not a SQLite file ({error})",
-            remedy="Restore it from a backup, or correct the URI",
+            f"the metadata file {path} is damaged, or it is not a SQLite file ({error})",
+            remedy=(
+                "Correct the metadata URI if it names another file. Otherwise restore the "
+                "file from a backup (docs/guides/disaster-recovery.md)"
+            ),
         )
     if code in (
         sqlite3.SQLITE_CANTOPEN,
@@ -594,4 +624,7 @@ def _translate(path: Path, error: sqlite3.Error, busy_timeout_ms: int) -> QuireE
             f"the metadata file {path} cannot be opened for writing ({error})",
             remedy="Check the permissions of the file and of its directory",
         )
-    return MetadataError(f"the metadata file {path} failed: {error}")
+    return MetadataError(
+        f"the metadata file {path} failed: {error}",
+        remedy="Check the file and its disk. If they are in order, report this error",
+    )

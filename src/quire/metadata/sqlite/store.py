@@ -162,7 +162,11 @@ class SqliteStore:
         no_ledger_manager(self.uri, ledger_manager)
         instance_id = await self.instance_id()
         if not self._claim_initialise:
-            raise KeyExistsError(f"{self._file.path} already contains a cluster")
+            raise KeyExistsError(
+                f"the metadata file {self._file.path} already contains a cluster. Nothing was "
+                "changed",
+                remedy="Use this cluster, or name another file in the metadata URI",
+            )
         self._claim_initialise = False
         return instance_id
 
@@ -348,7 +352,7 @@ class SqliteStore:
         presence = replace(self._presences[bookie_id], readonly=readonly)
         self._presences[bookie_id] = presence
         if not await self._write(lambda connection: self._session.take(connection, presence)):
-            raise bookie_exists(bookie_id, 0)
+            raise bookie_exists(bookie_id)
 
     async def withdraw(self, bookie_id: str) -> None:
         self._registrations.pop(bookie_id, None)
@@ -425,7 +429,7 @@ class SqliteStore:
 
         found = await self._read(work)
         if found is None:
-            raise NoSuchKeyError(f"{what} does not exist")
+            raise NoSuchKeyError(f"{what} does not exist in the metadata store")
         return found
 
     async def _write_node(
@@ -439,11 +443,13 @@ class SqliteStore:
             stored = _version_of(connection, table, name)
             if version is None:
                 if stored is not None:
-                    raise KeyExistsError(f"{what} already exists")
+                    raise KeyExistsError(
+                        f"{what} already exists in the metadata store. Nothing was changed"
+                    )
                 connection.execute(f'INSERT INTO "{table}" VALUES (?, 0, ?)', (name, data))
                 return 0
             if stored is None:
-                raise NoSuchKeyError(f"{what} does not exist")
+                raise NoSuchKeyError(f"{what} does not exist in the metadata store")
             if stored != version:
                 raise conflict(what, version, stored)
             connection.execute(
@@ -476,7 +482,9 @@ class SqliteStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClientClosedError(f"the metadata store {self.uri} is closed")
+            raise ClientClosedError(
+                f"the metadata store {self.uri} is closed", remedy="Open it again"
+            )
 
 
 class _SqliteRegistration:
@@ -509,7 +517,9 @@ class _SqliteRegistration:
         if self.lost.done():
             raise self.lost.result()
         if self._closed:
-            raise ClientClosedError(f"the registration of bookie {self._bookie_id} is closed")
+            raise ClientClosedError(
+                f"the registration of bookie {self._bookie_id} was closed, so it cannot be changed"
+            )
         await self._store.set_readonly(self._bookie_id, readonly)
 
     async def close(self) -> None:
@@ -534,7 +544,11 @@ def _next_ledger_id(connection: sqlite3.Connection) -> int:
     while connection.execute("SELECT 1 FROM ledgers WHERE ledger_id = ?", (found,)).fetchone():
         found += 1
     if found >= LEDGER_ID_MAX:
-        raise MetadataError("no ledger id is left")
+        raise MetadataError(
+            "no ledger was created: all ledger ids that the metadata store can generate are "
+            "used up",
+            remedy="Create the ledger with an id that you choose",
+        )
     connection.execute("UPDATE cluster SET next_ledger_id = ?", (found + 1,))
     return found
 

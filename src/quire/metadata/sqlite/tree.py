@@ -107,9 +107,12 @@ class SqliteTree:
                 self._keep_session()
                 await self._write(self._session.touch)
         raise MetadataUnavailableError(
-            f"the lease of this process in {self._file.path} expired {SESSION_ATTEMPTS_MAX} times "
-            "before it could be used. Nothing was committed",
-            remedy="Use a longer session time-out",
+            "nothing was committed: the lease of this process in the metadata file "
+            f"{self._file.path} expired {SESSION_ATTEMPTS_MAX} times before it could be used",
+            remedy=(
+                "Use a longer session time-out (session_timeout_s), or find out what delays "
+                "this process"
+            ),
         )
 
     async def make_path(self, path: str, value: bytes = b"") -> None:

@@ -309,7 +309,9 @@ class ZooKeeperRegistration:
         _answer(changes, error)
 
     def _closed_error(self) -> ClientClosedError:
-        return ClientClosedError(f"the registration of bookie {self._bookie_id} is closed")
+        return ClientClosedError(
+            f"the registration of bookie {self._bookie_id} was closed, so it cannot be changed"
+        )
 
 
 def _answer(changes: list[asyncio.Future[None]], error: Exception | None) -> None:

@@ -180,9 +180,12 @@ class _Commit:
             self._mark_known = True
             return results[1:]
         raise MetadataError(
-            f"{self._what}: the session with ZooKeeper ended {_ATTEMPTS_MAX} times before the "
-            "commit was sent. Nothing was changed",
-            remedy="Use a longer session time-out",
+            f"{self._what}: nothing was changed, because the session with ZooKeeper ended "
+            f"{_ATTEMPTS_MAX} times before the request was sent",
+            remedy=(
+                "Use a longer session time-out (session_timeout_s), or find out what delays "
+                "this process or ZooKeeper"
+            ),
         )
 
     # -- the results of a commit whose response was lost --------------------------------------
@@ -248,8 +251,9 @@ class _Commit:
 
     def _unknown(self, why: str) -> MetadataUnavailableError:
         return MetadataUnavailableError(
-            f"{self._what}: ZooKeeper's response was lost, and {why}",
-            remedy="Read the nodes before you try again",
+            f"{self._what}: it is unknown whether this was done, because ZooKeeper's response "
+            f"was lost and {why}",
+            remedy="Read the nodes to find out before you try again",
         )
 
 

@@ -58,10 +58,12 @@ class LedgerIdCounter:
                 return number
         if not manager.long_ids:
             raise MetadataError(
-                f"no ledger id is left: the {manager.name} ledger manager generates only ids below "
-                f"{SHORT_ID_END}",
-                remedy="Create a cluster with the hierarchical ledger manager, or choose the ids "
-                "yourself",
+                f"no ledger was created: all ids that the {manager.name} ledger manager "
+                f"generates (below {SHORT_ID_END}) are used up",
+                remedy=(
+                    "Create a cluster with the hierarchical ledger manager, or create "
+                    "ledgers with ids that you choose"
+                ),
             )
         return await self._next_long()
 
@@ -84,8 +86,9 @@ class LedgerIdCounter:
                 return long_id(high, number)
             await self._make_high_order(high + 1)
         raise MetadataError(
-            f"no ledger id could be generated below {self._long}: its nodes were deleted "
-            f"{_ATTEMPTS_MAX} times"
+            f"no ledger id was generated: other processes deleted the nodes below {self._long} "
+            f"{_ATTEMPTS_MAX} times in a row",
+            remedy="Try again",
         )
 
     async def _high_order(self) -> int:
@@ -103,7 +106,11 @@ class LedgerIdCounter:
 
     async def _make_high_order(self, high: int) -> None:
         if high > HIGH_ORDER_MAX:
-            raise MetadataError("no ledger id is left")
+            raise MetadataError(
+                "no ledger was created: all ledger ids that the metadata store can generate are "
+                "used up",
+                remedy="Create the ledger with an id that you choose",
+            )
         # As in Java, everyone has access, also in a cluster with access control.
         await self._root.make(f"{self._long}/{high_order_name(high)}", Access.OPEN)
 

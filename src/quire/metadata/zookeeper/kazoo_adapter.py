@@ -485,7 +485,9 @@ class ZooKeeperConnection:
             if not self.connected:
                 # Kazoo would keep the request and send it after the next reconnection, perhaps long
                 # after the caller has given up.
-                raise NotSentError("not connected")
+                raise NotSentError(
+                    "the request was not sent, because there is no connection to ZooKeeper"
+                )
             future: asyncio.Future[Any] = self._loop.create_future()
             self._waiting.add(future)
             future.add_done_callback(self._waiting.discard)
@@ -517,7 +519,9 @@ class ZooKeeperConnection:
             raise self._refusal() from None
         name = type(error).__name__.removesuffix("Error")
         raise MetadataError(
-            f"ZooKeeper refused a request for the node {path}: {name} {error}".rstrip()
+            f"ZooKeeper at {self.servers} refused a request for the node {path}: {name} "
+            f"{error}".rstrip(),
+            remedy="Look for the reason in ZooKeeper's log",
         ) from error
 
     def _refusal(self) -> MetadataDeniedError:
@@ -545,7 +549,10 @@ class ZooKeeperConnection:
         return None if notify is None else Watcher(self._to_loop, notify)
 
     def _closed_error(self) -> ClientClosedError:
-        return ClientClosedError(f"the connection to ZooKeeper at {self.servers} is closed")
+        return ClientClosedError(
+            f"the connection to ZooKeeper at {self.servers} is closed",
+            remedy="Open the metadata store again",
+        )
 
 
 def _stat(stat: Any) -> Stat:

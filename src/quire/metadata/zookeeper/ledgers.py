@@ -79,7 +79,9 @@ class ZooKeeperLedgers:
                     ledger_id,
                 )
         raise MetadataError(
-            f"no ledger was created: {CREATE_ATTEMPTS_MAX} generated ids in a row were taken"
+            f"no ledger was created: {CREATE_ATTEMPTS_MAX} generated ids in a row belonged to "
+            "existing ledgers already",
+            remedy="Try again. If that does not help, create the ledger with an id that you choose",
         )
 
     async def skip_ids(self, last: int) -> None:
@@ -113,9 +115,11 @@ class ZooKeeperLedgers:
             return await self._create_at(ledger_id, data, ctoken)
         except _AmbiguousError:
             raise MetadataUnavailableError(
-                f"ledger {ledger_id} was created while the connection to ZooKeeper was lost, "
-                "perhaps by this call",
-                remedy="Read the ledger's metadata to find out, or create it with another id",
+                f"ledger {ledger_id} exists now, but it is unknown whether this call created it, "
+                "because the connection to ZooKeeper was lost meanwhile",
+                remedy=(
+                    "Read the ledger's metadata to find out, or create a ledger with another id"
+                ),
             ) from None
 
     async def _create_at(
@@ -250,10 +254,14 @@ def _versioned(ledger_id: int, data: bytes, stat: Stat) -> Versioned[LedgerMetad
 
 def _overwritten(ledger_id: int) -> LedgerRecreatedError:
     error = LedgerRecreatedError(
-        f"ledger {ledger_id} was deleted and created again while its metadata was written. This "
-        "change of the former ledger has overwritten the metadata of the new one",
+        f"ledger {ledger_id} was deleted and created again by another client while its metadata "
+        "was written. This change of the former ledger has overwritten the metadata of the new "
+        "one",
         ledger_id=ledger_id,
-        remedy="Tell the owner of the new ledger, and compare `quire ledger show` with its bookies",
+        remedy=(
+            f"Tell the owner of the new ledger, and compare `quire ledger show {ledger_id}` "
+            "with what its bookies store"
+        ),
     )
     error.outcome_known = False
     return error

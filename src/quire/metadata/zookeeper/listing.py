@@ -89,9 +89,12 @@ async def _refuse_foreign(root: ZooKeeperRoot, manager: LedgerManager, top: Sequ
 
 def _foreign(root: ZooKeeperRoot, manager: LedgerManager, name: str) -> MetadataError:
     return MetadataError(
-        f"the ledgers cannot be listed: {root.at(name)} exists, but the {manager.name} ledger "
-        "manager of this cluster stores no ledgers there",
-        remedy="Find out which program created the node, and with which ledger manager",
+        f"the ledgers cannot be listed: the node {root.at(name)} exists, but the {manager.name} "
+        "ledger manager of this cluster stores no ledgers there",
+        remedy=(
+            "Find out which program created the node, and with which ledger manager. Until "
+            "it is moved or removed, bookies delete nothing"
+        ),
     )
 
 
@@ -159,10 +162,12 @@ class _Walk:
 
     def unknown(self, name: str) -> MetadataError:
         return MetadataError(
-            f"{self._root.at(name)} is among the ledgers and has an unknown name. It may be a "
-            "ledger, so the list of ledgers may not be complete",
-            remedy="Look at it with ZooKeeper's own client, and find out which program wrote it. "
-            "Until it is moved or removed, bookies delete nothing",
+            f"the list of ledgers may not be complete: the node {self._root.at(name)} among the "
+            "ledgers has a name that Quire does not know, and may be a ledger",
+            remedy=(
+                "Look at it with ZooKeeper's own client, and find out which program wrote "
+                "it. Until it is moved or removed, bookies delete nothing"
+            ),
         )
 
 

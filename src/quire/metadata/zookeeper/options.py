@@ -49,17 +49,18 @@ class ZooKeeperOptions:
         check_fields(self, UsageError)
         if self.digest is not None and not self._usable(self.digest):
             raise UsageError(
-                "the identity for ZooKeeper (not shown here) is not of the form user:password",
+                "the identity for ZooKeeper (not shown, because it contains a password) is not "
+                "of the form user:password",
                 remedy=f"Correct digest=, {AUTH_VARIABLE} or the file in {AUTH_FILE_VARIABLE}: "
                 "printable characters, and neither part empty",
             )
         if self.acl not in (None, CREATOR, OPEN):
             raise UsageError(
-                f"{self.acl!r} is not a kind of access to ZooKeeper's nodes: use creator or open"
+                f"acl={self.acl!r} is not valid for ZooKeeper's nodes: use 'creator' or 'open'"
             )
         if self.acl == CREATOR and self.digest is None:
             raise UsageError(
-                "nodes in ZooKeeper can belong to their creator only if it has an identity",
+                "acl='creator' cannot be used, because this process has no identity for ZooKeeper",
                 remedy=f"Set digest=, or the variable {AUTH_FILE_VARIABLE}",
             )
 
@@ -92,7 +93,8 @@ class ZooKeeperOptions:
         if file:
             if digest is not None:
                 raise UsageError(
-                    f"{AUTH_VARIABLE} and {AUTH_FILE_VARIABLE} are both set: unset one of them"
+                    f"the environment variables {AUTH_VARIABLE} and {AUTH_FILE_VARIABLE} are "
+                    "both set: unset one of them"
                 )
             digest = _read(file)
         return cls(digest, values.get(ACL_VARIABLE) or None)
@@ -110,12 +112,15 @@ def _read(file: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(
-            f"{AUTH_FILE_VARIABLE} names {file}, which cannot be read: {why}"
+            f"the environment variable {AUTH_FILE_VARIABLE} names the file {file}, which cannot "
+            f"be read: {why}",
+            remedy="Correct the variable, or the permissions of the file",
         ) from None
     line = text.removesuffix("\n").removesuffix("\r")
     if len(text) > _AUTH_BYTES_MAX or not ZooKeeperOptions._usable(line):
         raise UsageError(
-            f"{AUTH_FILE_VARIABLE} names {file}, which does not contain one line user:password",
+            f"the environment variable {AUTH_FILE_VARIABLE} names the file {file}, which does "
+            "not contain exactly one line of the form user:password",
             remedy="Write one line of printable characters into it, with neither part empty",
         )
     return line

@@ -108,14 +108,15 @@ class ZooKeeperRoot:
                         await asyncio.sleep(0)
         except NodeError as error:
             raise MetadataError(
-                f"could not {what}: other processes changed ZooKeeper's nodes at the same time "
-                f"({type(error).__name__})",
+                f"could not {what}: other processes changed the same nodes in ZooKeeper at the "
+                f"same time ({type(error).__name__})",
                 remedy="Try again",
             ) from error
         except TimeoutError:
             raise MetadataUnavailableError(
                 f"could not {what}: ZooKeeper at {self.zk.servers} did not answer within "
-                f"{self._operation_timeout_s:g} s"
+                f"{self._operation_timeout_s:g} s. If this was a change, it may or may not have "
+                "been made"
             ) from None
 
     async def know_layout(self) -> None:
@@ -137,7 +138,12 @@ class ZooKeeperRoot:
         except NoNodeError:
             self._layout_seen = False
             raise self.not_initialised() from None
-        found = layout.decode(data).manager()
+        try:
+            found = layout.decode(data).manager()
+        except MetadataError as error:
+            raise MetadataError(
+                f"{self} cannot be used: {error.args[0]}", remedy=error.remedy
+            ) from None
         if self._factory is not None and found is not layout.Layout(self._factory).manager():
             raise MetadataError(
                 f"{self} has the {found.name} ledger manager, but the metadata URI asks for "
@@ -193,7 +199,11 @@ class ZooKeeperRoot:
                 await self.make(path.rpartition("/")[0])
             else:
                 return stat
-        raise MetadataError(f"{path} could not be created: others delete its parents repeatedly")
+        raise MetadataError(
+            f"the node {path} in ZooKeeper was not created: other processes deleted its parent "
+            f"{PARENT_ATTEMPTS_MAX} times in a row",
+            remedy="Try again",
+        )
 
     async def make(self, path: str, access: Access = Access.OWN) -> None:
         """Create a persistent node and its missing parents, except the root of the cluster.
@@ -215,4 +225,8 @@ class ZooKeeperRoot:
                 await self.make(path.rpartition("/")[0], access)
             else:
                 return
-        raise MetadataError(f"{path} could not be created: others delete its parents repeatedly")
+        raise MetadataError(
+            f"the node {path} in ZooKeeper was not created: other processes deleted its parent "
+            f"{PARENT_ATTEMPTS_MAX} times in a row",
+            remedy="Try again",
+        )

@@ -65,7 +65,11 @@ class ZooKeeperServer:
         """
         for what, text in (("host", host), ("directory", os.fspath(data_dir))):
             if not text or not text.isprintable() or (what == "host" and set(text) & set(" []/")):
-                raise UsageError(f"{text!r} cannot be the {what} of a ZooKeeper server")
+                raise UsageError(
+                    f"{text!r} cannot be the {what} of a ZooKeeper server: use printable "
+                    "characters, and for the host a name or an address without a port or "
+                    "brackets"
+                )
         self.data_dir = Path(data_dir).absolute()
         self.host = host
         self.port = port
@@ -97,7 +101,10 @@ class ZooKeeperServer:
             StartError: The server did not start. Nothing is left running.
         """
         if self._process is not None:
-            raise StartError("the ZooKeeper server is already running")
+            raise StartError(
+                f"the ZooKeeper server in {self.data_dir} was already started by this object",
+                remedy="Call stop() before you start it again",
+            )
         java = _java()
         options = [f"-Xmx{HEAP_MB}m", "-XX:+UseSerialGC", "-cp", _class_path(), _MAIN]
         command = [*self._command_prefix, java, *options]
@@ -113,7 +120,8 @@ class ZooKeeperServer:
         except OSError as error:
             self.stop()
             raise StartError(
-                f"ZooKeeper could not be started in {self.data_dir}: {error}"
+                f"ZooKeeper could not be started in {self.data_dir}: {error}",
+                remedy="Check the directory, its permissions, and that Java can be run",
             ) from error
         except BaseException:
             self.stop()
@@ -203,16 +211,17 @@ class ZooKeeperServer:
                 if self._any_port and not last and b"Address already in use" in self._log_bytes():
                     return False
                 raise StartError(
-                    f"ZooKeeper ended at once (status {self._process.returncode}): "
-                    f"{self._log_tail()}",
-                    remedy=f"See {self.log_file}",
+                    f"ZooKeeper in {self.data_dir} ended right after its start (status "
+                    f"{self._process.returncode}). The end of its log: {self._log_tail()}",
+                    remedy=f"See its log, {self.log_file}",
                 )
             if self._answers():
                 return True
             time.sleep(_POLL_S)
         raise StartError(
-            f"ZooKeeper did not answer at {self.address} within {START_TIMEOUT_S:g} s",
-            remedy=f"See {self.log_file}",
+            f"ZooKeeper in {self.data_dir} did not answer at {self.address} within "
+            f"{START_TIMEOUT_S:g} s, and was stopped",
+            remedy=f"See its log, {self.log_file}",
         )
 
     def _answers(self) -> bool:
@@ -242,7 +251,7 @@ def _java() -> str:
     found = found or shutil.which("java")
     if found is None:
         raise StartError(
-            "Java was not found",
+            "ZooKeeper cannot be started: Java was not found",
             remedy="Install Java 17 or later, or set JAVA_HOME to its directory",
         )
     return found
@@ -256,8 +265,8 @@ def _class_path() -> str:
         if any(Path(place, "jars").glob("zookeeper-*.jar")):
             return str(Path(place, "jars", "*"))
     raise StartError(
-        "PySpark, whose jars contain ZooKeeper, is not installed",
-        remedy='Run pip install "quire-log[spark]" (Java is needed as well)',
+        "ZooKeeper cannot be started: PySpark, whose jars contain it, is not installed",
+        remedy='Install it with: pip install "quire-log[spark]"',
     )
 
 

@@ -178,7 +178,8 @@ class ZooKeeperStore:
                 whole = await self._zk.exists(self._root.at("LAYOUT")) is not None
                 state = "" if whole else ", but has no LAYOUT, so it is not a complete cluster"
                 raise KeyExistsError(
-                    f"{self._root} already exists{state}", remedy="Use it, or choose another root"
+                    f"{self._root} already exists{state}. Nothing was changed",
+                    remedy="Use the cluster there, or choose another root in the metadata URI",
                 ) from None
             return instance_id
 
@@ -393,4 +394,6 @@ class ZooKeeperStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClientClosedError(f"the metadata store {self.uri} is closed")
+            raise ClientClosedError(
+                f"the metadata store {self.uri} is closed", remedy="Open it again"
+            )

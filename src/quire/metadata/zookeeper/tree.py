@@ -138,7 +138,9 @@ class ZooKeeperTree:
                 except BelowEphemeralError:
                     raise below_ephemeral(Create(each)) from None
             raise MetadataError(
-                f"{path} could not be created: others delete its parents repeatedly"
+                f"the node {path} in ZooKeeper was not created: other processes deleted its "
+                "parents again and again",
+                remedy="Try again",
             )
 
         await self._root.do(f"make {path}", work, check=False)
@@ -155,7 +157,11 @@ class ZooKeeperTree:
                     return
                 except (NoNodeError, NodeNotEmptyError):
                     continue  # others create or delete nodes below it at the same time
-            raise MetadataError(f"{path} could not be deleted: others create nodes below it")
+            raise MetadataError(
+                f"the node {path} in ZooKeeper was not deleted completely: other processes "
+                f"changed the nodes below it {DELETE_ATTEMPTS_MAX} times in a row",
+                remedy="Stop these processes, or try again",
+            )
 
         await self._root.do(f"delete {path} with all below it", work, check=False)
 
@@ -221,7 +227,10 @@ class ZooKeeperTree:
                 except NoNodeError:
                     if await self._zk.exists(path, notify) is None:
                         return None
-            raise NodeError(f"{path} is deleted and created repeatedly")
+            raise NodeError(
+                f"the node {path} in ZooKeeper was deleted and created {LOOK_ATTEMPTS_MAX} times "
+                "while it was read"
+            )
 
         def deliver(found: V | None) -> bool:
             nonlocal first, seen

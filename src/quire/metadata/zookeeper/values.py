@@ -64,7 +64,7 @@ class Cookies:
             except NodeExistsError:
                 if again and await _holds(self._root, path, data, 0):
                     return 0
-                raise KeyExistsError(f"{what} already exists") from None
+                raise KeyExistsError(f"{what} already exists in the metadata store") from None
 
         async def update(again: bool) -> int:
             assert version is not None
@@ -112,7 +112,7 @@ class Cookies:
 
     async def _missing(self, bookie_id: str) -> NoSuchKeyError:
         await self._root.check_layout()
-        return NoSuchKeyError(f"the cookie of {bookie_id} does not exist")
+        return NoSuchKeyError(f"the cookie of {bookie_id} does not exist in the metadata store")
 
 
 class Values:
@@ -158,7 +158,7 @@ class Values:
                     continue
                 if there == payload:
                     return stat.version  # this is our own write, whose response was lost
-                error = KeyExistsError(f"{what} already exists")
+                error = KeyExistsError(f"{what} already exists in the metadata store")
                 error.outcome_known = not again or stat.version == 0
                 raise error
             raise conflict(what, 0)
@@ -265,8 +265,8 @@ class Values:
             return
         if owner:  # without content it is only a parent of another cluster's values
             raise KeyExistsError(
-                f"no cluster was created: {self._base} contains the values of an earlier cluster "
-                f"({owner!r})",
+                f"no cluster was created: the node {self._base} contains the values of an "
+                f"earlier cluster ({owner.decode(errors='replace')})",
                 remedy=self._remove_remedy(),
             )
 
@@ -287,8 +287,8 @@ class Values:
             if not owner:
                 return False  # it is only a parent so far
             raise MetadataError(
-                f"the values below {self._base} belong to the earlier cluster {owner!r}, not to "
-                f"{instance_id!r}",
+                f"the values below the node {self._base} belong to an earlier cluster, "
+                f"{owner.decode(errors='replace')}, not to this one, {instance_id}",
                 remedy=self._remove_remedy(),
             )
         self._base_checked = True
@@ -318,7 +318,8 @@ class Values:
             if await self._base_exists():
                 return
         raise MetadataError(
-            f"{self._base} could not be created: others changed it {PARENT_ATTEMPTS_MAX} times",
+            f"the node {self._base} in ZooKeeper was not created: other processes changed it "
+            f"{PARENT_ATTEMPTS_MAX} times in a row",
             remedy="Try again",
         )
 
@@ -360,9 +361,12 @@ def _value_of(payload: bytes, key: Sequence[str]) -> bytes:
     if payload.startswith(_PLAIN):
         return payload[len(_PLAIN) :]
     raise MetadataError(
-        f"the value {'/'.join(key)} has an unknown form: it begins with neither '=' nor '#'"
+        f"the value {'/'.join(key)} in the metadata store has an unknown form: it begins with "
+        "neither '=' nor '#'",
+        remedy="If a later version of Quire wrote it, use that version. Otherwise restore the "
+        "node from a backup of ZooKeeper",
     )
 
 
 def _no_value(key: Sequence[str]) -> NoSuchKeyError:
-    return NoSuchKeyError(f"the value {'/'.join(key)} does not exist")
+    return NoSuchKeyError(f"the value {'/'.join(key)} does not exist in the metadata store")

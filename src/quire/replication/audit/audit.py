@@ -175,8 +175,9 @@ class Audit:
                     found += findings(ledger_id, planned.metadata, fragment, by_member)
             if len(found) > FINDINGS_MAX:
                 raise JobError(
-                    f"the audit has more than {FINDINGS_MAX:,} findings",
-                    remedy="Audit fewer ledgers at a time",
+                    f"the audit found more than {FINDINGS_MAX:,} damaged or missing replicas, "
+                    "which is more than it can report",
+                    remedy="Audit fewer ledgers at a time (--ledger, --streams)",
                 )
         found = await _unless_lagging(client, await _still(client, found))
         return sorted(found, key=lambda one: (one.ledger, one.bookie, one.first))

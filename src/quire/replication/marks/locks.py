@@ -223,8 +223,8 @@ class ReplicationLocks:
 
 def _held(ledger_id: int, owner: str) -> LockHeldError:
     return LockHeldError(
-        f"{owner} is repairing the replicas of ledger {ledger_id}",
-        remedy="Try again when it is done",
+        f"ledger {ledger_id} was not repaired, because {owner} is repairing its replicas",
+        remedy="Try again when that repair is done",
     )
 
 

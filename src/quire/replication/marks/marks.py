@@ -61,8 +61,9 @@ class ReplicationMarks:
             check_layout(value)
         except ValueError as error:
             raise MetadataError(
-                f"{layout} is not a layout of the under-replication tree that Quire knows: {error}",
-                remedy="Use the version of BookKeeper that created it",
+                f"the node {layout} has a layout of the under-replication tree that this version "
+                f"of Quire does not know: {error}",
+                remedy="Use the version of BookKeeper or Quire that created it",
             ) from None
         await self._tree.make_path(f"{self.root}/{LEDGERS}")
         await self._tree.make_path(f"{self.root}/{LOCKS}")
@@ -235,7 +236,8 @@ class ReplicationMarks:
             return delay_of(found.value)
         except ValueError:
             raise UnreadableMetadataError(
-                f"{self.root}/{DELAY} is {found.value[:40]!r}, not a number of seconds",
+                "the delay before a lost bookie is repaired cannot be read: the node "
+                f"{self.root}/{DELAY} has {found.value[:40]!r}, not a number of seconds",
                 remedy="Set it with `quire autorecovery delay SECONDS`",
             ) from None
 

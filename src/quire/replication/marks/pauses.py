@@ -54,11 +54,16 @@ class Pauses:
         Raises UsageError for an unknown kind of job or an invalid target.
         """
         if one.kind not in KINDS:
-            raise UsageError(f"{one.kind!r} is not a kind of job: use one of {', '.join(KINDS)}")
+            raise UsageError(
+                f"{one.kind!r} is not a kind of job that can be paused: use one of "
+                f"{', '.join(KINDS)}"
+            )
         if one.kind != "rebalance":
             check_bookie_id(one.target)
         elif one.target != CLUSTER:
-            raise UsageError(f"rebalance applies to the whole {CLUSTER}, not to {one.target!r}")
+            raise UsageError(
+                f"a rebalance can only be paused for the whole {CLUSTER!r}, not for {one.target!r}"
+            )
         value = json.dumps(asdict(one)).encode()
         try:
             await self._store.write_value(_key(one.kind, one.target), value, None)

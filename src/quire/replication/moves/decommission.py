@@ -162,7 +162,8 @@ async def take_back(client: Client, bookie: str) -> bool:
         return False
     if found.value.what is What.RETIRED:
         raise UsageError(
-            f"bookie {bookie} is already decommissioned, and its cookie was removed",
+            f"the decommissioning of bookie {bookie} cannot be cancelled: it is complete, and "
+            "the bookie's cookie was removed",
             remedy="Start a new bookie on an empty directory",
         )
     await withdraw_order(client.metadata, bookie, found.version)
@@ -273,8 +274,9 @@ class _Decommissioning:
             except (VersionConflictError, NoSuchKeyError):
                 continue
         raise JobError(
-            f"the decommissioning of bookie {self.bookie} was cancelled meanwhile: the bookie may "
-            "accept entries again, and keeps its cookie",
+            f"the decommissioning of bookie {self.bookie} was cancelled by another command: the "
+            "bookie may accept entries again, and keeps its cookie",
+            remedy="If it is to be decommissioned after all, run the command again",
         )
 
     async def remove_cookie(self, cookie: Versioned[bytes]) -> None:
@@ -282,8 +284,9 @@ class _Decommissioning:
             await self.client.metadata.delete_cookie(self.bookie, cookie.version)
         except VersionConflictError:
             raise JobError(
-                f"the cookie of bookie {self.bookie} was changed meanwhile, and is kept",
-                remedy="Find out who created the bookie again, and repeat the command",
+                f"the cookie of bookie {self.bookie} was kept, because another process changed "
+                "it during the decommissioning",
+                remedy="Find out who created the bookie again, and run the command again",
             ) from None
 
     async def end(self, version: int | None) -> bool:

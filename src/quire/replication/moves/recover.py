@@ -184,7 +184,7 @@ async def check_bookie(client: Client, bookie: str, even_if_alive: bool) -> None
     """Raise UsageError if the bookie is running, unless `even_if_alive`."""
     if not even_if_alive and (await client.bookies()).find(bookie) is not None:
         raise UsageError(
-            f"bookie {bookie} is running, so none of its data is lost",
+            f"bookie {bookie} is running, so its data is not lost and was not copied",
             remedy="To empty it while it is running, use `quire bookie decommission`. If it is "
             "not to return, stop it first",
         )
@@ -194,7 +194,10 @@ async def check_known(client: Client, bookie: str) -> None:
     """Raise UsageError if the id is not known and resembles a known one."""
     known = await _known(client)
     if bookie not in known and (hint := did_you_mean(bookie, known)):
-        raise UsageError(f"bookie {bookie} is not known", remedy=hint)
+        raise UsageError(
+            f"the cluster knows no bookie {bookie}: it is not registered and has no cookie",
+            remedy=hint,
+        )
 
 
 async def _known(client: Client) -> list[str]:
@@ -214,7 +217,7 @@ async def refuse_unknown(client: Client, bookie: str, unread: int) -> None:
         return
     but = f" (the metadata of {counted(unread, 'ledger')} cannot be read)" if unread else ""
     raise UsageError(
-        f"bookie {bookie} is not known: no ledger names it{but}, and it has no cookie",
+        f"the cluster knows no bookie {bookie}: no ledger names it{but}, and it has no cookie",
         remedy=did_you_mean(bookie, known, "`quire cluster bookies` lists the registered bookies"),
     )
 

@@ -323,7 +323,7 @@ async def not_recovered(
         return failed
     if now.metadata.state is not LedgerState.IN_RECOVERY:
         return failed
-    return replace(failed, seen=OpenLedgerState(now.stored.version, now.last_add_confirmed))
+    return replace(failed, seen=OpenLedgerState.of(now))
 
 
 async def _unmark(locks: ReplicationLocks, lock: ReplicationLock, ledger: OpenedLedger) -> None:

@@ -166,8 +166,10 @@ class CopyBatch:
         """
         if not fragment.closed:
             raise UsageError(
-                f"segment {fragment.segment_first} of ledger {self._ledger.ledger_id} is still "
-                "being written: only complete segments can be copied"
+                f"segment {fragment.segment_first} of ledger {self._ledger.ledger_id} was not "
+                "copied, because it is still being written",
+                remedy="Only complete segments can be copied: wait until the writer closes the "
+                "ledger or changes its ensemble",
             )
         stored = await self._begun()
         if not same_creation(self._ledger.stored, stored):

@@ -142,7 +142,7 @@ class RecoveryAdds:
             except TimeoutError:
                 self._pool.examine_links(self._bookie)
                 error = BookieTimeoutError(
-                    f"bookie {self._bookie} did not acknowledge adds of ledger "
+                    f"bookie {self._bookie} did not acknowledge copies of entries of ledger "
                     f"{self._codec.ledger_id} within {limit:g} s"
                 )
                 self._fail(error)

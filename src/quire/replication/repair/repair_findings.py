@@ -305,10 +305,15 @@ async def _verify(reader: ReplicaReader, wanted: Copies) -> None:
     at = 0
     for part in await reader.read(wanted.ids):
         if not isinstance(part, Copies):
-            raise Unreachable(f"the bookie acknowledged entries, but does not return them: {part}")
+            raise Unreachable(
+                f"the bookie acknowledged repaired entries, but does not return them: {part}"
+            )
         count = len(part.ids)
         if list(part.payloads) != list(wanted.payloads[at : at + count]) or list(
             part.lengths
         ) != list(wanted.lengths[at : at + count]):
-            raise Unreachable("the bookie acknowledged entries, but returns different ones")
+            raise Unreachable(
+                "the bookie acknowledged repaired entries, but returns different ones: check "
+                "its disk"
+            )
         at += count

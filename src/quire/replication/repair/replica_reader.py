@@ -263,7 +263,10 @@ class ReplicaReader:
                 entry, entry, Kind.DAMAGED, "the bookie lost data, and does not know which entries"
             )
         if isinstance(error, UnauthorizedError):
-            raise Unreachable("the bookie refuses to serve this client") from error
+            raise Unreachable(
+                "the bookie refuses to serve this client: check the ledger's password and the "
+                "TLS settings"
+            ) from error
         if isinstance(error, BookieError):
             return Bad(entry, entry, Kind.DAMAGED, "I/O error")
         raise error
@@ -306,7 +309,9 @@ class ReplicaReader:
                 return await self._in_time(ask)
             except BookieBusyError as error:
                 if not await busy.pause():
-                    raise Unreachable("the bookie is too busy to answer") from error
+                    raise Unreachable(
+                        "the bookie is too busy to answer: try again later"
+                    ) from error
             except (BookieTimeoutError, BookieUnavailableError) as error:
                 pool = pool_of(self._client)
                 given_up = isinstance(error, BookieTimeoutError) and pool.failed_lately(self.bookie)
@@ -370,7 +375,7 @@ async def answers(client: Client, bookie: str) -> str:
             return ""
         except TimeoutError:
             limit_s = client.config.read_timeout_s
-            error = BookieTimeoutError(f"no answer within {limit_s:g} s")
+            error = BookieTimeoutError(f"the bookie did not answer within {limit_s:g} s")
         else:
             return ""
         if attempts.are_used_up(error):

@@ -61,12 +61,12 @@ class ReplicaSource:
             named = ", ".join(map(str, missing[:UNREADABLE_NAMED_MAX]))
             more = len(missing) - UNREADABLE_NAMED_MAX
             raise ReadError(
-                f"ledger {self._ledger.ledger_id}: no replica of entry {named}"
+                f"ledger {self._ledger.ledger_id} cannot be copied: no replica of entry {named}"
                 + (f" and {more} more" if more > 0 else "")
                 + " can be read",
                 ledger_id=self._ledger.ledger_id,
                 entry_id=missing[0],
-                remedy="Start the bookies that have them again, and retry",
+                remedy="Start the bookies that have these entries, and try again",
             )
         return Copies(
             entries,

@@ -142,7 +142,9 @@ def audit(
         MetadataUnavailableError: The metadata store does not answer.
     """
     if ledgers is not None and streams is not None:
-        raise UsageError("ledgers and streams exclude each other: audit one, then the other")
+        raise UsageError(
+            "the arguments ledgers and streams exclude each other: audit one, then the other"
+        )
     if bytes_per_second_per_bookie is not None and bytes_per_second_per_bookie <= 0:
         raise UsageError(
             "bytes_per_second_per_bookie must be more than 0, or the audit would wait forever"
@@ -154,7 +156,10 @@ def audit(
     found = _read_all(spark, cluster, record, wanted, rate, progress, unread)
     missing = set(wanted) - record.ledgers.keys() - unread.keys()
     if ledgers is not None and missing:
-        raise NoSuchLedgerError(f"there is no ledger {min(missing)}")
+        raise NoSuchLedgerError(
+            f"ledger {min(missing)} does not exist, so nothing was repaired",
+            remedy="Correct the list of ledgers",
+        )
     unreadable = [*unread_streams, *(f"ledger {one}: {why}" for one, why in sorted(unread.items()))]
     result = AuditResult(
         len(record.ledgers), record.entries, record.bytes, tuple(found),
@@ -256,7 +261,10 @@ async def stream_ledgers(
     async with await open_namespace(client, namespace, password=password) as streams:
         names = [name for name in await streams.streams() if fnmatchcase(name, pattern)]
         if not names:
-            raise NoSuchStreamError(f"no stream of {namespace} matches {pattern!r}")
+            raise NoSuchStreamError(
+                f"namespace {namespace} has no stream that matches {pattern!r}",
+                remedy="`quire stream list` shows the streams",
+            )
 
         async def of(name: str) -> list[StreamSegment]:
             try:

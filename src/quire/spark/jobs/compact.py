@@ -73,12 +73,12 @@ class RecordKey:
         given = [one for one in (self.field, self.prefix, self.sql) if one]
         if len(given) != 1:
             raise UsageError(
-                "no option selects the key of a record"
+                "nothing selects the key of a record: give a field, a prefix or an SQL expression"
                 if not given
-                else "the key must be only one of a field, a prefix and an expression"
+                else "the key of a record must be only one of: a field, a prefix, an SQL expression"
             )
         if self.tombstone_field is not None and self.tombstone_sql is not None:
-            raise UsageError("the tombstone must be either a field or an expression, not both")
+            raise UsageError("the tombstone must be either a field or an SQL expression, not both")
 
     def column(self) -> Column:
         """Return the key of a record of the stream, which is null if it has none."""
@@ -202,7 +202,10 @@ def compacted(spark: SparkSession, directory: str) -> DataFrame:
     """
     current = Versions(directory).newest()
     if current is None or current.name is None:
-        raise UsageError(f"the directory {directory} holds no compacted stream")
+        raise UsageError(
+            f"the directory {directory} holds no compacted stream",
+            remedy="Correct the path, or run `quire pipeline compact` first",
+        )
     return spark.read.parquet(Versions(directory).spark_path(current))
 
 
@@ -268,9 +271,14 @@ def source_of(
 ) -> CompactSource:
     """Return the stream to be compacted. Raises UsageError for targets that are not valid."""
     if (to is None) == (to_stream is None):
-        raise UsageError("name either a directory or another stream as the target")
+        raise UsageError(
+            "the target of the compaction must be either a directory or another stream: give "
+            "exactly one"
+        )
     if to_stream == stream:
-        raise UsageError(f"stream {stream} cannot be compacted into itself")
+        raise UsageError(
+            f"stream {stream} cannot be compacted into itself", remedy="Name another target stream"
+        )
     with cluster.client() as client:
         return CompactSource(client, cluster, namespace, stream, key)
 
@@ -380,7 +388,8 @@ async def _span(view: StreamView, since: StreamOffset | None) -> CompactSpan:
 def remade(stream: str) -> StreamGapError:
     """Return the error for a stream that was deleted and created again."""
     return StreamGapError(
-        f"stream {stream} is not the one that was compacted: it was deleted and created again",
+        f"stream {stream} is not the one that was compacted before: that one was deleted or "
+        "renamed, and another stream has its name now",
         remedy="Compact it completely again (full), or to another target",
     )
 
@@ -405,8 +414,9 @@ def _to_table(
     claim = versions.claim()
     if not full and claim.former != former:
         raise UsageError(
-            f"another run has compacted to {directory} meanwhile",
-            remedy="Run the job again: it continues after that",
+            f"another run has compacted to {directory} in the meantime, so this one stopped "
+            "without a new version",
+            remedy="Run the job again: it continues after the other run",
         )
     frame = latest(source.rows(spark, span), source.key, skip_keyless=skip_keyless)
     if since is not None:
@@ -453,7 +463,8 @@ def _check_made_of(target: str, found: Mapping[str, Any], wanted: Mapping[str, A
     for what, value in wanted.items():
         if found.get(what) != value:
             raise UsageError(
-                f"{target} was compacted with {what} {found.get(what)}, but this run has {value}",
+                f"the target {target} was compacted with {what} {found.get(what)}, but this run "
+                f"has {what} {value}. Nothing was changed",
                 remedy="Choose another target, or compact the stream completely again (full)",
             )
 
@@ -549,8 +560,13 @@ def _jobs(source: CompactSource, target: str) -> list[tuple[str, int, int]]:
             return call(look(client.aio))
         except QuireError:
             raise
-        except (KeyError, ValueError) as error:
-            raise MetadataError(f"the jobs of stream {target} cannot be decoded: {error}") from None
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise MetadataError(
+                f"the list of jobs that were published to stream {target} cannot be decoded: "
+                f"{error!r}",
+                remedy="If a later version of Quire wrote it, use that version. Otherwise restore "
+                "the node of the stream's jobs from a backup of the metadata store",
+            ) from None
 
 
 # -- what a dry run reports --------------------------------------------------------------------

@@ -121,7 +121,10 @@ def history(
 
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown or not columns:
-        raise UsageError(f"there is no column {unknown}. The columns are {', '.join(COLUMNS)}")
+        raise UsageError(
+            f"the columns {unknown} do not exist, or none was named. The columns are "
+            f"{', '.join(COLUMNS)}"
+        )
     found = OffloadHistory(directory, stream)
     with cluster.client() as client:
         plan = call(
@@ -192,7 +195,10 @@ def check_history(
     found = OffloadHistory(directory, stream)
     manifest = found.newest()
     if manifest is None:
-        raise UsageError(f"nothing of stream {stream} was offloaded to {directory}")
+        raise UsageError(
+            f"no record of stream {stream} was offloaded to {directory}",
+            remedy="Check the names of the stream and of the directory",
+        )
     found.check_files(manifest)
     pieces: list[Piece] = [
         {"directory": found.directory, "stream": stream, "file": file.as_json()}
@@ -319,7 +325,10 @@ def in_files(history: OffloadHistory, files: Iterable[HistoryFile], place: Start
             column, wanted = "time", place.time_ms
             greatest = max(file.times_us[1] // 1_000 if file.times_us else wanted, file.txids[1])
         else:
-            raise UsageError(f"{place!r} is not a place in a stream")
+            raise UsageError(
+                f"{place!r} is not a place in a stream",
+                remedy="Use a DLSN, AtTxid, AtSequence, AtTime, EARLIEST or LATEST",
+            )
         if greatest < wanted:
             continue
         names = ["segment", "entry", "slot", "txid", "sequence", "time"]
@@ -456,10 +465,10 @@ class LiveTail:
         manifest = found.newest()
         if manifest is None or manifest.behind <= first:
             raise StreamGapError(
-                f"stream {origin.stream}: entries {piece.first} to {piece.last} of segment "
-                f"{first.lssn} (ledger {origin.segment.ledger_id}) were truncated while they were "
-                "read, and were not offloaded",
-                remedy="Call history again",
+                f"entries {piece.first} to {piece.last} of segment {first.lssn} of stream "
+                f"{origin.stream} (ledger {origin.segment.ledger_id}) were truncated while they "
+                "were read, and were not offloaded before",
+                remedy="Read the history again: it begins with the records that still exist",
             )
         segment, entry, slot = pc.field("segment"), pc.field("entry"), pc.field("slot")
 

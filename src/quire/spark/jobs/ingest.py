@@ -84,14 +84,15 @@ class IngestTarget:
     def __post_init__(self) -> None:
         if (self.stream is None) == (self.stream_column is None):
             raise UsageError(
-                "no option selects the stream to write"
+                "nothing selects the stream to write"
                 if self.stream is None
                 else f"stream {self.stream} and column {self.stream_column!r} exclude each other",
-                remedy="Name a stream, or a column that tells the stream of each row",
+                remedy="Name either a stream, or a column that has the stream of each row",
             )
         if self.streams and self.stream_column is None:
             raise UsageError(
-                "to write several streams, name a column that tells the stream of each row"
+                "several streams can be written only with a column that has the stream of each row",
+                remedy="Name that column too",
             )
 
 
@@ -275,7 +276,8 @@ def _streams(frame: DataFrame, target: IngestTarget, progress: ProgressCallback)
     assert target.stream_column is not None
     if frame.isStreaming:
         raise UsageError(
-            "the streams of future rows are unknown",
+            "the rows of files that are followed may belong to any stream, so the streams must "
+            "be known before",
             remedy="Name the streams that may be written, or patterns of them",
         )
     column = _column(frame, target.stream_column)
@@ -295,7 +297,10 @@ def _streams(frame: DataFrame, target: IngestTarget, progress: ProgressCallback)
             remedy="Choose another column, or ingest in several parts",
         )
     if not names:
-        raise UsageError("there are no rows, so there is no stream to write")
+        raise UsageError(
+            "nothing was written: the input has no rows, so it names no stream",
+            remedy="Check the input",
+        )
     return sorted(names)
 
 
@@ -363,7 +368,7 @@ def _column(frame: DataFrame, name: str) -> Column:
     if name.lower() not in known:
         there = f"There are: {', '.join(frame.columns)}"
         raise UsageError(
-            f"there is no column {name!r}",
+            f"the input has no column {name!r}",
             remedy=did_you_mean(name, frame.columns, there, quote=True),
         )
     return frame[f"`{known[name.lower()]}`"]
@@ -408,7 +413,7 @@ def list_files(spark: SparkSession, files: Files) -> Listing:
     frame = spark.read.format("binaryFile").load(list(files.paths))
     rows = frame.selectExpr("path", "length", "string(modificationTime)").collect()
     if not rows:
-        raise UsageError(f"there are no files in {', '.join(files.paths)}")
+        raise UsageError(f"no file matches {', '.join(files.paths)}", remedy="Correct the path")
     return Listing(tuple(sorted((row[0], row[1], row[2]) for row in rows)))
 
 
@@ -420,7 +425,7 @@ def format_of(files: Files, listing: Listing) -> str:
     if len(found) != 1 or None in found:
         paths = ", ".join(path.rpartition("/")[2] for path, _, _ in listing.files[:3])
         raise UsageError(
-            f"the format of the files cannot be determined from their names: {paths}",
+            f"the format of the input files cannot be determined from their names: {paths}",
             remedy=f"Choose one: {', '.join(FORMATS)}",
         )
     (name,) = found
@@ -518,7 +523,11 @@ def follow(
         Exception: An error of Spark, which contains the error of the sink.
     """
     if len(files.paths) != 1:
-        raise UsageError("one directory can be followed at a time")
+        raise UsageError(
+            f"only one directory can be followed at a time, but {len(files.paths)} paths were "
+            "given",
+            remedy="Name one directory, or run one command for each",
+        )
     source = _source(spark, files)
     wanted = _streams(source, target, progress)
     with cluster.client() as client:
@@ -567,7 +576,11 @@ def _watch(
         ended = STOPPED_BY
         query.stop()
     if (failure := query.exception()) is not None and ended != STOPPED_BY:
-        raise JobError(f"the query failed: {failure}")
+        raise JobError(
+            f"the query that writes to namespace {target.namespace} failed: {failure}",
+            remedy="Run it again with the same checkpoint: it continues where it ended, and "
+            "writes nothing twice",
+        )
     return FollowResult(target.namespace, checkpoint, sum(batches.values()), len(batches), ended)
 
 

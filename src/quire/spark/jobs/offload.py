@@ -125,15 +125,20 @@ class OffloadOptions:
             ("compression", self.compression, COMPRESSIONS),
         ):
             if value not in known:
-                raise UsageError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+                raise UsageError(
+                    f"the offload option {name} must be one of {', '.join(known)}, not {value!r}"
+                )
         if min(self.file_bytes, self.turn_bytes) < 1 or (self.larger_than or 0) < 0:
             raise UsageError(
-                "file_bytes and turn_bytes must be at least 1, and larger_than must not be negative"
+                "the offload options file_bytes and turn_bytes must be at least 1, and "
+                "larger_than must not be negative"
             )
         if min(self.older_than_s, self.wait_s) < 0:
-            raise UsageError("older_than_s and wait_s must not be negative")
+            raise UsageError("the offload options older_than_s and wait_s must not be negative")
         if self.format == "iceberg" and not self.table:
-            raise UsageError("format iceberg needs a table", remedy="Such as NAMESPACE.NAME")
+            raise UsageError(
+                "the format iceberg needs the name of a table", remedy="Name it as NAMESPACE.NAME"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +393,8 @@ async def _names(
         chosen.update(fnmatch.filter(found, pattern))
     if not chosen:
         raise NoSuchStreamError(
-            f"namespace {namespace} has no stream that matches {', '.join(patterns)}"
+            f"namespace {namespace} has no stream that matches {', '.join(patterns)}",
+            remedy="`quire stream list` shows the streams",
         )
     return sorted(chosen), texts == named and len(named) == 1
 
@@ -450,9 +456,12 @@ async def _lock(
         await lock.acquire(wait_s)
     except StreamLockedError:
         raise StreamLockedError(
-            f"another job is offloading stream {name}, and has not ended within {wait_s:g} s",
-            remedy="Wait for that job. If it was killed, its lock is released when its session "
-            "ends",
+            f"another job is offloading stream {name}, and did not end within {wait_s:g} s. "
+            "Nothing was offloaded by this job",
+            remedy=(
+                "Wait for that job. If it was killed, its lock is released when its session "
+                "in the metadata store expires"
+            ),
         ) from None
     return lock
 
@@ -550,7 +559,8 @@ class _Run:
         gaps.sort(key=lambda gap: gap.first)
         if gaps and options.fail_on_data_loss:
             raise StreamGapError(
-                f"stream {self.name}: {'; '.join(map(str, gaps))}, and were not offloaded",
+                f"stream {self.name} lacks records that were not offloaded before: "
+                f"{'; '.join(map(str, gaps))}",
                 remedy="Continue after them with --skip-lost (fail_on_data_loss=False)",
             )
         wanted = [one.segment for one in ranges]

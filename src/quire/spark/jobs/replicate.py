@@ -204,9 +204,13 @@ def replicate(
         QuireError: All streams failed, and this is the error of the first.
     """
     if on_gap not in GAP_CHOICES:
-        raise UsageError(f"on_gap must be one of {', '.join(GAP_CHOICES)}, not {on_gap!r}")
+        raise UsageError(
+            f"the argument on_gap must be one of {', '.join(GAP_CHOICES)}, not {on_gap!r}"
+        )
     if for_s is not None and not continuous:
-        raise UsageError("'for_s' needs 'continuous': other runs end by themselves")
+        raise UsageError(
+            "the argument for_s requires continuous=True, because other runs end by themselves"
+        )
     path = namespace_path(namespace)
     to_path = namespace_path(target_namespace or namespace)
 
@@ -256,7 +260,7 @@ async def check_ends(source: ReplicateEnd, target: ReplicateEnd) -> None:
     if ids[0] == ids[1] and source.path == target.path:
         raise UsageError(
             f"namespace {source.path} would be replicated onto itself: source and target are the "
-            "same cluster",
+            "same namespace of the same cluster",
             remedy="Name another cluster, or another namespace for the target",
         )
 
@@ -268,7 +272,10 @@ async def matching(source: Namespace, pattern: str) -> list[str]:
 
 def none_matches(path: str, pattern: str) -> NoSuchStreamError:
     """Return the error for a pattern that no stream matches."""
-    return NoSuchStreamError(f"no stream of namespace {path} matches {pattern}")
+    return NoSuchStreamError(
+        f"namespace {path} of the source has no stream that matches {pattern!r}",
+        remedy="`quire stream list` shows the streams",
+    )
 
 
 @dataclass(slots=True)
@@ -618,8 +625,9 @@ async def _preview(
     for fact in facts:
         if fact.lost:
             raise StreamGapError(
-                f"the ledger {fact.segment.ledger_id} of segment {fact.segment.lssn} of stream "
-                f"{name} of the source is lost"
+                f"stream {name} cannot be replicated: ledger {fact.segment.ledger_id} of its "
+                f"segment {fact.segment.lssn} is lost in the source",
+                remedy="Restore the ledger, or truncate the source stream after this segment",
             )
     copied = [fact for fact in facts if await _grew(source, fact, end)]
     read = [fact for fact in copied if not fact.truncated]  # truncated segments are copied empty

@@ -72,8 +72,9 @@ class ClusterOptions:
         if self.tls is not None:
             if self.tls.key_password_file is not None or not self.tls.verify_host_name:
                 raise UsageError(
-                    "Spark's data source supports neither encrypted keys nor certificates without "
-                    "host names"
+                    "Spark's data source supports neither encrypted private keys nor "
+                    "verify_host_name = false",
+                    remedy="Use an unencrypted key file, and certificates that name their hosts",
                 )
             given["tlsCa"] = self.tls.ca or "system"
             files = {"tlsCert": self.tls.certificate, "tlsKey": self.tls.private_key}

@@ -76,8 +76,8 @@ def plan(
     count = min(count, entries)
     if count > TASKS_MAX:
         raise UsageError(
-            f"the query would have {count} tasks, but at most {TASKS_MAX} are allowed",
-            remedy="Choose larger partitionBytes and partitionEntries",
+            f"the query would need {count} Spark tasks, but at most {TASKS_MAX} are allowed",
+            remedy="Set larger values of the options partitionBytes and partitionEntries",
         )
     tasks: list[Task] = []
     for task in _shares(whole, count):

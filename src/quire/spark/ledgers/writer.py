@@ -242,8 +242,8 @@ class LedgerTaskOutput:
         last = self._ledger.close()
         if last + 1 != self._rows:
             raise QuireError(
-                f"ledger {self._ledger.ledger_id} has {last + 1} entries, but this task wrote "
-                f"{self._rows} rows to it. Nothing of this task was published",
+                f"ledger {self._ledger.ledger_id} has {last + 1} entries, but this Spark task "
+                f"wrote {self._rows} rows to it. Nothing of this task was published",
                 remedy="Run the job again. If the error returns, report it",
             )
         return LedgerMessage(
@@ -291,9 +291,13 @@ def value_column(
             remedy="Cast or encode the column, for example with to_json",
         )
     have = ", ".join(f"{field.name} {field.dataType.simpleString()}" for _, field in fields)
-    what = f"no column {wanted!r} to write" if wanted else "it is not clear which column to write"
+    what = (
+        f"there is no column {wanted!r} to write"
+        if wanted
+        else "it is not clear which column to write"
+    )
     raise UsageError(
-        f"{what}: there are {have or 'none'}",
+        f"{what}. The columns are: {have or 'none'}",
         remedy="Name a binary or string column with the option 'valueColumn', or combine all "
         "columns into one: df.selectExpr('to_json(struct(*)) AS value')",
     )
@@ -303,7 +307,7 @@ def payloads(column: pa.Array) -> list[bytes]:
     """Return the values of a column as bytes. Raises UsageError for a null."""
     if column.null_count:
         raise UsageError(
-            "a value is null, but an entry must have a value",
+            "the column that is to be written has a null, but an entry must have a value",
             remedy="Filter such rows, or replace the nulls",
         )
     if not pa.types.is_binary(column.type):

@@ -23,10 +23,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quire.errors import UsageError
+from quire.errors import LaterCheckpointError, UsageError, later_json
 from quire.streams import DLSN
 
 VERSION = 1
+_WHAT = "the checkpoint"
+_NAMES = ("cluster", "namespace", "streams", "checks", "lag")
+_CHECK_NAMES = ("ledger", "sequence", "life")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +71,27 @@ class Offsets:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offsets:
-        """Decode the form that the checkpoint stores. Raises UsageError if that is not possible."""
+        """Decode the form that the checkpoint stores.
+
+        Raises LaterCheckpointError if a later version of Quire wrote it, and UsageError if it
+        cannot be decoded otherwise.
+        """
         version = value.get("v") if isinstance(value, dict) else None
         if version is None:
             raise UsageError(
-                f"the checkpoint holds offsets of another source: {str(value)[:200]}",
-                remedy="Use a separate checkpoint location for this query",
+                "the query's checkpoint was written by another source than Quire's streams: "
+                f"{str(value)[:200]}",
+                remedy="Use a checkpoint location of its own for this query",
             )
+        if message := later_json(_WHAT, value, _NAMES, VERSION, key="v"):
+            raise LaterCheckpointError(message)
         if version != VERSION:
-            raise UsageError(
-                f"the checkpoint holds offsets of version {version}, but this version of Quire "
-                f"reads only version {VERSION}",
-                remedy="Use the version of Quire that wrote the checkpoint, or a later one",
-            )
+            raise UsageError(f"the checkpoint holds offsets of the unknown version {version!r}")
         try:
             checks = value.get("checks", {})
+            for one in checks.values():
+                if message := later_json(_WHAT, one, _CHECK_NAMES):
+                    raise LaterCheckpointError(message)
             return cls(
                 str(value["cluster"]),
                 str(value["namespace"]),
@@ -96,20 +105,27 @@ class Offsets:
                     for name, text in value["streams"].items()
                 },
             )
+        except LaterCheckpointError:
+            raise
         except (KeyError, AttributeError, TypeError, ValueError) as error:
-            raise UsageError(f"the checkpoint holds damaged offsets: {error!r}") from None
+            raise UsageError(
+                f"the offsets in the query's checkpoint cannot be decoded: {error!r}",
+                remedy="Restore the checkpoint from a backup, or start the query with another "
+                "checkpoint location",
+            ) from None
 
     def check(self, cluster: str, namespace: str) -> None:
         """Raise UsageError if the offsets belong to another cluster or namespace."""
         remedy = "Use the options that the query was started with, or another checkpoint location"
         if self.namespace != namespace:
             raise UsageError(
-                f"the checkpoint belongs to streams of namespace {self.namespace}, but the query "
-                f"reads {namespace}",
+                f"the query's checkpoint belongs to streams of namespace {self.namespace}, but "
+                f"the query reads namespace {namespace}",
                 remedy=remedy,
             )
         if self.cluster != cluster:
             raise UsageError(
-                f"the checkpoint belongs to cluster {self.cluster}, but the query reads {cluster}",
+                f"the query's checkpoint belongs to cluster {self.cluster}, but the query reads "
+                f"cluster {cluster}",
                 remedy=remedy,
             )

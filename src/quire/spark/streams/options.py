@@ -114,7 +114,10 @@ class StreamReadOptions:
         one = given.take("stream", parse_stream, None)
         several = given.take("streams", _names, None)
         if sum(found is not None for found in (pattern, one, several)) != 1:
-            raise UsageError("options 'stream', 'streams' and 'streamPattern' exclude each other")
+            raise UsageError(
+                "options 'stream', 'streams' and 'streamPattern' exclude each other: set one of "
+                "them"
+            )
         streams = several or ((one,) if one else ())
         end = given.take("end", _places(streams, None), StreamPlaces(None))
         if streaming and end != StreamPlaces(None):
@@ -168,7 +171,9 @@ class TableOptions:
         given = GivenOptions(options, TABLE_READING, "reading tables", others)
         table = given.take("table", str.lower, "")
         if table not in TABLES:
-            raise UsageError(f"there is no table {table!r}. The tables are {', '.join(TABLES)}")
+            raise UsageError(
+                f"option 'table': {table!r} is not a table. The tables are {', '.join(TABLES)}"
+            )
         return cls(
             table,
             given.metadata(environ),
@@ -184,7 +189,7 @@ class TableOptions:
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(parse_stream(part.strip()) for part in text.split(","))
     if len(set(names)) != len(names):
-        raise ValueError(f"a stream is given twice: {text}")
+        raise ValueError(f"a stream is named twice in {text}")
     if len(names) > STREAMS_MAX:
         raise ValueError(f"at most {STREAMS_MAX} streams can be read at once, not {len(names)}")
     return names
@@ -202,7 +207,7 @@ def _places(streams: tuple[str, ...], default: Start | None) -> Callable[[str], 
             raise ValueError(f"{text!r} is not a JSON object") from None
         for name, place in found.items():
             if streams and name not in streams:
-                raise ValueError(f"{name!r} is not one of the streams that are read")
+                raise ValueError(f"{name!r} is not one of the streams that the query reads")
             if not isinstance(place, str):
                 raise ValueError(f"the place in stream {name!r} is not a text. Use {PLACES}")
         return StreamPlaces(default, tuple((name, _place(place)) for name, place in found.items()))

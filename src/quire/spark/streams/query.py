@@ -257,14 +257,15 @@ class StreamQuery:
             return
         if self._options.pattern is None:
             raise UsageError(
-                f"the checkpoint belongs to a query on {', '.join(sorted(start.streams))}, but "
-                f"this query does not read {', '.join(gone)}",
+                f"the query's checkpoint has positions in {', '.join(sorted(start.streams))}, "
+                f"but the query does not read {', '.join(gone)}",
                 remedy="Use the options that the query was started with, or another checkpoint "
                 "location",
             )
         self._report_loss(NoSuchStreamError(
-            f"{', '.join(gone)}: the query has read this stream, but it no longer exists",
-            remedy="Set the option failOnDataLoss to false to continue with the others",
+            f"the query has read {', '.join(gone)}, but no such stream exists any more",
+            remedy=("Restart the query with the option failOnDataLoss set to false to continue "
+                    "with the other streams"),
         ))  # fmt: skip
 
     def _report_loss(self, error: StreamError) -> None:
@@ -334,9 +335,13 @@ class StreamQuery:
             # The segment may have been truncated, or the next writer may have completed it as lost.
             followed.stale = followed.relist = True
             gone = StreamGapError(
-                f"stream {name}: the ledger of the segment in progress is gone: {error}",
-                remedy="Open the stream for writing, which completes the segment as lost. Then "
-                "the query can continue after it with the option failOnDataLoss set to false",
+                f"stream {name} cannot be read further, because the ledger of its last segment "
+                f"is gone: {error}",
+                remedy=(
+                    "Open the stream for writing once, which completes the segment as lost. "
+                    "Then restart the query with the option failOnDataLoss set to false to "
+                    "continue after it"
+                ),
             )
             if not self._is_patient(followed, gone):
                 raise gone from error
@@ -538,7 +543,9 @@ async def stream_names(streams: Namespace, options: StreamReadOptions) -> list[s
     names = [name for name in await streams.streams() if fnmatchcase(name, pattern)]
     if len(names) > STREAMS_MAX:
         raise UsageError(
-            f"{len(names)} streams match {pattern!r}, but at most {STREAMS_MAX} can be read at once"
+            f"{len(names)} streams of namespace {streams.path} match the option streamPattern "
+            f"{pattern!r}, but at most {STREAMS_MAX} can be read at once",
+            remedy="Use a narrower pattern, or several queries",
         )
     return names
 

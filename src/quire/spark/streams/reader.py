@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -37,6 +37,7 @@ from quire import QuireError, blocking
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import each
 from quire.blocking.background import call
+from quire.client import Client, LedgerReader
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError
 from quire.spark import worker
 from quire.spark.schema import our_column
@@ -134,9 +135,9 @@ class StreamTasks:
                 yield from ledger.read_runs(split.first, split.last)
         except NoSuchLedgerError:
             error = StreamGapError(
-                f"stream {split.origin.stream}: entries {split.first} to {split.last} of segment "
-                f"{split.origin.segment.lssn} (ledger {split.origin.segment.ledger_id}) are "
-                "gone: the stream was truncated or deleted while they were read, or its ledger "
+                f"entries {split.first} to {split.last} of segment {split.origin.segment.lssn} "
+                f"of stream {split.origin.stream} (ledger {split.origin.segment.ledger_id}) are "
+                "gone: the stream was truncated or deleted while they were read, or the ledger "
                 "was deleted",
                 remedy="Run the query again, or set the option failOnDataLoss to false to continue "
                 "without them",
@@ -147,28 +148,7 @@ class StreamTasks:
 
     def open(self, client: blocking.Client, split: StreamSplit) -> blocking.LedgerReader:
         """Open the ledger of a split, once bookies know all of it. Raises NoSuchLedgerError."""
-        segment = split.origin.segment
-        ledger = client.open_ledger(segment.ledger_id, password=self.options.password)
-        if not ledger.ledger_closed and not segment.in_progress:
-            # The writer that completed the segment died before it closed the ledger.
-            ledger = client.open_ledger(
-                segment.ledger_id, password=self.options.password, recover=True
-            )
-        retry = Retry(CATCH_UP_BACKOFF, client.aio.rng, limit_s=CATCH_UP_S, now=time.monotonic)
-        while ledger.last_add_confirmed < split.last and not ledger.ledger_closed:
-            if not retry.failed():
-                raise ReadError(
-                    f"stream {split.origin.stream}: entry {split.last} of ledger "
-                    f"{segment.ledger_id} is acknowledged, but the bookies that answer know only "
-                    f"of the entries up to {ledger.last_add_confirmed}",
-                    ledger_id=segment.ledger_id,
-                    entry_id=split.last,
-                    remedy="Start the other bookies of the ledger",
-                )
-            ledger.refresh()
-            if ledger.last_add_confirmed < split.last:
-                time.sleep(retry.pause_s())
-        return ledger
+        return blocking.LedgerReader(call(open_split(client.aio, split, self.options.password)))
 
     def _counted(self, split: StreamSplit, records: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a whole segment without asking a bookie."""
@@ -188,6 +168,31 @@ class StreamTasks:
                 for name in self.columns
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+async def open_split(client: Client, split: StreamSplit, password: bytes) -> LedgerReader:
+    """Do what `StreamTasks.open` does, on the event loop of the client."""
+    segment = split.origin.segment
+    ledger = await client.open_ledger(segment.ledger_id, password=password)
+    if not ledger.ledger_closed and not segment.in_progress:
+        # The writer that completed the segment died before it closed the ledger.
+        ledger = await client.open_ledger(segment.ledger_id, password=password, recover=True)
+    now = asyncio.get_running_loop().time
+    retry = Retry(CATCH_UP_BACKOFF, client.rng, limit_s=CATCH_UP_S, now=now)
+    while ledger.last_add_confirmed < split.last and not ledger.ledger_closed:
+        if not retry.failed():
+            raise ReadError(
+                f"stream {split.origin.stream}: entry {split.last} of ledger "
+                f"{segment.ledger_id} is acknowledged, but the bookies that answer know only "
+                f"of the entries up to {ledger.last_add_confirmed}",
+                ledger_id=segment.ledger_id,
+                entry_id=split.last,
+                remedy="Start the other bookies of the ledger",
+            )
+        await ledger.refresh()
+        if ledger.last_add_confirmed < split.last:
+            await asyncio.sleep(retry.pause_s())
+    return ledger
 
 
 # -- filters ----------------------------------------------------------------------------------

@@ -82,12 +82,13 @@ def _column(schema: StructType, option: str, name: str | None, kind: type) -> in
     if at is None:
         there = f"There are: {', '.join(schema.names)}"
         hint = did_you_mean(name, schema.fieldNames(), there, quote=True)
-        raise UsageError(f"option '{option}': there is no column {name!r}", remedy=hint)
+        raise UsageError(f"option '{option}': the rows have no column {name!r}", remedy=hint)
     found = schema.fields[at].dataType
     if not isinstance(found, kind):
         wanted = "string" if kind is StringType else "a whole number"
         raise UsageError(
-            f"option '{option}': column {name!r} is {found.simpleString()}, not {wanted}"
+            f"option '{option}': column {name!r} has type {found.simpleString()}, but it must be "
+            f"{wanted}"
         )
     return at
 
@@ -129,21 +130,24 @@ async def check_streams(
     names = list(dict.fromkeys(names))
     if not 1 <= len(names) <= STREAMS_MAX:
         raise UsageError(
-            f"option 'streams' selects {len(names)} streams of namespace {streams.path}, but 1 to "
-            f"{STREAMS_MAX} can be written at once"
+            f"option 'streams' selects {len(names)} streams of namespace {streams.path}, but it "
+            f"must select 1 to {STREAMS_MAX}"
         )
     for name in names:
         settings = await streams.stream_settings(name)
         if settings.txids == "given" and columns.txid is None:
             raise UsageError(
-                f"stream {name} needs a txid for each record, but no column has them",
+                f"stream {name} needs a txid for each record, but no column of the rows has txids",
                 remedy="Name a column of whole numbers with the option 'txidColumn'",
             )
         if settings.txids == "time" and options.txid_column is not None:
             raise UsageError(
-                f"stream {name} assigns txids by time, so it cannot take them from column "
-                f"{options.txid_column!r}",
-                remedy="Leave out 'txidColumn', or set the stream's setting txids to given",
+                f"stream {name} assigns txids by time, so column {options.txid_column!r} cannot "
+                "give them",
+                remedy=(
+                    "Leave out the option 'txidColumn', or use a stream with the setting "
+                    "txids = given"
+                ),
             )
     return names
 
@@ -189,17 +193,24 @@ def write_partition(
 ) -> StreamMessage:
     """Write the rows of one partition. On return they are durable, in closed ledgers."""
     partition, attempt = task()
-    output = StreamTaskOutput(client, options, plan)
+    output = StreamTaskOutput(client.aio, options, plan)
     try:
         for batch in _ordered(rows, columns.order):
             for name, part in _by_stream(batch, columns.stream, options, plan):
                 if name not in plan.done:
                     txids = None if columns.txid is None else part.column(columns.txid)
-                    output.append(name, payloads(part.column(columns.value)), txids)
-        built = output.close()
+                    call(output.append(name, payloads(part.column(columns.value)), txids))
+        built = call(output.close())
     except BaseException:
-        output.discard()
+        call(output.discard())
         raise
+    return message_of(plan, partition, attempt, built)
+
+
+def message_of(
+    plan: WritePlan, partition: int, attempt: int, built: Sequence[tuple[str, BuiltSegment]]
+) -> StreamMessage:
+    """Return the message with which a task reports the ledgers that it built."""
     told = plan.batches if partition == 0 else {name: plan.batches[name] for name, _ in built}
     return StreamMessage(partition, attempt, tuple(built), told, plan.sweep or attempt > 0)
 
@@ -215,7 +226,8 @@ def _ordered(rows: Iterator[pa.RecordBatch], order: int | None) -> Iterable[pa.R
         size_bytes += batch.nbytes
         if size_bytes > ORDERED_BYTES_MAX:
             raise UsageError(
-                f"a partition has more than the {ORDERED_BYTES_MAX} bytes that the sink can sort",
+                f"a Spark partition has more than the {ORDERED_BYTES_MAX} bytes that the sink "
+                "can sort by the option 'orderBy'",
                 remedy="Use more partitions, or sort in Spark (sortWithinPartitions) without "
                 "the option 'orderBy'",
             )
@@ -253,34 +265,30 @@ class StreamTaskOutput:
     One batch is being written while the next is taken from Spark.
     """
 
-    def __init__(
-        self, client: blocking.Client, options: StreamWriteOptions, plan: WritePlan
-    ) -> None:
-        self._client = client.aio
+    def __init__(self, client: Client, options: StreamWriteOptions, plan: WritePlan) -> None:
+        self._client = client
         self._options = options
         self._plan = plan
         self._builders: dict[str, SegmentBuilder] = {}
         self._pending: asyncio.Future[None] | None = None
 
-    def append(self, name: str, values: Sequence[bytes], txids: pa.Array | None) -> None:
+    async def append(self, name: str, values: Sequence[bytes], txids: pa.Array | None) -> None:
         """Append rows to the ledger of a stream."""
         batch = self._plan.batches[name]
         if batch.settings["txids"] == "time" or txids is None:
             numbers: Sequence[int] = [batch.txid] * len(values)
         elif txids.null_count:
             raise UsageError(
-                f"a txid for stream {name} is null", remedy="Filter such rows, or replace the nulls"
+                f"the txid of a row for stream {name} is null",
+                remedy="Filter such rows, or replace the nulls",
             )
         else:
             numbers = txids.to_pylist()
-        call(self._append(name, values, numbers))
-
-    async def _append(self, name: str, values: Sequence[bytes], txids: Sequence[int]) -> None:
         await self._settle()
         builder = self._builders.get(name)
         if builder is None:
             builder = self._builders[name] = self._builder(name)
-        self._pending = asyncio.ensure_future(builder.append(values, txids))
+        self._pending = asyncio.ensure_future(builder.append(values, numbers))
 
     def _builder(self, name: str) -> SegmentBuilder:
         batch = self._plan.batches[name]
@@ -298,30 +306,22 @@ class StreamTaskOutput:
         if pending is not None:
             await pending
 
-    def close(self) -> list[tuple[str, BuiltSegment]]:
+    async def close(self) -> list[tuple[str, BuiltSegment]]:
         """Wait for all rows, close the ledgers, and return them."""
+        await self._settle()
+        built = [(name, await builder.close()) for name, builder in self._builders.items()]
+        return [(name, one) for name, one in built if one is not None]
 
-        async def close() -> list[tuple[str, BuiltSegment]]:
-            await self._settle()
-            built = [(name, await builder.close()) for name, builder in self._builders.items()]
-            return [(name, one) for name, one in built if one is not None]
-
-        return call(close())
-
-    def discard(self) -> None:
+    async def discard(self) -> None:
         """Delete the ledgers, which nothing names. If that fails, a sweep deletes them."""
-
-        async def discard() -> None:
-            if self._pending is not None:
-                self._pending.cancel()
-                await asyncio.gather(self._pending, return_exceptions=True)
-            for builder in self._builders.values():
-                try:
-                    await builder.discard()
-                except QuireError as error:
-                    logger.warning("the ledger of a failed task is left for a sweep: %s", error)
-
-        call(discard())
+        if self._pending is not None:
+            self._pending.cancel()
+            await asyncio.gather(self._pending, return_exceptions=True)
+        for builder in self._builders.values():
+            try:
+                await builder.discard()
+            except QuireError as error:
+                logger.warning("the ledger of a failed task is left for a sweep: %s", error)
 
 
 # -- on the driver ----------------------------------------------------------------------------
@@ -337,9 +337,10 @@ class Committer:
         """Publish one stream after another. Each gets all of its rows, or none."""
         written = written_by(messages)
         with worker.writing(self._options) as client:
-            call(self._commit(client.aio, written))
+            call(self.commit_written(client.aio, written))
 
-    async def _commit(self, client: Client, written: Sequence[StreamMessage]) -> None:
+    async def commit_written(self, client: Client, written: Sequence[StreamMessage]) -> None:
+        """Do what `commit` does, on the event loop of the client."""
         streams = await open_streams(client, self._options)
         sweep = any(message.sweep for message in written)
         for name, batch in sorted(batches_of(written).items()):
@@ -384,11 +385,12 @@ class Committer:
         written = written_by(messages)
         try:
             with worker.writing(self._options) as client:
-                call(self._abort(client.aio, written))
+                call(self.abort_written(client.aio, written))
         except QuireError as error:
             logger.warning("the ledgers of a failed job are left for a sweep: %s", error)
 
-    async def _abort(self, client: Client, written: Sequence[StreamMessage]) -> None:
+    async def abort_written(self, client: Client, written: Sequence[StreamMessage]) -> None:
+        """Do what `abort` does, on the event loop of the client."""
         streams = await open_streams(client, self._options)
         for name, batch in sorted(batches_of(written).items()):
             await publishing.abort(streams, name, batch, built_for(name, written))

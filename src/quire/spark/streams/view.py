@@ -438,7 +438,7 @@ def _at(mark: CountedPosition) -> DLSN:
 def another_stream(name: str, position: DLSN) -> StreamError:
     """Return the error for a stream whose name another stream has now."""
     return StreamGapError(
-        f"stream {name} is not the one that was read up to {position}: that one was "
+        f"stream {name} is not the one that was read up to position {position}: that one was "
         "deleted or renamed, and another stream has its name now",
         remedy="Start the query with another checkpoint location, or set the option "
         "failOnDataLoss to false. Both read the present stream from its beginning",
@@ -449,7 +449,9 @@ def lost(name: str, gaps: list[Gap]) -> StreamError:
     """Return the error for records that are gone."""
     told = "; ".join(str(gap) for gap in gaps)
     return StreamGapError(
-        f"stream {name}: {told}",
-        remedy="Set the option failOnDataLoss to false to continue after them, or start at a "
-        "place that exists",
+        f"stream {name} lacks records: {told}",
+        remedy=(
+            "To continue after them, set the option failOnDataLoss to false, or start at a "
+            "later place"
+        ),
     )

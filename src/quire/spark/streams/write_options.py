@@ -112,8 +112,8 @@ def _streams(given: GivenOptions, column: str | None) -> tuple[str, ...]:
         )
     if (several is None) != (column is None):
         raise UsageError(
-            "options 'streams' and 'streamColumn' must be set together: the streams that may be "
-            "written, and the column that tells to which of them a row belongs"
+            "options 'streams' (the streams that may be written) and 'streamColumn' (the column "
+            "with the stream of each row) must be set together"
         )
     return several or (one or "",)
 
@@ -130,7 +130,7 @@ def parse_streams(text: str) -> tuple[str, ...]:
     """Return the names and patterns of a list with commas. Raises UsageError."""
     names = tuple(part.strip() for part in text.split(","))
     if not all(names):
-        raise UsageError(f"the list contains an empty name: {text!r}")
+        raise UsageError(f"a name in the list of streams is empty: {text!r}")
     for name in names:
         if not set(name) & WILDCARDS:
             parse_stream(name)
@@ -150,7 +150,7 @@ def _writer(given: GivenOptions) -> str:
     place = given.take("checkpointLocation", parse_name, None)
     if place is None:
         raise UsageError(
-            "no option names the writer, which is needed to recognise its batches",
+            "the query has no name by which the stream could recognise batches that it has already",
             remedy="Set the option 'writerId', or name the query",
         )
     return f"checkpoint:{hashlib.sha256(place.rstrip('/').encode()).hexdigest()[:32]}"

@@ -10,7 +10,7 @@ and their messages bring it to the commit.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,9 +57,11 @@ def refuse_overwrite(overwrite: bool) -> None:
     """Raise UsageError if a stream is to be overwritten."""
     if overwrite:
         raise UsageError(
-            "a stream cannot be overwritten, because its readers could not distinguish that from "
-            "lost records",
-            remedy="Append, and then delete older records with quire stream truncate",
+            "a stream cannot be overwritten, because its readers could not distinguish that "
+            "from lost records. Nothing was changed",
+            remedy=(
+                "Write in mode 'append', and then delete older records with `quire stream truncate`"
+            ),
         )
 
 
@@ -140,18 +142,11 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
     async def make_plan(self, client: Client) -> WritePlan:
         """Return a plan without keys, which the tasks fill in."""
-        streams, options = await open_streams(client, self._options), self._options
-        key = BatchKey(options.writer, NOT_KNOWN_YET, 0)
-        batches = {
-            name: await publishing.take(
-                streams, name, key, takeover=options.takeover, token=options.token
-            )
-            for name in self._names
-        }
+        options = self._options
         me = (options.metadata, options.namespace, options.writer)
-        sweep = me not in _seen
+        plan = await plan_query(client, options, self._names, sweep=me not in _seen)
         _seen.add(me)
-        return WritePlan(batches, sweep=sweep)
+        return plan
 
     # -- in the tasks -------------------------------------------------------------------------
 
@@ -171,18 +166,7 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     def _plan_of_batch(self, client: blocking.Client) -> WritePlan:
         assert self._plan is not None
         key = BatchKey(self._options.writer, *query_and_batch())
-        batches = {name: replace(b, key=key) for name, b in self._plan.batches.items()}
-        done = call(self._published(client.aio, key))
-        left = {name: batch for name, batch in batches.items() if name not in done}
-        return WritePlan(left, done, self._plan.sweep)
-
-    async def _published(self, client: Client, key: BatchKey) -> frozenset[str]:
-        async def is_published(name: str) -> bool:
-            metadata = metadata_of(client, self._options, name)
-            return await publishing.is_published(metadata, key, takeover=self._options.takeover)
-
-        found = await each(self._names, is_published)
-        return frozenset(name for name, done in zip(self._names, found) if done)
+        return call(plan_of_batch(client.aio, self._options, self._plan, key))
 
     # -- on the driver ------------------------------------------------------------------------
 
@@ -209,11 +193,47 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         self.committer.abort(messages)
 
 
+async def plan_query(
+    client: Client, options: StreamWriteOptions, names: Sequence[str], *, sweep: bool
+) -> WritePlan:
+    """Become the writer of these streams, and return a plan without keys."""
+    streams = await open_streams(client, options)
+    key = BatchKey(options.writer, NOT_KNOWN_YET, 0)
+    batches = {
+        name: await publishing.take(
+            streams, name, key, takeover=options.takeover, token=options.token
+        )
+        for name in names
+    }
+    return WritePlan(batches, sweep=sweep)
+
+
+async def plan_of_batch(
+    client: Client, options: StreamWriteOptions, plan: WritePlan, key: BatchKey
+) -> WritePlan:
+    """Return a query's plan with the key of its micro-batch, and which streams have it already."""
+
+    async def is_published(name: str) -> bool:
+        metadata = metadata_of(client, options, name)
+        return await publishing.is_published(metadata, key, takeover=options.takeover)
+
+    names = list(plan.batches)
+    found = await each(names, is_published)
+    done = frozenset(name for name, there in zip(names, found) if there)
+    batches = {name: replace(b, key=key) for name, b in plan.batches.items() if name not in done}
+    return WritePlan(batches, done, plan.sweep)
+
+
 def query_and_batch() -> tuple[str, int]:
     """Return the query and the number of the micro-batch to which the running task belongs."""
     context = TaskContext.get()
     query = context.getLocalProperty(QUERY_PROPERTY) if context else None
     number = context.getLocalProperty(BATCH_PROPERTY) if context else None
     if query is None or number is None:
-        raise UsageError("Spark did not tell this task which micro-batch it belongs to")
+        raise UsageError(
+            "Spark did not tell this task to which micro-batch it belongs, so nothing was written",
+            remedy=(
+                "Use Spark 4.2.1 to 4.3, which Quire was tested with. If you do, report this error"
+            ),
+        )
     return query, int(number)

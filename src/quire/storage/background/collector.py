@@ -20,6 +20,7 @@ from quire.codec.log.state_records import (
 from quire.errors import DiskFullError, StorageError
 from quire.storage.background.job import BackgroundJob, JobContext
 from quire.storage.background.salvage import read_groups
+from quire.storage.directory import naming
 from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS
 from quire.storage.segment.footer import load_records
 from quire.storage.segment.segment import LOG_DIRECTORY, LogSegment, SegmentState
@@ -68,6 +69,15 @@ class Collector(BackgroundJob):
             self._on_the_way += 1
             self._log_records(records, partial(self._on_deletions, records))
             self.collect()
+
+    def refuse(self, ledger_id: int) -> None:
+        """Refuse a ledger that is not here; see `LedgerStore.refuse_ledger`."""
+        now = self._now_ms()
+        self._catalogue.tombstones[ledger_id] = now + TOMBSTONE_TTL_MS
+        value = Deleted(now, fenced=True).encode()
+        records = [StateRecord(RecordKind.DELETED, ledger_id, value)]
+        self._on_the_way += 1
+        self._log_records(records, partial(self._on_deletions, records))
 
     def _on_deletions(self, records: list[StateRecord], error: StorageError | None) -> None:
         self._on_the_way -= 1
@@ -119,13 +129,18 @@ class Collector(BackgroundJob):
         assert segment.trailer is not None
         file = self._disk.open(segment.name)
         try:
-            try:
-                return load_records(file, segment.trailer)
-            except FormatError:
-                # The index is damaged. Read the records from the groups instead.
-                return read_groups(file, segment.trailer).records
+            with naming(self._disk, segment.name):
+                try:
+                    return load_records(file, segment.trailer)
+                except FormatError:
+                    # The index is damaged. Read the records from the groups instead.
+                    return read_groups(file, segment.trailer).records
         except FormatError as error:
-            raise StorageError(f"{segment.name}: {error}") from None
+            raise StorageError(
+                f"{segment.name} cannot be removed, because its state records cannot be read: "
+                f"{error}",
+                remedy="It is kept, and reading it is tried again later",
+            ) from None
         finally:
             file.close()
 

@@ -33,6 +33,7 @@ from quire.codec.log.state_records import (
     Superseded,
 )
 from quire.core.compaction import Choice, CompactionCandidate, alone, choose, why_not
+from quire.errors import LaterStorageError
 from quire.storage.background.collector import Collector
 from quire.storage.background.job import BackgroundJob, JobContext, PacedJob
 from quire.storage.background.quarantine import Quarantine
@@ -129,7 +130,9 @@ class CompactionReserve(BackgroundJob):
                 # Some file systems do not give back what a failed attempt has allocated.
                 free = disk.free_bytes()
                 if free < lacking:
-                    raise OSError(errno.ENOSPC, f"{free} bytes are free")
+                    raise OSError(
+                        errno.ENOSPC, f"only {free} bytes are free, too few for a compaction"
+                    )
                 file.preallocate(size)
             file.sync()
             disk.sync_directory(LOG_DIRECTORY)
@@ -505,6 +508,8 @@ class Compactor(PacedJob):
                 bad.damage = bad.damage or str(error)
                 self._quarantine.recheck(bad.number)
             self.tick()
+        elif isinstance(error, LaterStorageError):
+            self.cancel()  # The segment stays as it is, and reads go on.
         elif not may_pass(error):
             self.cancel()  # The disk may no longer match what is known about it.
             self._broken(error)

@@ -268,6 +268,7 @@ class Quarantine(BackgroundJob):
         damaged: dict[int, list[Range]] | None,
         error: Exception | None,
     ) -> None:
+        self._look_at(error)
         if damaged is None or self.closed:
             self._check(upcoming)
         else:
@@ -310,6 +311,7 @@ class Quarantine(BackgroundJob):
         error: Exception | None,
     ) -> None:
         """Update a record after its damaged entries were compared with newer segments."""
+        self._look_at(error)
         number = record.number
         same = self.records.get(number) is record
         if left is not None and same and self._catalogue.segments.get(number) is segment:

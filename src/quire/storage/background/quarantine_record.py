@@ -5,7 +5,8 @@
      "index": "", "lost_tables": 0, "extent_known": true, "more": false,
      "ledgers": [[id, first, last, first, last, ...], ...]}
 
-Losing a record is harmless, because the next scrub finds the damage again.
+Losing a record is harmless, because the next scrub finds the damage again. A bookie does not start
+on a directory with a record of another format, which a later version of Quire wrote.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ from dataclasses import dataclass, field
 
 from quire._runtime.units import are, counted, plural
 from quire.codec.entry.digest import crc32c
-from quire.codec.log.state_records import FormatError
+from quire.codec.log.state_records import FormatError, VersionError
 from quire.core.ranges import Range, count, widened
-from quire.errors import StorageError
-from quire.storage.directory import read_small_file
+from quire.errors import LaterStorageError, StorageError
+from quire.storage.directory import naming, read_small_file
 from quire.storage.interfaces import Disk
 from quire.storage.segment.segment import LOG_DIRECTORY
 
 SUFFIX = ".damaged"
 FORMAT = 1
+_NAMES = (
+    "format", "segment", "found_ms", "blocks", "header", "index", "lost_tables", "extent_known",
+    "more", "ledgers",
+)  # fmt: skip
 LEDGERS_MAX = 8_192
 """The most ledgers of a segment that a record names. The others follow when these are repaired."""
 RANGES_MAX = 16_384
@@ -121,13 +126,18 @@ def decode_record(data: bytes, number: int) -> SegmentDamage:
     """Return the damage that is stored in a record.
 
     Raises:
-        FormatError: The record fails its check, or is for another segment or version.
+        FormatError: The record fails its check, or is for another segment.
+        VersionError: A later version wrote the record.
     """
     head, _, body = data.rstrip(b"\n").partition(b"\n")
     if head != b"crc: %08x" % crc32c(body):
         raise FormatError(f"the quarantine record of segment {number} has a wrong checksum")
     try:
         found = json.loads(body)
+        if int(found["format"]) > FORMAT:
+            raise VersionError(f"format {found['format']}", f"format {FORMAT}")
+        if more := found.keys() - _NAMES:
+            raise VersionError(f"the field {min(more)!r}", f"the fields {', '.join(_NAMES)}")
         if (found["format"], found["segment"]) != (FORMAT, number):
             raise FormatError(
                 f"the quarantine record of segment {number} is for another segment or has another "
@@ -147,7 +157,7 @@ def decode_record(data: bytes, number: int) -> SegmentDamage:
             },
             bool(found["more"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(
             f"the quarantine record of segment {number} cannot be decoded: {error}"
         ) from None
@@ -157,6 +167,7 @@ def stored_records(disk: Disk) -> Iterator[tuple[int, SegmentDamage | None]]:
     """Yield the number and the damage of each stored record, with None if it cannot be read.
 
     Raises:
+        LaterStorageError: A later version wrote a record.
         OSError: The directory cannot be listed.
     """
     for name in disk.list(LOG_DIRECTORY):
@@ -167,6 +178,11 @@ def stored_records(disk: Disk) -> Iterator[tuple[int, SegmentDamage | None]]:
         except ValueError:
             continue
         try:
-            yield number, decode_record(read_small_file(disk, record_name(number)) or b"", number)
+            data = read_small_file(disk, record_name(number)) or b""
+            with naming(disk, record_name(number)):
+                found: SegmentDamage | None = decode_record(data, number)
+        except LaterStorageError:
+            raise
         except (FormatError, OSError, StorageError):
-            yield number, None
+            found = None
+        yield number, found

@@ -45,6 +45,7 @@ from quire.codec.log.segment_header import SegmentHeader, encode_segment_header
 from quire.codec.log.state_records import BLOCK_BYTES, Buffer, FormatError, StateRecord
 from quire.errors import DamagedError, StorageError
 from quire.storage.background.salvage import Footers, Salvage, healthy_extents, read_groups
+from quire.storage.directory import naming
 from quire.storage.interfaces import Disk, File
 from quire.storage.recovery.scan import read_segment_header
 from quire.storage.segment.batch import LogBatch, Run
@@ -150,16 +151,18 @@ class Rewrite:
 
         Raises:
             BadSegmentError: A source cannot be read or is damaged.
+            LaterStorageError: A later version wrote a source.
         """
         header: SegmentHeader | None = None
         records: list[StateRecord] = []
         for source in self._sources:
             try:
-                header, records = self._look(source)
+                with naming(self._disk, segment_name(source.number)):
+                    header, records = self._look(source)
             except FormatError as error:
                 raise BadSegmentError(source.number, str(error)) from None
             except OSError as error:
-                raise BadSegmentError(source.number, f"reading it failed: {error}") from error
+                raise BadSegmentError(source.number, f"reading its file failed: {error}") from error
         assert header is not None
         self._header = header
         self._extents.sort(key=lambda extent: (extent.ledger_id, extent.first, -extent.count))
@@ -239,7 +242,9 @@ class Rewrite:
             # This is never a temporary error, whatever its number is, because the file was replaced
             # already.
             raise StorageError(
-                f"{output.name} was rewritten, but its directory could not be synced: {error}"
+                f"{output.name} was rewritten by a compaction, but its directory could not be "
+                f"synced: {error}",
+                remedy="Check the disk, and restart the bookie",
             ) from error
         return RewriteResult(sealed, output.groups_at, output.end, self._copied, self._duplicates)
 
@@ -393,12 +398,14 @@ def _checked(one: _Open, low: int, high: int) -> bytes:
     try:
         data = read(one.file, low, high - low)
     except OSError as error:
-        raise BadSegmentError(number, f"reading it failed: {error}") from error
+        raise BadSegmentError(number, f"reading its file failed: {error}") from error
     view = memoryview(data)
     block = (low - one.source.trailer.groups_at) // BLOCK_BYTES
     for at in range(0, high - low, BLOCK_BYTES):
         if crc32c(view[at : at + BLOCK_BYTES]) != one.checksums[block + at // BLOCK_BYTES]:
-            raise BadSegmentError(number, f"the block at {low + at} does not match its checksum")
+            raise BadSegmentError(
+                number, f"its block at byte {low + at} does not match its checksum"
+            )
     return data
 
 

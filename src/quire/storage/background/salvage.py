@@ -151,7 +151,7 @@ def read_groups(file: File, trailer: Trailer) -> FromGroups:
         found.checksums.extend(group.checksums)
         _add_runs(found, group.header.payload_offset, group.table.runs, group.table.records)
     if end != trailer.footer_at:
-        raise FormatError("its index and a run table are damaged")
+        raise FormatError("both its index and a run table of its log groups are damaged")
     return found
 
 
@@ -199,6 +199,7 @@ def healthy_extents(
     left = damaged if newer is None else lacking(footers, ledger_id, damaged, newer)
     if left:
         raise FormatError(
-            f"entry {left[0][0]} of ledger {ledger_id} is damaged, and no newer segment has it"
+            f"entry {left[0][0]} of ledger {ledger_id} is damaged, and no newer segment of this "
+            "bookie has it"
         )
     return [part for run in runs for part in extents.healthy(run, salvage.blocks)]

@@ -127,7 +127,7 @@ class SegmentScrub:
         """Check the next part, and return the number of bytes read, or 0 at the end.
 
         Raises:
-            StorageError: The segment was written by a later version.
+            VersionError: A later version wrote a part of the segment.
         """
         return next(self._steps, 0)
 

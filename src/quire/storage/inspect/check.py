@@ -94,7 +94,7 @@ def check_segments(disk: Disk, found: Survey, progress: Progress) -> Iterator[Ch
     """Check each segment, oldest first.
 
     Raises:
-        StorageError: A later version wrote a segment.
+        LaterStorageError: A later version wrote a segment.
         OSError: The disk fails.
     """
     for number, target in found.segments.items():

@@ -18,12 +18,13 @@ from quire.codec.log.footer import (
     decode_footer_summary,
     decode_ledger_rows,
 )
-from quire.codec.log.group import GROUP_MAGIC
+from quire.codec.log.group import GROUP_START
 from quire.codec.log.segment_header import SegmentHeader
-from quire.codec.log.state_records import BLOCK_BYTES, FormatError, StateRecord
+from quire.codec.log.state_records import BLOCK_BYTES, FormatError, StateRecord, VersionError
 from quire.core.ranges import Range, merged
 from quire.storage.background.quarantine_record import SUFFIX as DAMAGED_SUFFIX
 from quire.storage.background.scrub import ScrubTarget, SegmentScrub
+from quire.storage.directory import naming
 from quire.storage.disk import LOCK_NAME
 from quire.storage.inspect.snapshot import identity_of, with_log
 from quire.storage.interfaces import Disk, File
@@ -32,7 +33,7 @@ from quire.storage.recovery.scan import ScannedGroup, each_group, has_groups, re
 from quire.storage.segment import extents
 from quire.storage.segment.extents import FrameExtent
 from quire.storage.segment.footer import load_trailer, read
-from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
+from quire.storage.segment.segment import LOG_DIRECTORY, number_of, segment_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,12 @@ class SegmentDescription:
     number: int
     file_bytes: int
     state: str
-    """The state: sealed, open (not sealed yet), prepared (it has no group), or damaged (its header
-    is)."""
+    """The state: sealed, open (not sealed yet), prepared (it has no group), damaged (its header
+    is), or later (a later version of Quire wrote it)."""
     header: SegmentHeader | None
     trailer: Trailer | None
+    later: str = ""
+    """What of the segment this version does not know, if the state is `later`."""
 
     @property
     def groups_at(self) -> int:
@@ -76,6 +79,7 @@ _KINDS = {
     "current/VERSION": "cookie",
     "current/DIRECTORY": "the directory's own id",
     "current/INCARNATION": "how many times the directory was started",
+    "current/METADATA": "newest mark of the metadata store",
     "current/SCRUB": "progress of the scrub",
     "log/CLEAN": "mark of a clean stop",
     "log/SUSPENDED": "note that compaction is suspended",
@@ -111,7 +115,7 @@ def list_files(disk: Disk) -> Iterator[FileDescription]:
         except IsADirectoryError:
             continue
         try:
-            description = None if number is None else describe_segment(file, own_id, number)
+            description = None if number is None else _described(file, own_id, number)
             yield FileDescription(name, file.size(), description)
         finally:
             file.close()
@@ -153,15 +157,6 @@ def _names(disk: Disk) -> Iterator[str]:
         yield from (f"{name}/{one}" for one in below)
 
 
-def number_of(name: str) -> int | None:
-    """Return the number of the segment whose file this is, or None if it is no segment."""
-    try:
-        number = int(name.removeprefix(f"{LOG_DIRECTORY}/").partition(".")[0], 16)
-    except ValueError:
-        return None
-    return number if name == segment_name(number) else None
-
-
 def segment_numbers(disk: Disk) -> list[int]:
     """Return the numbers of the segments that have a file."""
     found = (number_of(f"{LOG_DIRECTORY}/{name}") for name in disk.list(LOG_DIRECTORY))
@@ -172,7 +167,7 @@ def describe_segment(file: File, directory_id: bytes, number: int) -> SegmentDes
     """Describe a segment from its header and trailer.
 
     Raises:
-        StorageError: A later version wrote it.
+        VersionError: A later version wrote it.
         OSError: The file cannot be read.
     """
     size = file.size()
@@ -185,6 +180,14 @@ def describe_segment(file: File, directory_id: bytes, number: int) -> SegmentDes
     else:
         state = "prepared" if header is None else "open"
     return SegmentDescription(number, size, state, header, trailer)
+
+
+def _described(file: File, directory_id: bytes, number: int) -> SegmentDescription:
+    """Describe a segment like `describe_segment`, whichever version wrote it."""
+    try:
+        return describe_segment(file, directory_id, number)
+    except VersionError as error:
+        return SegmentDescription(number, file.size(), "later", None, None, error.found)
 
 
 def _trailer(file: File, directory_id: bytes, number: int) -> Trailer | None:
@@ -263,7 +266,7 @@ class SegmentDump:
         This is the case if the next block is neither zeros nor the start of a group.
         """
         block = read(self._file, end, BLOCK_BYTES)
-        return bool(block.strip(b"\0")) and not block.startswith(GROUP_MAGIC)
+        return bool(block.strip(b"\0")) and not block.startswith(GROUP_START)
 
     def rows(self, ledger_id: int) -> list[FrameExtent]:
         """Return the runs of a ledger from the footer. `FormatError` if they fail their check."""
@@ -277,7 +280,9 @@ class SegmentDump:
             self._file, self.description.trailer.footer_at + found.rows_at, found.rows_bytes
         )
         if len(data) != found.rows_bytes or crc32c(data) != found.rows_crc:
-            raise FormatError(f"the index of ledger {ledger_id} does not match its checksum")
+            raise FormatError(
+                f"the index of ledger {ledger_id} in the segment does not match its checksum"
+            )
         return list(extents.of_rows(ledger_id, decode_ledger_rows(data, found.rows)))
 
 
@@ -286,14 +291,15 @@ def open_segment(disk: Disk, number: int) -> Iterator[SegmentDump]:
     """Open a segment.
 
     Raises:
-        StorageError: The directory is not a bookie's data directory, or a later version wrote the
-            segment.
+        StorageError: The directory is not a bookie's data directory.
+        LaterStorageError: A later version wrote the segment.
         FileNotFoundError: The segment does not exist, or not any more.
     """
     own_id = identity_of(disk).directory_id
     file = disk.open(segment_name(number))
     try:
-        yield SegmentDump(file, own_id, describe_segment(file, own_id, number))
+        with naming(disk, segment_name(number)):
+            yield SegmentDump(file, own_id, describe_segment(file, own_id, number))
     finally:
         file.close()
 

@@ -15,6 +15,7 @@ from quire.storage.background.quarantine import damaged_here, damaged_sealed
 from quire.storage.background.salvage import Footers, lacking, newer_copies
 from quire.storage.background.scrub import Findings, SegmentScrub
 from quire.storage.background.scrubber import target_of
+from quire.storage.directory import naming
 from quire.storage.inspect.snapshot import LOOKS_MAX, with_log
 from quire.storage.interfaces import Disk
 from quire.storage.recovery.log_recovery import RecoveredLog
@@ -103,8 +104,9 @@ class DirectoryScrub:
             return None
         try:
             scrub = SegmentScrub(file, self._directory_id, target_of(segment))
-            while size := scrub.step():
-                advance(size)
+            with naming(self._disk, segment.name):
+                while size := scrub.step():
+                    advance(size)
             if segment.trailer is None and segment.number in self._footers:
                 scrub.found.index = (
                     "its footer is damaged; the next start rebuilds it from the groups"

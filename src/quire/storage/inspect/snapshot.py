@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from quire.errors import StorageError
+from quire.errors import LaterStorageError, StorageError
 from quire.storage.directory import Identity, read_identity
 from quire.storage.interfaces import Disk
+from quire.storage.recovery.later_versions import refuse_later_files
 from quire.storage.recovery.log_recovery import LogRecovery, RecoveredLog
 from quire.storage.recovery.replay import runs_of
 from quire.storage.segment.batch import LogBatch
@@ -35,7 +36,7 @@ def identity_of(disk: Disk) -> Identity:
     identity = read_identity(disk)
     if identity is None:
         raise StorageError(
-            f"{disk.path} is not a data directory of a Quire bookie",
+            f"the directory {disk.path} is not a data directory of a Quire bookie",
             remedy="Give the directory that the bookie was started with (--dir)",
         )
     return identity
@@ -49,10 +50,12 @@ def with_log(disk: Disk, work: Callable[[RecoveredLog, bytes], T]) -> T:
     files are open while `work` runs.
 
     Raises:
+        LaterStorageError: A later version of Quire wrote a part of the directory.
         StorageError: The directory has no log of a bookie, or changes too fast.
         OSError: The disk fails.
     """
     identity = identity_of(disk)
+    refuse_later_files(disk)
     before: set[str] = set()
     for left in reversed(range(LOOKS_MAX)):
         catalogue = Catalogue()
@@ -67,6 +70,8 @@ def with_log(disk: Disk, work: Callable[[RecoveredLog, bytes], T]) -> T:
             return work(recovered, identity.directory_id)
         except FileNotFoundError:
             continue
+        except LaterStorageError:
+            raise
         except StorageError:
             # A file may have been replaced in the meantime.
             if not left:
@@ -76,7 +81,8 @@ def with_log(disk: Disk, work: Callable[[RecoveredLog, bytes], T]) -> T:
                 if segment.file is not None:
                     segment.file.close()
     raise StorageError(
-        f"{disk.path} changes faster than it can be read",
+        f"the log in {disk.path} could not be read, because the bookie changed it during each "
+        "attempt",
         remedy="Try again, or stop the bookie first",
     )
 

@@ -18,7 +18,7 @@ from quire.storage.background.compactor import candidate_of
 from quire.storage.background.quarantine_record import stored_records
 from quire.storage.background.suspension import read_note
 from quire.storage.config import StorageConfig
-from quire.storage.inspect.contents import file_sizes, kind_of, number_of
+from quire.storage.inspect.contents import file_sizes, kind_of
 from quire.storage.inspect.snapshot import with_log
 from quire.storage.interfaces import Disk
 from quire.storage.recovery.log_recovery import RecoveredLog, missing_problem
@@ -29,6 +29,7 @@ from quire.storage.segment.segment import (
     LedgerInfo,
     LogSegment,
     SegmentState,
+    number_of,
     segment_name,
 )
 

@@ -141,9 +141,11 @@ class Appender:
             UsageError: The batch is larger than a segment. Nothing has changed.
         """
         if self.closing:
-            raise StorageError("the store is closed")
+            raise StorageError("the bookie's store is being closed and takes no more entries")
         if not reserve and not self._preallocated.space:
-            raise DiskFullError(f"the log takes no more adds: {self._preallocated.error}")
+            raise DiskFullError(
+                f"the log of the bookie takes no more entries: {self._preallocated.error}"
+            )
         if self._pending:
             batch.records = (*self._pending, *batch.records)
         batch.cost_bytes = cost = batch.cost()
@@ -170,7 +172,7 @@ class Appender:
         """
         share = self._preallocated.reserve_bytes // STATE_SHARE
         if not self._preallocated.capacity() and not segment.fits(cost + share):
-            raise DiskFullError(f"the log is full: {self._preallocated.error}")
+            raise DiskFullError(f"the log of the bookie is full: {self._preallocated.error}")
 
     def _roll(self, old: LogSegment, cost: int) -> LogSegment:
         """Return a segment with space for a batch, and close the old one if it is another."""
@@ -180,15 +182,15 @@ class Appender:
         needed = header + cost + BLOCK_BYTES
         if needed > self._config.segment_bytes:
             raise UsageError(
-                f"a batch of {cost} bytes does not fit into a segment of "
-                f"{self._config.segment_bytes} bytes",
-                remedy="Raise segment_bytes",
+                f"entries of {cost} bytes that were sent together do not fit into a log segment "
+                f"of {self._config.segment_bytes} bytes",
+                remedy="Raise segment_bytes of the bookie",
             )
         if preallocated.capacity() < needed:
             if not preallocated.space:
                 if old.fits(cost):
                     return old
-                raise DiskFullError(f"the log is full: {preallocated.error}")
+                raise DiskFullError(f"the log of the bookie is full: {preallocated.error}")
             # The next segment is being prepared. Until it is ready, batches that were already
             # received still go to the old segment, which grows. `full` asks the callers to receive
             # no more.

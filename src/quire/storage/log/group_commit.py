@@ -237,7 +237,9 @@ class LogWriter:
         self._stopped = True
         error = StorageError(
             f"writing group {self.next_group} of the log to {segment.name} failed: {reason}",
-            remedy="Adds in flight may or may not be stored. The directory takes no more adds; "
-            "check the disk and restart the bookie",
+            remedy=(
+                "Entries in flight may or may not be stored, and the directory takes no "
+                "more. Check the disk, and restart the bookie"
+            ),
         )
         self._worker.post(partial(self.on_failed, batches, error))

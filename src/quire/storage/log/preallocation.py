@@ -188,7 +188,7 @@ class PreallocatedSegments:
         free = self._disk.free_bytes()
         left = free - self.held_bytes - (self._segment_bytes - segment.capacity)
         if left < self._min_free_bytes:
-            raise OSError(errno.ENOSPC, f"{free} bytes are free")
+            raise OSError(errno.ENOSPC, f"only {free} bytes are free")
         segment.file.preallocate(self._segment_bytes)
         segment.file.sync()
         return segment

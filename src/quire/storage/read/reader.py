@@ -394,7 +394,11 @@ class Reader:
             try:
                 summary = decode_footer_summary(data, trailer)
             except FormatError as error:
-                raise DamagedError(f"{segment.name}: {error}") from None
+                raise DamagedError(
+                    f"{segment.name} cannot be read from: {error}",
+                    remedy="Read the entry from another replica. Autorecovery repairs the copy "
+                    "on this bookie",
+                ) from None
             self._cache.put(key, summary, len(data))
         return summary
 
@@ -461,7 +465,10 @@ class Reader:
             else:
                 data = scratch.read(file, offset, size, skip)
         except OSError as error:
-            raise DamagedError(f"reading {segment.name} failed: {error}") from error
+            raise DamagedError(
+                f"reading {segment.name} failed: {error}",
+                remedy="Read the entry from another replica, and check this bookie's disk",
+            ) from error
         if data is None:
             raise WouldBlock(segment, offset, size)
         return data
@@ -485,7 +492,11 @@ class Reader:
             try:
                 checksums = decode_footer_checksums(data, trailer)
             except FormatError as error:
-                raise DamagedError(f"{segment.name}: {error}") from None
+                raise DamagedError(
+                    f"{segment.name} cannot be read from: {error}",
+                    remedy="Read the entry from another replica. Autorecovery repairs the copy "
+                    "on this bookie",
+                ) from None
             self._cache.put(key, checksums, len(data))
         return checksums
 

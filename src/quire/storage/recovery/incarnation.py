@@ -19,11 +19,18 @@ from dataclasses import dataclass
 
 from quire.codec.entry.digest import crc32c
 from quire.errors import StorageError
-from quire.storage.directory import CURRENT_DIRECTORY, read_small_file, write_small_file
+from quire.storage.directory import (
+    CURRENT_DIRECTORY,
+    decode_lines,
+    read_small_file,
+    refuse_later,
+    write_small_file,
+)
 from quire.storage.interfaces import Disk
 
 INCARNATION_NAME = f"{CURRENT_DIRECTORY}/INCARNATION"
 INCARNATION_FORMAT = "1"
+_FIELDS = ("format", "incarnation", "nonce")
 NONCE_BYTES = 8
 
 
@@ -41,19 +48,20 @@ class Incarnation:
         return b"crc: %08x\n%s" % (crc32c(body.encode()), body.encode())
 
     @classmethod
-    def decode(cls, data: bytes) -> Incarnation:
-        """Decode the file.
+    def decode(cls, data: bytes, path: str = INCARNATION_NAME) -> Incarnation:
+        """Decode the file at `path`.
 
         Raises:
-            ValueError: It is damaged or has an unknown format.
+            LaterStorageError: A later version wrote it.
+            ValueError: It is damaged.
         """
         head, _, body = data.partition(b"\n")
         if head != b"crc: %08x" % crc32c(body):
             raise ValueError("it does not match its checksum")
-        pairs = (line.partition(": ") for line in body.decode("ascii", "replace").splitlines())
-        fields = {name: value for name, _, value in pairs}
+        fields = decode_lines(body)
+        refuse_later(path, fields, INCARNATION_FORMAT, _FIELDS)
         if fields.get("format") != INCARNATION_FORMAT:
-            raise ValueError("its format is not known")
+            raise ValueError("its format is not known to this version of Quire")
         return cls(int(fields.get("incarnation", "")), fields.get("nonce", ""))
 
 
@@ -101,6 +109,7 @@ def read_incarnation(disk: Disk) -> Incarnation | None:
     """Return the incarnation, or None if the directory was last started by an earlier version.
 
     Raises:
+        LaterStorageError: A later version wrote the file.
         StorageError: The file is damaged.
         OSError: The file cannot be read.
     """
@@ -108,9 +117,12 @@ def read_incarnation(disk: Disk) -> Incarnation | None:
     if data is None:
         return None
     try:
-        return Incarnation.decode(data)
+        return Incarnation.decode(data, f"{disk.path}/{INCARNATION_NAME}")
     except ValueError as error:
-        raise StorageError(f"{disk.path}/{INCARNATION_NAME} cannot be read: {error}") from None
+        raise StorageError(
+            f"the file {disk.path}/{INCARNATION_NAME}, which counts the bookie's starts, cannot "
+            f"be decoded: {error}"
+        ) from None
 
 
 def write_incarnation(disk: Disk, incarnation: Incarnation) -> None:

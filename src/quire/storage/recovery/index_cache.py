@@ -44,7 +44,7 @@ class CachedIndex:
         header, body = self._block(fmt.HEAD)
         self.head = fmt.decode_head(header, body)
         if self.head.directory_id != directory_id:
-            raise FormatError("it belongs to another directory")
+            raise FormatError("the index cache belongs to another data directory")
         found = (fmt.decode_segment(*self._block(fmt.SEGMENT)) for _ in range(self.head.segments))
         self.segments: dict[int, CachedSegment] = {one.number: one for one in found}
 
@@ -52,7 +52,7 @@ class CachedIndex:
         header = fmt.decode_block_header(read(self._file, self._at, fmt.BLOCK_HEADER_BYTES))
         self._at += fmt.BLOCK_HEADER_BYTES
         if header.body_bytes > self._size - self._at:
-            raise FormatError("it is truncated")
+            raise FormatError("the index cache is cut off")
         body = read(self._file, self._at, header.body_bytes)
         self._at += header.body_bytes
         fmt.check_block(header, body, kind)
@@ -73,14 +73,16 @@ class CachedIndex:
         size = file.size()
         data = read(file, max(0, size - TRAILER_BYTES), TRAILER_BYTES)
         if known is None or data != known.trailer:
-            raise StaleCacheError(f"segment {number:x} has changed since it was written")
+            raise StaleCacheError(
+                f"segment {number:x} has changed since the index cache was written"
+            )
         return decode_trailer(data, self.head.directory_id, number, size)
 
     def check(self, live: set[int]) -> None:
         """Check that all covered segments are among those that count. `StaleCacheError` if not."""
         gone = self.segments.keys() - live
         if gone:
-            raise StaleCacheError(f"segment {min(gone):x}, which it covers, is gone")
+            raise StaleCacheError(f"segment {min(gone):x}, which the index cache covers, is gone")
 
     def restore(
         self,
@@ -118,11 +120,11 @@ class CachedIndex:
             ledgers += header.items
         end = fmt.decode_end(self._block(fmt.END)[1])
         if end.ledgers != ledgers or len(catalogue.ledgers) != ledgers:
-            raise FormatError("some ledgers are missing from it")
+            raise FormatError("some ledgers are missing from the index cache")
         if self._at != self._size:
-            raise FormatError("there is data after its end")
+            raise FormatError("there is data after the end of the index cache")
         if end.end_group > end_group:
-            raise StaleCacheError("it is newer than the log")
+            raise StaleCacheError("the index cache is newer than the log")
 
     def close(self) -> None:
         self._file.close()

@@ -37,7 +37,7 @@ from quire.codec.log.state_records import (
     decode_segment_value,
 )
 from quire.errors import StorageError
-from quire.storage.directory import Identity, read_small_file
+from quire.storage.directory import Identity, naming, read_small_file
 from quire.storage.interfaces import Disk
 from quire.storage.recovery.incarnation import ExpectedLog, LogPosition
 from quire.storage.recovery.index_cache import CachedIndex, open_cache
@@ -208,6 +208,7 @@ class LogRecovery:
         """Read the log.
 
         Raises:
+            LaterStorageError: A later version wrote a part of the log.
             StorageError: The log cannot be used.
             OSError: The disk fails.
             LoadStopped: The start was stopped.
@@ -291,12 +292,14 @@ class LogRecovery:
             if unsealed is not None:
                 unsealed.file.close()
         for number in [number for number in live if number not in cached]:
-            if number in self._trailers:
-                loaded = self._load(number)
-                self._progress.index(number, loaded.trailer)
-                replayer.sealed(number, loaded)
-            else:
-                replayer.unsealed(self._unsealed[number], chain.kept[number], chain.lost[number])
+            with naming(self._disk, segment_name(number)):
+                if number in self._trailers:
+                    loaded = self._load(number)
+                    self._progress.index(number, loaded.trailer)
+                    replayer.sealed(number, loaded)
+                else:
+                    lost = chain.lost[number]
+                    replayer.unsealed(self._unsealed[number], chain.kept[number], lost)
             self._progress.advance()
         return RecoveredLog(
             replayer, next_number, chain.next_group, chain.tail,
@@ -342,7 +345,8 @@ class LogRecovery:
             data = read_small_file(self._disk, CLEAN_NAME)
             if data is None:
                 return None
-            mark = CleanMark.decode(data)
+            with naming(self._disk, CLEAN_NAME):
+                mark = CleanMark.decode(data)
         except (FormatError, OSError) as error:  # Without the mark, more is checked.
             self._problems.append(f"{CLEAN_NAME}: {error}")
             return None
@@ -351,6 +355,10 @@ class LogRecovery:
     def _look(self, number: int) -> bool:
         """Read a segment's header, and its trailer or groups. Return whether it was begun."""
         self._progress.advance()
+        with naming(self._disk, segment_name(number)):
+            return self._look_into(number)
+
+    def _look_into(self, number: int) -> bool:
         file = self._disk.open(segment_name(number))
         try:
             readable = TolerantReader(file)
@@ -407,9 +415,12 @@ class LogRecovery:
         dropped: set[int] = set()
         for number in begun:
             if base is None or number >= base:
-                for record in self._records(number, newest):
-                    if record.kind is RecordKind.DROPPED:
-                        dropped.add(decode_segment_value(record.value))
+                with naming(self._disk, segment_name(number)):
+                    dropped.update(
+                        decode_segment_value(record.value)
+                        for record in self._records(number, newest)
+                        if record.kind is RecordKind.DROPPED
+                    )
         return must - dropped, dropped
 
     # -- what is in them --------------------------------------------------------------------------
@@ -421,16 +432,21 @@ class LogRecovery:
         file = self._disk.open(segment_name(number))
         readable = TolerantReader(file)
         try:
-            try:
-                return load_behind(readable, self._trailers[number])
-            except FormatError:
-                # If a bookie runs beside this, a compaction may have replaced the file.
-                return load_footer(readable, self._id, number)
+            with naming(self._disk, segment_name(number)):
+                try:
+                    return load_behind(readable, self._trailers[number])
+                except FormatError:
+                    # If a bookie runs beside this, a compaction may have replaced the file.
+                    return load_footer(readable, self._id, number)
         except FormatError as error:
             if not self._whole_footers:
                 raise _BadFooterError from None
             # It was valid a moment ago.
-            raise StorageError(f"{segment_name(number)}: {error}") from None
+            raise StorageError(
+                f"{segment_name(number)} cannot be read, although it could be a moment ago: "
+                f"{error}",
+                remedy="Check the disk, and start the bookie again",
+            ) from None
         finally:
             file.close()
 
@@ -439,7 +455,8 @@ class LogRecovery:
             file = self._disk.open(segment_name(number))
             try:
                 # If a footer is damaged, the start does not rely on it, with or without the cache.
-                return load_records(TolerantReader(file), self._trailers[number])
+                with naming(self._disk, segment_name(number)):
+                    return load_records(TolerantReader(file), self._trailers[number])
             finally:
                 file.close()
         if number in self._trailers:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from quire.codec.entry.digest import crc32c, crcs_of_one_bit
 from quire.codec.log.group import (
     GROUP_HEADER_BYTES,
-    GROUP_MAGIC,
+    GROUP_START,
     GroupHeader,
     GroupTable,
     check_group_table,
+    check_group_version,
     decode_group_header,
     decode_group_table,
     group_checksums,
@@ -29,11 +30,9 @@ from quire.codec.log.segment_header import (
     decode_segment_header,
     segment_header_bytes,
 )
-from quire.codec.log.state_records import BLOCK_BYTES, Buffer, FormatError, VersionError, aligned
-from quire.errors import StorageError
+from quire.codec.log.state_records import BLOCK_BYTES, Buffer, FormatError, aligned
 from quire.storage.interfaces import Readable
 from quire.storage.segment.footer import read
-from quire.storage.segment.segment import segment_name
 
 SCAN_BYTES = 1024 * 1024
 _ZEROS = bytes(SCAN_BYTES)
@@ -125,17 +124,12 @@ def read_segment_header(file: Readable, directory_id: bytes, number: int) -> Seg
     """Return the header, or None if it fails its checks.
 
     Raises:
-        StorageError: A later version wrote it.
+        VersionError: A later version wrote it.
     """
     head = read(file, 0, BLOCK_BYTES)
     try:
         size = segment_header_bytes(head)
         header = decode_segment_header(head if size == len(head) else read(file, 0, size))
-    except VersionError as error:
-        raise StorageError(
-            f"{segment_name(number)} has {error}",
-            remedy="Start the version of Quire that wrote it",
-        ) from None
     except FormatError:
         return None
     if (header.directory_id, header.segment) != (directory_id, number):
@@ -152,7 +146,7 @@ def has_groups(file: Readable) -> bool:
     at = 0
     blank = _is_blank(read(file, 0, BLOCK_BYTES))
     while (at == 0 or not blank) and (data := read(file, at, SCAN_BYTES)):
-        if any(data.startswith(GROUP_MAGIC, block) for block in range(0, len(data), BLOCK_BYTES)):
+        if any(data.startswith(GROUP_START, block) for block in range(0, len(data), BLOCK_BYTES)):
             return True
         if _unreadable_from(file, 0):
             return True  # The unreadable block may be the start of a group.
@@ -161,7 +155,11 @@ def has_groups(file: Readable) -> bool:
 
 
 def scan_groups(file: Readable, directory_id: bytes, number: int, start: int) -> SegmentScan:
-    """Return all groups whose tables are valid, in the order of the file."""
+    """Return all groups whose tables are valid, in the order of the file.
+
+    Raises:
+        VersionError: A later version wrote a group.
+    """
     scan = SegmentScan(end=start)
     size = file.size()
     for group in each_group(file, directory_id, number, start, size):
@@ -202,7 +200,11 @@ def each_group(
 def _header_at(
     file: Readable, directory_id: bytes, number: int, at: int, size: int
 ) -> tuple[GroupHeader, bytes] | None:
-    """Return a header whose table is valid, and the bytes of both, or None."""
+    """Return a header whose table is valid, and the bytes of both, or None.
+
+    Raises:
+        VersionError: A later version wrote the group.
+    """
     head = read(file, at, BLOCK_BYTES)
     header = decode_group_header(head, 0, directory_id, number, at)
     if header is None:
@@ -212,7 +214,10 @@ def _header_at(
         return None
     if front > len(head):
         head = read(file, at, front)
-    return (header, head) if check_group_table(head, header) else None
+    if not check_group_table(head, header):
+        return None
+    check_group_version(header)
+    return header, head
 
 
 def read_group_header(
@@ -311,7 +316,7 @@ def _next_group(file: Readable, directory_id: bytes, number: int, at: int, size:
             return None
         for offset in range(0, len(data), BLOCK_BYTES):
             if (
-                data.startswith(GROUP_MAGIC, offset)
+                data.startswith(GROUP_START, offset)
                 and offset + GROUP_HEADER_BYTES <= len(data)
                 and _header_at(file, directory_id, number, at + offset, size)
             ):
@@ -345,7 +350,7 @@ def _begun_behind(file: Readable, at: int, size: int) -> int:
     count, at = 0, at + BLOCK_BYTES
     while at < size and (data := read(file, at, SCAN_BYTES)):
         blocks = range(0, len(data), BLOCK_BYTES)
-        count += sum(data.startswith(GROUP_MAGIC, block) for block in blocks)
+        count += sum(data.startswith(GROUP_START, block) for block in blocks)
         at += len(data)
     return count
 

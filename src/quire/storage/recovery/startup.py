@@ -158,7 +158,10 @@ def _fresh_segment(
                     f"there is no space for a segment of {config.segment_bytes} bytes"
                 )
             return segment
-    raise DiskFullError(f"{disk.path} has no space for a new segment of {least} bytes")
+    raise DiskFullError(
+        f"the data directory {disk.path} has no space for a new log segment of {least} bytes, so "
+        "the bookie cannot start with it"
+    )
 
 
 def _nothing(disk: Disk, recovered: RecoveredLog) -> None:

@@ -39,6 +39,15 @@ def segment_name(number: int) -> str:
     return f"{LOG_DIRECTORY}/{number:016x}.seg"
 
 
+def number_of(name: str) -> int | None:
+    """Return the number of the segment whose file this is, or None if it is no segment."""
+    try:
+        number = int(name.removeprefix(f"{LOG_DIRECTORY}/").partition(".")[0], 16)
+    except ValueError:
+        return None
+    return number if name == segment_name(number) else None
+
+
 class SegmentState(enum.Enum):
     """The state of a segment; see the module's docstring."""
 

@@ -19,12 +19,14 @@ from quire.client import Client
 from quire.codec.distributedlog.limits import UNASSIGNED_SEQUENCE_ID
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import (
+    LaterMetadataError,
     MetadataError,
     NoSuchKeyError,
     NoSuchLedgerError,
     StreamDivergedError,
     StreamExistsError,
     StreamGapError,
+    later_json,
 )
 from quire.streams.mirror.copy import JOB, SOURCE_KEY
 from quire.streams.namespace.namespace import STREAM_SETTINGS_NODE, Namespace
@@ -86,25 +88,34 @@ async def check_origin(metadata: StreamMetadata, origin: Mapping[str, Any]) -> N
     name = metadata.paths.name
     try:
         found = json.loads((await metadata.tree.read(path)).value)
+        if message := later_json(path, found, tuple(origin), FORMAT):
+            raise LaterMetadataError(message)
         if found.get("format") != FORMAT:
-            raise ValueError("a later version of Quire wrote it")
+            raise ValueError(f"it has format {found.get('format')!r}")
     except NoSuchKeyError:
         raise StreamDivergedError(
-            f"stream {name} of the target already exists, and was not made by replication",
+            f"stream {name} of the target namespace already exists, and was not made by "
+            "replication. Nothing was changed",
             remedy=REMEDY,
         ) from None
     except (ValueError, AttributeError) as error:
-        raise MetadataError(f"{path} cannot be decoded: {error}") from None
+        raise MetadataError(
+            f"the node {path} of the target stream {name}, which says what it is a copy of, "
+            f"cannot be decoded: {error}",
+            remedy="If a later version of Quire wrote it, use that version. Otherwise restore "
+            "the node from a backup of the metadata store",
+        ) from None
     if (found["cluster"], found["stream"]) != (origin["cluster"], origin["stream"]):
         raise StreamDivergedError(
-            f"stream {name} of the target is a copy of {found['stream']} in cluster "
-            f"{found['cluster']}, not of {origin['stream']} in {origin['cluster']}",
+            f"stream {name} of the target namespace is a copy of stream {found['stream']} in "
+            f"cluster {found['cluster']}, not of {origin['stream']} in cluster "
+            f"{origin['cluster']}. Nothing was changed",
             remedy=REMEDY,
         )
     if found["life"] != origin["life"]:
         raise StreamDivergedError(
-            f"stream {name} of the target is a copy of a former stream {origin['stream']}, which "
-            "was deleted or renamed",
+            f"stream {name} of the target namespace is a copy of a former stream "
+            f"{origin['stream']}, which was deleted or renamed. Nothing was changed",
             remedy=REMEDY,
         )
 
@@ -136,8 +147,9 @@ def check_segments(
         if original is None:
             if segment.lssn > newest and not segment.in_progress:
                 raise StreamDivergedError(
-                    f"stream {name} of the target has segment {segment.lssn}, but the source ends "
-                    f"with segment {newest}: another writer has written to the target",
+                    f"stream {name} of the target namespace has segment {segment.lssn}, but the "
+                    f"source ends with segment {newest}: another writer has written to the "
+                    "target",
                     remedy=REMEDY,
                 )
             continue  # the source has truncated it
@@ -145,13 +157,15 @@ def check_segments(
             continue  # `look_at_copy` checks its ledger
         if original.in_progress:
             raise StreamDivergedError(
-                f"segment {segment.lssn} of stream {name} ends at entry {segment.last_entry_id} in "
-                "the target and continues in the source: another writer was opened in the target",
+                f"segment {segment.lssn} of stream {name} ends at entry {segment.last_entry_id} "
+                "in the target, but continues in the source: another writer was opened in the "
+                "target",
                 remedy=REMEDY,
             )
         if _identity(segment) != _identity(original):
             raise StreamDivergedError(
-                f"segment {segment.lssn} of stream {name} differs between target and source",
+                f"segment {segment.lssn} of stream {name} differs between the target and the "
+                "source, so the target is not a copy",
                 remedy=REMEDY,
             )
 
@@ -192,9 +206,9 @@ def check_gap(name: str, segments: Sequence[StreamSegment], last: int) -> None:
     readable = [s for s in segments if s.truncation is not Truncation.TRUNCATED]
     if last and readable and readable[0].lssn > last + 1:
         raise StreamGapError(
-            f"stream {name}: the source has truncated segments {last + 1} to "
-            f"{readable[0].lssn - 1} before they were copied",
-            remedy="Replicate with on_gap='skip' to continue after them",
+            f"stream {name} has a gap: the source truncated segments {last + 1} to "
+            f"{readable[0].lssn - 1} before they were copied to the target",
+            remedy="Replicate with on_gap='skip' (`--skip-gaps`) to continue after them",
         )
 
 
@@ -228,7 +242,8 @@ async def source_of(client: Client, name: str, segment: StreamSegment) -> int | 
         return None
     if custom.get(JOB_KEY) != JOB:
         raise StreamDivergedError(
-            f"another writer is writing segment {segment.lssn} of stream {name} of the target",
+            f"another writer is writing segment {segment.lssn} of stream {name} in the target "
+            "namespace, so the target is no copy any more",
             remedy=REMEDY,
         )
     return int(custom[SOURCE_KEY])

@@ -241,9 +241,13 @@ class Mirror:
                     misses += 1
                     if misses == LOOKS_MAX:
                         raise StreamGapError(
-                            f"a ledger of stream {self.name} of the source is lost: {error}",
-                            remedy="Restore the ledger. The copy may hold records of its segment: "
-                            "read them there before you truncate the source after the segment",
+                            f"stream {self.name} cannot be copied further, because a ledger of "
+                            f"the source is lost: {error}",
+                            remedy=(
+                                "Restore the ledger in the source. If that is impossible, "
+                                "truncate the source after the segment. The copy may hold "
+                                "some records of it: read them there first"
+                            ),
                         ) from error
                     await asyncio.sleep(LOOK_DELAY_S)
                 await listed.look()
@@ -309,8 +313,12 @@ class Mirror:
             gone = segment.truncation is Truncation.TRUNCATED
             if found.last_entry_id < segment.last_entry_id and not gone:
                 raise StreamDamagedError(
-                    f"segment {segment.lssn} of stream {self.name} has fewer entries than the "
-                    f"{segment.last_entry_id + 1} in its metadata"
+                    f"segment {segment.lssn} of stream {self.name} was not copied completely: "
+                    f"the copy ends at entry {found.last_entry_id}, but the segment's metadata "
+                    f"says {segment.last_entry_id}",
+                    remedy=f"Check the segment's ledger {segment.ledger_id} in the source "
+                    "cluster with `quire ledger show`. If it has lost entries, truncate "
+                    "the source stream after this segment",
                 )
             copies.append(copy_of(segment, answer["ledger"]))
         await self._carry_marks()
@@ -486,7 +494,9 @@ class Mirror:
         if await tail.writer.close() != last:
             raise StreamDamagedError(
                 f"the copy of segment {completed.lssn} of stream {self.name} ends at entry "
-                f"{tail.entries - 1}, the source at entry {last}"
+                f"{tail.entries - 1}, but the source's segment ends at entry {last}",
+                remedy="Run the replication again: it copies the segment anew. If the error "
+                "returns, report it",
             )
         copy = copy_of(completed, tail.writer.ledger_id)
         await self._to.change(self._claim, complete=copy)

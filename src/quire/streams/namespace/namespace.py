@@ -19,11 +19,12 @@ from quire.client import Client
 from quire.client.client import end_with_client
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.name import StreamPaths, is_reserved, stream_name
-from quire.codec.distributedlog.namespace_binding import NamespaceBinding
+from quire.codec.distributedlog.namespace_binding import NamespaceBinding, is_binding
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import (
     ArgumentTypeError,
     ClientClosedError,
+    LaterMetadataError,
     MetadataError,
     MetadataURIError,
     NoSuchKeyError,
@@ -75,8 +76,6 @@ STREAM_SETTINGS_NODE = "quire"
 NESTED_DEPTH_MAX = 16
 ALL_BUFFERED_BYTES_MAX = 64 * 1024 * 1024
 """The largest number of unacknowledged bytes of all writers that one `Namespace` opened."""
-BINDING_PREFIX = b"1\nBKDL\n"
-"""The first bytes of the value of a node that is bound to a cluster."""
 
 
 class Namespace:
@@ -356,15 +355,18 @@ class Namespace:
         """
         metadata, target = self.metadata(name), self.metadata(new_name)
         if await target.exists():
-            raise StreamExistsError(f"stream {new_name} already exists")
+            raise StreamExistsError(
+                f"stream {name} was not renamed: stream {new_name} already exists",
+                remedy="Choose another name",
+            )
         await metadata.require()
         nodes = await self._count_nodes(metadata.paths.root)
         if 2 * nodes > COMMIT_OPERATIONS_MAX:  # check this before the writer is fenced
             raise UsageError(
-                f"stream {name} has {nodes:,} nodes, which is too many to rename it in one "
-                f"transaction of at most {COMMIT_OPERATIONS_MAX:,} operations. Nothing was "
-                "changed",
-                remedy="Truncate the stream, so that it has fewer segments",
+                f"stream {name} was not renamed: it has {nodes:,} nodes in the metadata store, "
+                f"and renaming it would need more than the {COMMIT_OPERATIONS_MAX:,} operations "
+                "of one transaction",
+                remedy="Truncate the stream, so that it has fewer segments, and try again",
             )
         try:
             # This completes the segment in progress. Otherwise its writer would continue in the
@@ -437,7 +439,9 @@ class Namespace:
         """
         metadata = self.metadata(name)
         if lock is not None and not isinstance(lock, int | float):
-            raise ArgumentTypeError(f"lock must be a number of seconds, not {type(lock).__name__}")
+            raise ArgumentTypeError(
+                f"the argument lock must be a number of seconds, not {type(lock).__name__}"
+            )
         if create and not await metadata.exists():
             try:
                 await self.create_stream(name)
@@ -660,10 +664,11 @@ async def open_namespace(
     path = namespace_path(path)
     check_type("a password", password, bytes)
     if create:
+        await _check_binding(client, path)  # before anything is created
         await _make(client, path, current_names(settings or {}))
     elif settings:
         raise UsageError(
-            "settings can be passed only when a namespace is created",
+            "settings can only be passed to open_namespace when it may create the namespace",
             remedy="Pass create=True, or call `configure` on the open namespace",
         )
     tree = client.metadata.tree
@@ -719,7 +724,7 @@ def namespace_path(path: str) -> str:
         for part in parts:
             stream_name(part)
     except UsageError as error:
-        raise UsageError(f"{path!r} cannot be a namespace: {error.args[0]}") from None
+        raise UsageError(f"{path!r} cannot be the path of a namespace: {error.args[0]}") from None
     return "/" + "/".join(parts)
 
 
@@ -741,7 +746,7 @@ def check_new_path(path: str, uri: str) -> None:
     for taken in ("/zookeeper", VALUES_ROOT, ledgers):
         if taken and f"{path}/".startswith(f"{taken}/"):
             raise UsageError(
-                f"{path!r} cannot be a namespace: {taken} is used for other data",
+                f"{path!r} cannot be the path of a namespace: {taken} is used for other data",
                 remedy="Choose another path, for example /team/orders",
             )
 
@@ -768,17 +773,24 @@ async def _check_binding(client: Client, path: str) -> bool:
             node = await client.metadata.tree.read(key)
         except NoSuchKeyError:
             continue
-        if node.value.startswith(BINDING_PREFIX):
+        if is_binding(node.value):
             break
     else:
         return False
     where = parse_uri(client.metadata.uri)
     try:
         binding = NamespaceBinding.from_bytes(node.value, ",".join(where.servers))
+    except LaterMetadataError as error:
+        raise LaterMetadataError(
+            f"namespace {path} cannot be opened (node {key}): {error.args[0]}"
+        ) from None
     except MetadataError as error:
         raise MetadataError(
-            f"namespace {path} cannot be opened: {error}",
-            remedy=f"Look at the node {key} in the metadata store, or restore it from a backup",
+            f"namespace {path} cannot be opened: {error.args[0]}",
+            remedy=(
+                f"Look at the node {key} in the metadata store. If another program wrote it, "
+                "use that program. Otherwise restore the node from a backup"
+            ),
         ) from None
     if binding.federated:
         raise UsageError(

@@ -34,8 +34,8 @@ async def delete_stream(client: Client, metadata: StreamMetadata, password: byte
         break
     else:
         raise MetadataUnavailableError(
-            f"stream {metadata.paths.name} was not deleted completely: other clients keep opening "
-            "it for writing",
+            f"stream {metadata.paths.name} was not deleted completely: other clients opened it "
+            f"for writing during each of {ATTEMPTS_MAX} attempts",
             remedy="Stop its writers, and try again",
         )
     if not await metadata.exists():

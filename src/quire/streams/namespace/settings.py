@@ -17,7 +17,13 @@ from quire._runtime.former_names import in_seconds_now, was_in_milliseconds
 from quire._runtime.suggest import did_you_mean
 from quire._runtime.units import parse_duration, parse_size
 from quire.codec.entry.digest import DigestType
-from quire.errors import ArgumentTypeError, MetadataError, UsageError
+from quire.errors import (
+    ArgumentTypeError,
+    LaterMetadataError,
+    MetadataError,
+    UsageError,
+    later_json,
+)
 
 FORMAT_KEY = "quire"
 FORMAT = 1
@@ -95,9 +101,9 @@ class StreamSettings:
         check_values(self.as_dict())
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1:
             raise UsageError(
-                "settings must satisfy ensemble_size >= write_quorum >= ack_quorum >= 1, but "
-                f"ensemble_size is {self.ensemble_size}, write_quorum is {self.write_quorum} and "
-                f"ack_quorum is {self.ack_quorum}"
+                "the settings of a stream must satisfy ensemble_size >= write_quorum >= "
+                f"ack_quorum >= 1, but ensemble_size is {self.ensemble_size}, write_quorum is "
+                f"{self.write_quorum} and ack_quorum is {self.ack_quorum}"
             )
         for name, value in self.as_dict().items():
             check_value(name, value)
@@ -142,19 +148,22 @@ def check_value(name: str, value: Any) -> None:
     """
     allowed = {"digest": DIGESTS, "compression": COMPRESSIONS, "txids": TXIDS}.get(name)
     if allowed is not None and value not in allowed:
-        raise UsageError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+        raise UsageError(f"setting {name} must be one of {', '.join(allowed)}, not {value!r}")
     if name == "entry_bytes" and not ENTRY_BYTES_MIN <= value <= ENTRY_BYTES_MAX:
         raise UsageError(
-            f"entry_bytes must be from {ENTRY_BYTES_MIN} to {ENTRY_BYTES_MAX}, not {value}"
+            f"setting entry_bytes must be from {ENTRY_BYTES_MIN} to {ENTRY_BYTES_MAX} bytes, not "
+            f"{value}"
         )
     if name in _STORED and 0 < value < TIME_MIN_S:
-        raise UsageError(f"{name} must be 0 or at least {TIME_MIN_S:g}, not {value:g}")
+        raise UsageError(
+            f"setting {name} must be 0 or at least {TIME_MIN_S:g} seconds, not {value:g}"
+        )
     if name == "roll_interval_s" and value <= 0:
-        raise UsageError(f"{name} must be at least {TIME_MIN_S:g}")
+        raise UsageError(f"setting {name} must be at least {TIME_MIN_S:g} seconds, not {value:g}")
     if name in AT_LEAST_1 and value < 1:
-        raise UsageError(f"{name} must be at least 1")
+        raise UsageError(f"setting {name} must be at least 1, not {value}")
     if name in NOT_NEGATIVE and value < 0:
-        raise UsageError(f"{name} must not be negative")
+        raise UsageError(f"setting {name} must not be negative, but it is {value}")
 
 
 def check_values(values: Mapping[str, Any]) -> None:
@@ -173,7 +182,9 @@ def check_values(values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         kind = known.get(name)
         if kind is None:
-            raise UsageError(f"streams have no setting {name!r}", remedy=did_you_mean(name, known))
+            raise UsageError(
+                f"{name!r} is not a setting of a stream", remedy=did_you_mean(name, known)
+            )
         if type(value) is not kind and not (kind is float and type(value) is int):
             raise UsageError(f"setting {name} must be of type {kind.__name__}, not {value!r}")
         if isinstance(value, float) and not math.isfinite(value):
@@ -197,7 +208,10 @@ def current_names(values: Mapping[str, Any]) -> dict[str, Any]:
         UsageError: The value of a former name is not a whole number.
     """
     if not isinstance(values, Mapping):
-        raise ArgumentTypeError(f"settings must be a mapping, not {type(values).__name__}")
+        raise ArgumentTypeError(
+            "the settings of a stream must be a mapping of names to values, not "
+            f"{type(values).__name__}"
+        )
     for name in values.keys() & IN_MILLISECONDS.keys():
         in_seconds_now(name, IN_MILLISECONDS[name])
     return _in_seconds(values)
@@ -293,6 +307,11 @@ def encode_settings(values: Mapping[str, Any]) -> bytes:
     return json.dumps({FORMAT_KEY: FORMAT, **stored}, sort_keys=True).encode()
 
 
+def _stored_names() -> list[str]:
+    """Return the names under which settings are stored."""
+    return [_STORED.get(one.name, one.name) for one in fields(StreamSettings)]
+
+
 def decode_settings(data: bytes, where: str) -> dict[str, Any]:
     """Decode the stored form of settings.
 
@@ -304,20 +323,23 @@ def decode_settings(data: bytes, where: str) -> dict[str, Any]:
         The settings that were given, by their current names.
 
     Raises:
-        MetadataError: The value is damaged, or a later version wrote it.
+        LaterMetadataError: A later version of Quire wrote the value.
+        MetadataError: The value is damaged.
     """
     if not data:
         return {}
     try:
         values = json.loads(data)
+        what = f"the settings at {where}"
+        if message := later_json(what, values, _stored_names(), FORMAT, key=FORMAT_KEY):
+            raise LaterMetadataError(message)
         if values.pop(FORMAT_KEY) != FORMAT:
-            raise ValueError("a later version of Quire wrote them")
+            raise ValueError("their format is not known")
         values = _in_seconds(values)
         check_values(values)
     except (ValueError, KeyError, AttributeError, UsageError) as error:
         raise MetadataError(
             f"the settings at {where} cannot be decoded: {error}",
-            remedy="If a later version of Quire wrote them, use that version. Otherwise restore "
-            "the node from a backup of the metadata store",
+            remedy="Restore the node from a backup of the metadata store",
         ) from None
     return dict(values)

@@ -19,7 +19,12 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from quire.codec.distributedlog.name import StreamPaths
-from quire.errors import NoSuchKeyError, NotEmptyError, VersionConflictError
+from quire.errors import (
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    NotEmptyError,
+    VersionConflictError,
+)
 from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
 
@@ -71,7 +76,8 @@ class StreamLives:
     async def find(self) -> StreamLife:
         """Return the present life, and begin one if another program created the stream.
 
-        Raises NoSuchKeyError if there is no stream.
+        Raises NoSuchKeyError if there is no stream, and MetadataUnavailableError if others changed
+        it too often meanwhile.
         """
         for _ in range(FIND_ATTEMPTS):
             for path in await self._paths_known():
@@ -97,8 +103,10 @@ class StreamLives:
             except NoSuchKeyError:
                 if not await self._tree.exists(self._paths.segments):
                     raise
-        raise NoSuchKeyError(
-            f"stream {self._paths.name} is deleted and created faster than it can be read"
+        raise MetadataUnavailableError(
+            f"the identity of stream {self._paths.name} could not be read: other clients changed "
+            f"it during each of {FIND_ATTEMPTS} attempts",
+            remedy="Try again",
         )
 
     async def clear(self) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import each
 from quire.client import Client
-from quire.codec.distributedlog.limits import FIRST_LSSN
+from quire.codec.distributedlog.limits import BY, FIRST_LSSN
 from quire.codec.distributedlog.name import LAYOUT_DATA, StreamPaths, decode_number, encode_number
 from quire.codec.distributedlog.segment import (
     StreamSegment,
@@ -25,6 +25,7 @@ from quire.codec.distributedlog.segment import (
 )
 from quire.errors import (
     KeyExistsError,
+    LaterMetadataError,
     MetadataDeniedError,
     MetadataError,
     MetadataUnavailableError,
@@ -34,6 +35,7 @@ from quire.errors import (
     StreamExistsError,
     StreamFencedError,
     VersionConflictError,
+    written_later,
 )
 from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Delete, Operation, Put
@@ -107,7 +109,11 @@ class StreamMetadata:
             except KeyExistsError as error:
                 if not await self.tree.exists(self.paths.segments):
                     raise
-                raise StreamExistsError(f"stream {self.paths.name} already exists") from error
+                raise StreamExistsError(
+                    f"stream {self.paths.name} already exists in namespace "
+                    f"{self.paths.namespace}. It was not changed",
+                    remedy="Use this stream, or choose another name",
+                ) from error
 
     async def ensure_writable(self) -> None:
         """Create the nodes that only writers need, if they are missing.
@@ -166,7 +172,9 @@ class StreamMetadata:
 
     def _missing(self) -> NoSuchStreamError:
         return NoSuchStreamError(
-            f"stream {self.paths.name} does not exist in namespace {self.paths.namespace}"
+            f"stream {self.paths.name} does not exist in namespace {self.paths.namespace}: it "
+            "was never created, or it was deleted or renamed",
+            remedy="Check both names (`quire stream list` shows the streams)",
         )
 
     async def segments(self) -> list[StreamSegment]:
@@ -193,7 +201,8 @@ class StreamMetadata:
             self._old_names = old_names
             return _numbered([found[lssn] for lssn in sorted(found)])
         raise MetadataUnavailableError(
-            f"the segments of stream {self.paths.name} change faster than they can be read",
+            f"the segments of stream {self.paths.name} could not be read: they changed during "
+            f"each of {LIST_ATTEMPTS} attempts",
             remedy="Try again",
         )
 
@@ -222,10 +231,15 @@ class StreamMetadata:
         value = (await self.tree.read(self.paths.segment(name))).value
         try:
             return StreamSegment.from_bytes(value)
+        except LaterMetadataError as error:
+            where = f"a segment of stream {self.paths.name} ({self.paths.segment(name)})"
+            raise LaterMetadataError(f"{where} cannot be read: {error.args[0]}") from None
         except MetadataError as error:
             raise MetadataError(
-                f"a segment of stream {self.paths.name} cannot be decoded "
-                f"({self.paths.segment(name)}): {error}"
+                f"the node {self.paths.segment(name)} of a segment of stream {self.paths.name} "
+                f"cannot be decoded: {error.args[0]}",
+                remedy="If a later version of Quire wrote it, use that version. Otherwise "
+                "restore the node from a backup of the metadata store",
             ) from error
 
     async def _children(self) -> list[str]:
@@ -269,7 +283,9 @@ class StreamMetadata:
                 return life, segments
             life = now  # another stream has the name now: read its segments
         raise MetadataUnavailableError(
-            f"stream {self.paths.name} is deleted and created faster than it can be read"
+            f"the segments of stream {self.paths.name} could not be read: the stream was deleted "
+            f"and created again during each of {LIST_ATTEMPTS} attempts",
+            remedy="Try again",
         )
 
     def replaced(self) -> NoSuchStreamError:
@@ -309,11 +325,15 @@ class StreamMetadata:
 
     async def _claim(self) -> WriterClaim:
         version = (await self.tree.read(self.paths.version)).value
+        if len(version) != len(LAYOUT_DATA):
+            raise MetadataError(f"{self.paths.version} is damaged: {version.hex()}")
         if version != LAYOUT_DATA:
-            raise MetadataError(
-                f"stream {self.paths.name} has the unknown layout version {version.hex()}. Nothing "
-                "was changed"
-            )
+            raise LaterMetadataError(
+                written_later(
+                    f"stream {self.paths.name}", f"the layout version {version.hex()}",
+                    LAYOUT_DATA.hex(), by=BY,
+                )
+            )  # fmt: skip
         life, stamp = (await self.lives.find()).path, unique(self.tree)
         stamped = Put(life, stamp.encode("ascii"))
         for _ in range(LIST_ATTEMPTS):
@@ -336,7 +356,8 @@ class StreamMetadata:
                 stamp=stamp,
             )
         raise MetadataUnavailableError(
-            f"stream {self.paths.name} was not claimed: other writers keep claiming it",
+            f"stream {self.paths.name} was not opened for writing: other writers opened it "
+            f"during each of {LIST_ATTEMPTS} attempts",
             remedy="Stop the other writers, or try again",
         )
 
@@ -456,7 +477,11 @@ class StreamMetadata:
                 except (VersionConflictError, KeyExistsError, NoSuchKeyError) as error:
                     if not await self._is_so(claim, version, after):
                         raise StreamFencedError(
-                            f"stream {self.paths.name} was taken over by another writer"
+                            f"stream {self.paths.name} was taken over: another writer opened it, "
+                            "or it was deleted or renamed",
+                            remedy="Records in flight may or may not be in the stream: read "
+                            "its end to find out. Open the stream for writing again "
+                            "only if this process should be its writer",
                         ) from error
                 return  # it was done now, or by an earlier attempt whose reply was lost
             except MetadataUnavailableError:

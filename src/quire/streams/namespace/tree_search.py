@@ -7,10 +7,11 @@ from collections.abc import AsyncGenerator, Iterable
 from quire._runtime.tasks import each
 from quire.client import Client
 from quire.codec.distributedlog.name import PARTITION, is_reserved
+from quire.codec.distributedlog.namespace_binding import is_binding
 from quire.errors import MetadataDeniedError, NoSuchKeyError
 from quire.metadata.tree import Tree
 from quire.metadata.uri import VALUES_ROOT
-from quire.streams.namespace.namespace import BINDING_PREFIX, SETTINGS_NODE
+from quire.streams.namespace.namespace import SETTINGS_NODE
 
 NODES_AT_ONCE = 256
 """The number of nodes whose children are read at a time."""
@@ -65,6 +66,6 @@ async def namespaces(client: Client) -> list[str]:
 
 async def _bound(tree: Tree, path: str) -> bool:
     try:
-        return (await tree.read(path)).value.startswith(BINDING_PREFIX)
+        return is_binding((await tree.read(path)).value)
     except (NoSuchKeyError, MetadataDeniedError):
         return False

@@ -47,7 +47,8 @@ async def truncate(
         known = await metadata.life()
         if life is not None and known.path != life:
             raise NoSuchStreamError(
-                f"stream {metadata.paths.name} was deleted, and another stream has its name now"
+                f"stream {metadata.paths.name} was deleted or renamed, and another stream has "
+                "its name now. The other stream was not truncated"
             )
         changed = []
         for segment in await metadata.segments():
@@ -64,7 +65,8 @@ async def truncate(
         except (NoSuchKeyError, VersionConflictError):
             continue
     raise MetadataUnavailableError(
-        f"stream {metadata.paths.name} was not truncated completely: its segments change too fast",
+        f"stream {metadata.paths.name} was not truncated completely: its segments changed during "
+        f"each of {ATTEMPTS_MAX} attempts",
         remedy="Truncate it again",
     )
 

@@ -23,9 +23,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
-from quire.errors import MetadataError, UsageError, check_type
+from quire.errors import LaterMetadataError, MetadataError, UsageError, check_type, later_json
 
 FORMAT = 1
+_NAMES = ("ledger", "bytes", "chunk_bytes", "sha256", "ctime_ms", "metadata")
 HEADS = "objects"
 LEAF = "="
 
@@ -82,7 +83,10 @@ class ObjectInfo:
             )
         check_chunk_bytes(self.chunk_bytes)
         if len(self.sha256) != _SHA256_DIGITS or not set(self.sha256) <= set("0123456789abcdef"):
-            raise UsageError(f"object {self.name!r}: {self.sha256!r} is not a SHA-256")
+            raise UsageError(
+                f"object {self.name!r} has the checksum {self.sha256!r}, which is not a SHA-256 "
+                "in hexadecimal digits"
+            )
 
     @property
     def chunks(self) -> int:
@@ -112,7 +116,7 @@ def check_bucket(bucket: str) -> str:
     """
     check_type("the name of a bucket", bucket, str)
     if "/" in bucket:
-        raise UsageError(f"the name of a bucket must not contain '/': {bucket!r}")
+        raise UsageError(f"the name of a bucket must not contain '/', but {bucket!r} does")
     return _check("the bucket", bucket, BUCKET_BYTES_MAX)
 
 
@@ -157,7 +161,10 @@ def check_chunk_bytes(chunk_bytes: int) -> None:
     """
     check_type("chunk_bytes", chunk_bytes, int)
     if not 1 <= chunk_bytes <= CHUNK_BYTES_MAX:
-        raise UsageError(f"chunk_bytes must be from 1 to {CHUNK_BYTES_MAX}, not {chunk_bytes}")
+        raise UsageError(
+            "chunk_bytes, the size of the pieces of an object, must be from 1 to "
+            f"{CHUNK_BYTES_MAX} bytes, not {chunk_bytes}"
+        )
 
 
 def check_metadata(name: str, metadata: Mapping[str, str]) -> None:
@@ -172,7 +179,10 @@ def check_metadata(name: str, metadata: Mapping[str, str]) -> None:
     """
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str) or not key:
-            raise UsageError(f"object {name!r}: metadata {key!r}={value!r} is not text")
+            raise UsageError(
+                f"object {name!r}: the metadata {key!r}: {value!r} is not text with a key that "
+                "is not empty"
+            )
     try:
         size = len(_dump(dict(metadata)))
     except UnicodeEncodeError as error:
@@ -264,18 +274,17 @@ def decode_head(name: str, data: bytes) -> ObjectInfo:
         The object.
 
     Raises:
-        MetadataError: The value is damaged, or a later version of Quire wrote it.
+        LaterMetadataError: A later version of Quire wrote the value.
+        MetadataError: The value is damaged.
     """
     try:
         value = json.loads(data)
         if not isinstance(value, dict):
             raise TypeError("it is not a JSON object")
+        if message := later_json(f"object {name!r}", value, _NAMES, FORMAT):
+            raise LaterMetadataError(message)
         if value.get("format") != FORMAT:
-            raise MetadataError(
-                f"object {name!r} is stored in format {value.get('format')}, but this version of "
-                f"Quire reads only format {FORMAT}",
-                remedy="Use a newer version of Quire",
-            )
+            raise ValueError(f"it has format {value.get('format')!r}")
         return ObjectInfo(
             name,
             ledger_id=int(value["ledger"]),
@@ -286,7 +295,11 @@ def decode_head(name: str, data: bytes) -> ObjectInfo:
             metadata={str(k): str(v) for k, v in value["metadata"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
-        raise MetadataError(f"the head of object {name!r} cannot be decoded: {error}") from error
+        raise MetadataError(
+            f"the head of object {name!r}, its node in the metadata store, cannot be decoded: "
+            f"{error}",
+            remedy="Put the object again, or restore the node from a backup of the metadata store",
+        ) from error
 
 
 def _dump(value: object) -> bytes:

@@ -321,7 +321,11 @@ class Objects(Ready):
                         "the object still names it",
                         remedy="Put the object again from the source of its bytes",
                     ) from error
-        raise MetadataError(f"{_what(name)} was replaced {OPEN_ATTEMPTS_MAX} times while opened")
+        raise MetadataError(
+            f"{_what(name)} could not be opened: it was replaced during each of "
+            f"{OPEN_ATTEMPTS_MAX} attempts",
+            remedy="Try again",
+        )
 
     async def list(self, prefix: str = "", *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """Yield the objects with a common prefix, sorted by code points.
@@ -376,8 +380,10 @@ class Objects(Ready):
         if skipped:
             named = "; ".join(map(str, skipped[:NAMED_MAX]))
             raise MetadataError(
-                f"{len(skipped)} objects of bucket {self.bucket!r} cannot be read. All others were "
-                f"listed. {named}"
+                f"{len(skipped)} objects of bucket {self.bucket!r} cannot be read. All others "
+                f"were listed. {named}",
+                remedy="Put these objects again, or restore their nodes from a backup of the "
+                "metadata store",
             )
 
     async def _names(

@@ -76,8 +76,8 @@ class ObjectReader:
             check_type("size", size, int)
         if first_byte < 0 or (size is not None and size < 0):
             raise UsageError(
-                f"first_byte and size must not be negative: cannot read {size} bytes of object "
-                f"{info.name!r} from byte {first_byte}"
+                f"first_byte and size must not be negative, but {size} bytes of object "
+                f"{info.name!r} from byte {first_byte} on were asked for"
             )
         if first_byte > info.size_bytes:
             raise UsageError(
@@ -160,7 +160,10 @@ class ObjectReader:
                 async for run in runs:
                     for payload in run.payloads():
                         if len(payload) != self.info.bytes_of_chunk(chunk):
-                            raise self._damaged(f"chunk {chunk} has {len(payload)} bytes")
+                            raise self._damaged(
+                                f"chunk {chunk} has {len(payload)} bytes instead of "
+                                f"{self.info.bytes_of_chunk(chunk)}"
+                            )
                         yield payload
                         chunk += 1
         except NoSuchLedgerError as error:
@@ -172,5 +175,6 @@ class ObjectReader:
 
     def _damaged(self, why: str) -> ObjectDamagedError:
         return ObjectDamagedError(
-            f"object {self.info.name!r} (ledger {self.info.ledger_id}) is damaged: {why}"
+            f"object {self.info.name!r} (ledger {self.info.ledger_id}) is damaged: {why}",
+            remedy="Put the object again from the source of its bytes",
         )

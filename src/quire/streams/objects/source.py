@@ -25,8 +25,8 @@ def check_source(source: object) -> None:
     """
     if not isinstance(source, bytes | bytearray | memoryview | AsyncIterable):
         raise ArgumentTypeError(
-            "the source of an object must be a buffer or an async iterator of buffers, not "
-            f"{type(source).__name__}"
+            "the source of an object must be bytes, bytearray, memoryview or an async iterator "
+            f"of these, not {type(source).__name__}"
         )
 
 
@@ -55,7 +55,8 @@ async def chunks_of(source: Source, chunk_bytes: int) -> AsyncGenerator[Buffer, 
                 view = memoryview(piece).cast("B")
             except TypeError:
                 raise ArgumentTypeError(
-                    f"the source of an object yielded {type(piece).__name__} instead of a buffer"
+                    f"the source of an object yielded {type(piece).__name__}, but it must yield "
+                    "bytes, bytearray or memoryview"
                 ) from None
             if not view.readonly:
                 view = memoryview(bytes(view))

@@ -20,6 +20,7 @@ from quire.client.datasets.datasets import Datasets
 from quire.codec.distributedlog.name import PARTITION, StreamPaths, decode_number, is_reserved
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import (
+    LaterMetadataError,
     MetadataDeniedError,
     MetadataError,
     MetadataUnavailableError,
@@ -227,7 +228,11 @@ async def ledgers_of(tree: Tree, path: str, owner: Owner) -> list[NamedLedger]:
             ]
             named = {one.ledger_id for one in found}
             return [*found, *(one for one in ahead.values() if one.ledger_id not in named)]
-    raise MetadataError(f"the segments of stream {path} change faster than they can be listed")
+    raise MetadataError(
+        f"the segments of stream {path} could not be listed: they changed during each of "
+        f"{LIST_ATTEMPTS} attempts",
+        remedy="Try again",
+    )
 
 
 def segment_words(segment: StreamSegment) -> str:
@@ -243,8 +248,15 @@ def segment_words(segment: StreamSegment) -> str:
 def _segment(path: str, value: bytes) -> StreamSegment:
     try:
         return StreamSegment.from_bytes(value, oldest=1)
+    except LaterMetadataError as error:
+        raise LaterMetadataError(f"{path}: {error.args[0]}") from None
     except MetadataError as error:
-        raise MetadataError(f"{path}: {error}") from error
+        raise MetadataError(
+            f"the node {path} of a stream's segment cannot be decoded, and may name any ledger: "
+            f"{error.args[0]}",
+            remedy="If a later version of Quire wrote it, use that version. Otherwise restore "
+            "the node from a backup of the metadata store",
+        ) from error
 
 
 async def _value(tree: Tree, path: str) -> bytes | None:

@@ -131,7 +131,10 @@ async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> No
     if not claims:
         return error
     told = f"ledger {ledger_id} does not exist, and {', and '.join(claims)} names it"
-    return NoSuchLedgerError(told, remedy="Readers of its owner cannot read what it held")
+    return NoSuchLedgerError(
+        told,
+        remedy="Readers of this owner cannot read what the ledger held, unless it is restored",
+    )
 
 
 # -- by the ledger's own metadata -------------------------------------------------------------

@@ -17,14 +17,14 @@ Both change only in the transaction that adds the segments (`publishing`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
 from quire._runtime.tasks import each
 from quire.codec.distributedlog.segment import StreamSegment
-from quire.errors import MetadataError, NoSuchKeyError, UsageError
+from quire.errors import LaterMetadataError, MetadataError, NoSuchKeyError, UsageError, later_json
 from quire.metadata.tree import Create, Operation, Put
 from quire.streams.namespace.stream_metadata import StreamMetadata
 
@@ -109,10 +109,13 @@ class Published:
             )
         if not takeover:
             raise UsageError(
-                f"query {key.query} cannot publish: writer {key.writer!r} of stream {stream} has "
-                f"published up to batch {self.values['number']} of query {query}",
-                remedy="Continue with the checkpoint of that query, choose another writer, or set "
-                "takeover to continue after what it has published",
+                f"query {key.query} cannot publish to stream {stream}: writer {key.writer!r} "
+                f"belongs to query {query} there, which has published up to batch "
+                f"{self.values['number']}",
+                remedy=(
+                    "Continue with the checkpoint of that query, choose another writer id, "
+                    "or set takeover to continue after what that query has published"
+                ),
             )
 
     def with_batch(self, key: BatchKey, segments: list[StreamSegment]) -> tuple[Operation, bytes]:
@@ -181,10 +184,10 @@ async def check_moved(metadata: StreamMetadata, key: BatchKey) -> None:
     for found in await each(names, lambda name: _read(metadata, f"{directory}/{name}")):
         if found.values.get("query") == key.query and found.path != node_path(metadata, key):
             raise UsageError(
-                f"query {key.query} has published up to batch {found.values['number']} to stream "
-                f"{metadata.paths.name} as writer {_name(found.path)!r}, and cannot continue as "
-                f"writer {key.writer!r}",
-                remedy="Keep the former name of the writer",
+                f"query {key.query} cannot continue as writer {key.writer!r}: it has published "
+                f"up to batch {found.values['number']} to stream {metadata.paths.name} as writer "
+                f"{_name(found.path)!r}",
+                remedy="Use the former writer id",
             )
 
 
@@ -199,13 +202,20 @@ async def _read(metadata: StreamMetadata, path: str) -> Published:
         return Published(path, NOT_THERE, {})
     try:
         values = json.loads(found.value)
-        if values["format"] != FORMAT:
-            raise ValueError("a later version of Quire wrote it")
-        needed: Iterable[str] = (
+        needed: Collection[str] = (
             ("jobs",) if path.endswith(f"/{JOBS}") else ("query", "number", "segments", "former")
         )
+        if message := later_json(path, values, needed, FORMAT):
+            raise LaterMetadataError(message)
+        if values["format"] != FORMAT:
+            raise ValueError(f"it has format {values['format']!r}")
         for name in needed:
             values[name]
     except (ValueError, KeyError, TypeError) as error:
-        raise MetadataError(f"{path} cannot be decoded: {error}") from None
+        raise MetadataError(
+            f"the node {path}, which records what was published to stream {metadata.paths.name}, "
+            f"cannot be decoded: {error!r}",
+            remedy="If a later version of Quire wrote it, use that version. Otherwise restore "
+            "the node from a backup of the metadata store",
+        ) from None
     return Published(path, found.version, values)

@@ -135,7 +135,10 @@ async def take(
     taken = await take_over(streams.client, metadata, streams.password, whole=whole)
     if token != taken.marks.token:
         raise StreamConditionError(
-            f"fencing token {token!r} is not in force on stream {name}. Nothing was appended"
+            f"stream {name} does not have the fencing token {token!r} that was given ('' is "
+            "none). Nothing was appended",
+            remedy="If another process has set a token, this writer should stop. Otherwise "
+            "pass the stream's present token",
         )
     held_bytes = await stored_bytes(streams.client, taken.segments) if whole else 0
     now_ms = streams.client.clock.now_ms() if settings.txids == "time" else 0
@@ -358,32 +361,38 @@ async def _check(
     for one in built:
         if one.first_txid < last_txid:
             raise TxidOrderError(
-                f"{batch.key} of stream {name} has txid {one.first_txid} after txid {last_txid}. "
-                "Nothing was published",
+                f"stream {name} cannot take {batch.key}: its txid {one.first_txid} is less than "
+                f"txid {last_txid} before it. Nothing was published",
                 remedy="Sort the whole batch by txid, beginning after the last txid of the stream",
             )
         last_txid = one.last_txid
     limit = batch.settings["bytes_max"]
     if limit and batch.held_bytes + sum(one.size_bytes for one in built) > limit:
         raise StreamQuotaError(
-            f"stream {name} holds {batch.held_bytes} bytes, and {batch.key} would exceed its quota "
-            f"of {limit}. Nothing was published"
+            f"stream {name} holds {batch.held_bytes} bytes, and {batch.key} would exceed its "
+            f"quota of {limit} bytes (setting bytes_max). Nothing was published",
+            remedy="Truncate the stream, or raise bytes_max. Then publish the batch again",
         )
 
     async def look(one: BuiltSegment) -> None:
         stored = await client.ledger_metadata(one.ledger_id)
         if not stored.closed or stored.last_entry_id < one.last_entry_id:
             raise StreamError(
-                f"ledger {one.ledger_id} is not complete as it was built for {batch.key}. Nothing "
-                "was published"
+                f"{batch.key} was not published to stream {name}: its ledger {one.ledger_id} is "
+                "open, or has fewer entries than were written",
+                remedy="Compute and publish the batch again. If the error returns, report it",
             )
 
     try:
         await each(built, look)
     except NoSuchLedgerError as error:
         raise StreamError(
-            f"a ledger of {batch.key} was deleted before it was published: {error}",
-            remedy="Compute the batch again, and sweep only orphans that are older than any job",
+            f"{batch.key} was not published to stream {name}: one of its ledgers was deleted "
+            f"before that ({error.args[0]})",
+            remedy=(
+                "Compute the batch again. Sweep only orphans that are older than the "
+                "longest job takes"
+            ),
         ) from error
 
 

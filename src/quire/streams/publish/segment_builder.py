@@ -76,7 +76,8 @@ class SegmentBuilder:
             return
         if txids[0] < self._last_txid or list(txids) != sorted(txids):  # fast if they are sorted
             raise TxidOrderError(
-                f"the txids of a batch decrease after {max(self._last_txid, txids[0])}. Nothing "
+                "the txids of the batch for a stream are not in order: one after "
+                f"{max(self._last_txid, txids[0])} is smaller than the one before it. Nothing "
                 "was appended",
                 remedy="Sort the batch by txid",
             )

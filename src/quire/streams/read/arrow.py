@@ -37,8 +37,8 @@ from quire.codec.distributedlog.limits import StreamFormatError
 from quire.codec.distributedlog.record import HEAD, HEAD_BYTES, RecordFlag, Records
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.entry.entry import EntryRun
-from quire.errors import StreamDamagedError, UsageError
-from quire.streams.read.records import decode
+from quire.errors import UsageError
+from quire.streams.read.records import decode, undecodable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,7 +109,8 @@ class RecordColumns:
         for name in columns:
             if name not in COLUMNS:
                 raise UsageError(
-                    f"there is no column {name!r}. The columns are {', '.join(COLUMNS)}"
+                    f"{name!r} is not a column of a stream's records. The columns are "
+                    f"{', '.join(COLUMNS)}"
                 )
         self.columns = tuple(columns)
         self._wanted = frozenset(columns)
@@ -289,10 +290,9 @@ class RecordColumns:
                 try:
                     told = _creation_time(control)
                 except StreamFormatError as error:
-                    raise StreamDamagedError(
-                        f"entry {entry_id} of segment {origin.segment.lssn} of stream "
-                        f"{origin.stream} cannot be decoded: {error}"
-                    ) from error
+                    segment = origin.segment.lssn
+                    where = f"entry {entry_id} of segment {segment} of stream {origin.stream}"
+                    raise undecodable(where, error) from error
                 if told is not None:
                     now, found = told, True
             times[at] = now
@@ -474,8 +474,9 @@ def _gathered(parts: Sequence[_Part]) -> pa.Array:
     assert buffer is not None
     if len(buffer) > OFFSET_MAX:
         raise UsageError(
-            f"entries of {len(buffer)} bytes do not fit into one Arrow array of at most "
-            f"{OFFSET_MAX} bytes"
+            f"an entry or run of entries of {len(buffer)} bytes does not fit into one Arrow "
+            f"array, which holds at most {OFFSET_MAX} bytes",
+            remedy="Read fewer entries at once",
         )
     starts = numpy.concatenate([part.arrays["starts"] for part in parts])
     ends = numpy.concatenate([part.arrays["ends"] for part in parts])

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from quire.client import Client, LedgerReader
-from quire.codec.distributedlog.control_record import CreationTime, decode_control
+from quire.codec.distributedlog.control_record import CreationTime
 from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
 from quire.codec.distributedlog.limits import StreamFormatError
 from quire.codec.distributedlog.record import Records
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import ArgumentTypeError, NoSuchLedgerError, UsageError
-from quire.streams.read.records import read_entries
+from quire.streams.read.records import control_items, read_entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +166,11 @@ def check_start(start: Start) -> None:
     """
     if isinstance(start, str):
         if start not in (EARLIEST, LATEST):
-            raise UsageError(f"a reader cannot begin at {start!r}", remedy=_STARTS)
+            raise UsageError(f"a reader of a stream cannot begin at {start!r}", remedy=_STARTS)
     elif not isinstance(start, DLSN | AtTxid | AtTime | AtSequence):
         raise ArgumentTypeError(
-            f"a reader cannot begin at a value of type {type(start).__name__}", remedy=_STARTS
+            f"a reader of a stream cannot begin at a value of type {type(start).__name__}",
+            remedy=_STARTS,
         )
 
 
@@ -184,7 +185,7 @@ def check_position(position: DLSN) -> None:
     """
     if not isinstance(position, DLSN):
         raise ArgumentTypeError(
-            f"a position must be a DLSN, not {type(position).__name__}",
+            f"a position in a stream must be a DLSN, not {type(position).__name__}",
             remedy="Use the `position` of a record, or DLSN.parse(text)",
         )
 
@@ -337,7 +338,7 @@ def creation_time_ms(records: Records, at: int) -> int | None:
     time_ms: int | None = None
     for index, payload in records.controls():
         if index < at:
-            for item in decode_control(payload):
+            for item in control_items(payload):
                 if isinstance(item, CreationTime):
                     time_ms = item.time_ms
     return time_ms

@@ -82,7 +82,9 @@ class StreamReader:
         password: bytes = b"",
     ) -> None:
         if on_gap not in GAP_CHOICES:
-            raise UsageError(f"on_gap must be one of {', '.join(GAP_CHOICES)}, not {on_gap!r}")
+            raise UsageError(
+                f"the argument on_gap must be one of {', '.join(GAP_CHOICES)}, not {on_gap!r}"
+            )
         check_start(start)
         if end is not None:
             check_position(end)
@@ -210,7 +212,9 @@ class StreamReader:
             raise self._closed_error()
 
     def _closed_error(self) -> UsageError:
-        return UsageError(f"the reader of stream {self.name} is closed")
+        return UsageError(
+            f"the reader of stream {self.name} is closed", remedy="Open another reader"
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -282,10 +286,12 @@ class StreamReader:
         """Move the position after the gap, and return whether the gap is to be delivered."""
         self._position = gap.behind
         if self._on_gap == "raise":
-            raise StreamGapError(
+            error = StreamGapError(
                 f"stream {self.name}: {gap}",
                 remedy="Begin after the gap, or open the reader with on_gap='deliver'",
             )
+            error.kind = gap.kind
+            raise error
         return self._on_gap == "deliver"
 
     # -- one segment --------------------------------------------------------------------------

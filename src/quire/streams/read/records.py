@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.client import LedgerReader
+from quire.codec.distributedlog.control_record import ControlItem, decode_control
 from quire.codec.distributedlog.dlsn import DLSN
-from quire.codec.distributedlog.limits import StreamFormatError
+from quire.codec.distributedlog.limits import LaterStreamFormatError, StreamFormatError
 from quire.codec.distributedlog.record import Records, decode_entry
 from quire.codec.distributedlog.segment import StreamSegment
-from quire.errors import StreamDamagedError
+from quire.errors import LaterStreamError, StreamDamagedError, StreamError
 
 
 class Record(NamedTuple):
@@ -101,15 +102,34 @@ def decode(segment: StreamSegment, entry_id: int, payload: bytes) -> Records:
         The records in columns.
 
     Raises:
+        LaterStreamError: A later version wrote the entry. The error names its place.
         StreamDamagedError: The entry cannot be decoded. The error names its place.
     """
     try:
         return decode_entry(payload, segment.enveloped)
     except StreamFormatError as error:
-        raise StreamDamagedError(
-            f"entry {entry_id} of segment {segment.lssn} (ledger {segment.ledger_id}) cannot be "
-            f"decoded: {error}"
-        ) from error
+        where = f"entry {entry_id} of segment {segment.lssn} (ledger {segment.ledger_id})"
+        raise undecodable(where, error) from error
+
+
+def undecodable(where: str, error: Exception) -> StreamError:
+    """Return the error for a part of a stream that cannot be decoded, and why not."""
+    if isinstance(error, LaterStreamFormatError):
+        return LaterStreamError(f"{where} cannot be read: {error}")
+    return StreamDamagedError(f"{where} cannot be decoded: {error}")
+
+
+def control_items(payload: bytes) -> list[ControlItem]:
+    """Return the items of a control record.
+
+    Raises:
+        LaterStreamError: A later version wrote the record.
+        StreamDamagedError: The record cannot be decoded.
+    """
+    try:
+        return decode_control(payload)
+    except StreamFormatError as error:
+        raise undecodable("a control record of the stream", error) from error
 
 
 async def read_entries(

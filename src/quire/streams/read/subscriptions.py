@@ -8,8 +8,8 @@ from quire.codec.distributedlog.limits import StreamFormatError
 from quire.errors import (
     KeyExistsError,
     MetadataDeniedError,
+    MetadataError,
     NoSuchKeyError,
-    StreamDamagedError,
     UsageError,
     VersionConflictError,
     check_type,
@@ -18,6 +18,7 @@ from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Put
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.read.positions import check_position
+from quire.streams.read.records import undecodable
 
 COMMIT_ATTEMPTS_MAX = 20
 
@@ -100,7 +101,8 @@ class Subscription(Ready):
 
         Raises:
             NoSuchStreamError: The stream does not exist, or another stream has its name.
-            UsageError: Too many processes move the subscription at once.
+            MetadataError: Other processes moved the subscription during each of many attempts.
+                It was not changed. Try again.
             MetadataUnavailableError: The metadata store does not answer. Outcome unknown.
         """
         check_position(position)
@@ -127,8 +129,9 @@ class Subscription(Ready):
                 return True
             except (VersionConflictError, NoSuchKeyError):
                 await self._check_life()
-        raise UsageError(
-            f"subscription {self.name} was not moved: too many processes move it at once",
+        raise MetadataError(
+            f"subscription {self.name} of stream {self._metadata.paths.name} was not moved: other "
+            f"processes moved it during each of {COMMIT_ATTEMPTS_MAX} attempts",
             remedy="Try again",
         )
 
@@ -160,6 +163,5 @@ class Subscription(Ready):
         try:
             return DLSN.from_text(value.decode("ascii"))
         except (StreamFormatError, UnicodeDecodeError) as error:
-            raise StreamDamagedError(
-                f"subscription {self.name} of stream {self._metadata.paths.name}: {error}"
-            ) from None
+            where = f"subscription {self.name} of stream {self._metadata.paths.name}"
+            raise undecodable(where, error) from None

@@ -187,7 +187,8 @@ class DurableDict(Mapping[str, Any]):
             command = json.dumps((name, key, *values)).encode()
         except (TypeError, ValueError) as error:  # ValueError: it contains itself
             raise ArgumentTypeError(
-                f"the value for {key!r} cannot be stored as JSON: {error}. Nothing was changed"
+                f"the value for key {key!r} of the dictionary cannot be stored as JSON: {error}. "
+                "Nothing was changed"
             ) from None
         return await self.leader.execute(command)
 
@@ -245,8 +246,8 @@ async def open_dict(
     if machine.has_other_records:
         await leader.close()
         raise UsageError(
-            f"stream {name} holds a record that is not a change of a dictionary. Nothing was "
-            "changed",
-            remedy="Open the dictionary on a stream of its own",
+            f"stream {name} holds a record that is not a change of a dictionary, or is one of a "
+            "later version of Quire. Nothing was changed",
+            remedy="Open the dictionary on a stream of its own, or with the version that wrote it",
         )
     return DurableDict(machine, leader)

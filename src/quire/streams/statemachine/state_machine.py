@@ -31,6 +31,7 @@ from quire.codec.distributedlog.name import stream_name
 from quire.errors import (
     ArgumentTypeError,
     ClientClosedError,
+    LaterStreamError,
     NoSuchObjectError,
     ObjectDamagedError,
     ObjectExistsError,
@@ -41,6 +42,7 @@ from quire.errors import (
     StreamGapError,
     UsageError,
     check_type,
+    later_json,
 )
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.objects.format import ObjectInfo, check_name
@@ -59,6 +61,8 @@ APPLIED_KEY = "applied"
 LIFE_KEY = "life"
 """The key in the metadata of a snapshot for the id of the life that the position belongs to.
 Snapshots of earlier versions lack it."""
+SNAPSHOT_KEYS = (POSITION_KEY, APPLIED_KEY, LIFE_KEY)
+"""The keys in the metadata of a snapshot. A snapshot with another one is from a later version."""
 RESTORE_ATTEMPTS = 10
 """The number of attempts to read a snapshot while leaders take newer ones."""
 NOTHING = b""
@@ -109,7 +113,9 @@ def check_machine(machine: object) -> None:
     remedy = "Pass an object with apply(command), snapshot() and restore(state)"
     if isinstance(machine, type):
         raise ArgumentTypeError(
-            f"{machine.__name__} is a class, and not a state machine", remedy=remedy
+            f"{machine.__name__} is a class, but the argument must be an object that is a state "
+            "machine",
+            remedy=remedy,
         )
     for method in ("apply", "snapshot", "restore"):
         if not callable(getattr(machine, method, None)):
@@ -164,7 +170,9 @@ class _Replica(Generic[ResultT]):
         await self._tasks.close()
 
     async def _close(self) -> None:
-        await self._end(StreamClosedError(f"state machine {self.name} is closed"))
+        await self._end(
+            StreamClosedError(f"state machine {self.name} is closed", remedy="Open it again")
+        )
         if self.owns_streams:
             await self._streams.close()
 
@@ -185,8 +193,9 @@ class _Replica(Generic[ResultT]):
                 if attempt == RESTORE_ATTEMPTS - 1:
                     raise
         await self._check_life(found.info)
+        position = _position(found.info)
         self.machine.restore(state)
-        self._position = _position(found.info)
+        self._position = position
         self.applied = int(found.info.metadata[APPLIED_KEY])
 
     async def _check_life(self, snapshot: ObjectInfo) -> None:
@@ -219,7 +228,10 @@ class _Replica(Generic[ResultT]):
                 raise StreamDamagedError(
                     f"state machine {self.name} cannot be restored: commands are missing "
                     f"({gap.args[0]}), and the snapshot that contains them is lost "
-                    f"({self._lost_snapshot.args[0]})"
+                    f"({self._lost_snapshot.args[0]})",
+                    remedy="If another replica has applied these commands, let it lead and "
+                    "store a snapshot. Otherwise restore the stream or the snapshot "
+                    "from a copy",
                 ) from gap
 
     def _apply(self, command: bytes) -> None:
@@ -248,7 +260,8 @@ class Leader(_Replica[ResultT]):
         check_type("snapshot_every", snapshot_every, int)
         if snapshot_every < 0:
             raise UsageError(
-                f"snapshot_every must be a number of commands, or 0 for never, not {snapshot_every}"
+                "snapshot_every must be a number of commands, or 0 for no snapshots, not "
+                f"{snapshot_every!r}"
             )
         super().__init__(streams, name, machine)
         self._snapshot_every = snapshot_every
@@ -292,7 +305,7 @@ class Leader(_Replica[ResultT]):
         """
         command = payload_bytes(command, "a command")
         if command == NOTHING:
-            raise UsageError("a command must not be empty")
+            raise UsageError(f"a command of state machine {self.name} must not be empty")
         result: ResultT = await self._submit(command)  # type: ignore[assignment]
         return result
 
@@ -332,7 +345,10 @@ class Leader(_Replica[ResultT]):
                 )  # fmt: skip
             except ObjectExistsError as error:
                 raise StreamFencedError(
-                    f"another leader of state machine {self.name} has taken a newer snapshot"
+                    f"the snapshot of state machine {self.name} was not stored: another leader "
+                    "has taken a newer one",
+                    remedy="Stop using this leader. Open the state machine again only if this "
+                    "process should lead",
                 ) from error
             self._snapshot_at = applied
             await self._streams.truncate(self.name, position)
@@ -454,7 +470,8 @@ class Follower(_Replica[ResultT]):
                     async for _ in steps:
                         await self._tell()
                 self.failure = StreamClosedError(
-                    f"the stream of state machine {self.name} was ended: no command follows"
+                    f"the stream of state machine {self.name} was ended, so no further command "
+                    "will come"
                 )
             except StreamGapError:
                 await self._catch_up()
@@ -470,8 +487,8 @@ class Follower(_Replica[ResultT]):
             await self._restore()
             if self._position <= before:
                 raise StreamDamagedError(
-                    f"the next commands of state machine {self.name} were deleted, and no newer "
-                    "snapshot is stored",
+                    f"the next commands of state machine {self.name} no longer exist in its "
+                    "stream, and no newer snapshot is stored",
                     remedy="If another replica has applied them, let it lead and store a snapshot. "
                     "Otherwise restore the stream from a copy",
                 )
@@ -522,7 +539,14 @@ class Follower(_Replica[ResultT]):
 
 
 def _position(snapshot: ObjectInfo) -> DLSN:
-    """Return the position at which reading continues after a snapshot."""
+    """Return the position at which reading continues after a snapshot.
+
+    Raises:
+        LaterStreamError: A later version of Quire wrote the snapshot.
+    """
+    what = f"the snapshot of a state machine (object {BUCKET}/{snapshot.name})"
+    if message := later_json(what, dict(snapshot.metadata), SNAPSHOT_KEYS, key=""):
+        raise LaterStreamError(message)
     return DLSN.parse(snapshot.metadata[POSITION_KEY])
 
 

@@ -70,8 +70,9 @@ class StreamLock:
             raise
         await self.release()
         raise StreamLockedError(
-            f"the lock {self._path} is held by {owner.client_id} (session {owner.session_id:#x}), "
-            f"which did not release it within {timeout_s:g} s",
+            f"the lock {self._path} of a stream is held by {owner.client_id} (session "
+            f"{owner.session_id:#x} of the metadata store), which did not release it within "
+            f"{timeout_s:g} s",
             remedy="Wait for that writer to close, or open the stream without the lock, which "
             "fences that writer",
         )

@@ -17,14 +17,13 @@ from quire.codec.distributedlog.control_record import (
     ProducerMark,
     Producers,
     ProducerState,
-    decode_control,
     encode_control,
 )
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.record import RecordFlag, Records
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import NoSuchLedgerError, UsageError
-from quire.streams.read.records import read_entries
+from quire.streams.read.records import control_items, read_entries
 
 PRODUCERS_MAX = 1_000
 """The number of producers that a stream remembers.
@@ -60,7 +59,8 @@ class ControlState:
         """Return how many of these records, from the first on, the stream has already."""
         if first_sequence < 0:
             raise UsageError(
-                f"the sequence numbers of a producer begin at 0, but {first_sequence} was passed"
+                f"the sequence numbers of producer {producer_id!r} begin at 0, but "
+                f"{first_sequence} was passed"
             )
         return max(0, min(count, self.last_sequence(producer_id) + 1 - first_sequence))
 
@@ -77,7 +77,7 @@ class ControlState:
     def read(self, segment: StreamSegment, entry_id: int, records: Records) -> None:
         """Update the state with the control records of one entry."""
         for at, payload in records.controls():
-            for item in decode_control(payload):
+            for item in control_items(payload):
                 if isinstance(item, Producers):
                     self.producers = dict(
                         sorted(item.states.items(), key=lambda known: known[1].last_dlsn)
@@ -103,7 +103,7 @@ def has_snapshot(records: Records) -> bool:
     return any(
         isinstance(item, Producers)
         for _, payload in records.controls()
-        for item in decode_control(payload)
+        for item in control_items(payload)
     )
 
 

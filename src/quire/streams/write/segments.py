@@ -226,8 +226,9 @@ class Segments:
         if held + more_bytes > limit:
             self.retain()  # another client may have truncated the stream
             raise StreamQuotaError(
-                f"stream {self.metadata.paths.name} holds {held} bytes, and its quota is {limit}. "
-                "Nothing was appended",
+                f"stream {self.metadata.paths.name} holds {held} bytes, and an append of "
+                f"{more_bytes} bytes would exceed its quota of {limit} bytes (setting "
+                "bytes_max). Nothing was appended",
                 remedy="Truncate the stream, or raise bytes_max",
             )
 

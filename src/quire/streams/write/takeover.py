@@ -76,7 +76,11 @@ async def take_over(
     else:
         segments = await metadata.newest_segments()
     if claim.max_txid == MAX_TXID:
-        raise StreamEndedError(f"stream {metadata.paths.name} was ended: nothing can follow")
+        raise StreamEndedError(
+            f"stream {metadata.paths.name} cannot be opened for writing: it was ended, so "
+            "nothing can be appended",
+            remedy="Write to another stream",
+        )
     taken = TakenStream(claim, claim.max_txid)
     for segment in segments:
         if not segment.in_progress:
@@ -88,7 +92,11 @@ async def take_over(
             taken.segments.append(completed)
             taken.last_txid = max(taken.last_txid, completed.last_txid)
     if taken.last_txid == MAX_TXID:
-        raise StreamEndedError(f"stream {metadata.paths.name} was ended: nothing can follow")
+        raise StreamEndedError(
+            f"stream {metadata.paths.name} cannot be opened for writing: it was ended, so "
+            "nothing can be appended",
+            remedy="Write to another stream",
+        )
     await free_allocated(client, metadata, claim)
     taken.has_marks = await metadata.has_marks()
     if taken.has_marks:

@@ -365,14 +365,17 @@ class StreamWriter:
         if longest > MAX_PAYLOAD_BYTES:
             raise RecordTooLargeError(
                 f"a record for stream {self.name} has {longest} bytes, but at most "
-                f"{MAX_PAYLOAD_BYTES} are allowed. Nothing was appended"
+                f"{MAX_PAYLOAD_BYTES} are allowed. Nothing was appended",
+                remedy="Split the record",
             )
         if expect is not None and type(expect) is not int:
             check_type("expect", expect, int)
         if expect is not None and expect != self._sequence:
             raise StreamConditionError(
-                f"the next record of stream {self.name} gets sequence id {self._sequence}, not "
-                f"{expect} as expected. Nothing was appended"
+                f"nothing was appended to stream {self.name}: its next record gets sequence id "
+                f"{self._sequence}, but the append expected {expect}",
+                remedy="Find out whether an earlier append succeeded after all, or whether "
+                "another writer has appended",
             )
         self._segments.check_quota(self._writer_task.queued_bytes + sum(map(len, payloads)))
         if sent_by is None:
@@ -420,14 +423,16 @@ class StreamWriter:
         if self.settings.txids == "time":
             if txids is not None:
                 raise UsageError(
-                    f"stream {self.name} assigns txids by time. Pass no txid, or create the stream "
-                    "with the setting txids = 'given'"
+                    f"stream {self.name} assigns txids by time, so none can be passed. Nothing "
+                    "was appended",
+                    remedy="Pass no txid, or create the stream with the setting txids = 'given'",
                 )
             return [max(self._clock.now_ms(), self._last_txid)] * count
         if txids is None or len(txids) != count:
             raise UsageError(
-                f"stream {self.name} needs one txid for each record, because its setting txids is "
-                "'given'"
+                f"stream {self.name} needs one txid for each record, because its setting txids "
+                "is 'given'. Nothing was appended",
+                remedy="Pass a txid with each record",
             )
         before = self._last_txid
         if not {int}.issuperset(map(type, txids)):
@@ -436,8 +441,9 @@ class StreamWriter:
         for txid in txids:
             if not before <= txid <= MAX_USER_TXID:
                 raise TxidOrderError(
-                    f"txid {txid} is not valid in stream {self.name}: it must be from {before}, "
-                    f"the txid before it, to {MAX_USER_TXID}. Nothing was appended"
+                    f"txid {txid} is not allowed in stream {self.name}: it must be from "
+                    f"{before}, the txid before it, to {MAX_USER_TXID}. Nothing was appended",
+                    remedy="Append records in ascending order of their txids",
                 )
             before = txid
         return txids
@@ -452,19 +458,28 @@ class StreamWriter:
     def _check_token(self, token: str) -> None:
         if token != self._marks.token:
             raise StreamConditionError(
-                f"fencing token {token!r} is not in force on stream {self.name}. Nothing was "
-                "appended",
-                remedy="Another process may have set a token: this writer should stop",
+                f"stream {self.name} does not have the fencing token {token!r} that was given "
+                "('' is none). Nothing was appended",
+                remedy=(
+                    "If another process has set a token, this writer should stop. Otherwise "
+                    "pass the stream's present token"
+                ),
             )
 
     def _check(self) -> None:
         failure = self._writer_task.failure
         if self._ending and (failure is None or isinstance(failure, StreamClosedError)):
-            raise StreamEndedError(f"stream {self.name} was ended: nothing can be appended")
+            raise StreamEndedError(
+                f"stream {self.name} was ended, so nothing can be appended",
+                remedy="Write to another stream",
+            )
         if failure is not None:
             raise failure
         if self._writer_task.closing:
-            raise StreamClosedError(f"the writer of stream {self.name} is closed")
+            raise StreamClosedError(
+                f"the writer of stream {self.name} is closed, so nothing was appended",
+                remedy="Open the stream for writing again",
+            )
 
 
 class Producer:

@@ -166,7 +166,14 @@ class WriterTask:
         """End at once. Appends raise `error`, or report that the writer was abandoned."""
         if error is not None:
             error.outcome_known = False  # entries in flight may or may not be stored
-        self._fail(error or StreamClosedError(f"the writer of stream {self.name} was abandoned"))
+        self._fail(
+            error
+            or StreamClosedError(
+                f"the writer of stream {self.name} was abandoned, so records in flight may or may "
+                "not be in the stream",
+                remedy="Open the stream for writing again, and read its end to find out",
+            )
+        )
         self._task.cancel()
 
     # -- sending ------------------------------------------------------------------------------
@@ -225,7 +232,12 @@ class WriterTask:
             while await self._step():
                 self._send()
             await self.segments.release()
-            self._fail(StreamClosedError(f"the writer of stream {self.name} is closed"))
+            self._fail(
+                StreamClosedError(
+                    f"the writer of stream {self.name} is closed",
+                    remedy="Open the stream for writing again",
+                )
+            )
         except ClientClosedError as error:
             error.outcome_known = False  # entries in flight may or may not be stored
             self._fail(error)
@@ -241,8 +253,11 @@ class WriterTask:
             {"message": f"unexpected error in the writer of stream {self.name}", "exception": error}
         )
         failure = StreamClosedError(
-            f"the writer of stream {self.name} failed unexpectedly: {error!r}",
-            remedy="Open the stream for writing again, and report this error",
+            f"the writer of stream {self.name} failed because of a bug: {error!r}. Records in "
+            "flight may or may not be in the stream",
+            remedy=(
+                "Open the stream for writing again, read its end to find out, and report this error"
+            ),
         )
         failure.outcome_known = False
         self._fail(failure)

@@ -28,11 +28,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
-from quire.errors import HistoryDamagedError, HistoryError, UsageError
+from quire.errors import (
+    HistoryDamagedError,
+    HistoryError,
+    LaterHistoryError,
+    UsageError,
+    later_json,
+)
 from quire.spark.jobs.archive.store import ArchiveDirectory
 from quire.streams import DLSN, Gap
 
 VERSION = 1
+_NAMES = (
+    "cluster", "namespace", "stream", "life", "start", "behind", "sequence", "ledger", "commit",
+    "gaps", "files",
+)  # fmt: skip
 MANIFESTS_KEPT = 3
 """The number of manifests to keep. Readers may be about to open the one before the newest."""
 READ_ATTEMPTS = 5
@@ -109,6 +119,12 @@ class HistoryFile:
         )
 
 
+_FILE_NAMES = (
+    "name", "bytes", "rows", "first", "last", "sequences", "txids", "times_us", "digests", "crc",
+    "commit",
+)  # fmt: skip
+
+
 def _pair(value: Any) -> tuple[int, int]:
     first, last = value
     return int(first), int(last)
@@ -163,14 +179,16 @@ class Manifest:
         ):
             if mine != yours:
                 raise UsageError(
-                    f"the directory holds the history of {what} {mine}, not of {yours}",
-                    remedy="Use another directory",
+                    f"the target directory holds the offloaded history of {what} {mine}, not of "
+                    f"{what} {yours}. Nothing was changed",
+                    remedy="Use another directory for this stream",
                 )
         if self.life != life:
             raise UsageError(
-                f"the directory holds the history of a stream {stream} that was deleted. Another "
-                "stream has its name now",
-                remedy="Use another directory",
+                f"the target directory holds the offloaded history of a former stream {stream}, "
+                "which was deleted or renamed; another stream has its name now. Nothing was "
+                "changed",
+                remedy="Use another directory for the present stream",
             )
 
     def to_bytes(self) -> bytes:
@@ -195,16 +213,17 @@ class Manifest:
     def from_bytes(cls, data: bytes, where: str) -> Manifest:
         """Decode the stored form.
 
-        Raises HistoryDamagedError, and UsageError if a later version of Quire wrote it.
+        Raises LaterHistoryError if a later version of Quire wrote it, and HistoryDamagedError.
         """
         try:
             value = json.loads(data)
+            if message := later_json(where, value, _NAMES, VERSION, key="v"):
+                raise LaterHistoryError(message)
             if value["v"] != VERSION:
-                raise UsageError(
-                    f"{where} is a manifest of version {value['v']}, but this version of Quire "
-                    f"reads only version {VERSION}",
-                    remedy="Use the version of Quire that wrote it, or a later one",
-                )
+                raise ValueError(f"it has version {value['v']!r}")
+            for one in value["files"]:
+                if message := later_json(where, one, _FILE_NAMES):
+                    raise LaterHistoryError(message)
             return cls(
                 cluster=str(value["cluster"]),
                 namespace=str(value["namespace"]),
@@ -221,10 +240,12 @@ class Manifest:
                 ),
                 files=tuple(map(HistoryFile.from_json, value["files"])),
             )
-        except UsageError:
-            raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise HistoryDamagedError(f"the manifest {where} is damaged: {error!r}") from error
+            raise HistoryDamagedError(
+                f"the file {where}, which lists the offloaded history of a stream, is damaged: "
+                f"{error!r}",
+                remedy="Restore the file from a backup",
+            ) from error
 
 
 def directory_name(stream: str) -> str:
@@ -261,7 +282,8 @@ class OffloadHistory:
             if data is not None:
                 return Manifest.from_bytes(data, f"{self.store.uri}/{name}")
         raise HistoryError(
-            f"the manifests in {self.store.uri} are replaced faster than they can be read",
+            f"the newest manifest in {self.store.uri} could not be read: other jobs replaced it "
+            f"during each of {READ_ATTEMPTS} attempts",
             remedy="Try again",
         )
 
@@ -283,8 +305,9 @@ class OffloadHistory:
                 continue
             state = "is missing" if size_bytes is None else f"has {size_bytes} bytes"
             raise HistoryDamagedError(
-                f"stream {self.stream}: records {file.first} to {file.last} are lost, because file "
-                f"{self.store.uri}/{DATA}/{file.name} ({file.size_bytes} bytes) {state}",
+                f"records {file.first} to {file.last} of the offloaded history of stream "
+                f"{self.stream} are lost: file {self.store.uri}/{DATA}/{file.name} should have "
+                f"{file.size_bytes} bytes, and it {state}",
                 remedy="Restore the file from a backup",
             )
 
@@ -327,8 +350,9 @@ class OffloadClaim:
         if self.history._keys()[-1][:2] > self._key[:2]:
             raise HistoryError(
                 f"another job has begun to offload stream {self.history.stream} to "
-                f"{self.history.store.uri}. This job ends",
-                remedy="Run one job at a time",
+                f"{self.history.store.uri}, so this job ends. The files that it has committed so "
+                "far stay valid",
+                remedy="Run only one job at a time",
             )
 
     def settle(self, manifest: Manifest) -> None:

@@ -117,9 +117,10 @@ def check_same_stream(
             and segment.ledger_id != manifest.ledger_id
         ):
             raise UsageError(
-                f"the directory holds the history of a former stream that was also named {stream}: "
-                f"its segment {segment.lssn} was in ledger {manifest.ledger_id}, and that of the "
-                f"present stream is in ledger {segment.ledger_id}",
+                "the target directory holds the offloaded history of a former stream that was "
+                f"also named {stream}: its segment {segment.lssn} was in ledger "
+                f"{manifest.ledger_id}, and that of the present stream is in ledger "
+                f"{segment.ledger_id}. Nothing was changed",
                 remedy="Use another directory for the present stream",
             )
 
@@ -143,7 +144,10 @@ def check_answers(stream: str, parts: Sequence[SegmentPart], answers: Sequence[P
             expected = last - tallies[0][1] + 1  # its beginning was truncated
         if rows != expected or not follow or (tallies and tallies[-1][2] != last):
             raise StreamDamagedError(
-                f"stream {stream}: segment {segment.lssn} (ledger {segment.ledger_id}) has "
-                f"{rows} records, but its metadata says {expected}. It was not offloaded"
+                f"segment {segment.lssn} of stream {stream} (ledger {segment.ledger_id}) was not "
+                f"offloaded: {rows} records were read from it, but its metadata says {expected}, "
+                "or their numbers have gaps",
+                remedy="Run the job again. If the error returns, check the ledger with `quire "
+                f"ledger show {segment.ledger_id}`, and report it",
             )
     assert not found

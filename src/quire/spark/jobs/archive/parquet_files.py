@@ -108,7 +108,7 @@ class Digest:
             self._crcs[name] = crc32c.crc32c(values, self._crcs[name])
         payloads, sizes = _payloads(batch.column("value"))
         if (sizes != columns["size"]).any():
-            raise self._wrong("a size differs from the size of its value")
+            raise self._wrong("the column 'size' of a record differs from the size of its value")
         self._crcs["value"] = crc32c.crc32c(payloads, self._crcs["value"])
         self.txids = _wider(self.txids, columns["txid"])
         times = columns["time"]
@@ -119,7 +119,7 @@ class Digest:
 
         names = batch.column("stream").unique().to_pylist()
         if names != [self._stream]:
-            raise self._wrong(f"the batch holds records of {names}")
+            raise self._wrong(f"a batch holds records of {names}, not only of this stream")
         segments, sequences = columns["segment"], columns["sequence"]
         cuts = numpy.flatnonzero(numpy.diff(segments)) + 1
         bounds = [0, *cuts.tolist(), len(segments)]
@@ -135,7 +135,9 @@ class Digest:
                 known is None or int(here[0]) == known[2] + 1
             )
             if not ascending or not counted:
-                raise self._wrong(f"the records after {max(self.last, start)} are not consecutive")
+                raise self._wrong(
+                    f"the records after position {max(self.last, start)} are not consecutive"
+                )
             self.last = DLSN(start.lssn, int(entry[-1]), int(slot[-1]))
             rows, since = (known[0], known[1]) if known else (0, int(here[0]))
             self.segments[start.lssn] = [rows + end - first, since, int(here[-1])]
@@ -144,7 +146,10 @@ class Digest:
             self.rows += end - first
 
     def _wrong(self, why: str) -> StreamDamagedError:
-        return StreamDamagedError(f"stream {self._stream}: {why}. It was not offloaded")
+        return StreamDamagedError(
+            f"records of stream {self._stream} are not as expected: {why}",
+            remedy="Run the job again. If the error returns, report it",
+        )
 
     def texts(self) -> dict[str, str]:
         """Return the digest of each column in hexadecimal digits."""
@@ -240,9 +245,9 @@ def _batches(
                         yield gathered.batch()
         except NoSuchLedgerError:
             raise StreamGapError(
-                f"stream {origin.stream}: segment {part.segment.lssn} (ledger "
+                f"segment {part.segment.lssn} of stream {origin.stream} (ledger "
                 f"{part.segment.ledger_id}) was truncated or deleted while it was offloaded",
-                remedy="Run the job again",
+                remedy="Run the job again: it continues with the records that still exist",
             ) from None
     if gathered.rows:
         yield gathered.batch()
@@ -327,7 +332,10 @@ def _write(
         raise
     except OSError as error:
         raise HistoryError(
-            f"file {name} of stream {history.stream} cannot be written: {error}"
+            f"file {history.store.uri}/{DATA}/{name} of the offloaded history of stream "
+            f"{history.stream} cannot be written: {error}",
+            remedy="Check the directory and its space, and run the job again: it continues "
+            "after what it has committed",
         ) from error
 
 
@@ -359,8 +367,12 @@ def read_file(
         ).to_batches()
     except (OSError, pa.ArrowException) as error:
         raise HistoryDamagedError(
-            f"file {history.store.uri}/{DATA}/{name} cannot be read: {error}",
-            remedy="Restore the file from a backup",
+            f"file {history.store.uri}/{DATA}/{name} of the offloaded history cannot be read: "
+            f"{error}",
+            remedy=(
+                "If the storage does not answer, try again. If the file is missing or "
+                "damaged, restore it from a backup"
+            ),
         ) from error
 
 
@@ -389,8 +401,8 @@ def verify_file(history: OffloadHistory, file: HistoryFile) -> None:
 
 def _changed(history: OffloadHistory, file: HistoryFile, why: str) -> HistoryDamagedError:
     return HistoryDamagedError(
-        f"file {os.path.join(history.store.uri, DATA, file.name)} is not what was read from the "
-        f"ledgers: {why}",
+        f"file {os.path.join(history.store.uri, DATA, file.name)} of the offloaded history is "
+        f"not as it was written: {why}",
         remedy="If the bookies still have the records, offload them again. Otherwise restore the "
         "file from a backup",
     )

@@ -170,7 +170,10 @@ def _open(uri: str) -> tuple[Any, str]:
 
     if "://" not in uri:
         if not uri:
-            raise UsageError("the path of the directory is empty")
+            raise UsageError(
+                "the directory for the files has no name: it is an empty text",
+                remedy="Use /path, file://, s3://, gs:// or hdfs://",
+            )
         return fs.LocalFileSystem(), os.path.abspath(uri)
     try:
         found: tuple[Any, str] = fs.FileSystem.from_uri(uri)
@@ -178,7 +181,10 @@ def _open(uri: str) -> tuple[Any, str]:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         known = str(error)
     except OSError as error:
-        raise HistoryError(f"{uri} cannot be reached: {error}") from error
+        raise HistoryError(
+            f"the directory {uri} cannot be reached: {error}",
+            remedy="Check the URI, the network and the credentials for this storage",
+        ) from error
     try:
         filesystem, path = import_module("fsspec.core").url_to_fs(uri)
     except (ImportError, ValueError) as error:
@@ -197,7 +203,10 @@ def _told(store: ArchiveDirectory, name: str) -> Iterator[None]:
     except QuireError:
         raise
     except OSError as error:
-        raise HistoryError(f"{store.uri}/{name}: {error}") from error
+        raise HistoryError(
+            f"the file {store.uri}/{name} cannot be read or written: {error}",
+            remedy="Check the storage and its credentials, and run the job again",
+        ) from error
 
 
 def _make_durably(path: str) -> None:

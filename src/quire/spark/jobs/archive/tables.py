@@ -54,8 +54,8 @@ def to_delta(history: OffloadHistory, manifest: Manifest) -> int:
             )
     except (deltalake.exceptions.DeltaError, OSError) as error:
         raise HistoryError(
-            f"the Delta table {uri} could not be brought up to date: {error}",
-            remedy="Run the job again. The files themselves are safe",
+            f"the Delta table {uri} was not brought up to date with the offloaded files: {error}",
+            remedy="Run the job again. The files themselves are complete",
         ) from error
     return len(missing)
 
@@ -88,7 +88,7 @@ def to_iceberg(
     above = table.rpartition(".")[0]
     if not above:
         raise UsageError(
-            f"{table} is not the name of an Iceberg table", remedy="Use NAMESPACE.NAME"
+            f"{table!r} is not the name of an Iceberg table", remedy="Use NAMESPACE.NAME"
         )
     load_catalog: Any = _import("pyiceberg.catalog", "'pyiceberg[pyarrow]'").load_catalog
     properties = dict(catalog)
@@ -108,8 +108,9 @@ def to_iceberg(
         if not (type(error).__module__.startswith("pyiceberg") or isinstance(error, OSError)):
             raise
         raise HistoryError(
-            f"the Iceberg table {table} could not be brought up to date: {error}",
-            remedy="Run the job again. The files themselves are safe",
+            f"the Iceberg table {table} was not brought up to date with the offloaded files: "
+            f"{error}",
+            remedy="Run the job again. The files themselves are complete",
         ) from error
     return len(missing)
 
@@ -142,6 +143,7 @@ def _import(module: str, package: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise UsageError(
-            f"this format needs the package {module}: {error}",
-            remedy=f"Install it: pip install {package}",
+            f"this table format needs the Python package {module}, which cannot be imported: "
+            f"{error}",
+            remedy=f"Install it with: pip install {package}",
         ) from None

@@ -24,7 +24,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from quire.errors import HistoryDamagedError, HistoryError
+from quire.errors import HistoryDamagedError, HistoryError, LaterHistoryError, later_json
 from quire.spark.jobs.archive.store import ArchiveDirectory
 
 FORMAT = 1
@@ -61,16 +61,25 @@ class Version:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Version:
-        """Decode the stored form. Raises HistoryDamagedError."""
+        """Decode the stored form.
+
+        Raises LaterHistoryError if a later version of Quire wrote it, and HistoryDamagedError.
+        """
         try:
             values = json.loads(data)
+            if message := later_json(where, values, ("data", "former", "state"), FORMAT, key="v"):
+                raise LaterHistoryError(message)
             if values["v"] != FORMAT:
-                raise ValueError(
-                    f"it has format {values['v']}, but this version of Quire reads only {FORMAT}"
-                )
+                raise ValueError(f"it has format {values['v']!r}")
             return cls(values["data"], values["state"], tuple(values["former"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise HistoryDamagedError(f"{where} cannot be decoded: {error!r}") from None
+            raise HistoryDamagedError(
+                f"the file {where}, which describes a version of a compacted table, cannot be "
+                f"decoded: {error!r}",
+                remedy="If a later version of Quire wrote it, use that version. Otherwise "
+                "restore the file from a backup, or compact the stream completely again "
+                "(full)",
+            ) from None
 
 
 class Versions:
@@ -93,7 +102,8 @@ class Versions:
             if data is not None:
                 return Version.from_bytes(data, f"{self.store.uri}/{file}")
         raise HistoryError(
-            f"the versions in {self.store.uri} are replaced faster than they can be read",
+            f"the newest version in {self.store.uri} could not be read: other jobs replaced it "
+            f"during each of {READ_ATTEMPTS} attempts",
             remedy="Try again",
         )
 
@@ -169,8 +179,9 @@ class VersionClaim:
     def _check(self) -> None:
         if self._versions.names()[-1][:2] > (self._number, self._owner):
             raise HistoryError(
-                f"another job has begun to write to {self._store.uri}. This job ends",
-                remedy="Run one job at a time",
+                f"another job has begun to compact to {self._store.uri}, so this job ends "
+                "without a new version",
+                remedy="Run only one job at a time",
             )
 
     def _sweep(self, version: Version) -> None:

@@ -1,0 +1,43 @@
+"""The consequences of an ensemble change for the members of a session.
+
+Source: replication spec, 4.2 and 4.3; rules 12, 13, 43.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MembersAfterChange:
+    """The members after an ensemble change, by their indexes."""
+
+    left_out: frozenset[int]
+    """The failed members that no bookie replaced. The session continues without them."""
+    restarted: frozenset[int]
+    """The members that have acknowledged nothing after the last confirmed entry, and are sent
+    everything after it."""
+    absent: frozenset[int]
+    """The members that were absent before, and still are."""
+
+
+def members_after_change(
+    before: Sequence[str], now: Sequence[str], failed: Mapping[int, str], absent: Collection[int]
+) -> MembersAfterChange:
+    """Return the consequences of a change from the ensemble `before` to the ensemble `now`.
+
+    Args:
+        before: The ensemble that the session has used so far.
+        now: The ensemble that is in force.
+        failed: The bookies that failed, by their indexes. Each place starts again unless it is left
+            out, even if its bookie is the same in the end (A replaced by B, and B by A: rule 43).
+        absent: The indexes of the members that were absent before.
+    """
+    changed = {index for index, bookie in enumerate(now) if bookie != before[index]}
+    left_out = {index for index, bookie in failed.items() if now[index] == bookie}
+    return MembersAfterChange(
+        frozenset(left_out),
+        frozenset(changed.union(failed.keys() - left_out)),
+        frozenset(absent).difference(changed),
+    )

@@ -1,0 +1,62 @@
+"""The rooms whose code is mutated, and the workloads of the simulator that match each folder."""
+
+from __future__ import annotations
+
+from itertools import count, islice
+
+ROOMS = ("core", "storage", "client", "bookie", "replication", "streams")
+
+PACKAGE = "src/quire"
+
+SEEDS_MAX = 300
+"""The number of seeds that one mutant gets, over all its workloads together."""
+
+WORKLOADS: dict[str, tuple[str, ...]] = {
+    "core": ("all", "recovery", "race", "takeover", "fences", "space"),
+    "core/append": ("all", "churn", "deferred", "own ids", "many", "silent", "switch", "takeover"),
+    "core/placement": ("all", "racks", "churn", "autorecovery", "decommission"),
+    "storage": ("all", "disk", "torn", "directories", "full", "space", "deferred"),
+    "storage/background": ("space", "index", "rot", "spoiled", "torn", "replaced"),
+    "storage/inspect": ("all", "disk", "rot"),
+    "storage/log": ("all", "disk", "torn", "full", "deferred", "own ids"),
+    "storage/read": ("all", "space", "rot", "loading", "tail", "large"),
+    "storage/recovery": ("torn", "index", "loading", "amnesia", "disk", "rot", "directories"),
+    "storage/segment": ("all", "space", "index", "torn", "own ids"),
+    "client": ("all", "recovery", "race", "takeover", "resets", "zombies", "liars"),
+    "client/cluster": ("all", "churn", "racks", "silent", "switch", "liars"),
+    "client/datasets": ("datasets",),
+    "client/observability": ("all",),
+    "client/read": ("all", "tail", "recovery", "liars", "forgers", "silent", "own ids"),
+    "client/write": ("all", "churn", "zombies", "own ids", "deferred", "large", "silent", "switch"),
+    "bookie": ("all", "rolling", "sessions", "loading"),
+    "bookie/background": ("space", "delete", "replaced", "rot", "autorecovery", "sessions"),
+    "bookie/directories": ("directories", "replaced", "rolled_back", "resized", "loading"),
+    "bookie/protocol": ("all", "fences", "deferred", "tail", "large", "full", "loading"),
+    "replication": ("autorecovery", "racks", "replaced", "decommission"),
+    "replication/moves": ("decommission", "racks"),
+    "streams": ("streams", "relay", "lives"),
+}
+"""The workloads of each folder. A folder without a row has those of the folder that holds it."""
+
+
+def room_of(path: str) -> str:
+    """Return the room of a source file, such as "core" for src/quire/core/recovery.py."""
+    return path.removeprefix(f"{PACKAGE}/").partition("/")[0]
+
+
+def workloads_of(path: str) -> tuple[str, ...]:
+    """Return the workloads that match the folder of a source file."""
+    folder = path.removeprefix(f"{PACKAGE}/")
+    while folder not in WORKLOADS:
+        folder = folder.rpartition("/")[0]
+    return WORKLOADS[folder]
+
+
+def seeds_of(path: str, seeds_max: int, first_seed: int = 0) -> list[tuple[str, int]]:
+    """Return workload and seed of each run for a mutant of this file.
+
+    The workloads take turns, so all of them get the same number of seeds.
+    """
+    workloads = workloads_of(path)
+    turns = ((workload, seed) for seed in count(first_seed) for workload in workloads)
+    return list(islice(turns, seeds_max))

@@ -1,0 +1,83 @@
+"""One mutant against the tests that execute the mutated statement."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from tests.support.mutation.baseline import PYTEST
+from tests.support.mutation.outcome import Outcome, VoidError
+from tests.support.mutation.processes import Ended, run
+from tests.support.mutation.tree import Tree
+
+CPU_MIN_S, CLOCK_MIN_S = 30.0, 300.0
+FACTOR = 10.0
+"""The limits are these seconds, and this many times what the chosen tests took when they were
+measured. The clock ends tests that wait for each other. It has much time, because the machine may
+do other work."""
+TIME_OUT = "time-out"
+FAR_FROM_IT = 1 / 3
+"""A time-out counts only if the unmutated copy takes less than this part of the time."""
+SUMMARY = re.compile(r"^(?:FAILED|ERROR) (\S+\.py(?:::\S.*?)?)(?: - .*)?$", re.MULTILINE)
+NO_TEST_RAN = 5
+
+
+def run_tests(
+    mutated: Tree, unmutated: Tree, tests: Sequence[str], seconds: Mapping[str, float]
+) -> Outcome:
+    """Run the tests against a mutated copy until one fails.
+
+    A failure is then repeated with the unmutated copy, where it must not happen.
+
+    Raises:
+        VoidError: The test fails there as well.
+    """
+    if not tests:
+        return Outcome(found=False, by="", tried=0, seconds=0.0)
+    begin = time.monotonic()
+    ended = _pytest(mutated, tests, seconds)
+    took_s = time.monotonic() - begin
+    if ended.status == 0:
+        return Outcome(found=False, by="", tried=len(tests), seconds=took_s)
+    if ended.status == NO_TEST_RAN:
+        raise VoidError(f"No test ran: {ended.output}")
+    late = ended.status in (None, -signal.SIGXCPU, -signal.SIGKILL)
+    by = TIME_OUT if late else _failed_test(ended)
+    suspects = [by] if by in seconds else tests
+    again = _pytest(unmutated, suspects, seconds, FAR_FROM_IT)
+    if again.status != 0:
+        raise VoidError(f"{by} also fails without the mutant:\n{again.output}")
+    return Outcome(found=True, by=by, tried=len(tests), seconds=took_s)
+
+
+def _failed_test(ended: Ended) -> str:
+    """Return the name of the test or file that pytest reports as failed."""
+    found = SUMMARY.search(ended.output)
+    return found[1] if found else f"pytest ended with status {ended.status}"
+
+
+def _pytest(
+    tree: Tree, tests: Sequence[str], seconds: Mapping[str, float], share: float = 1.0
+) -> Ended:
+    """Run these tests within a share of their limits."""
+    measured_s = FACTOR * sum(seconds[name] for name in tests)
+    clock_s, cpu_s = share * (CLOCK_MIN_S + measured_s), share * (CPU_MIN_S + measured_s)
+    cost_s: dict[str, float] = defaultdict(float)
+    for name in tests:
+        cost_s[name.partition("::")[0]] += seconds[name]
+    files = sorted(cost_s, key=lambda file: (cost_s[file], file))  # The quick ones come first.
+    with NamedTemporaryFile("w", encoding="utf-8", suffix=".tests") as chosen:
+        chosen.write("\n".join(tests))
+        chosen.flush()
+        environment = tree.environment | {
+            "QUIRE_MUTATION_CHOSEN": str(Path(chosen.name)),
+            "QUIRE_MUTATION_CLOCK_S": str(int(clock_s) + 60),
+            "QUIRE_MUTATION_CPU_S": str(int(cpu_s)),
+        }
+        return run([sys.executable, *PYTEST, *files], tree.root, environment, clock_s)
