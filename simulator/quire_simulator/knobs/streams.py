@@ -8,7 +8,7 @@ KNOBS = (
     *limits("streams.namespace.namespace", ALL_BUFFERED_BYTES_MAX=1),
     *limits("streams.namespace.removal", ATTEMPTS_MAX=3),
     *limits("streams.namespace.stream_life", FIND_ATTEMPTS=3),
-    *limits("streams.namespace.stream_metadata", LOST_REPLY_ATTEMPTS=3, LOST_REPLY_BACKOFF=0.01,
+    *limits("streams.namespace.stream_metadata", LOST_REPLY_BACKOFF=0.01,
             CREATE_ATTEMPTS=2),
     Knob("streams.namespace.stream_metadata", "LIST_ATTEMPTS", 3,
          also=("quire.streams.ownership.named_ledgers",)),
