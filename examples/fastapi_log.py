@@ -7,8 +7,9 @@
     curl http://127.0.0.1:8000/events
 
 POST answers once the event is on the disks of two bookies. GET reads from the beginning, or after
-the position that a former answer gave. Start a second instance, and it takes over: the first one
-answers 503 from then on. QUIRE_METADATA names the cluster.
+the position that a former answer gave. Start a second instance, and it takes over: the next POST
+to the first one fails with 503, and from then on its /healthy does too. QUIRE_METADATA names the
+cluster.
 """
 
 from __future__ import annotations

@@ -10,11 +10,14 @@ from quire_simulator.actors import healers, operators, publishers, racks
 from quire_simulator.actors.actors import Actors
 from quire_simulator.actors.readers import take_over
 from quire_simulator.faults import byzantine, replacements
+from quire_simulator.faults.hostile import with_low_limits
 from quire_simulator.faults.nemesis import Nemesis
 from quire_simulator.invariants import bit_rot, loading_answers, space, unreadable
 from quire_simulator.invariants.checker import Checker, InvariantError
 from quire_simulator.invariants.history import RunHistory
+from quire_simulator.invariants.memory import BookieMemory
 from quire_simulator.invariants.recreated import RecreatedLedgers
+from quire_simulator.invariants.silent_connections import SilentConnections
 from quire_simulator.knobs.applied import applied
 from quire_simulator.machine.loop import SimulationError
 from quire_simulator.plans.plans import RunPlan
@@ -126,15 +129,20 @@ async def _scenes(stage: Stage) -> None:
             disk.slowness = disk.usual_slowness
     if plan.racks:
         racks.settle(world, plan.racks)
-    nemesis = Nemesis(world, plan.bookie_config, checker.fail)
+    mix = WORKLOADS[plan.workload]
+    config = plan.bookie_config
+    if mix.hostile:
+        config = with_low_limits(config)
+        BookieMemory(world, checker)
+    nemesis = Nemesis(world, config, checker.fail)
     world.later.update(list(world.disks)[plan.bookies - plan.later :])
     for name in world.disks:
         if name not in world.later:
             await nemesis.bring_back(name)
-    mix = WORKLOADS[plan.workload]
     world.slow_starts.slow = mix.slow_starts
     if mix.slow_starts or mix.replacing:
         loading_answers.LoadingAnswers(world, checker)
+    SilentConnections(world, checker)
     world.metadata_delay_s, world.skew_ms = plan.metadata_delay_s, plan.skew_ms
     world.uneven = plan.uneven
     recreated = stage.recreated = RecreatedLedgers(world, checker)
@@ -155,8 +163,12 @@ async def _scenes(stage: Stage) -> None:
     supervising = asyncio.ensure_future(nemesis.supervise())
     await unreadable.judge(stage, _recover)
     await _heal(stage, actors)
+    nemesis.hostiles.end()
     if mix.replacing:
         await replacements.judge(stage, nemesis.restart)
+        if mix.short_segments:
+            await nemesis.lose_once_more()
+            await replacements.judge(stage, nemesis.restart)
     if plan.healers:
         await healers.judge(stage)
         while actors.healers():
@@ -221,8 +233,7 @@ async def _judge(stage: Stage) -> None:
         for ledger_id in list(stage.world.ledger_ids.values()):
             if ledger_id in stage.world.cluster.ledgers:
                 await _recover(stage, judge, client, ledger_id)
-        if stage.plan.liars:
-            byzantine.hear(stage, judge, client)
+        byzantine.hear(stage, judge, client)
         await client.close()
 
 

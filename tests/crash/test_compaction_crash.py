@@ -106,7 +106,7 @@ class Countdown:
         self._operate = disk._operate
 
     def begin(self, strike_at: int, strike: Callable[[], None]) -> None:
-        def operate() -> None:
+        def operate(name: str = "") -> None:
             self.count += 1
             if self.count == strike_at:
                 self.disk._operate = self._operate  # type: ignore[method-assign]

@@ -85,7 +85,7 @@ def count_operations() -> int:
     disk = sim_disk()
     seen = 0
 
-    def operate() -> None:
+    def operate(name: str = "") -> None:
         nonlocal seen
         seen += 1
 
@@ -178,7 +178,7 @@ def test_what_a_start_serves_survives_power_loss() -> None:
         subject = StoreOnDisk(disk)
         countdown = operation
 
-        def die() -> None:
+        def die(name: str = "") -> None:
             nonlocal countdown
             countdown -= 1
             if not countdown:
@@ -274,7 +274,7 @@ def seals(patch: pytest.MonkeyPatch) -> list[int]:
         found.extend(range(operations, operations + 5))  # from the write before, to the last sync
         cut(file, size)
 
-    def operate() -> None:
+    def operate(name: str = "") -> None:
         nonlocal operations
         operations += 1
 

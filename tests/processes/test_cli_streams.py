@@ -445,7 +445,9 @@ def test_the_end_of_a_stream(quire: Quire) -> None:
     assert show(quire, "a")["ended"] is False
     done = quire("stream", "end", "a")
     assert (done.ok(), done.err) == (b"", "stream a ended after 1 record\n")
-    quire("stream", "write", "a", stdin=b"two\n").fails(1, "stream a was ended")
+    quire("stream", "write", "a", stdin=b"two\n").fails(
+        1, "stream a cannot be opened for writing: it was ended"
+    )
     assert read(quire, "a", "--follow") == [b"one"]
     assert show(quire, "a")["ended"] is True
 

@@ -90,7 +90,7 @@ async def test_the_last_entry_of_an_open_ledger_is_not_denied(quire_client: quir
     with pytest.raises(ReadError, match=r"no entry of ledger .* is known") as caught:
         await reader.read_last()
     assert not isinstance(caught.value, NoSuchEntryError)
-    assert caught.value.remedy == "Call refresh() for a newer view"
+    assert caught.value.remedy == "Call refresh() for a newer view, or wait for the writer"
     await writer.close()
     await reader.refresh()
     assert (await reader.read_last()).entry_id == 0

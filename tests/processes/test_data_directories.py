@@ -93,7 +93,7 @@ def test_a_directory_that_is_not_named(tmp_path: Path) -> None:
         assert bookie.end(signal.SIGTERM).status == 0
     done = Quire(uri)(*command)
     assert done.status == 1
-    assert f"bookie b has data in {two}, which was not given" in done.err
+    assert f"bookie b has data in the directory {two}, which was not given" in done.err
     assert f"--dir {two}" in done.err
     # Two commands that it names take it out, or put an empty one in its place.
     shutil.rmtree(two)

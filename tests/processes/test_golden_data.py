@@ -31,7 +31,7 @@ from quire.streams.namespace.namespace import open_namespace
 from quire.streams.statemachine.durable_dict import open_dict
 from tests.support.processes import golden
 from tests.support.processes.cli import COMMAND, Quire
-from tests.support.processes.golden import SETS, GoldenCluster, entries, payload
+from tests.support.processes.golden import SETS, GoldenCluster, entries, payload, sets_with
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,12 @@ COLLECTS = ("--set", "gc_interval_s=0.5")
 """Bookies that delete at once what the metadata does not name: nothing that is needed may go."""
 
 
-@pytest.fixture(scope="module", params=SETS, ids=lambda path: path.name)
+def named(golden_set: Path) -> str:
+    """Return the name of a set in the names of the tests."""
+    return golden_set.name
+
+
+@pytest.fixture(scope="module", params=SETS, ids=named)
 def golden_set(request: pytest.FixtureRequest) -> Path:
     path: Path = request.param
     return path
@@ -121,11 +126,10 @@ def records_of(directory: str, number: str) -> set[str]:
     return set(re.findall(r'"record": "([a-z_]+)"', CliRunner().invoke(cli, command).stdout))
 
 
+@pytest.mark.parametrize("golden_set", sets_with(lambda one: "torn" in one), ids=named)
 def test_a_torn_end(golden_set: Path, tmp_path: Path) -> None:
     """A group that was never acknowledged is cut off, and the log goes on after it."""
     cluster = GoldenCluster(golden_set, tmp_path)
-    if "torn" not in cluster.expected:
-        pytest.skip("this data has no torn end")
     cluster.move()
     directory = str(tmp_path / cluster.expected["torn"])
     (mark,) = cluster.lines("bookie", "disk", "last-mark", directory)
@@ -138,11 +142,10 @@ def test_a_torn_end(golden_set: Path, tmp_path: Path) -> None:
     assert after["group"] >= mark["torn_group"]
 
 
+@pytest.mark.parametrize("golden_set", sets_with(lambda one: "damaged" in one), ids=named)
 async def test_a_damaged_segment_is_repaired(golden_set: Path, tmp_path: Path) -> None:
     """The record of an earlier version says what is damaged; the other bookies have it."""
     cluster = GoldenCluster(golden_set, tmp_path, arguments=("--set", "scrub_interval_s=1"))
-    if "damaged" not in cluster.expected:
-        pytest.skip("this data has no record of damage")
     name, ledger_id = (cluster.expected["damaged"][one] for one in ("bookie", "ledger"))
     (directory,) = cluster.directories(name)
     assert damage_records(directory)

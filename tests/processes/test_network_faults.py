@@ -24,12 +24,12 @@ import quire
 from quire._runtime.clock import SystemClock
 from quire.errors import LedgerFencedError, QuireError
 from quire.metadata import open_metadata
-from quire.replication import Audit, Finding, ReplicationLocks, repair_ledger
-from quire.replication.audit import pieces as audit_pieces
+from quire.replication import ReplicationLocks, repair_ledger
 from quire.testing._process import quire_command
 from quire.testing.cluster import BookieProcess, ServerProcess, free_ports
 from tests.support.network.fault_proxy import Fault, FaultProxy
 from tests.support.network.netns import Net
+from tests.support.replication import audited
 
 pytestmark = pytest.mark.slow
 
@@ -138,19 +138,6 @@ async def working(
 # -- what has to be true in the end -----------------------------------------------------------
 
 
-async def audited(client: quire.Client, ledger_id: int) -> list[Finding]:
-    audit = Audit()
-    for piece in audit.looking([ledger_id]):
-        audit.saw(await audit_pieces.look(client, piece))
-    await audit.probe(client)
-    for turn in audit.reading():
-        for piece in turn:
-            audit.has_read(await audit_pieces.read(client, piece))
-    for piece in audit.comparing():
-        audit.has_compared(await audit_pieces.compare_blocks(client, piece))
-    return await audit.findings(client)
-
-
 async def healed(uri: str, work: Work) -> None:
     """Check that every acknowledged entry exists, finally on every bookie that the metadata names.
 
@@ -161,7 +148,7 @@ async def healed(uri: str, work: Work) -> None:
             reader = await client.open_ledger(work.ledger_id, recover=True)
             found = [entry.payload async for entry in reader.read()]
             locks = ReplicationLocks(client.metadata, "test", SystemClock())
-            while wrong := await audited(client, work.ledger_id):
+            while wrong := await audited(client, [work.ledger_id]):
                 await repair_ledger(client, locks, work.ledger_id, wrong)
     assert len(found) > work.acked, "an acknowledged entry is missing"
     assert found == [payload(entry) for entry in range(len(found))]

@@ -198,5 +198,8 @@ def test_damage_is_told(at: int) -> None:
 
 
 def test_an_unknown_column() -> None:
-    with pytest.raises(UsageError, match=r"no column 'position'. The columns are stream, segment"):
+    with pytest.raises(
+        UsageError,
+        match=r"'position' is not a column of a stream's records. The columns are stream, segment",
+    ):
         RecordColumns(["position"])

@@ -315,7 +315,7 @@ stored_segments = st.builds(
     in_progress=st.just(False), last_txid=int64, completion_time_ms=int64,
     record_count=st.integers(-(2**31), 2**31 - 1), last_entry_id=natural, last_slot_id=natural,
     min_active_entry_id=natural, min_active_slot_id=natural, start_sequence_id=int64,
-    region_id=st.integers(0, 15), status=st.integers(0, 255),
+    region_id=st.integers(0, 15), status=st.integers(0, 7),
 )  # fmt: skip
 
 

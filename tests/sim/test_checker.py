@@ -176,6 +176,11 @@ def a_false_no(bench: Bench) -> None:
     bench.say("denied", note="no such entry")
 
 
+def a_refused_entry_is_there(bench: Bench) -> None:
+    bench.say("refused", 3)
+    bench.close(4)
+
+
 def a_writer_that_does_not_stop(bench: Bench) -> None:
     bench.say("late", note="appended after LedgerFencedError")
 
@@ -211,6 +216,7 @@ BROKEN: dict[Callable[[Bench], None], str] = {
     a_writer_that_forgets_the_length: "the_length_is_that_of_the_entries",
     wrong_bytes: "entries_are_what_was_appended",
     a_false_no: "no_false_absence",
+    a_refused_entry_is_there: "what_was_refused_is_not_there",
     a_writer_that_does_not_stop: "a_dead_handle_stays_dead",
     a_bookie_serves_something_else: "no_bookie_serves_wrong_bytes",
     a_writer_hoards: "queues_are_bounded",

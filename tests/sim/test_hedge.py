@@ -102,7 +102,7 @@ def test_a_bookie_that_is_heard_of_has_more_time_but_not_for_ever() -> None:
     bookies.received = lambda bookie: next(count)
     found, errors = bookies.first_good()
     assert found is None
-    assert f"no answer within {5 * PATIENCE_ROUNDS} s" in str(errors["a"])
+    assert f"did not answer within {5 * PATIENCE_ROUNDS} s" in str(errors["a"])
     assert bookies.took_s == pytest.approx(5.0 * PATIENCE_ROUNDS)
 
 

@@ -124,6 +124,56 @@ def test_what_was_lost_comes_back_and_absence_counts_again(whole_segment: bool) 
     play(0, whole_segment=whole_segment)
 
 
+# -- a second loss ------------------------------------------------------------------------------
+
+
+async def lose_again(world: World, *, restart: bool) -> None:
+    """Lose a segment, repair the loss, and lose another segment that was there all the time."""
+    there = Scene(world, 3_000.0)
+    for name in world.disks:
+        await world.start(name, PATIENT)
+    there.victim = victim = "bookie-1"
+    await there.write()
+    numbers = [one.number for one in there.store.usage()]
+    world.crash(victim)
+    world.disks[victim].remove(segment_name(numbers[0]))
+    await world.start(victim, PATIENT)
+    assert there.store.negatives_unknown
+    client = world.client("healer")
+    healing = heal(world, client)
+    await there.until(lambda: not there.store.negatives_unknown, "nothing lacks any more")
+    healing.cancel()
+    await asyncio.wait([healing])
+    await asyncio.sleep(1.0)
+    if restart:
+        world.crash(victim)
+        await world.start(victim, PATIENT)
+        assert not there.store.negatives_unknown
+    world.crash(victim)
+    world.disks[victim].remove(segment_name(numbers[1]))
+    await world.start(victim, PATIENT)
+    assert there.store.negatives_unknown, "the second loss counts as repaired by the first repair"
+    assert not there.store.writable
+    healing = heal(world, client)
+    await there.until(lambda: not there.store.negatives_unknown, "nothing lacks any more")
+    there.check()
+    healing.cancel()
+    await asyncio.wait([healing])
+    world.crash(victim)
+    await world.start(victim, PATIENT)
+    assert not there.store.negatives_unknown
+    for one in (client, there.client):
+        await one.close()
+    for bookie in list(world.bookies.values()):
+        await bookie.stop()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_loss_after_a_repair_counts(restart: bool) -> None:
+    world = World.make(0, 3)
+    world.loop.run(lose_again(world, restart=restart))
+
+
 # -- defects that the scenario must notice ------------------------------------------------------
 
 

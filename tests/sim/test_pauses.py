@@ -153,7 +153,7 @@ def test_what_is_no_pause() -> None:
         for kind, target in (("recover", "a b"), ("decommission", "."), ("recover", "")):
             with pytest.raises(UsageError, match="cannot be a bookie id"):
                 await pauses.pause(Pause(kind, target, "", 0))
-        with pytest.raises(UsageError, match="applies to the whole cluster"):
+        with pytest.raises(UsageError, match="only be paused for the whole 'cluster'"):
             await pauses.pause(Pause("rebalance", "b:1", "", 0))
         assert not await pauses.resume("recover", "x")
         await pauses.pause(Pause("recover", "other", "", 0))

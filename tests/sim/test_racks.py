@@ -277,7 +277,11 @@ class Judged:
     def __init__(self) -> None:
         self.failed: list[str] = []
         self.now_s = 10.0
-        self.cluster: Any = SimpleNamespace(observer=lambda ledger_id: None, ledger=self._ledger)
+        self.cluster: Any = SimpleNamespace(
+            observer=lambda ledger_id: None,
+            read_observer=lambda ledger_id, metadata: None,
+            ledger=self._ledger,
+        )
         racks = {f"{rack}{number}": rack for rack in "abc" for number in (1, 2)}
         self.world = SimpleNamespace(
             cluster=self.cluster, racks=racks, loop=SimpleNamespace(time=lambda: self.now_s),

@@ -28,6 +28,7 @@ from quire.replication import (
     take_out,
 )
 from quire.replication.budget import Budget
+from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.repair import fragment as fragment_module
 from quire.replication.repair.fragment import part_of
 from quire.replication.repair.opened_ledger import open_for_repair
@@ -243,6 +244,32 @@ def test_a_ledger_that_somebody_else_works_on_is_left() -> None:
         await other.close()
 
     simulated(scenario)
+
+
+def test_a_lock_is_released_wherever_its_holder_is_cancelled() -> None:
+    """Cancelled while the store created the lock, it once stayed as long as the session."""
+    seen: set[bool] = set()
+
+    async def scenario(world: World) -> None:
+        world.metadata_delay_s = 0.01
+        client = world.client("client")
+
+        async def hold(locks: ReplicationLocks) -> None:
+            async with locks.hold(7):
+                await asyncio.Event().wait()
+
+        for milliseconds in range(60):
+            holding = asyncio.ensure_future(hold(locks_of(world, client)))
+            await asyncio.sleep(milliseconds / 1_000)
+            seen.add(await locks_of(world, client).held_by(7) is not None)
+            holding.cancel()
+            await asyncio.wait([holding])
+            async with locks_of(world, client).hold(7) as lock:
+                assert lock.ledger_id == 7
+        await client.close()
+
+    simulated(scenario)
+    assert seen == {False, True}
 
 
 def test_a_mark_that_was_made_again_meanwhile_stays() -> None:

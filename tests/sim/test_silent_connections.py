@@ -321,7 +321,7 @@ def test_a_bookie_answers_over_a_new_connection() -> None:
         silence(world)
         assert await in_time(answers(client, bookie_id(name))) == ""
         world.network.stop(name)
-        assert "no answer" in await answers(client, bookie_id(name))
+        assert "did not answer" in await answers(client, bookie_id(name))
         world.network.cont(name)
 
     run(1, scenario)

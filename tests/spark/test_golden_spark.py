@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.processes.golden import SETS, GoldenCluster
+from tests.support.processes.golden import SETS, GoldenCluster, sets_with
 
 pytestmark = pytest.mark.spark
 
@@ -111,9 +111,13 @@ def test_a_checkpoint_of_a_later_version(spark: SparkSession, fresh: GoldenClust
     assert values(spark, fresh, "copies") == EVENTS[:60]
 
 
+@pytest.mark.parametrize(
+    "running",
+    sets_with(lambda one: "once" in one["streams"][NAMESPACE]),
+    ids=lambda path: path.name,
+    indirect=True,
+)
 def test_a_job_that_has_published_once(spark: SparkSession, running: GoldenCluster) -> None:
-    if "once" not in running.expected["streams"][NAMESPACE]:
-        pytest.skip("no job has published to a stream in this data")
     for txn, count in (("job-once", 1), ("another", 2)):
         rows = spark.createDataFrame([(b"published again",)], "value binary")
         rows.write.format("quire").mode("append").options(

@@ -172,9 +172,9 @@ def test_the_ledgers_of_streams_and_what_cannot_be_asked_for(
     result = audit(spark, options, streams="orders*", namespace="/team")
     assert (result.ledgers, result.clean) == (2, True)
     assert result.entries > 0
-    with pytest.raises(NoSuchLedgerError, match="no ledger 4711"):
+    with pytest.raises(NoSuchLedgerError, match="ledger 4711 does not exist"):
         audit(spark, options, ledgers=[4711])
-    with pytest.raises(NoSuchStreamError, match="no stream of /team matches 'x\\*'"):
+    with pytest.raises(NoSuchStreamError, match="has no stream that matches 'x\\*'"):
         audit(spark, options, streams="x*", namespace="/team")
     with pytest.raises(UsageError, match="exclude each other"):
         audit(spark, options, ledgers=[1], streams="*")

@@ -100,7 +100,7 @@ def test_the_command_reads_tables(
 
 
 WRONG = {
-    "no stream": (["a.csv"], 2, "no option selects the stream to write"),
+    "no stream": (["a.csv"], 2, "nothing selects the stream to write"),
     "no file": (["no.csv", "--stream", "s"], 1, "PATH_NOT_FOUND"),
     "no source": (["--stream", "s"], 2, "give exactly one source: PATH"),
     "no such stream": (["a.csv", "--stream", "filles"], 1, "stream filles does not exist"),

@@ -199,7 +199,7 @@ def test_offsets_as_version_1_writes_them() -> None:
     [
         ({"topic": {"0": 7}}, "checkpoint was written by another source"),
         ([], "checkpoint was written by another source"),
-        ({"v": 2}, "offsets of version 2, but this version of Quire reads only version 1"),
+        ({"v": 2}, "it has format 2, but this version knows only format 1"),
         ({"v": 1, "cluster": "c"}, "offsets in the query.s checkpoint cannot be decoded"),
         (
             {"v": 1, "cluster": "c", "namespace": "/n", "streams": {"a": "5"}},

@@ -228,7 +228,7 @@ def test_a_table_through_spark(
 def test_one_clear_error(read: Read) -> None:
     with pytest.raises(PySparkException) as caught:
         read(table="leders").load()
-    assert "there is no table 'leders'. The tables are ledgers" in message_of(caught.value)
+    assert "'leders' is not a table. The tables are ledgers" in message_of(caught.value)
     with pytest.raises(PySparkException) as caught:
         read(table="lag", namespace="/no/where").load().collect()
     assert "there is no namespace /no/where" in message_of(caught.value)
@@ -238,7 +238,7 @@ def test_a_schema_that_does_not_fit() -> None:
     options = TableOptions("lag", "sqlite:////nowhere.db")
     for field in (StructField("offset", LongType()), StructField("stream", LongType())):
         with pytest.raises(
-            UsageError, match=r"table 'lag' has no column .*\. The columns are namespace string"
+            UsageError, match=r"which table 'lag' does not have. Its columns are namespace string"
         ):
             TableReader(options, StructType([field]))
     assert TableReader(options, table_schema("lag")).partitions() == [TablePartition()]

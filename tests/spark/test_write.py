@@ -235,7 +235,7 @@ def test_an_entry_that_is_too_large_is_refused(
     spark: SparkSession, save: Save, client: blocking.Client, datasets: Datasets, name: str
 ) -> None:
     frame = spark.sql("SELECT repeat('x', 6000000) AS value")
-    with pytest.raises(PySparkException, match="does not fit into one frame"):
+    with pytest.raises(PySparkException, match="an entry of 6000000 bytes"):
         save(frame)
     assert_nothing_is_left(client, datasets, name)
 

@@ -1,13 +1,29 @@
-"""Replace members in one fragment, for tests that need no job around it."""
+"""Audit ledgers, and replace members in one fragment, for tests that need no job around it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from quire.client import Client
 from quire.core.fragments import Fragment
+from quire.replication import Audit, Finding
+from quire.replication.audit import pieces as audit_pieces
 from quire.replication.repair.fragment import CopyBatch, CopyOutcome, CopyResult
 from quire.replication.repair.opened_ledger import OpenedLedger
+
+
+async def audited(client: Client, ids: Sequence[int], password: bytes = b"") -> list[Finding]:
+    """Audit these ledgers completely, in this process."""
+    audit = Audit()
+    for piece in audit.looking(ids):
+        audit.saw(await audit_pieces.look(client, piece, password))
+    await audit.probe(client)
+    for turn in audit.reading():
+        for piece in turn:
+            audit.has_read(await audit_pieces.read(client, piece, password))
+    for piece in audit.comparing():
+        audit.has_compared(await audit_pieces.compare_blocks(client, piece, password))
+    return await audit.findings(client)
 
 
 async def replicate_fragment(

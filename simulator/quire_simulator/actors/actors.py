@@ -116,8 +116,7 @@ class Actors:
             stage.history.add(name, "failed", note=type(error).__name__)
         except Exception as error:  # noqa: BLE001 - an invariant: only QuireError may be raised
             stage.checker.fail("only_our_errors", f"{name}: {error!r}")
-        if stage.plan.liars:
-            hear(stage, name, client)
+        hear(stage, name, client)
         try:
             await client.close()
         except QuireError as error:

@@ -52,6 +52,8 @@ REPLICAS_CHECK_S = 5.0
 REPLICAS_CHECK_SELDOM_S = 200.0
 """The interval in workloads in which bookies must report by themselves what they have lost."""
 LAST = "healer-last"
+CANCELLED = 0.1
+"""The probability that autorecovery is cancelled and run again within `POLL_S`, in some runs."""
 READS = 4
 """The number of reads after which no check of a healer acts on older metadata of a ledger."""
 BRIEF_S = 1.0
@@ -95,8 +97,16 @@ async def heal(stage: Stage, name: str, client: Client, plan: HealerPlan) -> Non
         log=partial(stage.world.trace.record, name),
     )
     running = asyncio.ensure_future(autorecovery.run())
+    chance, ends_s = stage.cancelling(name), stage.begin_s + stage.plan.span_s
     while not stage.healed and not running.done():
         await asyncio.sleep(POLL_S)
+        if chance is None or chance.random() > CANCELLED or stage.world.loop.time() > ends_s:
+            continue
+        await asyncio.sleep(chance.random() * POLL_S)
+        running.cancel()
+        await asyncio.wait([running])
+        if running.cancelled():
+            running = asyncio.ensure_future(autorecovery.run())
     running.cancel()
     await asyncio.wait([running])
     if not running.cancelled():

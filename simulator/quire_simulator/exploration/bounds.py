@@ -134,6 +134,8 @@ FULL = {
     "two-recoveries-three-entries": Bounds(ensemble=2, write_quorum=2, losses=0),
     "three-entries": Bounds(recoverers=1, losses=0),
     "four-bookies": Bounds(bookies=4, entries=1, recoverers=1, recovery_losses=1),
+    "four-bookies-two-entries": Bounds(bookies=4, entries=2, recoverers=1),
+    "three-entries-a-loss": Bounds(recoverers=1),
 }  # fmt: skip
 """Searches that take minutes."""
 

@@ -67,9 +67,17 @@ class Search:
 
         `progress` is called after each level.
         """
+        collecting = gc.isenabled()
+        gc.disable()  # the search makes no cycles, and millions of tuples
+        try:
+            return self._run(states_max, progress)
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _run(self, states_max: int | None, progress: Callable[[Result], None] | None) -> Result:
         began, self._began_cpu = time.perf_counter(), time.process_time()
         result, first = self._result, self.model.canonical(self.model.first())
-        gc.disable()  # the search makes no cycles, and millions of tuples
         self._numbers[_packed(first)] = 0
         self._parents.append(0)
         level = [first]

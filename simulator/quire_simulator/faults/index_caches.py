@@ -1,5 +1,5 @@
-"""Faults of the index cache of a bookie that is down: it is lost, older than the log, or has
-flipped bits.
+"""Faults of the index cache of a bookie that is down: it is lost, older than the log, that of
+another directory, or has flipped bits.
 
 These may cost time and nothing else, so the disk does not count as damaged.
 """
@@ -40,13 +40,15 @@ class IndexCaches:
             disk.remove(CACHE_NAME)
             disk.sync_directory(LOG_DIRECTORY)
 
-    def put_back(self, disk: SimDisk, chance: random.Random) -> None:
-        """Restore an earlier index cache, as from a backup.
+    def put_back(self, disk: SimDisk, chance: random.Random, *, foreign: bool = False) -> None:
+        """Restore an earlier index cache, as from a backup, or with `foreign` one of another
+        directory.
 
         Raises:
             OSError: The disk has no room for it. The disk has no index cache then.
         """
-        kept = self._kept.get(disk.path)
+        of_others = (one for path, kept in self._kept.items() if path != disk.path for one in kept)
+        kept = list(of_others) if foreign else self._kept.get(disk.path)
         if not kept:
             return
         self.lose(disk)

@@ -6,6 +6,7 @@ Faults that overlap on one bookie do not add up: a fault whose target is busy is
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
@@ -16,7 +17,11 @@ from quire.errors import NoSuchLedgerError, QuireError
 from quire.storage.inspect.contents import segment_numbers
 from quire.storage.segment.segment import LOG_DIRECTORY
 from quire_simulator.faults.bit_rot import rot, rot_entries
+from quire_simulator.faults.disorder import Disorder
 from quire_simulator.faults.flips import Flips
+from quire_simulator.faults.full_moments import FullMoment
+from quire_simulator.faults.hostile import Hostiles
+from quire_simulator.faults.log_files import LogFiles
 from quire_simulator.faults.older_metadata import Fail, OlderMetadata
 from quire_simulator.faults.replacements import Replacements
 from quire_simulator.faults.resizing import Resizing
@@ -25,8 +30,13 @@ from quire_simulator.machine.transport import Route
 from quire_simulator.metadata.store import MemoryStore
 from quire_simulator.plans.faults import (
     BETWEEN_TWO,
+    DISORDER_KINDS,
+    FLOW_KINDS,
+    FULL_KINDS,
+    HOSTILE_KINDS,
     INDEX_KINDS,
     LIES,
+    LOG_FILE_KINDS,
     MEMBER_KINDS,
     RECREATION_KINDS,
     REPLACEMENT_KINDS,
@@ -37,7 +47,7 @@ from quire_simulator.plans.faults import (
     UNREADABLE_KINDS,
     Fault,
 )
-from quire_simulator.world.world import ObservedCluster, World, bookie_id
+from quire_simulator.world.world import PORT, ObservedCluster, World, bookie_id
 
 START_ATTEMPTS_MAX = 20
 START_RETRY_S = 0.5
@@ -66,6 +76,22 @@ CLEANLY = 0.3
 """The probability that the bookie is stopped cleanly, not crashed, before its index cache changes.
 """
 CLOCK_JUMP_MS = 600_000
+DISORDER_S = (0.001, 0.4)
+"""The choices for the longest time that an answer is held back."""
+LATE_S = 6.0
+"""The longest time by which single answers are late. It is longer than the time-outs of clients."""
+LATE_ANSWERS = 3
+"""The largest number of answers that are late at a time."""
+UNREACHABLE = 0.5
+"""The probability that a former address of a bookie does not answer. Otherwise it refuses."""
+MOMENT_S = 3.0
+"""The longest time to wait for the moment at which a disk is to fill."""
+MOMENT_POLLS = 30
+OPERATED = frozenset((*REPLACEMENT_KINDS, *RESIZE_KINDS, *ROLLBACK_KINDS, *LOG_FILE_KINDS))
+UNHINDERED = frozenset(
+    (*BETWEEN_TWO, *LIES, *SILENT_KINDS, *FLOW_KINDS, *DISORDER_KINDS, *HOSTILE_KINDS)
+)
+"""Faults that may strike a bookie while another fault lasts."""
 
 
 class Nemesis:
@@ -85,6 +111,8 @@ class Nemesis:
         acts = self.bring_back, lambda name: world.start(name, config)
         self._replacements = Replacements(world, *acts)
         self._resizing = Resizing(world, *acts)
+        self._log_files = LogFiles(world, *acts)
+        self.hostiles = Hostiles(world)
 
     async def run(self, schedule: Sequence[Fault]) -> None:
         begin = self.world.loop.time()
@@ -127,7 +155,7 @@ class Nemesis:
         world.trace.record("nemesis", fault.kind, target=fault.target, other=fault.other)
         self.applied += 1
         lock = self._taken.get(fault.target)
-        if lock is None or fault.kind in (*BETWEEN_TWO, *LIES, *SILENT_KINDS):
+        if lock is None or fault.kind in UNHINDERED:
             await self._others(fault)
         elif not lock.locked():
             async with lock:
@@ -213,6 +241,11 @@ class Nemesis:
                 world.crash_in_write(name, operations)
             case "kill":
                 world.kill(name, session_left_s=session_left_s)
+            case "move bookie":
+                # Nobody is told that the machine is gone.
+                world.network.silence(name, *world.network.others(name))
+                world.crash(name, session_left_s=session_left_s)
+                world.move(name, silently=fault.amount < UNREACHABLE)
             case "kill, start, crash":
                 await self._start_and_crash(name, 1 + int(fault.amount * 2))
             case "crash in start":
@@ -261,6 +294,8 @@ class Nemesis:
             case "disk full":
                 room = int(max(0.0, fault.amount - 0.5) * 2 * ROOM_LEFT_BYTES)
                 disk.capacity_bytes -= max(0, disk.free_bytes() - room)
+            case kind if kind in FULL_KINDS:
+                await self._full_at(fault, disk)
             case "lose disk":
                 world.destroyed.add(name)
                 world.crash(name)
@@ -274,8 +309,30 @@ class Nemesis:
                 await self.bring_back(name)
             case kind if kind in INDEX_KINDS:
                 await self._index(fault, disk)
-            case kind if kind in (*REPLACEMENT_KINDS, *RESIZE_KINDS, *ROLLBACK_KINDS):
+            case kind if kind in OPERATED:
                 await self._operate(fault, disk)
+
+    async def _full_at(self, fault: Fault, disk: SimDisk) -> None:
+        """Fill the disk as soon as the moment comes, if it does."""
+        world, name = self.world, fault.target
+        moment = FullMoment(fault.kind, disk, world.loop.derive(f"full {fault}"))
+        moment.watch(world.bookies.get(name))
+        if fault.kind == "full at directory record":  # They are written when a bookie starts.
+            await world.stop(name)
+            self.world.loop.call_later(
+                fault.duration_s, self._has_room, name, disk, context=world.loop.main.context.copy()
+            )
+            await self.bring_back(name)
+        for _ in range(MOMENT_POLLS):
+            if moment.come:
+                break
+            await asyncio.sleep(MOMENT_S / MOMENT_POLLS)
+        moment.end()
+        world.trace.record("nemesis", fault.kind, target=name, come=moment.come)
+        world.moments_come[fault.kind] += moment.come
+
+    def _has_room(self, name: str, disk: SimDisk) -> None:
+        disk.capacity_bytes = self._capacity[name]
 
     async def _operate(self, fault: Fault, disk: SimDisk) -> None:
         name, chance = fault.target, self.world.loop.derive(f"exchange {fault}")
@@ -292,6 +349,8 @@ class Nemesis:
                 await self._resizing.add(name, disk, chance)
             case "take directory away":
                 await self._resizing.take_away(name, disk, chance)
+            case _:
+                await self._log_files.strike(fault.kind, name, disk, chance, fault.duration_s)
 
     async def _start_and_crash(self, name: str, times: int) -> None:
         """Kill and crash the bookie, so that data that was only in the page cache may be served
@@ -331,8 +390,8 @@ class Nemesis:
                 world.index_caches.lose(disk)
             case "rot index":
                 world.index_caches.rot(disk, chance)
-            case "old index":
-                world.put_back_index(disk, chance)
+            case "old index" | "foreign index":
+                world.put_back_index(disk, chance, foreign=fault.kind == "foreign index")
         await self.bring_back(fault.target)
 
     async def _foreign_store(self, name: str) -> None:
@@ -368,6 +427,14 @@ class Nemesis:
         async with self._taken[name]:
             await self.world.stop(name)
             await self.bring_back(name)
+
+    async def lose_once_more(self) -> None:
+        """Delete a segment of each bookie whose earlier losses are repaired."""
+        for name in sorted(self.world.lossy):
+            async with self._taken[name]:
+                disk = self.world.disks_of(name)[-1]
+                chance = self.world.loop.derive(f"once more {name}")
+                await self._log_files.strike("lose segment", name, disk, chance, 0.0)
 
     async def bring_back(self, name: str) -> None:
         """Start the bookie unless it runs, and retry a failed start, as an operator would."""
@@ -445,6 +512,17 @@ class Nemesis:
                 network.silence(fault.target, *world.disks)
             case "silence bookie":
                 network.silence(fault.target, *network.others(fault.target))
+            case "silence flow":
+                network.silence(fault.target, fault.other, share=0.0)
+            case "silence answers":
+                network.silence(fault.target, *world.disks, sent=False)
+            case "silence requests":
+                network.silence(fault.target, *world.disks, received=False)
+            case kind if kind in HOSTILE_KINDS:
+                chance = world.loop.derive(f"hostile {fault}")
+                undo = self.hostiles.attack(kind, fault.target, chance)
+            case "answers in disorder" | "requests in disorder" | "late answer":
+                undo = self._disorder(fault)
         if wait is not None:
             await wait
         else:
@@ -467,6 +545,23 @@ class Nemesis:
             network.heal_routes(routes)
             return lambda: None
         return lambda: network.heal_routes(routes)
+
+    def _disorder(self, fault: Fault) -> Callable[[], object]:
+        """Change the order of requests or answers of this bookie, or let its next answers be
+        late.
+        """
+        world, name = self.world, fault.target
+        disorder = world.disorder or Disorder(PORT, world.loop.derive("disorder"))
+        world.network.disorder = world.disorder = disorder
+        chance = world.loop.derive(f"disorder {fault}")
+        if fault.kind != "late answer":
+            answers = fault.kind == "answers in disorder"
+            longest_s = disorder.answers_s if answers else disorder.requests_s
+            longest_s[name] = chance.choice(DISORDER_S)
+            return lambda: longest_s.pop(name, None)
+        late = disorder.late.setdefault(name, deque())
+        late.extend(fault.amount * LATE_S for _ in range(chance.randint(1, LATE_ANSWERS)))
+        return lambda: None
 
     def _lie(self, fault: Fault) -> Callable[[], object]:
         """Start telling this lie. Some lies last to the end of the run."""
@@ -519,6 +614,8 @@ class Nemesis:
         world.slow_metadata_s.clear()
         world.slow_starts.slow = False
         world.network.mangle = None
+        if world.disorder is not None:
+            world.disorder.calm()
         world.network.heal()
         for name in world.disks:
             for disk in world.disks_of(name):

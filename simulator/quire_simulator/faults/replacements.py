@@ -61,7 +61,7 @@ class Replacements(DiskOperator):
         """Lose the disk for good, and replace it by an empty one sooner or later."""
         world = self._world
         await self._end(name, chance)
-        _forget(world, name, lost)
+        forget(world, name, lost)
         nothing = self._nothing(name, lost, chance)
         if len(world.disks_of(name)) > 1 and chance.random() < WITHOUT:
             await self._bring_back(name)
@@ -170,7 +170,7 @@ class Replacements(DiskOperator):
             return
         await asyncio.sleep(chance.random() * duration_s)
         await self._end(name, chance)
-        _forget(world, name, disk)
+        forget(world, name, disk)
         kept = content_of(backup).ledgers or ()
         for ledger_id, what in held.items():
             if ledger_id in kept and world.claims.lost(ledger_id).get(me):
@@ -196,7 +196,7 @@ class Replacements(DiskOperator):
         return nothing
 
 
-def _forget(world: World, name: str, lost: SimDisk) -> None:
+def forget(world: World, name: str, lost: SimDisk) -> None:
     """Record the loss of all data that the stopped bookie had in no other directory."""
     others = [content_of(disk).ledgers or () for disk in world.disks_of(name) if disk is not lost]
     me = bookie_id(name)

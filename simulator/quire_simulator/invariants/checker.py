@@ -59,6 +59,8 @@ class Checker:
         """Return whether a layer above ledgers wrote a ledger with this metadata."""
         self.on_ledger: Callable[[int], None] = lambda ledger_id: None
         """Called when a ledger was changed or deleted."""
+        self.sampled: list[Callable[[], None]] = [self.queues_are_bounded]
+        """Called every `SAMPLE_S`."""
         self._on_broken = on_broken
         history.listener = self.heard
         world.cluster.observer = self.stored
@@ -104,7 +106,8 @@ class Checker:
         while True:
             await asyncio.sleep(SAMPLE_S)
             self.check_all()
-            self.queues_are_bounded()
+            for look in self.sampled:
+                look()
 
     @property
     def destroyed(self) -> frozenset[str]:
@@ -238,9 +241,12 @@ class Checker:
             return
         report = self.world.claims.reports[bookie_id(name)]
         complete = not self.world.misses_a_directory(name)
+        if complete and name in self.world.partly_lost:
+            await self._count_what_is_left(name, bookie)
         self.what_is_lost_is_unknown(name, bookie)
         uneasy = bookie.store.negatives_unknown or bool(report.problems)
-        if (complete and uneasy and name not in self.world.lossy) or report.damaged_blocks:
+        damaged = report.damaged_blocks and name not in self.world.tampered
+        if (complete and uneasy and name not in self.world.lossy) or damaged:
             self.fail("what_is_durable_stays", f"{name} reports lost or damaged data")
         me, claims, store = bookie_id(name), self.world.claims, bookie.store
         for ledger_id in claims.ledgers_of(me):
@@ -263,10 +269,32 @@ class Checker:
             if claims.fenced(me, ledger_id) and (info is None or not info.fenced):
                 what = f"{name} has lost the fence of ledger {ledger_id}"
                 self.fail("what_is_durable_stays", what)
-            if info is not None and not info.master_key:
+            keyless = info is not None and not info.master_key
+            if keyless and not (name in self.world.tampered and store.negatives_unknown):
                 what = f"{name} has lost the master key of ledger {ledger_id}"
                 self.fail("what_is_durable_stays", what)
             await self._gives_back(name, bookie, ledger_id, found)
+
+    async def _count_what_is_left(self, name: str, bookie: Bookie) -> None:
+        """Count what the bookie still names as not lost.
+
+        If it names too much, a read of it fails later.
+        """
+        me, claims = bookie_id(name), self.world.claims
+        for ledger_id in self.ledgers:
+            lost = claims.lost(ledger_id).get(me, set())
+            info = bookie.store.ledgers.get(ledger_id)
+            if info is None:
+                continue
+            try:
+                ranges = await bookie.store.entry_ranges(ledger_id)
+            except (NoLedger, StorageError):
+                ranges = []
+            if self.world.bookies.get(name) is not bookie:
+                return
+            left = frozenset(n for n in lost if any(first <= n <= last for first, last in ranges))
+            claims.keep(me, ledger_id, (left, info.fenced))
+        self.world.partly_lost.discard(name)
 
     def what_is_lost_is_unknown(self, name: str, bookie: Bookie) -> None:
         """Check that the bookie denies no entry of a ledger of which it lost entries with a

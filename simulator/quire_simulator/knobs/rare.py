@@ -26,6 +26,7 @@ KNOBS = (
     *limits("quire_simulator.machine.transport", WINDOW_BYTES=64 * 1024, HIGH_WATER_BYTES=64),
     Knob(
         "quire_simulator.machine.transport", "MAX_READ_BYTES", 256,
-        also=("quire_simulator.invariants.checker", "quire_simulator.machine.network"),
+        also=("quire_simulator.invariants.checker", "quire_simulator.invariants.memory",
+              "quire_simulator.machine.network"),
     ),
 )  # fmt: skip

@@ -55,7 +55,7 @@ class SimFile:
         if self._closed or self._generation != self._disk.generation:
             raise OSError(errno.EBADF, "file is closed, or was opened before a crash", self._name)
         if changes:
-            self._disk._operate()
+            self._disk._operate(self._name)
         return self._inode
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> None:
@@ -149,6 +149,8 @@ class SimDisk:
         """The number of times that open files became unusable."""
         self.before_operation: Callable[[], None] | None = None
         """Called before each operation that changes or syncs something."""
+        self.before_change: Callable[[str], None] | None = None
+        """Called with the name before a file is created, changed or synced."""
         self.before_access: Callable[[], None] | None = None
         """Called before each use of an open file. A stepped thread may wait there."""
         self._rng = rng
@@ -168,7 +170,7 @@ class SimDisk:
         if name in self._entries:
             raise FileExistsError(errno.EEXIST, "exists", name)
         self._parent(name)
-        self._operate()
+        self._operate(name)
         inode = Inode()
         self._change_names({name: inode})
         return SimFile(self, name, inode)
@@ -325,9 +327,11 @@ class SimDisk:
         disk.path = self.path
         return disk
 
-    def _operate(self) -> None:
+    def _operate(self, name: str = "") -> None:
         if self.before_operation is not None:
             self.before_operation()
+        if self.before_change is not None and name:
+            self.before_change(name)
         if self._crash_countdown:
             self._crash_countdown -= 1
             if not self._crash_countdown:
@@ -413,6 +417,24 @@ class SimDisk:
     def written_bytes(self, name: str) -> int:
         """Return the end of the last nonzero data ever written to this file."""
         return len(self._file(_clean(name)).data.written)
+
+    def durable_bytes(self, name: str) -> int:
+        """Return the end of the last nonzero durable data of this file."""
+        return len(self._file(_clean(name)).durable.written)
+
+    def identity(self, name: str) -> object:
+        """Return what tells this file from others that have, or will have, the same name."""
+        return self._file(_clean(name))
+
+    def restore(self, name: str, backup: SimDisk) -> bool:
+        """Give this file its durable content in a copy of this disk. Return whether it differs."""
+        inode, older = self._file(_clean(name)), backup._file(_clean(name)).durable
+        if inode.data.written == older.written and inode.data.size == older.size:
+            return False
+        self._used += older.size - inode.data.size
+        inode.data, inode.durable = older.copy(), older.copy()
+        inode.pending.clear()
+        return True
 
     def calm(self) -> None:
         """Cancel all scheduled faults that have not struck, so that nothing fails from now on."""

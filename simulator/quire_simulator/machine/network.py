@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Never
 
@@ -26,6 +26,7 @@ from quire_simulator.machine.trace import Field, Trace
 from quire_simulator.machine.transport import (
     MAX_READ_BYTES,
     Pipe,
+    Reordering,
     Route,
     SimTransport,
     Tap,
@@ -69,10 +70,12 @@ class SimHost:
 
     async def connect(self, host: str, port: int, factory: ProtocolFactory) -> asyncio.Protocol:
         opened: asyncio.Future[asyncio.Protocol] = self.network.loop.create_future()
-        target = self.name if host in OWN_HOST else host
-        self.network.carry(
-            (self.name, target), partial(self.network.accept, self, target, port, factory, opened)
-        )
+        target = self.name if host in OWN_HOST else self.network.host_at(host)
+        if target is not None:
+            self.network.carry(
+                (self.name, target),
+                partial(self.network.accept, self, target, port, factory, opened),
+            )
         return await opened
 
     async def start_tls(self, transport: asyncio.Transport, context: object, **_: object) -> Never:
@@ -102,11 +105,23 @@ class SimNetwork:
         self.cut_probability = CUT_PROBABILITY
         self.dead_peer_s = DEAD_PEER_S
         """Seconds until a kernel ends a connection that was silenced (TCP keepalive)."""
+        self.addresses: dict[str, str | None] = {}
+        """The node at each address that is not the name of its node. None is an address without a
+        host, from which no packet comes back.
+        """
         self.blocked: set[Route] = set()
         self.accepted: Callable[[Route], None] = lambda route: None
         """Called for each connection, with the route from the client to the server."""
         self.mangle: Callable[[Route, bytes], bytes] | None = None
         """Returns the bytes that are sent in place of the given ones."""
+        self.measures_backlog = False
+        """Whether the peaks below are kept."""
+        self.backlog_peak: dict[str, int] = {}
+        """The most bytes that the processes of each host held to be sent, since this was read."""
+        self.single_backlog_peak: dict[str, int] = {}
+        """The same for one connection."""
+        self.disorder: Reordering | None = None
+        """Changes the order of what bookies write."""
         self._rng = rng
         self._draw = rng.random
         self._kernel = loop.node("network")
@@ -132,6 +147,10 @@ class SimNetwork:
     def others(self, name: str) -> list[str]:
         """Return all other nodes that exist or existed."""
         return [other for other in self._hosts if other != name]
+
+    def host_at(self, address: str) -> str | None:
+        """Return the node at this address, or None if nothing answers there."""
+        return self.addresses.get(address, address)
 
     def known(self, beginning: str) -> list[str]:
         """Return the nodes that exist or existed and whose names begin with `beginning`."""
@@ -185,21 +204,39 @@ class SimNetwork:
                     side.out.lose()
                     side.broken("reset by a partition")
 
-    def silence(self, name: str, *others: str) -> int:
-        """Let the existing connections between `name` and the others die silently.
+    def silence(
+        self, name: str, *others: str, sent: bool = True, received: bool = True, share: float = 1.0
+    ) -> int:
+        """Let existing connections between `name` and the others die silently.
 
-        They lose all data in both directions without an error. New connections are not affected.
-        Each kernel ends its side after `dead_peer_s`. Returns the number of connections.
+        They lose all data that `name` sends, that it receives, or both, without an error. New
+        connections are not affected. Each kernel ends its side after `dead_peer_s`. With a `share`
+        below 1, a part of the connections dies, and at least one. Returns the number of
+        connections.
         """
+        ends = [
+            end
+            for end in self._ends
+            if end.out.route[0] == name and end.out.route[1] in others and end.out.route[1] != name
+        ]
+        ends = ends[: max(1, int(share * len(ends)))]
         died = 0
-        for end in list(self._ends):
-            route = end.out.route
-            if name in route and (set(route) - {name}).intersection(others):
-                died += not end.out.swallows
-                end.out.swallow()
-                self.loop.call_later(self.dead_peer_s, end.timed_out, context=end.host.node.context)
-        self.record((name, ",".join(others)), "silenced", connections=died // 2)
-        return died // 2
+        for end in ends:
+            other = end.out.reader
+            died += not (end.out.swallows and other.out.swallows)
+            for side, lost in ((end, sent), (other, received)):
+                if lost:
+                    side.out.swallow()
+                # Acknowledgements travel against the data, so both kernels miss something.
+                self.loop.call_later(
+                    self.dead_peer_s, side.timed_out, context=side.host.node.context
+                )
+        self.record((name, ",".join(others)), "silenced", connections=died)
+        return died
+
+    def silenced(self) -> Iterator[SimTransport]:
+        """Yield the open ends of connections that have lost data without an error."""
+        return (end for end in self._ends if end.out.swallowed or end.back.swallowed)
 
     def heal(self, *names: str) -> None:
         """End the partitions that involve any of these hosts, or all without names."""
@@ -303,6 +340,14 @@ class SimNetwork:
             for side in (end, end.out.reader):
                 side.out.lose()
                 side.broken("recycled")
+
+    def backlogged(self, end: SimTransport) -> None:
+        """Note that a process has written more than its kernel takes."""
+        name = end.host.name
+        whole = sum(e.get_write_buffer_size() for e in self._ends if e.host.name == name)
+        self.backlog_peak[name] = max(self.backlog_peak.get(name, 0), whole)
+        single = max(self.single_backlog_peak.get(name, 0), end.get_write_buffer_size())
+        self.single_backlog_peak[name] = single
 
     def forget(self, end: SimTransport) -> None:
         self._ends.pop(end, None)

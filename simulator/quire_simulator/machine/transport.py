@@ -30,6 +30,18 @@ Tap = Callable[[End, End, bytes], None]
 """A function that is called with received data: the sender, the receiver, and the bytes."""
 
 
+class Reordering(Protocol):
+    """A fault that changes the order of what one end writes."""
+
+    def sent(self, end: SimTransport, data: bytes) -> bytes:
+        """Return the part of the written data that leaves now."""
+        ...
+
+    def rest(self, end: SimTransport) -> bytes:
+        """Return what was held back, because the connection is being closed."""
+        ...
+
+
 class TransportNetwork(Protocol):
     """The network as the ends of a connection see it."""
 
@@ -38,6 +50,8 @@ class TransportNetwork(Protocol):
     tap: Tap | None
     written: Tap | None
     mangle: Callable[[Route, bytes], bytes] | None
+    disorder: Reordering | None
+    measures_backlog: bool
     blocked: set[Route]
 
     def record(self, route: Route, event: str, **fields: Field) -> None: ...
@@ -47,6 +61,8 @@ class TransportNetwork(Protocol):
     def cut(self, size: int) -> int: ...
 
     def hold(self, route: Route, resume: Callable[[], None]) -> None: ...
+
+    def backlogged(self, end: SimTransport) -> None: ...
 
     def forget(self, end: SimTransport) -> None: ...
 
@@ -77,6 +93,8 @@ class Pipe:
         self._network = network
         self.swallows = False
         """Whether the flow died silently: all data that is sent is lost without an error."""
+        self.swallowed = False
+        """Whether data was lost so."""
         self._flight: deque[tuple[float, bytes | _Signal]] = deque()
         self._size = 0
         self._scheduled = False
@@ -92,6 +110,7 @@ class Pipe:
         if isinstance(item, bytes):
             self._size += len(item)
         if self.swallows:
+            self.swallowed = True
             return  # The writer's kernel keeps sending the bytes without success.
         arrival = self._network.loop.time() + self._network.delay(self.route)
         self._flight.append((arrival, item))
@@ -101,6 +120,7 @@ class Pipe:
     def swallow(self) -> None:
         """Lose the data in flight, and all data that is sent from now on, without an error."""
         self.swallows = True
+        self.swallowed = bool(self._flight)
         self._flight.clear()
 
     def lose(self, rng: random.Random | None = None) -> None:
@@ -220,6 +240,14 @@ class SimTransport(asyncio.Transport):
         data = bytes(data)
         if self._closing or not data:
             return
+        if self.host.network.disorder is not None:
+            data = self.host.network.disorder.sent(self, data)
+        self.write_now(data)
+
+    def write_now(self, data: bytes) -> None:
+        """Write data that no other data overtakes any more."""
+        if self._closing or not data:
+            return
         if self.host.network.mangle is not None:
             data = self.host.network.mangle(self.out.route, data)
         if self.host.network.written is not None:
@@ -230,6 +258,8 @@ class SimTransport(asyncio.Transport):
         self._backlog.append(data)
         self._backlog_size += len(data)
         self._flush()
+        if self.host.network.measures_backlog:
+            self.host.network.backlogged(self)
         if self._backlog_size > self._high and not self._writer_paused:
             self._writer_paused = True
             self.get_protocol().pause_writing()
@@ -240,6 +270,8 @@ class SimTransport(asyncio.Transport):
     def close(self) -> None:
         """Close after everything written was sent, and drop what arrives."""
         if not self._closing:
+            if self.host.network.disorder is not None:
+                self.write_now(self.host.network.disorder.rest(self))
             self._closing = True
             self._close_if_flushed()
 

@@ -65,6 +65,15 @@ BOOKIE_KINDS = (
     "disk full",
     "clock jumps",
 )
+FULL_KINDS = (
+    "full at fence",
+    "full at LAC",
+    "full at force",
+    "full at compaction",
+    "full at directory record",
+    "full at index cache",
+)
+"""The disk of a bookie fills at that moment, and is full for a while."""
 MEMBER_KINDS = ("crash member", "crash member in write", "crash fastest member")
 RESET_KINDS = ("reset recovery",)
 """Faults that reset connections from recoverers of a ledger to one bookie of its last ensemble."""
@@ -74,10 +83,26 @@ SILENT_CLIENT_KINDS = ("silence client",)
 """The connections of a client to all bookies die silently, as if a firewall forgot them."""
 SILENT_KINDS = (*SILENT_CLIENT_KINDS, "silence bookie")
 """The connections of a client to all bookies, or of all clients to one bookie, die silently."""
+FLOW_KINDS = ("silence flow", "silence answers", "silence requests")
+"""One connection between a client and a bookie dies silently, or one direction of a client's
+connections to all bookies.
+"""
+MOVE_KINDS = ("move bookie",)
+"""A bookie loses its machine, and comes back at another address."""
+DISORDER_KINDS = ("answers in disorder", "requests in disorder", "late answer")
+"""A bookie handles or answers requests in another order, or answers a few of them late."""
+HOSTILE_KINDS = (
+    "hostile reads",
+    "hostile reads, gone",
+    "hostile polls",
+    "hostile half frames",
+    "hostile silence",
+)
+"""Clients without a key that want a bookie to fail."""
 CLIENT_KINDS = ("pause client", "kill client", "slow metadata")
 WRITER_KINDS = ("zombie",)
 JOB_KINDS = ("kill job",)
-INDEX_KINDS = ("lose index", "old index", "rot index")
+INDEX_KINDS = ("lose index", "old index", "rot index", "foreign index")
 """Faults of the index cache of a bookie that is down."""
 LOAD_KINDS = ("crash in load", "stop in load")
 """Faults that end a slowly starting bookie before it has loaded its log."""
@@ -87,6 +112,14 @@ REPLACEMENT_KINDS = ("replace directory", "replace good directory", "old disk co
 """Replacements of disks of bookie-0. The first kind damages it."""
 ROLLBACK_KINDS = ("roll directory back",)
 """Faults that restore a directory of bookie-0 from an older copy of itself."""
+LOG_FILE_KINDS = (
+    "lose segment",
+    "lose newest segments",
+    "lose prepared segments",
+    "swap segments",
+    "old segment",
+)
+"""Faults of single files in the log of bookie-0 while it is down."""
 RESIZE_KINDS = ("add directory", "take directory away", "take directory away")
 """Changes by operators, made while the bookie is down."""
 UNREADABLE_KINDS = ("unreadable ledger", "unreadable mark", "stray mark", "unreadable cookie")
@@ -100,12 +133,16 @@ OLDER_KINDS = ("metadata goes back", "collection off")
 HEALER_KINDS = ("kill healer", "pause healer", "expire healer")
 ALL_KINDS = (
     *BOOKIE_KINDS, *MEMBER_KINDS, *CLIENT_KINDS, *WRITER_KINDS, *BETWEEN_TWO, *WHOLE,
+    *DISORDER_KINDS, *FLOW_KINDS, *MOVE_KINDS, *FULL_KINDS[:3], *HOSTILE_KINDS[:1],
     "unreadable ledger", "unreadable cookie", "expire client",
 )  # fmt: skip
 LIES = ("deny", "forge", "garble", "swap", "drop", "ignore fence")
 RACK_KINDS = ("lose rack", "relocate")
 FIRST_BOOKIE_KINDS = ("rot", "rot, crash", "rot entries, crash", "flip", "lose disk")
 """Faults that do lasting damage. They all strike the same bookie."""
+OF_BOOKIE_0 = frozenset(
+    (*FIRST_BOOKIE_KINDS, *LIES, *REPLACEMENT_KINDS, *ROLLBACK_KINDS, *LOG_FILE_KINDS)
+)
 
 
 def make_schedule(
@@ -143,7 +180,7 @@ def make_schedule(
                 kind=kind,
                 target=target,
                 duration_s=round(duration_s, 6),
-                other=chance.choice(others) if kind in BETWEEN_TWO else "",
+                other=chance.choice(others) if kind in (*BETWEEN_TWO, *FLOW_KINDS) else "",
                 amount=round(chance.random(), 6),
             )
         )
@@ -174,13 +211,15 @@ def _target(
 ) -> str:
     if kind in (*WHOLE, *RACK_KINDS, *UNREADABLE_KINDS, *OLDER_KINDS):
         return ""
-    if kind in (*FIRST_BOOKIE_KINDS, *LIES, *REPLACEMENT_KINDS, *ROLLBACK_KINDS):
+    if kind in OF_BOOKIE_0:
         return bookies[0]
     if kind in JOB_KINDS:
         return chance.choice([name for name in clients if name.startswith("job-")])
     if kind in HEALER_KINDS:
         return chance.choice([name for name in clients if name.startswith("healer-")])
-    alone = (*CLIENT_KINDS, *SESSION_KINDS, *ISLAND_KINDS, *SILENT_CLIENT_KINDS)
+    alone = (
+        *CLIENT_KINDS, *SESSION_KINDS, *ISLAND_KINDS, *SILENT_CLIENT_KINDS, *FLOW_KINDS,
+    )  # fmt: skip
     if kind in alone or (kind in BETWEEN_TWO and chance.random() < 0.5):
         return chance.choice(clients)
     if kind in (*RESET_KINDS, *RECREATION_KINDS):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -94,8 +94,9 @@ def _object(kind: type, data: object) -> object:
     if not isinstance(data, dict):
         raise TypeError(f"{data!r} is not a {kind.__name__}")
     hints = hints_of(kind)
-    if set(data) != set(hints):
-        wrong = ", ".join(sorted(set(data) ^ set(hints)))
+    # Earlier versions saved plans without the fields that have a default.
+    needed = {field.name for field in fields(kind) if field.default is MISSING}
+    if wrong := ", ".join(sorted((set(data) - set(hints)) | (needed - set(data)))):
         raise ValueError(f"{kind.__name__} has unknown or missing fields: {wrong}")
     return kind(**{name: _value(hints[name], value) for name, value in data.items()})
 

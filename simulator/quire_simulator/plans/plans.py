@@ -189,9 +189,9 @@ class RunPlan:
     """Seconds between two reports of lost data by a bookie."""
     index_cache_interval_s: float
     index_cache_segments: int
-    knobs: tuple[DrawnKnob, ...]
-    """The limits of Quire that differ from their defaults in this run."""
     schedule: tuple[Fault, ...]
+    knobs: tuple[DrawnKnob, ...] = ()
+    """The limits of Quire that differ from their defaults in this run."""
 
     @classmethod
     def make(cls, seed: int, workload: str) -> RunPlan:
@@ -258,8 +258,8 @@ class RunPlan:
             damage_report_interval_s=_damage_reports(seed, mix),
             index_cache_interval_s=index.choice(INDEX_INTERVALS_S) if mix.caching else SELDOM_S,
             index_cache_segments=index.choice(INDEX_SEGMENTS),
-            knobs=draw_knobs(seed, workload) if mix.knobs else (),
             schedule=schedule,
+            knobs=draw_knobs(seed, workload),
         )
 
     @property
@@ -340,7 +340,7 @@ def _ledgers(
     if mix.byzantine:
         return tuple(_unforgeable(ledger) if forgery.random() < UNFORGEABLE else ledger
                      for ledger in ledgers)  # fmt: skip
-    if mix.compacting:
+    if mix.compacting or mix.short_segments:
         return tuple(replace(ledger, scale=COMPACTED_SCALE) for ledger in ledgers)
     return ledgers
 
@@ -420,7 +420,7 @@ def _unforgeable(ledger: LedgerPlan) -> LedgerPlan:
 
 
 def _segment_bytes(chance: random.Random, mix: Mix, *, large: bool) -> int:
-    if mix.compacting:
+    if mix.compacting or mix.short_segments:
         return COMPACTED_SEGMENT_BYTES
     return LARGE_SEGMENT_BYTES if large else chance.choice(SEGMENT_BYTES)
 

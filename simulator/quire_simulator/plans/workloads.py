@@ -10,12 +10,18 @@ from quire_simulator.plans.faults import (
     BOOKIE_KINDS,
     CLIENT_KINDS,
     DIRECTORY_KINDS,
+    DISORDER_KINDS,
+    FLOW_KINDS,
+    FULL_KINDS,
     HEALER_KINDS,
+    HOSTILE_KINDS,
     INDEX_KINDS,
     ISLAND_KINDS,
     JOB_KINDS,
     LIES,
     LOAD_KINDS,
+    LOG_FILE_KINDS,
+    MOVE_KINDS,
     OLDER_KINDS,
     RACK_KINDS,
     REPLACEMENT_KINDS,
@@ -40,8 +46,6 @@ class Mix:
     kinds: tuple[str, ...]
     """The kinds of faults."""
     faults: tuple[int, int]
-    knobs: bool = True
-    """Whether limits of Quire are drawn."""
     ledgers: tuple[int, int] = (2, 4)
     takeover: float = 0.6
     """The share of ledgers that are recovered while their writer may still write."""
@@ -95,6 +99,10 @@ class Mix:
     """Whether autorecovery runs."""
     compacting: bool = False
     """Whether bookies compact their logs, with small segments that many ledgers share."""
+    hostile: bool = False
+    """Whether bookies have limits that hostile clients reach, and what they hold is measured."""
+    short_segments: bool = False
+    """Whether segments are as small as with compaction, so that logs have several."""
     caching: bool = False
     """Whether bookies write their index caches all the time, and not only at clean stops."""
     slow_starts: bool = False
@@ -291,7 +299,8 @@ WORKLOADS: dict[str, Mix] = {
         kinds=("rot entries, crash", "rot entries, crash", "kill client", "kill client", "crash"),
     ),
     "full": Mix(
-        ("disk full", "disk full", "disk full", "metadata fails", "metadata fails", "slow disk"),
+        ("disk full", "disk full", "disk full", "metadata fails", "metadata fails", "slow disk",
+         *FULL_KINDS[:4], "crash", "restart"),
         (4, 16),
         large=0.3,
         busy=True,
@@ -332,11 +341,39 @@ WORKLOADS: dict[str, Mix] = {
         tight=0.0,
         shapes=((2, 2, 2),),
     ),
+    "disorder": Mix(
+        (*DISORDER_KINDS, *DISORDER_KINDS, *DISORDER_KINDS, "crash member", "crash member in write",
+         "fsync fails, crash", "cut and reset", "kill client", "slow disk", "restart"),
+        (6, 20),
+        ledgers=(3, 8),
+        takeover=0.8,
+        recoverers=(1, 1, 2, 3),
+        delete=0.05,
+        deferred=0.2,
+        own_ids=0.2,
+        datasets=0.0,
+        busy=True,
+        uneven=0.5,
+    ),
+    "hostile": Mix(
+        (*HOSTILE_KINDS, *HOSTILE_KINDS, *HOSTILE_KINDS, "crash member", "restart", "kill client",
+         "pause", "slow disk"),
+        (4, 12),
+        ledgers=(2, 5),
+        delete=0.0,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        uneven=0.0,
+        short_segments=True,
+        hostile=True,
+    ),
     "silent": replace(
         PLACED,
-        kinds=(*SILENT_KINDS, *SILENT_KINDS, *SILENT_KINDS, "crash member", "kill client", "pause",
-               "restart", "kill healer", "slow disk"),
-        faults=(6, 16),
+        kinds=(*SILENT_KINDS, *SILENT_KINDS, *SILENT_KINDS, *FLOW_KINDS, *FLOW_KINDS, *MOVE_KINDS,
+               *MOVE_KINDS, "crash member", "kill client", "pause", "restart", "kill healer",
+               "slow disk"),
+        faults=(6, 20),
         ledgers=(4, 8),
         takeover=0.5,
         delete=0.1,
@@ -367,6 +404,7 @@ WORKLOADS: dict[str, Mix] = {
         sparse=True,
         bit_rot=True,
         healing=True,
+        cancelling=(0.0, 0.0, 0.2),
     ),
     "cancelled": Mix(
         ("crash member", "crash fastest member", "metadata fails", "slow metadata", "cut",
@@ -519,9 +557,9 @@ WORKLOADS: dict[str, Mix] = {
         racked=True,
     ),
     "space": Mix(
-        ("disk full", "disk full", "crash", "crash in write", "crash in write", "kill",
-         "kill, start, crash", "crash in start", "restart", "rolling crash", "foreign store",
-         "foreign store", "fsync fails, crash", "metadata fails", "slow disk"),
+        (*FULL_KINDS[:5], "disk full", "disk full", "crash", "crash in write", "crash in write",
+         "kill", "kill, start, crash", "crash in start", "restart", "rolling crash",
+         "foreign store", "foreign store", "fsync fails, crash", "metadata fails", "slow disk"),
         (4, 16),
         ledgers=(6, 12),
         takeover=0.5,
@@ -535,8 +573,9 @@ WORKLOADS: dict[str, Mix] = {
         compacting=True,
     ),
     "index": Mix(
-        (*INDEX_KINDS, *INDEX_KINDS, *INDEX_KINDS, "crash", "crash in write", "kill",
-         "kill, start, crash", "crash in start", "restart", "disk full", "fsync fails, crash"),
+        (*INDEX_KINDS, *INDEX_KINDS, *INDEX_KINDS, *FULL_KINDS[3:], "crash", "crash in write",
+         "kill", "kill, start, crash", "crash in start", "restart", "disk full",
+         "fsync fails, crash"),
         (5, 12),
         ledgers=(5, 8),
         takeover=0.8,
@@ -626,6 +665,28 @@ WORKLOADS: dict[str, Mix] = {
         healing=True,
         replacing=True,
         directories=(1, 1, 2, 3),
+    ),
+    "log files": replace(
+        PLACED,
+        kinds=(*LOG_FILE_KINDS, *LOG_FILE_KINDS, *LOG_FILE_KINDS, *INDEX_KINDS, "crash",
+               "crash member", "crash in write", "kill, start, crash", "crash in start", "restart",
+               "metadata fails", "kill client", "kill healer"),
+        faults=(6, 14),
+        ledgers=(5, 10),
+        takeover=0.6,
+        delete=0.2,
+        tail=0.2,
+        deferred=0.2,
+        large=0.0,
+        idle=0.4,
+        bookies_min=4,
+        shapes=((3, 3, 2), (3, 2, 2), (2, 2, 2), (3, 3, 3), (4, 3, 2)),
+        healing=True,
+        replacing=True,
+        caching=True,
+        uneven=0.0,
+        short_segments=True,
+        directories=(1, 1, 2),
     ),
     "resized": replace(
         PLACED,

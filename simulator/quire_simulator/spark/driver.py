@@ -225,7 +225,8 @@ class QueryDriver:
         self._step("offsets")
         if number == 0:
             start = await query.initial()
-            checkpoint.views.setdefault(-1, self._first_views())
+            if 0 not in self.offsets:  # Nothing is known of an earlier beginning.
+                checkpoint.views[-1] = self._first_views()
         else:
             start = Offsets.from_json(json.loads(self.offsets[number - 1]))
         if number not in self.offsets:
@@ -351,6 +352,9 @@ class QueryDriver:
             for one in running:
                 one.cancel()
             await asyncio.wait(running)
+            for one in running:
+                if not one.cancelled():
+                    one.exception()  # Two attempts at once may both fail, and one of them counts.
             try:
                 return first.result()
             except TaskFailedError:

@@ -389,6 +389,8 @@ def _as_damaged(chance: random.Random, plan: StreamPlan, span_s: float) -> Strea
         for _ in range(chance.randint(1, 3))
     )  # fmt: skip
     times = tuple(begin_s + chance.random() * span_s for _ in range(chance.randint(1, 3)))
+    if plan.kind == "machine":  # Commands that are lost with a ledger are lost for the machine.
+        return replace(plan, spoils_s=times)
     return replace(
         plan, kind="stream", streamers=streamers, ends=False, tokens=False,
         producers=0 if lost else plan.producers, retention_ms=0, retention_bytes=0,

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from quire.bookie.server import Address, Bookie
 from quire.client import Client
@@ -16,6 +17,7 @@ from quire.errors import ClientClosedError, MetadataUnavailableError
 from quire.metadata.interface import Versioned
 from quire.storage.directories import DataDirectory
 from quire_simulator.faults.bit_rot import BitRot
+from quire_simulator.faults.disorder import Disorder
 from quire_simulator.faults.index_caches import IndexCaches
 from quire_simulator.faults.slow_starts import SlowStarts
 from quire_simulator.faults.unreadable import UnreadableItems
@@ -42,6 +44,8 @@ BOOKIE_CONFIG = BookieConfig(
 )
 CLIENT_CONFIG = ClientConfig(add_timeout_s=1.0, read_timeout_s=1.0)
 UNEVEN_S = (0.000_2, 0.4)
+NOWHERE = "nowhere"
+"""A host that does not exist."""
 NODE_POLL_S = 0.05
 """The interval at which a caller that waits for a node checks whether it is alive."""
 
@@ -158,8 +162,22 @@ class World:
 
     They have other directories or an empty one in its place, and may report lost data.
     """
+    partly_lost: set[str] = field(default_factory=set)
+    """Bookies that count as lossy, and whose disk has some of what counts as lost."""
+    tampered: set[str] = field(default_factory=set)
+    """Bookies of which a file of the log was lost, exchanged or restored."""
+    hostile_connections: int = 0
+    """The number of connections that hostile clients have made."""
+    moments_come: Counter[str] = field(default_factory=Counter)
+    """The number of disks that filled at each kind of moment."""
+    log_files_struck: Counter[str] = field(default_factory=Counter)
+    """The number of faults of each kind that changed a file of a log."""
     outdated: set[str] = field(default_factory=set)
     """Bookies with a replaced disk in place of its replacement, which must not start."""
+    addresses: dict[str, str] = field(default_factory=dict)
+    """The addresses of bookies that have moved. The others have the names of their nodes."""
+    disorder: Disorder | None = None
+    """The answers that bookies hold back, if any bookie has ever done so."""
     flipped: bool = False
     """Whether the network has changed bytes."""
     uneven: bool = False
@@ -242,7 +260,7 @@ class World:
             metadata=self.metadata_store(life),
             network=host,
             clock=self.clocks[name],
-            address=Address(name, PORT, name),
+            address=Address(name, PORT, self.addresses.get(name, name)),
             config=config,
             log=lambda event, **fields: self.trace.record(name, event, **fields),
             random_bytes=self.loop.derive(f"identity {life}").randbytes,
@@ -259,6 +277,17 @@ class World:
         self.formatted.add(name)
         self.completed_starts[name] += 1
         await self.started(name, bookie)
+
+    def move(self, name: str, *, silently: bool) -> None:
+        """Give a bookie that is down another address, or its first one if it has moved before.
+
+        Its former address refuses connections, or with `silently` nothing answers there.
+        """
+        addresses, former = self.network.addresses, self.addresses.get(name, name)
+        addresses[former] = None if silently else NOWHERE
+        self.addresses[name] = now = name if former != name else f"{name} elsewhere"
+        addresses[now] = name
+        self.trace.record(name, "moved", address=now, silently=silently)
 
     def retired(self, name: str) -> bool:
         """Return whether the bookie was decommissioned and must not start again."""
@@ -349,10 +378,13 @@ class World:
         disks = [one for one in self.disks_of(name) if one is not disk]
         self.disks[name], self.more_disks[name] = disks[0], disks[1:]
 
-    def put_back_index(self, disk: SimDisk, chance: random.Random) -> None:
-        """Restore an earlier index cache of a stopped bookie, if there is space."""
+    def put_back_index(
+        self, disk: SimDisk, chance: random.Random, *, foreign: bool = False
+    ) -> None:
+        """Restore an earlier index cache of a stopped bookie, or one of another directory, if there
+        is space."""
         try:
-            self.index_caches.put_back(disk, chance)
+            self.index_caches.put_back(disk, chance, foreign=foreign)
         except OSError as error:
             self.trace.record("nemesis", "no index put back", disk=disk.path, error=str(error))
 
@@ -396,7 +428,7 @@ class World:
                 session_left_s, expire, store, context=self.loop.main.context.copy()
             )
 
-    async def until_dead(self, node: Node, task: SimTask[None]) -> bool:
+    async def until_dead(self, node: Node, task: SimTask[Any]) -> bool:
         """Return whether the node lived until its task was done. Errors of the task are raised."""
         while not task.done() and not node.dead:
             await asyncio.wait([task], timeout=NODE_POLL_S)

@@ -112,11 +112,14 @@ class LedgerRecovery:
         """The ensembles chosen during this recovery. They are private until the close."""
         self._preferred = 0
         self._written_back = 0
+        self._begun = False
+        """Whether the ledger is in recovery now, so that bookies may have been fenced."""
 
     async def run(self) -> Versioned[LedgerMetadata]:
         """Recover the ledger, and return its closed metadata.
 
-        After an error or a cancellation nothing is lost, and the ledger can be opened again.
+        After an error or a cancellation nothing is lost, and the ledger can be opened again. Once
+        the ledger is in recovery, the outcome of an error is unknown, whatever its class says.
 
         Raises:
             RecoveryError: Too few bookies answered.
@@ -127,6 +130,8 @@ class LedgerRecovery:
             try:
                 closed = await self._run_in_time()
             except QuireError as error:
+                if self._begun:
+                    error.outcome_known = False
                 log_event(
                     logging.INFO, "recovery_failed", ledger=self.ledger_id, outcome="open",
                     error=str(error),
@@ -185,6 +190,7 @@ class LedgerRecovery:
         snapshot = self._current.value
         if snapshot.closed:
             return self._current
+        self._begun = True
         with self._span("recover.fence") as span:
             known = await read_last_confirmed(
                 snapshot,

@@ -758,10 +758,12 @@ class LedgerStore(StoreEvents):
         is called when that is durable.
         """
         self._catalogue.repaired_before = self._first_number
+        self._catalogue.lost_since.clear()
 
         def durable(error: StorageError | None) -> None:
             if error is None:
                 self._maintenance.sealer.seal_repaired()
+                self._appender.begin_segment()
             done(error)
 
         value = segment_value(self._first_number)

@@ -7,12 +7,15 @@ from tests.sim.mutants import (
     bookie,
     byzantine,
     calls,
+    connections,
     damaged,
     directories,
+    hostile,
     index_cache,
     items,
     jobs,
     loading,
+    log_files,
     metadata,
     older_metadata,
     publishing,
@@ -34,8 +37,9 @@ from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
 
 ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, loading, scrub,
-    directories, replacements, resizing, metadata, older_metadata, items, calls, autorecovery, jobs,
-    byzantine, racks, streams, retention, publishing, spark, damaged,
+    directories, replacements, resizing, log_files, connections, hostile, metadata, older_metadata,
+    items, calls, autorecovery, jobs, byzantine, racks, streams, retention, publishing, spark,
+    damaged,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

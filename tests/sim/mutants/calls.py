@@ -10,6 +10,7 @@ from quire.client.write.add_session import AddSession
 from quire.client.write.writer import WriteHandle
 from quire.errors import MetadataUnavailableError
 from quire.metadata.ledgers import creation
+from quire.replication.autorecovery.autorecovery import Autorecovery
 from tests.sim.mutants.mutant import edit, exchange, mutant
 
 
@@ -121,3 +122,18 @@ def a_close_waits_for_an_ack_quorum_only(patch: pytest.MonkeyPatch) -> None:
         pass
 
     patch.setattr(AddSession, "reached", at_once)
+
+
+@mutant(
+    lost="A vote that could not be withdrawn keeps every other candidate waiting.",
+    invariants=("everything_is_replicated_again",),
+    workload="autorecovery",
+    seeds=30,
+)
+def a_cancelled_candidate_leaves_its_vote(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Autorecovery,
+        "_stand_and_audit",
+        ("election = self._election", "election = Election(self._store, self._owner, self._clock)"),
+    )

@@ -14,8 +14,8 @@ from quire.client.cluster.health import Misbehaviour
 from quire.client.write.writer import LedgerWriter
 from quire.metadata import open_metadata
 from quire.net.network import AsyncioNetwork, ProtocolFactory
-from quire.replication import Audit, Finding, Kind, ReplicationLocks, repair_ledger
-from quire.replication.audit import pieces as audit_pieces
+from quire.replication import Finding, Kind, ReplicationLocks, repair_ledger
+from tests.support import replication
 from tests.support.bookies.byzantine_proxy import ByzantineProxy, Lie, flipped_payload
 from tests.support.network.fault_proxy import Address
 
@@ -187,16 +187,7 @@ async def suspects_of(place: Place, ledger_id: int) -> set[tuple[str, Misbehavio
 
 async def audited(place: Place, ledger_id: int) -> list[Finding]:
     async with connected(place) as client:
-        audit = Audit()
-        for piece in audit.looking([ledger_id]):
-            audit.saw(await audit_pieces.look(client, piece, PASSWORD))
-        await audit.probe(client)
-        for turn in audit.reading():
-            for piece in turn:
-                audit.has_read(await audit_pieces.read(client, piece, PASSWORD))
-        for piece in audit.comparing():
-            audit.has_compared(await audit_pieces.compare_blocks(client, piece, PASSWORD))
-        return await audit.findings(client)
+        return await replication.audited(client, [ledger_id], PASSWORD)
 
 
 def wrong_ones(found: list[bytes]) -> list[int]:

@@ -8,13 +8,11 @@ from typing import Any
 
 from quire.client import Client
 from quire.replication import (
-    Audit,
-    Finding,
     ReplicationLocks,
 )
-from quire.replication.audit import pieces as audit_pieces
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.world.world import World, bookie_id
+from tests.support.replication import audited as audited
 from tests.support.sim.cluster import payload
 
 PLAIN, STRIPED = (3, 3, 2), (4, 3, 2)
@@ -54,19 +52,6 @@ async def settled(writer: Any) -> None:
     pipeline = writer._session.pipeline
     while pipeline.unacked_bytes_max():
         await asyncio.sleep(0.001)
-
-
-async def audited(client: Client, ids: list[int]) -> list[Finding]:
-    audit = Audit()
-    for piece in audit.looking(ids):
-        audit.saw(await audit_pieces.look(client, piece))
-    await audit.probe(client)
-    for turn in audit.reading():
-        for piece in turn:
-            audit.has_read(await audit_pieces.read(client, piece))
-    for piece in audit.comparing():
-        audit.has_compared(await audit_pieces.compare_blocks(client, piece))
-    return await audit.findings(client)
 
 
 async def read_all(client: Client, ledger_id: int) -> list[bytes]:

@@ -17,11 +17,10 @@ from quire.metadata import open_metadata
 from tests.support.torture import clients
 from tests.support.torture.journal import Promises, longest_pause
 from tests.support.torture.judge import Verdict, judge
-from tests.support.torture.nemesis import Nemesis, wait_for_servers
+from tests.support.torture.nemesis import Nemesis
 from tests.support.torture.place import Place, place, start_all
 
 BOOKIES = 5
-START_LIMIT_S = 180.0
 MIB = 1 << 20
 
 
@@ -53,7 +52,7 @@ def torture(
         span_s = time.monotonic() - begin_s
         for program in found.programs:
             program.process.kill()
-        wait_for_servers(found, START_LIMIT_S)
+        start_all([found.zookeeper, *found.bookies, *found.healers])
         promises = Promises()
         promises.update(found.journals)
         verdict = found.run(lambda: judge(found.uri, bookies, promises))

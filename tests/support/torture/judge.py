@@ -7,11 +7,9 @@ import time
 from dataclasses import dataclass, field
 
 import quire
-from quire._runtime.tasks import each
 from quire.errors import NoSuchLedgerError, QuireError
-from quire.replication import Audit
-from quire.replication.audit import pieces as audit_pieces
 from quire.streams import EARLIEST
+from tests.support.replication import audited
 from tests.support.torture.clients import NAMESPACE
 from tests.support.torture.journal import Promises, check_ledger, check_stream
 
@@ -97,13 +95,4 @@ async def _missing(client: quire.Client) -> list[str]:
     ids = [
         number async for ledgers in client.metadata.list_ledgers() for number in ledgers.ledger_ids
     ]
-    audit = Audit()
-    for answer in await each(audit.looking(ids), lambda piece: audit_pieces.look(client, piece)):
-        audit.saw(answer)
-    await audit.probe(client)
-    for turn in audit.reading():
-        for piece in turn:
-            audit.has_read(await audit_pieces.read(client, piece))
-    for piece in audit.comparing():
-        audit.has_compared(await audit_pieces.compare_blocks(client, piece))
-    return [f"not on its whole write quorum: {found}" for found in await audit.findings(client)]
+    return [f"not on its whole write quorum: {found}" for found in await audited(client, ids)]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from quire.errors import StartError, UsageError
+from quire.errors import UsageError
 from tests.support.storage.small_disk import MIB
 from tests.support.torture.place import (
     CLIENTS,
@@ -76,6 +76,7 @@ class Nemesis:
             heapq.heappop(self._ends)[2]()
         if self._place.net is not None:
             self._place.net.heal()
+        self._log.close()
 
     # -- choosing -----------------------------------------------------------------------------
 
@@ -317,17 +318,3 @@ class Nemesis:
         copy_directory(bookie.copy, bookie.data)
         self._rolled_back = bookie, bookie.events("loss_healed")
         return self._restarted(bookie)
-
-
-def wait_for_servers(place: Place, limit_s: float) -> None:
-    """Start everything that does not run, and wait until it serves."""
-    deadline_s = time.monotonic() + limit_s
-    for server in (place.zookeeper, *place.bookies, *place.healers):
-        while True:
-            server.start()
-            try:
-                server.wait()
-                break
-            except StartError:
-                if time.monotonic() > deadline_s:
-                    raise

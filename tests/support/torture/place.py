@@ -33,7 +33,7 @@ ZOOKEEPER, CLIENTS, OTHERS = "zookeeper", "clients", "others"
 BOOKIE_PORT = 3181
 ZOOKEEPER_PORT = 2181
 DISK_MB = 512
-START_LIMIT_S = 90.0
+START_LIMIT_S = 180.0
 SETTINGS = {
     "segment_bytes": 4 * MIB,
     "min_free_bytes": 16 * MIB,
@@ -245,16 +245,23 @@ def _end(found: Place) -> None:
 
 
 def start_all(servers: Sequence[Server]) -> None:
-    """Start what does not run, and wait for it. A server that fails to start is tried again."""
+    """Start what does not run, and wait until everything serves.
+
+    A server that fails to start is tried again, because its former registration may not have
+    expired yet.
+    """
+    deadline_s = time.monotonic() + START_LIMIT_S
     for server in servers:
         server.start()
     for server in servers:
-        try:
-            server.wait()
-        except StartError:
-            # For example, its former registration has not expired yet.
-            server.start()
-            server.wait()
+        while True:
+            try:
+                server.start()
+                server.wait()
+                break
+            except StartError:
+                if time.monotonic() > deadline_s:
+                    raise
 
 
 def copy_directory(source: Path, target: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from quire.bookie.protocol import connection_limits
-from quire.bookie.protocol.connection_limits import FREE_PARTIAL_BYTES
+from quire.bookie.protocol.connection_limits import FREE_PARTIAL_BYTES, ConnectionLimits
 from quire.bookie.server import Bookie
 from quire.client import Client
 from quire.codec.entry.digest import DigestType, master_key
@@ -220,3 +220,32 @@ async def test_a_bookie_takes_no_larger_frames_than_it_says(tmp_path: Path) -> N
     async with running_bookie(tmp_path, config) as bookie, peer_of(bookie) as peer:
         assert await peer.ask(add(0, 90 * KIB)) == frames.add_response(0, 7, 0)
         assert await peer.ask(LARGE) == b""
+
+
+class Holder:
+    """A connection of which only the bytes of an unfinished request matter."""
+
+    peer, opened_s, heard_s, paused, excused, busy = "peer", 0.0, 0.0, False, False, False
+
+    def __init__(self, since_s: float) -> None:
+        self.partial_bytes, self.partial_since_s, self.cut = 0, since_s, False
+
+    def pause(self, reason: str) -> None: ...
+
+    def resume(self, reason: str) -> None: ...
+
+    def cut_off(self, event: str = "", why: str = "") -> None:
+        self.cut = True
+
+
+def test_one_large_request_may_cost_many_small_ones_their_connections() -> None:
+    """Only the oldest was closed once, so the sum could grow beyond the limit."""
+    config = replace(SMALL, max_partial_bytes=100 * KIB)
+    limits = ConnectionLimits(config, lambda: 0.5, lambda event, **fields: None)
+    small = [Holder(0.1 + number / 1000) for number in range(9)]
+    for holder in small:
+        limits.partial(holder, 20 * KIB)
+    for number in range(4):
+        limits.partial(Holder(0.2 + number / 10), 90 * KIB)
+        assert limits.partial_bytes <= 2 * config.max_partial_bytes
+    assert all(holder.cut for holder in small)

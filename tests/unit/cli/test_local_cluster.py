@@ -13,6 +13,7 @@ import quire
 from quire import testing
 from quire.errors import StartError
 from quire.testing.cluster import LocalCluster
+from tests.support.waiting import until
 
 
 def test_no_empty_metadata_file_beside_bookies_that_have_data(tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ async def test_a_cluster_is_entered_with_asyncio() -> None:
 async def test_a_start_that_is_cancelled_leaves_nothing() -> None:
     cluster = testing.LocalCluster(bookies=1)
     task = asyncio.create_task(cluster.__aenter__())
-    await asyncio.sleep(0.2)
+    await until(lambda: cluster.bookies)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -8,7 +8,7 @@ import pytest
 
 from quire.codec.metadata.ledger_metadata import LedgerState, Segment
 from quire.codec.wire.v2 import Code, Flag
-from quire.errors import NotEnoughBookiesError, RecoveryError
+from quire.errors import NotEnoughBookiesError, RecoveryError, UnreadableMetadataError
 from quire.metadata.ledgers.update import update_ledger
 from tests.support.bookies.fake_bookies import (
     LEDGER,
@@ -271,5 +271,29 @@ def test_rules_22_and_42_what_is_written_back_is_what_was_written_with_the_old_l
                 assert whole.payload == payload(entry)
                 assert whole.ledger_length == cluster.length(entry)
                 assert lac_of(data) == 1  # that of the fencing, not the advancing one
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_error_after_a_recovery_began_does_not_say_that_nothing_was_done(begun: bool) -> None:
+    """The metadata becomes unreadable before the recovery, or while it reads on."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(5))
+
+        def damage(ask: Ask | None = None) -> object:
+            cluster.metadata.unreadable[LEDGER] = b"damaged"
+            return ...
+
+        if begun:
+            cluster["b0"].says = damage
+        else:
+            damage()
+        async with cluster.client() as client:
+            with pytest.raises(UnreadableMetadataError) as caught:
+                await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
+        assert caught.value.outcome_known is not begun
 
     simulated(main)

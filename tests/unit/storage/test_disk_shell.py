@@ -157,7 +157,7 @@ def test_looking_and_checking_change_nothing() -> None:
     flip(disk, sealed_numbers(disk)[0], 3 * BLOCK_BYTES + 77)
     operations = 0
 
-    def operate() -> None:
+    def operate(name: str = "") -> None:
         nonlocal operations
         operations += 1
 

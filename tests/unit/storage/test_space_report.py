@@ -84,7 +84,7 @@ def test_looking_changes_nothing() -> None:
     filled(box)
     operations = 0
 
-    def operate() -> None:
+    def operate(name: str = "") -> None:
         nonlocal operations
         operations += 1
 

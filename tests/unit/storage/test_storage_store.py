@@ -326,6 +326,18 @@ def test_little_free_space_is_enough_reason() -> None:
     assert box.store.writable
 
 
+@pytest.mark.parametrize("more", [0, 1, 30_000, SMALL.segment_bytes - 1, SMALL.segment_bytes])
+def test_a_prepared_segment_leaves_the_least_free_space(more: int) -> None:
+    least = 100_000
+    box = opened(replace(SMALL, min_free_bytes=least, writable_free_bytes=least))
+    disk = disk_of(box)
+    disk.capacity_bytes -= disk.free_bytes() - least - more
+    while box.store.writable:
+        box.append(entries(1, 10 * len(box.acknowledged), 10, 200))
+        box.pump()
+    assert disk.free_bytes() >= least
+
+
 def test_a_start_on_a_full_disk_uses_what_is_prepared() -> None:
     box = opened()
     box.append(entries(1, 0, 5))

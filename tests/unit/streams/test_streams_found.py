@@ -56,6 +56,25 @@ def fails_once(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
     return work
 
 
+def test_a_freed_segment_is_reported_once() -> None:
+    """The node of the newest truncated segment stays, so the next call meets it again."""
+
+    async def scene(b: Bench) -> None:
+        await fill(b, "s", 5)
+        whole = await b.read("s")
+        freed: list[int] = []
+        for number in (1, 2, 3):
+            before = whole[number].position
+            planned = await b.streams.truncate("s", before, dry_run=True)
+            done = await b.streams.truncate("s", before)
+            assert [one.lssn for one in done] == [one.lssn for one in planned]
+            freed += [one.lssn for one in done]
+        assert freed == [1, 2, 3]
+        assert await b.streams.truncate("s", whole[3].position) == []
+
+    run(scene)
+
+
 def test_who_has_read_all_of_a_truncated_segment_has_missed_nothing() -> None:
     async def scene(b: Bench) -> None:
         await fill(b, "s", 3)

@@ -249,8 +249,10 @@ def others_of(
 ) -> dict[str, DirectoryContent]:
     """Return the contents of the bookie's directories except the lost one, by path.
 
-    The directories are locked from now on. Raises `StartError` if the bookie runs, and `UsageError`
-    if none of the directories can be read.
+    Each directory that can be read stays locked. One that is missing, cannot be locked or read, or
+    belongs to something else is in the result as well, without ledgers. Raises `StartError` if the
+    bookie runs, `LaterVersionError` if a later version wrote one of them, and `UsageError` if none
+    of them can be read.
     """
     found = {path: _other(machine, holder, path) for path in holder.directories if path != lost}
     if found and all(one.ledgers is None for one in found.values()):

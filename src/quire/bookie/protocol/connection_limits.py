@@ -200,7 +200,9 @@ class ConnectionLimits:
         limit = self._config.max_partial_bytes
         self._cut_partials(self._monotonic() - PARTIAL_GRACE_S)
         if self.partial_bytes > HARD_FACTOR * limit:
-            self._cut_one(min(self._partials, key=lambda one: one.partial_since_s))
+            # The oldest may hold far less than the newest has just brought.
+            while self._partials and self.partial_bytes > HARD_FACTOR * limit:
+                self._cut_one(min(self._partials, key=_since))
         elif self.partial_bytes > limit and newest in self._partials:
             reading = [one for one in self._partials if not one.paused]
             if len(reading) > 1 and min(reading, key=_since) is not newest:

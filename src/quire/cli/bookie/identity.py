@@ -137,9 +137,10 @@ async def old_directory(store: MetadataStore, disk: Disk) -> str:
 
 
 async def expected_of(store: MetadataStore, disk: Disk) -> ExpectedLog:
-    """Return how far the log of this directory must reach, according to the cluster.
+    """Return how far the log of this directory must reach, according to its mark in the cluster.
 
-    Raises MetadataError.
+    Without a mark nothing is expected. Raises MetadataError, and StorageError or OSError if the
+    directory cannot be read.
     """
     from quire.bookie.directories.rollback import expected_in
 

@@ -64,6 +64,9 @@ class Autorecovery:
         self._adheres = adheres
         self._log = log
         self._budget = Budget(self._settings.bytes_per_s)
+        # One candidate for all calls of `run`: the next one withdraws a vote that an earlier one
+        # could not withdraw, because the store did not answer when it was cancelled.
+        self._election = Election(self._store, self._owner, self._clock)
 
     async def run(self) -> None:
         """Run until cancelled.
@@ -88,7 +91,7 @@ class Autorecovery:
             self._log("session_lost")
 
     async def _stand_and_audit(self) -> None:
-        election = Election(self._store, self._owner, self._clock)
+        election = self._election
         retry = Retry(self._settings.election_backoff, self._rng)
         while True:
             try:

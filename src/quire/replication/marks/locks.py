@@ -5,15 +5,17 @@ In ZooKeeper, the tree is below the ledgers root. Other stores have a tree of th
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from quire._runtime.clock import Clock
 from quire.codec.metadata.underreplication import LockHolder, Underreplicated, lock_path
 from quire.codec.metadata.underreplication import mark_path as mark_path_below
 from quire.errors import (
+    ClientClosedError,
     KeyExistsError,
     MetadataError,
     NoSuchKeyError,
@@ -103,8 +105,12 @@ class ReplicationLocks:
             self._held.discard(path)
             del self._made[path]
             raise _held(ledger_id, await self._who(path)) from None
-        except BaseException:
+        except BaseException as error:
             self._held.discard(path)
+            if isinstance(error, asyncio.CancelledError):
+                # The call may have created the lock, and perhaps nobody calls `hold` again.
+                with suppress(MetadataError):
+                    await self.tidy()
             raise
 
     async def _give_back(self, path: str, session: int) -> None:
@@ -116,7 +122,7 @@ class ReplicationLocks:
             await self._tree.commit(Delete(path))
         except NoSuchKeyError:
             pass  # the session was lost
-        except MetadataError:
+        except (MetadataError, ClientClosedError):
             return  # it is released later, or disappears with the session
         self._made.pop(path, None)
 

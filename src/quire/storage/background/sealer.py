@@ -55,7 +55,7 @@ class Sealer(BackgroundJob):
         A segment that lost groups is not sealed until the loss is repaired. Otherwise the footer
         could overwrite what is left of these groups.
         """
-        if segment.lost_groups and segment.number >= self._catalogue.repaired_before:
+        if segment.lost_groups and self._catalogue.counts_as_lost(segment.number):
             return
         if segment.state is not SegmentState.CLOSED or segment.number in self._under_way:
             return

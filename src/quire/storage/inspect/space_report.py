@@ -182,8 +182,9 @@ class _Look:
 
     def _problems(self) -> tuple[str, ...]:
         """Return the problems that a start would find, without losses that were repaired."""
-        before = self._catalogue.repaired_before
-        repaired = {missing_problem(n) for n in self._catalogue.missing if n < before}
+        catalogue = self._catalogue
+        gone = (n for n in catalogue.missing if not catalogue.counts_as_lost(n))
+        repaired = {missing_problem(number) for number in gone}
         return tuple(one for one in self._recovered.problems if one not in repaired)
 
     def _segment(self, segment: LogSegment) -> SegmentSpace:

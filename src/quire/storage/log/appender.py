@@ -204,6 +204,21 @@ class Appender:
             self._closed(old)
         return segment
 
+    def begin_segment(self) -> None:
+        """Begin another segment if one is prepared, so that its header lists the segments that
+        exist now.
+
+        Otherwise the next segment that is needed does the same.
+        """
+        current = self.current
+        if current is None or self.closing or self.failed is not None:
+            return
+        if not self._preallocated.capacity():
+            return
+        if self._roll(current, 0) is not current:
+            # Without a group, the segment has not begun, and its header is not written.
+            self._submit_records((), None)
+
     # -- submission -------------------------------------------------------------------------------
 
     def submit(self, batch: LogBatch, segment: LogSegment) -> None:

@@ -17,7 +17,8 @@ The rules follow from the order in which the log is written (see `group_commit` 
    A preallocated file proves that the segment before it was begun.
 5. If the extent of damage is known (a block), only the entries in it are affected. If its extent is
    unknown (a table, a segment), an entry that is not found may have been lost, until the loss is
-   repaired.
+   repaired. A segment that the newest header lists is lost anew if that header was written after
+   the repair. The bookie begins a segment right after each repair, so that there is such a header.
 6. A log that ends before the position that its bookie has reported to the metadata store has lost
    everything after its end. It is treated as a log with a missing segment (see `incarnation`).
 """
@@ -301,6 +302,7 @@ class LogRecovery:
                     lost = chain.lost[number]
                     replayer.unsealed(self._unsealed[number], chain.kept[number], lost)
             self._progress.advance()
+        self._note_later_losses(begun, missing)
         return RecoveredLog(
             replayer, next_number, chain.next_group, chain.tail,
             [segment_name(n) for n in numbers if n in stale],
@@ -326,6 +328,20 @@ class LogRecovery:
         self._progress.advance(len(cached))
         self._cache_state = f"used for {len(cached)} of {counted(len(live), 'segment')}"
         return cached
+
+    def _note_later_losses(self, begun: Sequence[int], missing: Sequence[int]) -> None:
+        """Tell losses after the last repair from those that it has repaired.
+
+        A header that was written after the repair lists only segments that existed then.
+        """
+        catalogue = self._catalogue
+        base = self._base(begun)
+        header = None if base is None else self._headers[base]
+        if base is None or header is None or base <= catalogue.repaired_in:
+            return
+        listed = [n for n in missing if any(first <= n <= last for first, last in header.live)]
+        holed = [n for n, segment in catalogue.segments.items() if segment.lost_groups]
+        catalogue.lost_since.update(listed, holed)
 
     # -- which segments ---------------------------------------------------------------------------
 
@@ -394,11 +410,15 @@ class LogRecovery:
             self._problems.append(f"the header of {segment_name(number)} is damaged")
         return True
 
+    def _base(self, begun: Sequence[int]) -> int | None:
+        """Return the number of the newest segment with a valid header, or None."""
+        return max((n for n in begun if self._headers[n] is not None), default=None)
+
     def _must_exist(
         self, begun: Sequence[int], newest: int, numbers: Sequence[int]
     ) -> tuple[set[int], set[int]]:
         """Return the numbers of segments that must exist, and of those that were dropped."""
-        base = max((n for n in begun if self._headers[n] is not None), default=None)
+        base = self._base(begun)
         must: set[int] = set()
         header = None if base is None else self._headers[base]
         if header is not None:

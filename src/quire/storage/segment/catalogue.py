@@ -42,7 +42,13 @@ class Catalogue:
         self.missing: set[int] = set()
         """The numbers of segments that should exist but do not."""
         self.repaired_before = 0
-        """Losses in segments with lower numbers were repaired and no longer count."""
+        """Losses in segments with lower numbers were repaired and no longer count, unless they are
+        in `lost_since`."""
+        self.repaired_in = 0
+        """The segment that has the record of that repair, or a later one."""
+        self.lost_since: set[int] = set()
+        """The segments with lower numbers that are missing, or have lost groups, although a header
+        that was written after the repair lists them."""
         self._last_key = b""
 
     # -- ledgers ----------------------------------------------------------------------------------
@@ -145,7 +151,8 @@ class Catalogue:
         self.segments.clear()
         self.tombstones.clear()
         self.missing.clear()
-        self.repaired_before = 0
+        self.repaired_before = self.repaired_in = 0
+        self.lost_since.clear()
 
     def forget(self, ledger_id: int) -> LedgerInfo | None:
         """Remove a deleted ledger. Its entries no longer count as live in any segment."""
@@ -218,6 +225,7 @@ class Catalogue:
             return
         if kind is RecordKind.REPAIRED:
             self.repaired_before = max(self.repaired_before, decode_segment_value(record.value))
+            self.repaired_in = max(self.repaired_in, number)
             return
         if kind is RecordKind.SUPERSEDED:
             self._apply_superseded(Superseded.decode(record.value))
@@ -259,7 +267,11 @@ class Catalogue:
             for number, segment in self.segments.items()
             if segment.state is not SegmentState.RETIRED
         }
-        return present | {n for n in self.missing if n >= self.repaired_before}
+        return present | set(filter(self.counts_as_lost, self.missing))
+
+    def counts_as_lost(self, number: int) -> bool:
+        """Return whether a loss in this segment counts, because it has not been repaired yet."""
+        return number >= self.repaired_before or number in self.lost_since
 
     def vouchers(self) -> set[int]:
         """Return the segments that must stay because the segment before them has lost groups.
@@ -278,11 +290,11 @@ class Catalogue:
     def _is_missed(self, number: int) -> bool:
         """Return whether the segment has lost groups and they are not repaired yet."""
         segment = self.segments.get(number)
-        return segment is not None and segment.lost_groups > 0 and number >= self.repaired_before
+        return segment is not None and segment.lost_groups > 0 and self.counts_as_lost(number)
 
     @property
     def negatives_unknown(self) -> bool:
         """Whether something was lost. If so, an entry that is not found may have existed."""
-        return any(number >= self.repaired_before for number in self.missing) or any(
+        return any(map(self.counts_as_lost, self.missing)) or any(
             map(self._is_missed, self.segments)
         )

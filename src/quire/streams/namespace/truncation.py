@@ -89,14 +89,21 @@ async def would_free(
     segments = [s for s in await metadata.segments() if not s.in_progress]
     if before is not None:
         segments = [_marked(segment, before) for segment in segments]
-    there = []
-    for segment in _truncated(segments):
+    return await _not_freed(client, _truncated(segments))
+
+
+async def _not_freed(client: Client, truncated: Sequence[StreamSegment]) -> list[StreamSegment]:
+    """Return the segments whose ledgers still exist."""
+
+    async def exists(segment: StreamSegment) -> bool:
         try:
             await client.ledger_metadata(segment.ledger_id)
         except NoSuchLedgerError:
-            continue  # already freed
-        there.append(segment)
-    return there
+            return False
+        return True
+
+    found = await each(truncated, exists)
+    return [segment for segment, there in zip(truncated, found) if there]
 
 
 def _truncated(completed: Sequence[StreamSegment]) -> list[StreamSegment]:
@@ -105,7 +112,7 @@ def _truncated(completed: Sequence[StreamSegment]) -> list[StreamSegment]:
 
 
 async def free(client: Client, metadata: StreamMetadata) -> list[StreamSegment]:
-    """Delete the ledgers of truncated segments, oldest first, and return the freed segments.
+    """Delete the ledgers of truncated segments, oldest first, and return these segments.
 
     The nodes of these segments are deleted as well, except the node of the newest. A reader that
     has read that segment to its end then sees that it has missed nothing. After an error some
@@ -113,17 +120,15 @@ async def free(client: Client, metadata: StreamMetadata) -> list[StreamSegment]:
     """
     segments = [s for s in await metadata.segments() if not s.in_progress]
     truncated = _truncated(segments)
+    there = await _not_freed(client, truncated)
     for segment in truncated[:-1]:
         await remove(client, metadata, segment)
     freed = truncated[:-1]
     for segment in truncated[-1:]:
-        try:
-            await client.ledger_metadata(segment.ledger_id)
-        except NoSuchLedgerError:
-            continue  # already freed
-        await client.delete_ledger(segment.ledger_id)
-        freed.append(segment)
-    return freed
+        if segment in there:
+            await client.delete_ledger(segment.ledger_id)
+            freed.append(segment)
+    return [segment for segment in freed if segment in there]
 
 
 async def remove(client: Client, metadata: StreamMetadata, segment: StreamSegment) -> None:
@@ -158,7 +163,7 @@ async def retain(
 async def would_retain(
     client: Client, metadata: StreamMetadata, settings: StreamSettings
 ) -> list[StreamSegment]:
-    """Return the segments that `retain` would delete now. Nothing is changed."""
+    """Return the segments whose ledgers `retain` would delete now. Nothing is changed."""
     expired = None
     if not settings.explicit_truncation:
         expired = await _expired(client, metadata, settings)
