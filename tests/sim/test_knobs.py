@@ -262,14 +262,14 @@ def test_a_knob_is_set_and_put_back(name: str) -> None:
 def test_a_setting_gets_the_drawn_number() -> None:
     drawn = (
         DrawnKnob("ClientConfig.read_windows", 2.0),
-        DrawnKnob("ClientConfig.add_timeout_s", 0.5),
+        DrawnKnob("ClientConfig.add_timeout_s", 0.9),
         DrawnKnob("BookieConfig.max_queued_bytes", 77.0),
         DrawnKnob("StorageConfig.max_group_bytes", 5.0),
     )
     from quire.storage.config import StorageConfig
 
     plan = replace(RunPlan.make(0, "all"), knobs=drawn)
-    assert (plan.client_config.read_windows, plan.client_config.add_timeout_s) == (2, 0.5)
+    assert (plan.client_config.read_windows, plan.client_config.add_timeout_s) == (2, 0.9)
     assert plan.bookie_config.max_queued_bytes == 77
     with applied(drawn):
         assert StorageConfig().max_group_bytes == 5

@@ -13,8 +13,8 @@ KNOBS = (
         read_windows=1, single_reads_in_flight=8, slow_bookie_s=0.05, absence_recheck_s=0.05,
         # Every fault that strikes the ensemble of a ledger may replace a member.
         max_ensemble_changes=3,
-        # An answer over the slowest route takes 0.8 s, and that of a slow metadata store as long.
-        add_timeout_s=(0.4, 1.0), read_timeout_s=(0.4, 1.0), speculative_read_s=(0.001, 0.3),
+        # An answer over the slowest route takes 0.8 s.
+        add_timeout_s=(0.85, 1.0), read_timeout_s=(0.85, 1.0), speculative_read_s=(0.001, 0.3),
         recovery_timeout_s=(5.0, 10.0), long_poll_s=(0.01, 0.3), bookies_wait_s=(0.01, 0.5),
         lost_quorum_wait_s=(0.1, 5.0), avoid_failed_bookie_s=(0.05, 2.0),
     ),

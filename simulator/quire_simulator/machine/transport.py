@@ -161,7 +161,9 @@ class Pipe:
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         cut = network.cut(len(data))
         if cut < len(data):
-            flight.appendleft((now + network.delay(), data[cut:]))
+            # The rest has arrived if the reader merely takes no more at once.
+            arrival = now if cut == MAX_READ_BYTES else now + network.delay()
+            flight.appendleft((arrival, data[cut:]))
             data = data[:cut]
         self._size -= len(data)
         self.resume()
