@@ -36,14 +36,6 @@ drivers, and commands for people. A star stands for all modules of a folder."""
 
 EXCLUDED: Mapping[str, Mapping[str, str]] = {
     (
-        "Not settled yet. With 3 attempts, seed 13001 of the workload `streams` broke "
-        "`only_a_successor_ends_a_writer`: a transaction is stored, all its replies are lost, and "
-        "the next transaction of the writer meets the version that its own former one has stored. "
-        "The writer is told that another one took the stream over."
-    ): {
-        "streams.namespace.stream_metadata": "LOST_REPLY_ATTEMPTS",
-    },
-    (
         "It is part of a format or a protocol: a size, a version, a flag, or a number "
         "with a meaning of its own."
     ): {

@@ -9,8 +9,9 @@ it still writes. The lock (`lock`) only keeps writers from interrupting each oth
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import each
@@ -67,6 +68,10 @@ class WriterClaim:
     """The path of the node that only this life of the stream has."""
     stamp: str
     """The value of that node, which identifies the newest claim."""
+    unfinished: Callable[[], Awaitable[None]] | None = None
+    """Repeats the last transaction under this claim if its outcome is unknown."""
+    changed: tuple[StreamSegment | None, ...] = ()
+    """The segments of the last call of `change` that succeeded."""
 
 
 class StreamMetadata:
@@ -373,10 +378,14 @@ class StreamMetadata:
 
     async def _put_allocation(self, claim: WriterClaim, value: bytes) -> None:
         async with self._committing:
+            await self._finish(claim)
             put = Put(self.paths.allocation, value, claim.allocation_version)
-            await self._commit(claim, [put], {self.paths.allocation: value})
-            claim.allocated = value
-            claim.allocation_version += 1
+
+            def done() -> None:
+                claim.allocated = value
+                claim.allocation_version += 1
+
+            await self._commit(claim, [put], {self.paths.allocation: value}, done)
 
     async def change(
         self,
@@ -390,9 +399,14 @@ class StreamMetadata:
 
         The transaction completes a segment, drops an empty one, and begins the next one with the
         allocated ledger. Raises StreamFencedError if another writer has claimed the stream. Nothing
-        was changed then.
+        was changed then. After MetadataUnavailableError the change may have been done, and the
+        next change under this claim has to be the same one.
         """
+        wanted = (complete, begin, drop)
         async with self._committing:
+            await self._finish(claim)
+            if claim.changed == wanted:
+                return  # it was done by an earlier call that did not learn its outcome
             paths = self.paths
             newest, max_txid = claim.newest, claim.max_txid
             operations: list[Operation] = []
@@ -417,14 +431,18 @@ class StreamMetadata:
                 after[paths.segment(begin.name)] = begin.to_bytes()
                 newest = max(newest, begin.lssn)
             operations.append(Put(paths.segments, encode_number(newest), claim.ledgers_version))
-            await self._commit(claim, operations, after)
-            claim.newest, claim.max_txid = newest, max_txid
-            claim.ledgers_version += 1
-            if complete is not None:
-                claim.max_txid_version += 1
-            if begin is not None:
-                claim.allocated = NO_LEDGER
-                claim.allocation_version += 1
+
+            def done() -> None:
+                claim.changed = wanted
+                claim.newest, claim.max_txid = newest, max_txid
+                claim.ledgers_version += 1
+                if complete is not None:
+                    claim.max_txid_version += 1
+                if begin is not None:
+                    claim.allocated = NO_LEDGER
+                    claim.allocation_version += 1
+
+            await self._commit(claim, operations, after, done)
 
     async def publish(
         self,
@@ -439,6 +457,7 @@ class StreamMetadata:
         Raises StreamFencedError as `change` does.
         """
         async with self._committing:
+            await self._finish(claim)
             newest = max([claim.newest, *[segment.lssn for segment in segments]])
             max_txid = max([claim.max_txid, *[segment.last_txid for segment in segments]])
             operations: list[Operation] = [
@@ -449,20 +468,37 @@ class StreamMetadata:
                 Put(self.paths.max_txid, encode_number(max_txid), claim.max_txid_version),
                 Put(self.paths.segments, encode_number(newest), claim.ledgers_version),
             ]
-            await self._commit(claim, operations, after)
-            claim.newest, claim.max_txid = newest, max_txid
-            claim.ledgers_version += 1
-            claim.max_txid_version += 1
+
+            def done() -> None:
+                claim.newest, claim.max_txid = newest, max_txid
+                claim.ledgers_version += 1
+                claim.max_txid_version += 1
+
+            await self._commit(claim, operations, after, done)
+
+    async def _finish(self, claim: WriterClaim) -> None:
+        """Repeat the last transaction if its outcome is unknown.
+
+        If it was done, the claim does not have the present versions. Every other transaction would
+        fail then, as if another writer had the stream.
+        """
+        if claim.unfinished is not None:
+            await claim.unfinished()
 
     async def _commit(
-        self, claim: WriterClaim, operations: Sequence[Operation], after: Mapping[str, bytes | None]
+        self,
+        claim: WriterClaim,
+        operations: Sequence[Operation],
+        after: Mapping[str, bytes | None],
+        done: Callable[[], None],
     ) -> None:
         """Execute a transaction under the claim, and find out its outcome if the reply is lost.
 
         The transaction was done if the claim has the next version and the nodes have the values in
         `after`, and nobody has claimed the stream since. Otherwise another writer may have made the
-        same change.
+        same change. `done` stores the new versions in the claim.
         """
+        claim.unfinished = partial(self._commit, claim, operations, after, done)
         guard = [Check(claim.life, ANY_VERSION)]
         version = claim.ledgers_version
         if any(operation.path == self.paths.segments for operation in operations):
@@ -483,7 +519,10 @@ class StreamMetadata:
                             "its end to find out. Open the stream for writing again "
                             "only if this process should be its writer",
                         ) from error
-                return  # it was done now, or by an earlier attempt whose reply was lost
+                # It was done now, or by an earlier attempt whose reply was lost.
+                claim.unfinished = None
+                done()
+                return
             except MetadataUnavailableError:
                 if not await retry.pause():
                     raise

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from quire._runtime.tasks import TaskSet
 from quire.client import Client, LedgerWriter
@@ -206,6 +207,8 @@ class Segments:
         self._why: QuireError | None = None
         """The reason why there is no ledger."""
         self._retaining: asyncio.Task[None] | None = None
+        self._unfinished: Callable[[], Awaitable[list[PendingEntry]]] | None = None
+        """Repeats the last change of the segments, if it may have been done or not."""
 
     @property
     def next_number(self) -> int:
@@ -327,34 +330,52 @@ class Segments:
 
     async def begin(self, entry: PendingEntry) -> None:
         """Open a segment whose first entry is this one."""
+        if self._unfinished is not None:
+            await self._unfinished()
+            return
         assert self.open is None
         ledger = await self._take_spare()
         segment = self._new_segment(ledger, self.next_number, entry)
-        await self.metadata.change(self.taken.claim, begin=segment)
-        self._opened(segment, ledger)
+
+        async def then() -> list[PendingEntry]:
+            self._opened(segment, ledger)
+            return []
+
+        await self._change(then, begin=segment)
 
     async def complete(self) -> None:
         """Close the open segment. No entry of it may be in flight."""
         completed = await self._close_ledger()
-        await self.metadata.change(self.taken.claim, complete=completed)
-        self._completed(completed)
+
+        async def then() -> list[PendingEntry]:
+            self._completed(completed)
+            return []
+
+        await self._change(then, complete=completed)
 
     async def roll(self, entry: PendingEntry) -> None:
         """Complete the open segment and begin the next one in one transaction."""
         ledger = await self._take_spare()
         completed = await self._close_ledger()
         segment = self._new_segment(ledger, completed.lssn + 1, entry)
-        await self.metadata.change(self.taken.claim, complete=completed, begin=segment)
-        self._completed(completed)
-        self._opened(segment, ledger)
+
+        async def then() -> list[PendingEntry]:
+            self._completed(completed)
+            self._opened(segment, ledger)
+            return []
+
+        await self._change(then, complete=completed, begin=segment)
 
     async def mend(self, settle: Callable[[Sequence[PendingEntry]], None]) -> list[PendingEntry]:
         """Recover the ledger of the open segment, and complete the segment with its entries.
 
         `settle` receives the pending entries that are part of the segment as soon as that is
         certain, even if another writer completes the segment. Returns the pending entries that are
-        not part of it. A segment whose ledger was deleted is kept as lost.
+        not part of it. A segment whose ledger was deleted is kept as lost. If the segment was
+        perhaps completed already, that is finished instead.
         """
+        if self._unfinished is not None:
+            return await self._unfinished()
         writer = self.open
         assert writer is not None
         ledger_id = writer.ledger.ledger_id
@@ -370,21 +391,45 @@ class Segments:
             reader.close()
         settle(writer.acknowledged_through(end))
         lost = [entry for entry in writer.in_flight if not entry.control]
-        if gone:
-            # Its records may have been read, so its number must not be assigned again.
-            completed = writer.lost(self._client.clock.now_ms())
-            await self.metadata.change(self.taken.claim, complete=completed)
-            tell_lost(self.metadata.paths.name, completed)
+        if end < 0 and not gone:
+
+            async def dropped() -> list[PendingEntry]:
+                self.open = None
+                await delete_insisting(self._client, ledger_id)
+                return lost
+
+            return await self._change(dropped, drop=writer.segment)
+        # The records of a lost ledger may have been read, so its number must not be assigned again.
+        now_ms = self._client.clock.now_ms()
+        completed = writer.lost(now_ms) if gone else writer.completed(now_ms)
+
+        async def then() -> list[PendingEntry]:
+            if gone:
+                tell_lost(self.metadata.paths.name, completed)
             self._completed(completed)
-        elif end < 0:
-            await self.metadata.change(self.taken.claim, drop=writer.segment)
-            self.open = None
-            await delete_insisting(self._client, ledger_id)
-        else:
-            completed = writer.completed(self._client.clock.now_ms())
-            await self.metadata.change(self.taken.claim, complete=completed)
-            self._completed(completed)
-        return lost
+            return lost
+
+        return await self._change(then, complete=completed)
+
+    async def _change(
+        self,
+        then: Callable[[], Awaitable[list[PendingEntry]]],
+        *,
+        complete: StreamSegment | None = None,
+        begin: StreamSegment | None = None,
+        drop: StreamSegment | None = None,
+    ) -> list[PendingEntry]:
+        """Change the segments, adopt the change here with `then`, and return what that returns.
+
+        If this raises, the change may have been done. The next method that is called repeats it.
+        """
+        again = partial(self._change, then, complete=complete, begin=begin, drop=drop)
+        self._unfinished = again
+        claim = self.taken.claim
+        await self.metadata.change(claim, complete=complete, begin=begin, drop=drop)
+        entries = await then()
+        self._unfinished = None
+        return entries
 
     async def _close_ledger(self) -> StreamSegment:
         assert self.open is not None
