@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants scripts/mutants-sample scripts/config-docs scripts/check-dist scripts/make-blocking scripts/release
+PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants scripts/mutants-sample scripts/config-docs scripts/grafana-dashboards scripts/check-dist scripts/make-blocking scripts/release
 
 SEEDS ?= 200
 N ?= 100
@@ -31,7 +31,7 @@ chromium:
 	@scripts/ensure-chromium
 
 demo: $(STAMP) java ## send real data through Spark into ledgers while a bookie is killed (under 3 minutes)
-	@$(BIN)/python examples/*.py
+	@$(BIN)/python examples/demo.py
 
 test: $(STAMP) java chromium ## run the tests, except the longest ones (ARGS="unit" runs one part, ARGS=--list lists them)
 	@$(BIN)/python scripts/test $(ARGS)

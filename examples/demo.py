@@ -38,8 +38,8 @@ DATASET = "flights"
 PARTITIONS = 16
 """The number of partitions of the input. Each becomes a ledger."""
 WRITE_ATTEMPTS = 3
-"""How often to write. A fast machine may write everything before half of it is seen: then the
-demo writes it again."""
+"""How often the demo writes at most. A fast machine may have written everything before half of it
+is seen. Then the demo writes it again."""
 WATCH_INTERVAL_S = 0.02
 MB = 1_000_000
 

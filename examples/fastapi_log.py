@@ -52,8 +52,8 @@ async def append(request: Request) -> dict[str, Any]:
     except QuireError as error:
         if error.outcome_known and not app.state.writer.closed:  # too large, or over a quota
             raise HTTPException(422, str(error)) from error
-        # The event may be in the log or not, so that the caller must look before it sends it
-        # again. The writer has failed for good, and `healthy` tells the load balancer.
+        # The event may be in the log or not, so the caller must look before it sends it again.
+        # The writer has failed for good, and `healthy` tells the load balancer.
         raise HTTPException(503, str(error)) from error
     return {"position": str(position)}
 

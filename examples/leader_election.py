@@ -23,7 +23,8 @@ PLACE = ("/election", "counter")
 WORK_S = 0.5
 PATIENCE_S = 3.0
 """How long followers wait for a sign of the leader. If this is too short, leaders change more
-often than necessary. It is never a danger to the state: there fencing decides, and not a clock."""
+often than necessary. The state is never in danger, because fencing decides who leads, not a
+clock."""
 
 
 class Counter:
@@ -49,7 +50,7 @@ async def follow(client: quire.Client) -> None:
     async with client.state_machine(*PLACE, Counter(), follow=True, create=True) as replica:
         print("following", flush=True)
         while True:
-            # Copies wait for different times, so that seldom two of them try at once.
+            # Copies wait for different times, so that two of them seldom try at once.
             patience_s = PATIENCE_S * random.uniform(1, 2)
             try:
                 async with asyncio.timeout(patience_s):

@@ -29,3 +29,10 @@ def test_the_cookbook_has_each_program_as_it_is() -> None:
         COOKBOOK.write_text(with_programs(page), encoding="utf-8")
     else:
         assert page == with_programs(page), "QUIRE_WRITE_DOCS=1 pytest tests/examples"
+
+
+def test_make_demo_runs_the_demo_alone() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    recipe = re.search(r"^demo:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    assert recipe is not None
+    assert recipe[1] == "\t@$(BIN)/python examples/demo.py\n"

@@ -65,6 +65,15 @@ def test_lines_come_back_as_they_were(quire: Quire, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("data", "held"),
+    [(b"", "0 entries, 0 bytes"), (b"a\n", "1 entry, 1 byte"), (b"a\nbc\n", "2 entries, 3 bytes")],
+)
+def test_the_last_line_counts_entries_and_bytes(quire: Quire, data: bytes, held: str) -> None:
+    done = quire("ledger", "write", stdin=data)
+    assert done.err == f"ledger {done.out.decode().strip()} closed: {held}\n"
+
+
+@pytest.mark.parametrize(
     ("shape", "digest"),
     [((3, 2, 2), "crc32"), ((2, 2, 1), "HMAC"), ((1, 1, 1), "dummy"), ((3, 3, 3), "crc32c")],
 )

@@ -209,6 +209,25 @@ def test_where_it_begins(
     assert running.values == numbered(first, 150)
 
 
+def test_a_beginning_at_the_end_is_stored_before_anything_is_read(
+    streams: Namespace, name: str, query: Start
+) -> None:
+    """Spark asks for the beginning again if the query died before its first commit."""
+    append(streams, name, numbered(0, 100))
+    running = query(stream=name, start="latest")
+    append(streams, name, numbered(100, 120))
+    end = running.offset
+    while end == running.offset:
+        end = json.loads(json.dumps(running.reader.latestOffset(running.offset, running.limit)))
+    append(streams, name, numbered(120, 150))
+    running.restart()  # the checkpoint has the end of the first micro-batch, but no commit of it
+    began_again = running.reader.initialOffset()
+    assert began_again != running.offset
+    assert running.run(began_again, end) == 0
+    running.until(50)
+    assert running.values == numbered(100, 150)
+
+
 def test_a_stream_that_ends(streams: Namespace, name: str, query: Start) -> None:
     with streams.open_writer(name, create=True) as writer:
         writer.append_many(numbered(0, 10))

@@ -1,9 +1,9 @@
 """The maps of ARCHITECTURE.md as values, and what they can be compared with.
 
 A map is a table below a heading. A row with a number is a step: a file below `src/quire`, a
-function, what it does, and the calls that lead on. A row with a number and a letter is a branch,
-which a plain request does not take. A second table names other files on the path, with the reason
-why nobody needs to read them first.
+function, what it does, and its calls that lead to other steps. A row with a number and a letter is
+a branch, which a plain request does not take. A second table names other files on the path, with
+the reason why nobody needs to read them first.
 """
 
 from __future__ import annotations

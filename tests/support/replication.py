@@ -29,7 +29,11 @@ async def audited(client: Client, ids: Sequence[int], password: bytes = b"") -> 
 async def replicate_fragment(
     client: Client, ledger: OpenedLedger, fragment: Fragment, replacements: Mapping[int, str]
 ) -> CopyResult:
-    """Replace the members at these indexes: copy, wait for the disks, compare-and-swap."""
+    """Replace the members at these indexes.
+
+    This copies their entries, waits until these are durable, and names the new members in the
+    metadata. The error of a copy is raised.
+    """
     async with CopyBatch(client, ledger) as batch:
         if not await batch.copy(fragment, replacements):
             return CopyResult(CopyOutcome.CONFLICT)

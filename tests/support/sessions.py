@@ -16,10 +16,11 @@ LIMIT_S = 30.0
 def kill_session(session: int, spared: int = 0) -> None:
     """Kill the session's processes with SIGKILL, except for the process `spared`.
 
-    They must not see each other die. PySpark's daemon hangs up all its workers when its JVM has
-    gone, including the spared one, so children are killed before their parents. A driver fails when
-    its workers have gone, so its own process group is stopped first. No other group is stopped,
-    because the kernel hangs up a group with stopped processes when it loses its parent.
+    They must not see each other die. PySpark's daemon sends SIGHUP to all its workers when its JVM
+    has gone, including the spared one, so children are killed before their parents. A driver fails
+    when its workers have gone, so its own process group is stopped first. No other group is
+    stopped, because the kernel sends SIGHUP to a group with stopped processes that loses its
+    parent.
     """
     try:
         os.killpg(session, signal.SIGSTOP)

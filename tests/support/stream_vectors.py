@@ -21,7 +21,7 @@ VECTORS: dict[str, dict[str, Any]] = {
     )["vectors"]
 }
 TESTED: set[str] = set()
-"""Filled while the test modules are imported."""
+"""The names of the vectors that have a test. It is filled while the test modules are imported."""
 
 
 def named(pattern: str) -> list[str]:
@@ -40,9 +40,10 @@ def data_of(vector: Mapping[str, Any]) -> bytes:
 def encode_record_set(
     payloads: Sequence[Buffer], compression: Compression = Compression.NONE
 ) -> bytes:
-    """The payload of a record with the flag RECORD_SET.
+    """Return the payload of a record with the flag RECORD_SET.
 
-    Raises UsageError if it would have more than MAX_ENTRY_BYTES.
+    Raises:
+        UsageError: It would have more than MAX_ENTRY_BYTES.
     """
     sizes = list(map(len, payloads))
     parts: list[Buffer] = [b""] * (2 * len(sizes))

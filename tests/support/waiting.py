@@ -55,7 +55,7 @@ def wait_for(
     limit_s: float = LIMIT_S,
     poll_s: float = POLL_S,
 ) -> T:
-    """Do the same without an event loop."""
+    """Do the same as `until`, without an event loop."""
     deadline = time.monotonic() + limit_s
     while not right(found := look()):
         if time.monotonic() > deadline:

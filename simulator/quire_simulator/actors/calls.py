@@ -27,7 +27,7 @@ class CallCancelledError(QuireError):
 
 
 async def call(stage: Stage, name: str, work: Awaitable[T]) -> T:
-    """Await a call of a client, and cancel it now and then.
+    """Await a call of a client, and cancel it with the probability that the plan gives.
 
     Raises:
         CallCancelledError: The call was cancelled.

@@ -1,4 +1,4 @@
-"""Run autorecovery, check its invariants, and judge the end state.
+"""Run autorecovery, check its invariants, and check the end state.
 
 A healer is one process with an auditor, a worker, or both. Any healer may die. When the faults have
 ended, one more healer starts, so that the work can finish.
@@ -55,9 +55,9 @@ LAST = "healer-last"
 CANCELLED = 0.1
 """The probability that autorecovery is cancelled and run again within `POLL_S`, in some runs."""
 READS = 4
-"""The number of reads after which no check of a healer acts on older metadata of a ledger."""
+"""A check of a healer acts on one of the last READS values that it read of a ledger's metadata."""
 BRIEF_S = 1.0
-"""An absence that was interrupted for less than this may go unnoticed as two absences."""
+"""Seconds of presence between two absences that healers may not notice."""
 STOPPING_S = 0.1
 """A bookie that stops closes its connections up to this long before its registration."""
 
@@ -82,7 +82,7 @@ def _settings(stage: Stage, plan: HealerPlan) -> AutorecoverySettings:
 
 
 async def heal(stage: Stage, name: str, client: Client, plan: HealerPlan) -> None:
-    """Run one autorecovery process until the run has been judged."""
+    """Run one autorecovery process until the checks at the end of the run have passed."""
     store = client.metadata
     assert isinstance(store, MemoryStore)
     stage.world.sessions[name] = store
@@ -149,7 +149,7 @@ class HealInvariants:
         self._read_by: defaultdict[tuple[str, int], deque[LedgerMetadata]] = defaultdict(
             lambda: deque(maxlen=READS)
         )
-        """What each healer, with all its tasks, read last of each ledger."""
+        """The metadata of each ledger that each healer, with all its tasks, read last."""
         self._marked_at: dict[int, float] = {}
         """The time since when each ledger is marked."""
         self._states: dict[int, LedgerState] = {}
@@ -322,8 +322,8 @@ class HealInvariants:
         *,
         but: Callable[[str, int], set[int]] = lambda bookie, ledger_id: set(),
     ) -> Iterator[str]:
-        """Yield what these bookies lack of the complete segments, judged by all entries they
-        claimed.
+        """Yield what these bookies lack of the complete segments, according to the entries that
+        they claimed to have.
         """
         held = self._world.claims.of(ledger_id)
         for fragment in _closed(metadata):
@@ -410,7 +410,7 @@ async def _lacking(stage: Stage, but: Collection[int]) -> str:
 
 
 def _mark_left(world: World, but: Collection[int]) -> str:
-    """Describe a mark that is left, or a node of the tree of marks that is left without one."""
+    """Describe a mark that is left, or an empty node of the tree of marks. Return '' without."""
     tree, root = world.cluster.tree, f"{replication_root('memory://sim')}/{LEDGERS}"
     for path in tree.below(root):
         if path == root or path in world.unreadable.marks:
@@ -422,7 +422,7 @@ def _mark_left(world: World, but: Collection[int]) -> str:
 
 
 def _without_auditor(world: World) -> str:
-    """Check that the process with the lowest vote is the elected auditor."""
+    """Describe what is wrong unless the process with the lowest vote is the elected auditor."""
     tree, root = world.cluster.tree, f"{replication_root('memory://sim')}/{ELECTION}"
     votes = sorted((vote_number(name) or 0, name) for name in tree.children(root) or ())
     elected = tree.get(root)

@@ -16,9 +16,9 @@ from quire_simulator.world.stage import POLL_S, Stage
 OPENED_S = 0.5
 """The longest time after the creation of a ledger at which a handle is opened."""
 TAKES = 3
-"""The largest number of entries that a tail gives before it is left alone."""
+"""The largest number of entries that are taken from a tail before it pauses."""
 ATTEMPTS_MAX = 3
-"""How often a read may fail after all bookies have gone."""
+"""The number of attempts to read after all bookies have gone. One must succeed."""
 STORE_CALLS_MAX = 40
 """The largest number of calls of the metadata store by these reads.
 
@@ -68,7 +68,7 @@ async def _some(
     entries: AsyncGenerator[Entry, None],
     count: int,
 ) -> tuple[int, bool]:
-    """Take some entries of a tail, which then stands still.
+    """Take some entries of a tail, which then pauses.
 
     Return the next entry, and whether the tail failed.
     """

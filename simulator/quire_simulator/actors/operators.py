@@ -1,4 +1,4 @@
-"""Run operators' jobs, check their invariants, and judge the end state.
+"""Run operators' jobs, check their invariants, and check the end state.
 
 A job may be killed at any moment, and several jobs may work on the same bookie at once. When the
 faults have ended and every ledger is closed, an operator repeats the decommission jobs until the

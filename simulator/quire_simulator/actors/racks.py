@@ -28,7 +28,7 @@ Racks = Mapping[str, str]
 
 
 def settle(world: World, racks: int) -> None:
-    """Distribute the bookies over this number of racks, and tell every client."""
+    """Distribute the bookies over this number of racks, and configure every client with them."""
     names = enumerate(sorted(world.disks))
     world.placement = placement
     world.racks = {bookie_id(name): f"/rack-{number % racks}" for number, name in names}

@@ -118,9 +118,9 @@ class LedgerWriterActor(Generic[H]):
                 await self.insist(error)
 
     def refused(self, error: QuireError) -> None:
-        """Record what the error says about entries that were not acknowledged, and about a close.
+        """Check an error with `outcome_known`, which says that nothing of the call was done.
 
-        An error with `outcome_known` says that nothing of the call was done.
+        The next entry must not become part of the ledger, and this writer must not have closed it.
         """
         if not error.outcome_known:
             return
@@ -141,9 +141,10 @@ class LedgerWriterActor(Generic[H]):
             self.handle.abandon()
 
     async def closed_again(self) -> None:
-        """Close a handle whose `close` was cancelled, which must report that it does not know.
+        """Close a handle whose `close` was cancelled. It must report that the outcome is unknown.
 
-        A call that was cancelled before its first step has done nothing.
+        If the first call was cancelled before its first step, it has done nothing, and this call
+        may succeed.
         """
         if self.handle._closing is None:
             self.closed(await self.handle.close())

@@ -28,7 +28,7 @@ ON_TRIAL = (
     "cancelled", "damaged", "disorder", "hostile", "log files", "moving", "older metadata",
     "publishing", "recreated", "retention", "spark", "unreadable",
 )  # fmt: skip
-"""Workloads that `every` leaves out, because seeds of them fail whose cause is not known yet."""
+"""Workloads that `every` leaves out, because some of their seeds fail for an unknown reason."""
 WAITING_PER_PROCESS = 4
 """The number of seeds queued for each process in advance."""
 FAILURES_MAX = 20

@@ -1,4 +1,4 @@
-"""The rules of a bookie for one ledger, in a few lines, and a disk that goes back in time.
+"""The rules of a bookie for one ledger, in a few lines, and a disk that may be rolled back.
 
 The rules stand for `BookieService.may_add`, `fence` and `code_of_missing` in
 `quire.bookie.protocol.service`. Every answer waits until its effect is durable (rule 33), so a

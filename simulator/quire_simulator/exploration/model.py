@@ -185,7 +185,7 @@ class Model:
     ) -> Iterator[tuple[Label, State]]:
         """Yield the state after a step with a bookie.
 
-        If the step changes the disk, somebody may have copied the disk just before. A copy that was
+        If the step changes the disk, the disk may have been copied just before. A copy that was
         taken earlier is equal.
         """
         changed[place] = bookie

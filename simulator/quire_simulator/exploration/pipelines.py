@@ -73,7 +73,7 @@ class Pipelines:
         return pipeline._next[index], ahead, first, index in pipeline._parked
 
     def permuted(self, number: int, order: tuple[int, ...]) -> int:
-        """Return the pipeline with other indexes: the old index of each new one."""
+        """Return the pipeline with other indexes. `order` has the old index of each new index."""
 
         def step() -> int:
             pipeline = self._copy(number)

@@ -21,10 +21,10 @@ class Properties:
         self._shape = model.bounds.ensemble, model.bounds.write_quorum
         self._end = FIRST_BOOKIE + model.bounds.bookies
         self.short_of_write_quorum = 0
-        """The number of closed ledgers, with their bookies, that have entries on fewer bookies than
-        the write quorum."""
+        """The number of combinations of a closed ledger and its bookies in which an entry is on
+        fewer bookies than the write quorum."""
         self.whole = 0
-        """The number of those with every entry on its whole write quorum."""
+        """The number of such combinations in which every entry is on its whole write quorum."""
 
     @property
     def judged(self) -> int:

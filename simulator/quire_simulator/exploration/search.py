@@ -40,7 +40,7 @@ class Result:
     """The number of combinations of a closed ledger and its bookies in which every entry is on its
     whole write quorum."""
     short: int = 0
-    """The number of those in which an entry is on fewer bookies."""
+    """The number of such combinations in which an entry is on fewer bookies."""
     complete: bool = False
     """Whether every state was visited."""
     violation: Violation | None = None

@@ -2,9 +2,9 @@
 
 It applies if every bookie of an ensemble stores every entry. The place of a bookie in an ensemble
 has no influence then, so `Symmetry` sorts the bookies by all that a state says about each of them,
-names them anew, and sorts every ensemble by name. If two bookies look alike, either order gives the
-same state. Where that fails, the reduction is smaller, but no state is lost: the steps of a renamed
-state are those of the original state with other names.
+gives them new names in that order, and sorts every ensemble by name. If a state says the same about
+two bookies, either order should give the same state. If it does not, the reduction is smaller, but
+no state is lost: the steps of a renamed state are those of the original state with other names.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Symmetry:
         self._renamed_tails: dict[tuple[tuple[int, ...], Order], tuple[int, ...]] = {}
 
     def canonical(self, state: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the state with the names by which its equals are known."""
+        """Return the state that stands for all states that differ from this one only in names."""
         end = self._end
         head, bookies, tail = state[:3], state[3:end], state[end:]
         by_head = self._heads.get(head) or self._told_by_head(head)

@@ -116,7 +116,7 @@ class Writer(NamedTuple):
     changing: tuple[int, ...] = ()
     """The members that the ensemble change in progress is about."""
     failed: tuple[int, ...] = ()
-    """The members that failed since it began."""
+    """The members that failed since the ensemble change began."""
     first: int = NOTHING
     """The first entry of the new ensemble, once the change is decided. It is NOTHING before."""
     replacements: tuple[tuple[int, str], ...] = ()

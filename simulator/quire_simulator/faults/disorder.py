@@ -20,7 +20,7 @@ OVERTAKEN = 0.25
 
 @dataclass
 class _Held:
-    """What is held back on its way from one end of a connection."""
+    """The bytes from one end of a connection that are held back."""
 
     begun: bytes = b""
     """The beginning of a frame of which the rest was not written yet."""

@@ -31,7 +31,7 @@ GONE_S = 0.05
 ROUND_S = 0.5
 """The time after which a hostile client that lost its connections comes back."""
 STAYS = 0.5
-"""The probability that a hostile client stays until the end of the run, as if calm never came."""
+"""The probability that a hostile client stays until the end of the run, after all faults ended."""
 
 
 def with_low_limits(config: BookieConfig) -> BookieConfig:
@@ -80,7 +80,10 @@ class Hostiles:
         self._nodes: list[str] = []
 
     def attack(self, kind: str, bookie: str, chance: random.Random) -> Callable[[], None]:
-        """Begin to attack, and return the function that ends it, unless it lasts for longer."""
+        """Start a hostile client, and return the function to call when the fault ends.
+
+        The function does nothing if the client is to stay.
+        """
         name = f"hostile-{len(self._nodes)}"
         self._nodes.append(name)
         host = self._world.network.node(name)

@@ -2,8 +2,8 @@
 
 An operator's mistake, a damaged file system or a careless restore does this between two starts.
 Bookies must notice it, count as one that lost a segment, and be repaired by autorecovery. An older
-copy of a file that a compaction has replaced since is left out: nothing in the log tells the two
-apart (docs/internals/simulator.md).
+copy of a file that a compaction has replaced since is left out: nothing in the log distinguishes
+the two (docs/internals/simulator.md).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LogFiles(DiskOperator):
     async def strike(
         self, kind: str, name: str, disk: SimDisk, chance: random.Random, duration_s: float
     ) -> None:
-        """Let the bookie report how far its log goes, end it, and change a file."""
+        """Let the bookie report where its log ends, end it, and change a file."""
         change: Change | None = None
         if kind == "old segment":
             change = restore_of(disk, chance)

@@ -244,7 +244,7 @@ class Nemesis:
             case "kill":
                 world.kill(name, session_left_s=session_left_s)
             case "move bookie":
-                # Nobody is told that the machine is gone.
+                # Nobody learns from the network that the machine is gone.
                 world.network.silence(name, *world.network.others(name))
                 world.crash(name, session_left_s=session_left_s)
                 world.move(name, silently=fault.amount < UNREACHABLE)

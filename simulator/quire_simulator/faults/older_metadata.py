@@ -38,7 +38,7 @@ OLDER_S = (8.0, 14.0)
 """How long the older copy is in place. A pass of garbage collection takes less."""
 SWITCH_PATH = f"{replication_root('memory://sim')}/{SWITCH_NODE}"
 SWITCH_SLACK_S = 2.0
-"""The longest time between the last look at the switch and the deletions of the same pass."""
+"""The longest time between the last read of the switch and the deletions of the same pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +85,14 @@ class OlderMetadata:
     # -- an older copy ------------------------------------------------------------------------
 
     async def go_back(self, fault: Fault) -> None:
-        """Restore the store from a copy of this moment, a while later and for a while."""
+        """Copy the store now. Later put the copy in its place for a while, and then the newest."""
         if self._newest is not None:
             return
         world, copy = self.world, self._copy()
         deadline_s = world.loop.time() + MARKS_S
         while not self._all_remember_more_than(copy):
             if world.loop.time() > deadline_s:
-                return  # Nobody could tell that the store went back.
+                return  # No bookie could notice that the store was rolled back.
             await asyncio.sleep(0.1)
         await asyncio.sleep(NEWER_S * fault.amount)
         if self._newest is not None or not self._all_remember_more_than(copy):
@@ -159,7 +159,7 @@ class OlderMetadata:
         cluster.tree.restore(copy.nodes)
 
     def _end_sessions(self, *, away: bool) -> None:
-        """End all sessions. With `away`, clients get no new ones until they are ended again."""
+        """End all sessions. With `away`, clients get no new ones until the call without it."""
         world = self.world
         world.metadata_away = away
         for name in list(world.bookies):

@@ -1,7 +1,8 @@
 """Single items of the metadata store that cannot be read, while everything else can.
 
-A ledger's node, a mark or a cookie is damaged, or a mark lies at the wrong path. Some of them are
-repaired after a while. The others last until `judge` has checked that nothing else suffers.
+A ledger's node, a mark or a cookie is damaged, or a mark is at the wrong path. Some of them are
+restored after a while. The others last until the check at the end (`invariants.unreadable.judge`)
+has shown that nothing else suffers.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ DAMAGED = (
     b"\x00" * 64,
     b"",
 )
-"""What is found in place of the metadata of a ledger."""
+"""The choices for the bytes that are found in place of a ledger's metadata."""
 NONSENSE = b"\xffno value at all {"
-"""What is found in place of a mark or a cookie."""
+"""The bytes that are found in place of a mark or a cookie."""
 DENIED = 0.2
 """The probability that the store refuses to show a ledger's node, which is not damaged."""
 LASTING = 0.5
@@ -135,7 +136,7 @@ class UnreadableItems:
         return path, undo
 
     def _stray(self, chance: random.Random) -> tuple[str, Undo] | None:
-        """Put a mark of another ledger into the place of a ledger's mark."""
+        """Create a mark of another ledger below the node for the mark of a ledger."""
         root = replication_root(f"memory://{self.cluster.name}")
         if not self.cluster.ledgers:
             return None

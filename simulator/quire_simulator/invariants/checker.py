@@ -32,7 +32,7 @@ READ_BYTES = 1 << 20
 STORE_CALLS_MAX = 3_000
 """The largest number of calls of the metadata store by one client or bookie within a second.
 
-The busiest ones look at every ledger, of which there are a few dozen.
+The busiest ones read every ledger, of which there are a few dozen.
 """
 IN_FLIGHT_S = 5.0
 """Seconds after which a living bookie has received everything that an abandoned client had sent."""
@@ -87,7 +87,7 @@ class Checker:
 
     def check(self, facts: Facts) -> None:
         if self.world.metadata_away or facts.recreated:
-            return  # The metadata is older than what clients were told, or that of another ledger.
+            return  # The metadata is older than what clients know, or that of another ledger.
         self.checks += 1
         self._look_at_claims(facts)
         for invariant in LEDGER_INVARIANTS:

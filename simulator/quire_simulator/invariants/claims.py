@@ -86,7 +86,10 @@ class Claims:
         }
 
     def keep(self, bookie_id: str, ledger_id: int, held: tuple[frozenset[int], bool]) -> None:
-        """Count this entry as not lost, because an older copy of the lost directory has it."""
+        """Count these entries and this fence of a ledger as not lost.
+
+        The bookie still has them, or an older copy of the lost directory has them.
+        """
         entries, fenced = held
         self._claimed(bookie_id, ledger_id).update(entries)
         if fenced:
@@ -126,8 +129,8 @@ class Claims:
         def noted_recover() -> RecoveryReport:
             self.reports[bookie_id] = report = recover()
             self.known[bookie_id] = frozenset(store.ledgers)
-            # Entries that were written before an unclean stop are durable now, although nobody was
-            # told.
+            # Entries that were written before an unclean stop are durable now, although they were
+            # not acknowledged.
             for ledger_id, info in store.ledgers.items():
                 for part in info.open_parts:
                     for run in part.runs:

@@ -7,7 +7,7 @@ from quire.client.cluster.pool import REST_S
 from quire_simulator.world.stage import Stage
 
 WRITES = 2
-"""The writes to the metadata of a ledger by a recovery that nobody disturbs.
+"""The number of writes to the metadata of a ledger by a recovery that nobody disturbs.
 
 It stores that the ledger is in recovery, and then the close. Each change that another client makes
 meanwhile may cost one more attempt.

@@ -29,7 +29,7 @@ class Facts:
     handle_confirmed: Callable[[], int] = _nothing
     """Returns the last entry that the writer's handle counts as acknowledged.
 
-    The writer's caller may not have been told yet.
+    The writer's caller may not know of it yet.
     """
     backlog: Callable[[], int] = _nothing
     """Returns the number of bytes that the writer holds for the slowest bookie."""
@@ -63,7 +63,7 @@ class Facts:
     denied: str = ""
     """A reply that denies something that exists."""
     refused_from: int | None = None
-    """The first entry of which the writer was told that it was certainly not appended."""
+    """The first entry that the client reported to the writer as certainly not appended."""
     rewritten: int = 0
     """The number of times that somebody wrote the same metadata again (the knob `LOST_SWAPS`)."""
     changed_by: Counter[str] = field(default_factory=Counter)

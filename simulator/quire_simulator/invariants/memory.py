@@ -1,4 +1,4 @@
-"""Check what bookies hold for their clients: answers that nobody takes, and halves of requests."""
+"""Check what bookies hold for their clients: answers that nobody reads, and partial requests."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class RecreatedLedgers:
         self.made: dict[int, Creation] = {}
         """The creations of the new ledgers."""
         self.at_s: dict[int, float] = {}
-        """When each of them was created."""
+        """The time at which each of the new ledgers was created."""
         self._world = world
         self._checker = checker
         self._opened: dict[tuple[str, int], Creation] = {}
@@ -131,7 +131,7 @@ class RecreatedLedgers:
             self._checker.fail("a_recreated_ledger_is_left_alone", what)
 
     def closed(self, writer: str, ledger_id: int) -> None:
-        """Check a close that a writer was told of."""
+        """Check a close that the client reported to a writer as successful."""
         facts = self._checker.facts(ledger_id)
         if facts.recreated and not facts.closes:
             what = f"{writer} was told that it closed ledger {ledger_id}, which was deleted before"

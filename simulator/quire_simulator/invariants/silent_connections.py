@@ -15,7 +15,7 @@ LEFT_WITHIN_S = 3.0
 
 
 class SilentConnections:
-    """How long each silent connection of a client could have been replaced by another."""
+    """Measures for how long a client could have replaced each connection that died silently."""
 
     def __init__(self, world: World, checker: Checker) -> None:
         self._world = world

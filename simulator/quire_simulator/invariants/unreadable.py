@@ -16,7 +16,7 @@ from quire_simulator.world.stage import Stage
 
 JUDGE = "judge-unreadable"
 NAMED_S = 120.0
-"""Seconds within which the auditor names what it skips. It looks at all ledgers more often."""
+"""Seconds within which the auditor names what it skips. It checks all ledgers more often."""
 RETRY_S = 1.0
 
 Recover = Callable[[Stage, str, Client, int], Awaitable[None]]
@@ -66,7 +66,7 @@ def _unreadable(stage: Stage) -> set[int]:
 
 
 async def _passes(stage: Stage, client: Client) -> None:
-    """Run passes over all ledgers that do nothing but look, and the passes of bookies."""
+    """Run the passes over all ledgers that only read, and the garbage collection of bookies."""
     world = stage.world
     found = {ledger_id async for ledger_id in client.list_ledgers()}
     if found != set(world.cluster.ledgers):

@@ -6,9 +6,9 @@ Each file has two contents: what a reader sees (`data`, the page cache) and what
 `sync_directory` of their directory.
 
 `crash()` is a loss of power. The seed decides about each pending write and entry change. A write is
-kept, dropped or torn. If a dropped write made the file longer, the file may contain zeros there. Of
-a torn write, any subset of its 512-byte sectors is kept. An entry change is kept or dropped. A
-change that depends on a dropped one is dropped too, so a rename is never half done.
+kept, dropped or torn. If a dropped write made the file longer, the file may contain zeros there. A
+torn write keeps any subset of its 512-byte sectors. An entry change is kept or dropped. A change
+that depends on a dropped one is dropped too, so a rename is never half done.
 
 `kill()` ends only the process, and nothing is lost. After `kill` or `crash`, files that were open
 are unusable and the lock is free. `power_loss` lists the possible results of `crash` instead of
@@ -423,11 +423,14 @@ class SimDisk:
         return len(self._file(_clean(name)).durable.written)
 
     def identity(self, name: str) -> object:
-        """Return what tells this file from others that have, or will have, the same name."""
+        """Return an object that no other file has, not even one with the same name later."""
         return self._file(_clean(name))
 
     def restore(self, name: str, backup: SimDisk) -> bool:
-        """Give this file its durable content in a copy of this disk. Return whether it differs."""
+        """Replace the content of this file by its durable content in `backup`, a copy of the disk.
+
+        Return whether they differed.
+        """
         inode, older = self._file(_clean(name)), backup._file(_clean(name)).durable
         if inode.data.written == older.written and inode.data.size == older.size:
             return False

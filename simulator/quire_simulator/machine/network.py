@@ -119,7 +119,7 @@ class SimNetwork:
         self.backlog_peak: dict[str, int] = {}
         """The most bytes that the processes of each host held to be sent, since this was read."""
         self.single_backlog_peak: dict[str, int] = {}
-        """The same for one connection."""
+        """The largest part of these bytes that was held for one connection."""
         self.disorder: Reordering | None = None
         """Changes the order of what bookies write."""
         self._rng = rng

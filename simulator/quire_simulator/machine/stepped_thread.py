@@ -1,8 +1,8 @@
 """Run blocking code on the simulated loop, one step at a time.
 
 A stepped thread runs only while the loop waits for it, from its start or last pause to its next
-pause. So the seed decides the order of its steps, like that of all others. Nobody sees what it does
-between two pauses half done.
+pause. So the seed decides the order of its steps, like that of all others. No other code runs
+during a step.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class Pipe:
         self.swallows = False
         """Whether the flow died silently: all data that is sent is lost without an error."""
         self.swallowed = False
-        """Whether data was lost so."""
+        """Whether any data was lost in this way."""
         self._flight: deque[tuple[float, bytes | _Signal]] = deque()
         self._size = 0
         self._scheduled = False

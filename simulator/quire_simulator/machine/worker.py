@@ -20,7 +20,7 @@ class SimWorker:
 
     A step runs at one moment, some time after its wake. What it posted runs some time later, and
     only then can the next step begin. So a crash can happen before the step, or after it but before
-    anyone heard of it. With `SimDisk.crash_after` it can also happen during the step. All of this
+    its result is known. With `SimDisk.crash_after` it can also happen during the step. All of this
     belongs to the node that calls `start`, so the worker stops or dies with that node.
     """
 

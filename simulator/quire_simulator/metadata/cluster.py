@@ -55,15 +55,15 @@ class MemoryCluster:
         self.clock = clock
         self.rng = rng
         self.notice_delay_s = 0.0
-        """The delay after which watches look, to model a store with slow notifications."""
+        """The delay after which watches notice a change, to model slow notifications."""
         self.instance_id: str | None = None
         self.next_ledger_id = 0
         self.ledgers: dict[int, StoredItem] = {}
         self.ledger_ids: list[int] = []
         self.unreadable: dict[int, bytes | None] = {}
-        """What clients find in place of the metadata of these ledgers.
+        """The bytes that clients find in place of the metadata of these ledgers.
 
-        It is either bytes that cannot be decoded, or None if the store refuses to show the node.
+        They cannot be decoded. They are None if the store refuses to show the node.
         """
         self.cookies: dict[str, StoredItem] = {}
         self.values: dict[tuple[str, ...], StoredItem] = {}

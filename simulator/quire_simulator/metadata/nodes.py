@@ -1,4 +1,4 @@
-"""The nodes of an in-memory tree, without notifications, which are the cluster's task."""
+"""The nodes of an in-memory tree. Notifications of changes are sent by `cluster`, not here."""
 
 from __future__ import annotations
 

@@ -465,8 +465,9 @@ class MemoryStore:
             raise ClientClosedError(f"the metadata store {self.uri} is closed: {name} was not done")
 
     def watch_tree(self, watch: Callable[[Callable[[], bool]], ClusterWatch]) -> Watch:
-        """Create and keep a watch. `watch` is given a function that tells whether the session
-        lives.
+        """Create and keep a watch.
+
+        `watch` creates it. It receives a function that returns whether the session lives.
         """
         self.check_open("watch_tree")
         return self._watching(watch(self._alive))

@@ -73,7 +73,7 @@ FULL_KINDS = (
     "full at directory record",
     "full at index cache",
 )
-"""The disk of a bookie fills at that moment, and is full for a while."""
+"""The disk of a bookie fills at the moment that the kind names, and is full for a while."""
 MEMBER_KINDS = ("crash member", "crash member in write", "crash fastest member")
 RESET_KINDS = ("reset recovery",)
 """Faults that reset connections from recoverers of a ledger to one bookie of its last ensemble."""

@@ -163,7 +163,7 @@ class RunPlan:
     later: int
     """The number of bookies that join later, while all others are decommissioned."""
     joins_s: float
-    """When these bookies join."""
+    """The time at which these bookies begin to join."""
     cancelling: float
     """The share of clients' calls that are cancelled."""
     liars: int

@@ -120,7 +120,7 @@ class Mix:
     long-lived readers keep their handles.
     """
     older_metadata: bool = False
-    """Whether the metadata store goes back. Ledgers are then created over the whole time, and
+    """Whether the metadata store is rolled back. Ledgers are then created over the whole time, and
     bookies raise their marks often.
     """
     cancelling: tuple[float, ...] = (0.0,)

@@ -94,7 +94,7 @@ def _speakers(step: TraceStep) -> set[str]:
 
 
 def _participants(steps: list[TraceStep]) -> tuple[list[str], list[str]]:
-    """Return the participants to show in order, and those for which there is no room."""
+    """Return the participants to show in order, and those that are left out for lack of space."""
     speaking = [m for m in steps if m.kind is not StepKind.BOOKIE]
     counts = Counter(name for step in speaking for name in sorted(_speakers(step)))
     late = {name for step in speaking[-LAST_ROWS:] for name in _speakers(step)}
@@ -103,7 +103,7 @@ def _participants(steps: list[TraceStep]) -> tuple[list[str], list[str]]:
     in_order = [name for name in counts if name in chosen]
     alone = {m.actor for m in steps if m.kind is StepKind.BOOKIE}
     asked = {m.to for m in steps if m.kind is StepKind.REQUEST} & chosen
-    # If there is room, also show bookies that exchange no messages.
+    # If there is space, also show bookies that exchange no messages.
     room = PARTICIPANTS_MAX - len(chosen)
     bookies = sorted({*asked, *sorted(alone - chosen)[:room]})
     clients = [name for name in in_order if name not in bookies and name != METADATA]

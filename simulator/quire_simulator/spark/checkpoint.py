@@ -1,4 +1,4 @@
-"""What a query keeps in its checkpoint, and what its sources must have given it by then."""
+"""The checkpoint of a streaming query, and checks of the records that its sources give to it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SourceView:
 
 
 class SupersededError(Exception):
-    """Another driver has continued from the checkpoint: it refuses to be written by this one."""
+    """Another driver has continued from the checkpoint, so this one may not write it any more."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class QueryCheckpoint:
     committed: int = -1
     """The last micro-batch in the log of commits."""
     views: dict[int, dict[int, SourceView]] = field(default_factory=dict)
-    """The views of the sources after each micro-batch. Those before the first one have -1."""
+    """The views of the sources after each micro-batch. Those before the first one have key -1."""
     rows: dict[int, dict[int, tuple[bytes, ...]]] = field(default_factory=dict)
     """The rows of each micro-batch by source, as they were computed first."""
     ended: str = ""

@@ -2,8 +2,8 @@
 
     offsets of the batch -> log -> tasks read the sources and write ledgers -> commit -> log
 
-Every driver continues from the checkpoint, wherever the one before was. It may die in any step. The
-one before may still live, and finish what it was doing.
+Every driver continues from the checkpoint, in whatever step its predecessor was. It may die in any
+step. Its predecessor may still live, and finish its step.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ TASK_FAILS = 0.1
 """The probability that an attempt of a task fails."""
 TASK_ATTEMPTS = 4
 LEAVES = 0.5
-"""The probability that an attempt that failed or lost leaves its ledgers, as a killed process
-does.
+"""The probability that an attempt that failed or was cancelled leaves its ledgers, as a killed
+process does.
 """
 ABORTS = 0.7
 """The probability that Spark aborts a micro-batch that failed, before it ends the query."""
 RUNS_MAX = 20
 """The number of times that one process starts the query again after an error."""
-# A query logs what it waits for. Nobody reads that here.
+# A query logs what it waits for. The simulator does not need these lines.
 logging.getLogger("quire.spark").addHandler(logging.NullHandler())
 Found = dict[int, list[Record]]
 
 
 class TaskFailedError(Exception):
-    """An attempt of a task was told to fail."""
+    """An attempt of a task failed, because the simulator decided so."""
 
 
 def checkpoint_of(stage: StreamStage, plan: StreamPlan) -> QueryCheckpoint:
@@ -115,7 +115,7 @@ async def run_query(
 
 
 class QueryDriver:
-    """One life of a query."""
+    """One driver, which runs the query until it fails or the time is over."""
 
     def __init__(
         self, stage: StreamStage, who: str, client: Client, plan: StreamPlan, query: QueryPlan,
@@ -183,7 +183,11 @@ class QueryDriver:
             await query.close()
 
     def ends_with(self, error: QuireError) -> None:
-        """Note the error of the query. Nothing is lost unless somebody gave it up."""
+        """Handle the error that ended the query.
+
+        If it says that records are lost, this checks that they may be gone. Then the query ends for
+        good, unless it is lenient.
+        """
         if type(error).__name__ not in ("StreamGapError", "NoSuchStreamError"):
             return
         views = self.checkpoint.views.get(self.checkpoint.committed, {})
@@ -205,7 +209,7 @@ class QueryDriver:
     # -- steps --------------------------------------------------------------------------------
 
     def _step(self, what: str) -> None:
-        """Begin a step, in which the driver may be told to die."""
+        """Begin a step. If the plan says so, the driver dies in it."""
         self._steps += 1
         stage, dying = self.stage, self.dying
         stage.note(self.who, "step", f"{what}: {self._steps}")
@@ -225,7 +229,7 @@ class QueryDriver:
         self._step("offsets")
         if number == 0:
             start = await query.initial()
-            if 0 not in self.offsets:  # Nothing is known of an earlier beginning.
+            if 0 not in self.offsets:  # No earlier driver has logged where the query begins.
                 checkpoint.views[-1] = self._first_views()
         else:
             start = Offsets.from_json(json.loads(self.offsets[number - 1]))

@@ -1,4 +1,4 @@
-"""Judge a query at the end: it has read everything, or said what is gone."""
+"""Check a query at the end: it must have read everything, or reported what is gone."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ ATTEMPTS_MAX = 10
 async def judge_query(stage: StreamStage, judge: str, client: Client, plan: StreamPlan) -> None:
     """Let the query of this sink read what is left, and check that it has read everything."""
     checkpoint, chance = checkpoint_of(stage, plan), stage.world.loop.derive(f"query {judge}")
-    # Small micro-batches would take too long: one record each is one transaction each.
+    # Small micro-batches would take too long, because each of them is a transaction.
     query = replace(plan.queries[0], records_max=0, bytes_max=0)
     if not all(stage.exists(stage.lives[number].plan) for number in (*query.sources, plan.number)):
-        return  # Nobody created it, or nobody created it again.
+        return  # One of them was never created, or not created again.
     for attempt in range(ATTEMPTS_MAX):
         if checkpoint.ended:
             return

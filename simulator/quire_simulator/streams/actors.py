@@ -35,7 +35,8 @@ OTHERS: dict[str, Callable[[StreamStage, str, Client, StreamPlan], Awaitable[Non
 def stream_actors(stage: StreamStage) -> Iterator[tuple[str, float, StreamWork]]:
     """Yield the name, start time and work of each process.
 
-    Followers end when the last record of their stream is written. All others end by themselves.
+    Followers end when they have read the last record of their stream, or when it will never be
+    written. All others end by themselves.
     """
     Retention(stage).watch()
     for plan in stage.stage.plan.streams:

@@ -1,4 +1,7 @@
-"""What is known about the batches that are published to one stream, and their invariants."""
+"""The facts about the batches that are published to one stream, and their invariants.
+
+Each check returns a description of what is wrong, or None.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ class BatchFacts:
     tried_at: int | None = None
     """The moment when a driver began to publish it for the first time."""
     told: tuple[int, ...] | None = None
-    """The numbers of its segments, once a driver was told that it is published."""
+    """The numbers of its segments, once a driver has learned that it is published."""
     told_at: int | None = None
-    """The moment when a driver was told so for the first time."""
+    """The moment when a driver learned this for the first time."""
 
 
 @dataclass(slots=True, eq=False)
 class Checkpoint:
-    """What the drivers of one query remember across their deaths."""
+    """The state of one query that outlives its drivers."""
 
     writer: str
     query: str
@@ -47,9 +50,7 @@ class PublishedFacts:
     places: dict[bytes, tuple[BatchFacts, int]] = field(default_factory=dict)
     """The batch of each row, and the index of the row in it."""
     given_up: dict[int, str] = field(default_factory=dict)
-    """The ledgers that may never be published, because their batch was aborted, and whose they
-    were.
-    """
+    """The ledgers that may never be published, because their batch was aborted, and this batch."""
 
     def checkpoint(self, writer: str, query: str) -> Checkpoint:
         return self.checkpoints.setdefault((writer, query), Checkpoint(writer, query))

@@ -1,7 +1,7 @@
-"""What others do to a stream: ledgers that somebody deletes, and nodes that cannot be read.
+"""Damage to streams: ledgers that are deleted, and metadata nodes that cannot be read.
 
-Such damage loses what it loses, and nothing else. No position is assigned again, readers are told
-what is missing, and what cannot be read is neither deleted nor called an orphan.
+Only the damaged data may be lost. No position is assigned again, and readers learn what is missing.
+A ledger whose node cannot be read is neither deleted nor reported as an orphan.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from quire_simulator.streams.plans import StreamPlan
 from quire_simulator.streams.stage import NAMESPACE, StreamStage
 from quire_simulator.world.stage import POLL_S
 
-# Writers log what they find lost. Nobody reads that here.
+# Writers log what they find lost. The simulator does not need these lines.
 logging.getLogger("quire.streams").addHandler(logging.NullHandler())
 GARBAGE = (b"", b"\xff\xfe no segment", b"9;1;2;3", b"5;abc", b"261;1;2")
-"""What is found in place of a segment's metadata."""
+"""The choices for the bytes that are found in place of a segment's metadata."""
 SPOILT_S = (0.05, 0.5, 3.0)
 YOUNGER_S = 3_600.0
 """Longer than any error of a calendar, so that every ledger is older than that from now."""
 
 
 async def lose_ledger(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
-    """Delete the ledger of the segment in progress, as somebody who does not know its owner."""
+    """Delete the ledger of the segment in progress, as a user may who does not know its owner."""
     facts = await stage.until_there(plan)
     while facts is not None and not stage.over and stage.is_current(facts):
         newest = in_order(facts.segments)[-1:]
@@ -51,7 +51,7 @@ async def lose_ledger(stage: StreamStage, who: str, client: Client, plan: Stream
 async def _is_refused(
     stage: StreamStage, who: str, client: Client, facts: ObservedStream, segment: StreamSegment
 ) -> None:
-    """Check that a deletion that does not insist is refused, because the stream owns the ledger."""
+    """Check that `refuse_owned` refuses the deletion, because the stream owns the ledger."""
     try:
         await refuse_owned(client, [segment.ledger_id])
     except LedgerOwnedError:
@@ -65,7 +65,7 @@ async def _is_refused(
 
 
 async def judge_losses(stage: StreamStage, client: Client) -> None:
-    """Check that the search for lost ledgers finds those that streams need and nobody has."""
+    """Check that the search for lost ledgers finds those that streams need but that are gone."""
     told = {one.ledger_id for one in (await _lost(client)).lost}
     for facts in stage.lives.values():
         for segment in facts.segments.values():

@@ -1,7 +1,7 @@
 """Everything known about one stream in a run.
 
-This covers what its writers submitted and were told, what readers received, and what may be
-truncated.
+These are the records that its writers submitted, the answers that they got, the records that
+readers received, and the positions before which records may be truncated.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ObservedStream:
     acked: dict[bytes, DLSN | None] = field(default_factory=dict)
     """The position of each acknowledged payload, if it was reported."""
     positions: dict[DLSN, bytes] = field(default_factory=dict)
-    """The record at each position that a writer or a reader was told."""
+    """The payload at each position that a writer or a reader has received."""
     log: dict[int, ReadRecord] = field(default_factory=dict)
     """Every record that any reader received, by sequence id."""
     places: dict[bytes, int] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class ObservedStream:
     """The position that each subscription has stored for certain."""
 
     def may_be_gone(self, seen: ReadRecord) -> bool:
-        """Return whether this record may have been truncated."""
+        """Return whether this record may have been truncated, or lost with its ledger."""
         given_up = self.plan.retained or seen.position < self.asked
         return given_up or seen.position.lssn in self.destroyed
 

@@ -27,7 +27,7 @@ AckInvariant = Callable[[ObservedStream, Sent, DLSN | None], str | None]
 def a_successor_ends_the_writer(facts: ObservedStream, sent: Sent, at: DLSN | None) -> str | None:
     """A writer never appends a record that it submitted after another became the writer.
 
-    A producer may still be told that such a record was there before.
+    A producer may still learn that such a record was there before.
     """
     # Nobody can fence a writer whose ledger was deleted. It learns of its successor when it rolls.
     for other in () if at is None or at.lssn in facts.destroyed else facts.handles:
@@ -73,7 +73,7 @@ ACK_INVARIANTS: tuple[AckInvariant, ...] = (
 )
 
 
-# -- when a reader is given a record -----------------------------------------------------------
+# -- when a reader receives a record -----------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -361,7 +361,7 @@ def what_a_writer_sent_is_there_up_to_some_record(
 
 
 def _may_be_lost(facts: ObservedStream, sent: Sent) -> bool:
-    """Return whether this record may have been in a ledger that somebody deleted."""
+    """Return whether this record may have been in a ledger that was deleted."""
     if sent.payload in facts.places:
         return False
     at = facts.acked.get(sent.payload)

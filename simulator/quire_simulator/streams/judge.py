@@ -1,7 +1,8 @@
-"""Judge the streams at the end of a run.
+"""Check the streams at the end of a run.
 
-They are finished and read completely, and orphaned ledgers are counted. Faults have ended by then,
-so any failure breaks an invariant.
+Each stream gets a last record, or is deleted if its deletion has begun. All are read completely,
+and their orphaned ledgers are found and deleted. Faults have ended by then, so any failure breaks
+an invariant.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ YOUNGER_S = 3_600.0
 """Longer than any error of a calendar, so that every ledger is older than that from now."""
 POLL_S = 1.0
 METADATA_DELAY_MAX_S = 0.02
-"""The remaining work takes hundreds of calls."""
+"""The longest delay of a metadata call in this phase, whose work takes hundreds of calls."""
 
 
 async def judge_streams(stage: StreamStage, followers: Callable[[], list[str]]) -> None:

@@ -26,12 +26,12 @@ RETAINED = 0.2
 WAITS = 0.25
 """The probability that a writer opens the stream and then does nothing for a while."""
 WAITS_REMOVED = 0.7
-"""This probability for a stream that is deleted, so that unaware writers come back."""
+"""The same probability for a stream that is deleted. Such writers learn of the deletion late."""
 TOKENS = 0.2
 REPLACED_QUERY = 0.4
 """The probability that a query takes the place of another query of its writer."""
 RARE = 0.15
-"""The probability that a stream of a general workload is like those of a special one."""
+"""The probability that a stream of a general workload is like those of a special workload."""
 RARELY = ("retention", "publishing", "damaged")
 RETENTION_MS = (200, 1_000, 3_000)
 RETENTION_BYTES = (300, 1_000, 5_000)
@@ -148,12 +148,12 @@ class StreamPlan:
     """The query that writes to this stream, if there is one."""
     follows_s: tuple[float, ...]
     scans_s: tuple[float, ...]
-    """When readers begin that do not follow."""
+    """The start times of readers that do not follow."""
     truncations_s: tuple[float, ...]
     losses_s: tuple[float, ...]
-    """When somebody deletes the ledger of the segment in progress."""
+    """The times at which the ledger of the segment in progress is deleted."""
     spoils_s: tuple[float, ...]
-    """When the node of a segment becomes unreadable for a while."""
+    """The times at which the node of a segment becomes unreadable for a while."""
     rename_s: float | None
     remove_s: float | None
 
@@ -379,7 +379,7 @@ def _as_published(chance: random.Random, plan: StreamPlan, span_s: float) -> Str
 
 
 def _as_damaged(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
-    """Let somebody delete ledgers of segments in progress, or make nodes of segments unreadable."""
+    """Let ledgers of segments in progress be deleted, or nodes of segments become unreadable."""
     begin_s, lost = plan.streamers[0].begin_s, chance.random() < 0.6
     streamers = tuple(
         replace(
@@ -469,7 +469,7 @@ CHANGES: dict[str, Callable[[random.Random, StreamPlan, float], StreamPlan]] = {
     "publishing": _as_published,
     "damaged": _as_damaged,
 }
-"""What a workload makes of each stream (`Mix.streams_mostly`)."""
+"""The functions that adapt each stream to a workload, by the value of `Mix.streams_mostly`."""
 
 
 def _streamer_plan(
@@ -489,7 +489,7 @@ def _streamer_plan(
 
 
 def others_of(plan: StreamPlan) -> list[tuple[str, tuple[float, ...]]]:
-    """Return the kinds of the stream's other processes, and when each process begins."""
+    """Return the kinds of the stream's other processes, with the start time of each process."""
     return [
         ("tailer", plan.follows_s),
         ("scanner", plan.scans_s),
@@ -509,7 +509,7 @@ def streamers_of(plans: tuple[StreamPlan, ...]) -> Iterator[tuple[str, float]]:
 
 
 def stream_clients(plans: tuple[StreamPlan, ...]) -> dict[str, float]:
-    """Return when each client begins."""
+    """Return the start time of each client, by its name."""
     begins = dict(streamers_of(plans))
     for plan in plans:
         for query in plan.queries:

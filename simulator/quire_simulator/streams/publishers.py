@@ -1,7 +1,8 @@
 """Drivers that publish batches of records to a stream, with tasks that fail and run twice.
 
-Several drivers share a checkpoint, as the lives of one query do. They die at any step, and some
-live on as zombies. Whatever happens, the stream has each batch whole and once, and in order.
+Several drivers share a checkpoint, as the successive drivers of one query do. They die at any step,
+and some still run while their successor does. Whatever happens, the stream has each batch whole and
+once, and in order.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ TASK_FAILS = 0.15
 """The probability that an attempt of a task fails."""
 TASK_ATTEMPTS = 4
 LEAVES = 0.5
-"""The probability that a task that failed or lost leaves its ledger, as a killed process does."""
+"""The probability that an attempt that failed or was cancelled leaves its ledger, as a killed
+process does.
+"""
 TAKES = 0.4
 """The probability that a driver takes the stream before it looks whether the batch is published."""
 REPEATS = 0.3
@@ -51,7 +54,7 @@ REPETITIONS = (1, 1, 3, 20)
 
 
 class TaskFailedError(Exception):
-    """An attempt of a task was told to fail."""
+    """An attempt of a task failed, because the simulator decided so."""
 
 
 async def publish_batches(
@@ -101,9 +104,8 @@ class Driver:
         while self.checkpoint.committed < self.plan.batches - 1 and not self.stage.over:
             number = self.checkpoint.committed + 1
             if number > 1 and self.chance.random() < STALE:
-                number -= self.chance.choice(
-                    [1, 2]
-                )  # As a driver that does not know its successor.
+                # Like a driver that does not know its successor.
+                number -= self.chance.choice([1, 2])
             known = self.checkpoint.batches.get(number)
             await self.batch(number, known or self._planned(number))
             await asyncio.sleep(self.chance.random() * self.plan.pause_s)
@@ -129,7 +131,7 @@ class Driver:
     # -- steps --------------------------------------------------------------------------------
 
     def _step(self, what: str) -> None:
-        """Begin a step, in which the driver may be told to die."""
+        """Begin a step. If the plan says so, the driver dies in it."""
         self._steps += 1
         stage, plan = self.stage, self.plan
         stage.note(self.who, "step", f"{what}: {self._steps}")
@@ -293,7 +295,7 @@ class Driver:
         self, batch: BatchFacts, segments: Sequence[StreamSegment], handle: WriterAttempt,
         begun: int,
     ) -> None:  # fmt: skip
-        """Check what a driver was told about the segments of its batch."""
+        """Check and note the segments that a driver got as those of its batch."""
         stage, facts = self.stage, self.facts
         numbers = tuple(segment.lssn for segment in segments)
         if batch.told and numbers and set(numbers) - set(batch.told):
@@ -318,7 +320,7 @@ class Driver:
         stage.note(self.who, "published", f"{batch.key} as segments {numbers}")
 
     def _is_there(self, batch: BatchFacts) -> None:
-        """Note that the driver was told that the batch is published."""
+        """Note that a driver has learned that the batch is published."""
         batch.told = batch.told or ()
         batch.told_at = batch.told_at or self.stage.moment()
         for row in batch.rows:
@@ -329,8 +331,10 @@ class Driver:
         return self.stage.world.network.node(self.who).node
 
     def _check_turn(self, batch: BatchFacts, begun: int, what: str) -> None:
-        """Check a call that began at this moment and succeeded: another query of the writer was not
-        published before, unless this query takes over and was not replaced by the other one.
+        """Check that a call that succeeded was allowed. `begun` is the moment when it began.
+
+        If another query of the writer had published a batch before that moment, this query must be
+        one that takes over, and the other one must not have replaced it.
         """
         for (writer, query), other in self.facts.published.checkpoints.items():
             if not writer or writer != batch.key.writer or query == batch.key.query:
@@ -374,7 +378,9 @@ class Driver:
         self._told(batch, publishing_it.result(), handle, begun)
 
     async def _sweep(self, batch: BatchFacts, built: Sequence[BuiltSegment]) -> None:
-        """Delete what other attempts left, as the driver of a job does after its commit."""
+        """Delete the ledgers that other attempts left, as the driver of a job does after its
+        commit.
+        """
         stage, streams = self.stage, self.streams
         segments = await publishing.published_segments(streams.metadata(self.name), batch.key)
         if not segments:

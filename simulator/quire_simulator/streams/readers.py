@@ -88,7 +88,7 @@ async def read_view(
 
 
 async def follow_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
-    """Follow to the last record in each life of the stream, and cancel now and then."""
+    """Follow each life of the stream to its last record. Now and then, cancel and continue."""
     chance = stage.world.loop.derive(f"actor {who}")
     streams = await stage.namespace(client)
     try:
@@ -194,7 +194,9 @@ class _Follower:
         return reader.ended or stage.is_at_the_end(facts, self.view)
 
     async def _subscribe(self) -> None:
-        """Open the subscription before anything is read. A new stream has no position of it."""
+        """Open the subscription before anything is read. A new stream must have no position of
+        it.
+        """
         stage, facts, name = self.stage, self.facts, self.stage.name(self.facts.plan)
         if self.subscription is not None and self.name == name:
             return
@@ -305,7 +307,7 @@ def _found(
             stage.fail(facts, "find_finds_the_first", what)
 
 
-# -- who changes the stream as a whole -----------------------------------------------------------
+# -- clients that rename or delete the stream ----------------------------------------------------
 
 
 async def rename_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:

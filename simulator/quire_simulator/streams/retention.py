@@ -1,7 +1,7 @@
 """Clients that truncate a stream, and the exact model of what truncation and retention keep.
 
-The model is computed from the metadata, independently of Quire's code. What is truncated must be
-exact to the segment in both directions: neither one segment too many nor one too few.
+The model is computed from the metadata, independently of Quire's code. Exactly the segments of the
+model must be truncated: neither one too many nor one too few.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Retention:
         self.stage.fail(facts, "a_writer_applies_retention", what)
 
     async def judge(self, who: str, streams: Namespace, facts: ObservedStream) -> None:
-        """Check retention once more, and that a dry run says what happens."""
+        """Check retention once more, and that what a dry run names is deleted afterwards."""
         name = self.stage.name(facts.plan)
         for attempt in range(LAST_ATTEMPTS):
             try:
@@ -235,7 +235,7 @@ async def truncate_stream(stage: StreamStage, who: str, client: Client, plan: St
 
 
 def _place(chance: random.Random, facts: ObservedStream) -> tuple[str, DLSN]:
-    """Draw a place in, between, at the end of, or after the segments, and say which."""
+    """Return a random position in, between, at the end of or after the segments, after its name."""
     if not facts.segments or chance.random() < KNOWN_PLACES:
         known = sorted(seen.position for seen in facts.log.values())
         before = chance.choice(known[-5:] if chance.random() < ENDS else known)

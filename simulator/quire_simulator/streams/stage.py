@@ -117,7 +117,12 @@ class StreamStage:
         return await self.insist(lambda: open_namespace(client, NAMESPACE, create=True))
 
     async def insist(self, work: Callable[[], Awaitable[T]], attempts: int = ATTEMPTS_MAX) -> T:
-        """Repeat the work while it fails."""
+        """Repeat the work until it succeeds, and return its result.
+
+        Raises:
+            StreamEndedError: The work raised it, which is not repeated.
+            QuireError: The error of the last attempt.
+        """
         for attempt in range(attempts):
             try:
                 return await work()
@@ -231,8 +236,7 @@ class StreamStage:
                 self.tainted.add(payload)
         return found
 
-    # -- invariants
-    # ---------------------------------------------------------------------------------
+    # -- invariants ---------------------------------------------------------------------------
 
     def fail(self, facts: ObservedStream, invariant: str, what: str) -> None:
         self.checker.fail(invariant, f"stream {facts.plan.name}: {what}")

@@ -224,7 +224,7 @@ class StreamWriterActor:
             self.writer.abandon()
 
     async def insist(self) -> None:
-        """Try to append once more after a final error, which must fail."""
+        """Check that an append fails after the writer was closed or has failed for good."""
         try:
             await self.append()
         except QuireError:
@@ -265,7 +265,10 @@ class StreamWriterActor:
             self.stage.note(self.handle.who, "acked", what)
 
     def settled(self, *, everything: bool = False) -> None:
-        """Record that everything submitted is acknowledged."""
+        """Record that all submitted records are acknowledged.
+
+        With `everything` this includes those whose append was cancelled.
+        """
         for sent, appended in self._under_way:
             self.acked(sent, list(appended))
         self._under_way.clear()
@@ -392,8 +395,9 @@ class StreamWriterActor:
     # -- producers ----------------------------------------------------------------------------
 
     async def produce(self) -> None:
-        """Send records after the last acknowledged one, or some earlier ones, sometimes twice at
-        once.
+        """Send records after the last acknowledged one, or some earlier ones too.
+
+        Sometimes they are sent twice at the same time.
         """
         facts, chance = self.facts, self.chance
         number = chance.randrange(facts.plan.producers)

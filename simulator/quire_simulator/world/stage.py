@@ -46,7 +46,7 @@ class Stage:
     _cancelling: dict[str, random.Random] = field(default_factory=dict)
 
     def cancelling(self, name: str) -> random.Random | None:
-        """Return the draws about a client's cancelled calls, or None if no calls are cancelled."""
+        """Return the random generator for a client's cancelled calls, or None if there are none."""
         if not self.plan.cancelling:
             return None
         if name not in self._cancelling:
@@ -66,7 +66,7 @@ class Stage:
         return payload(ledger_id, entry_id, self.checker.facts(ledger_id).scale)
 
     def seen(self, name: str, ledger_id: int, entry: Entry, expected: int) -> None:
-        """Check that a reader received this entry."""
+        """Check that the entry that a reader received is the expected one."""
         if entry.entry_id != expected or entry.payload != self.payload(ledger_id, expected):
             found = f"entry {entry.entry_id}: {bytes(entry.payload)[:40]!r}"
             self.wrong(name, ledger_id, f"{found} instead of entry {expected}")
@@ -78,8 +78,9 @@ class Stage:
         self.history.add(name, "failed", ledger_id, note=type(error).__name__)
 
     def denied(self, name: str, ledger_id: int, error: QuireError) -> None:
-        """Record a reply that denies an entry or ledger: no client asks beyond what was
-        acknowledged.
+        """Record the error if it says that an entry or a ledger does not exist.
+
+        No client asks for entries that were not acknowledged.
         """
         if isinstance(error, NoSuchLedgerError | NoSuchEntryError):
             self.history.add(name, "denied", ledger_id, note=str(error))

@@ -77,7 +77,7 @@ class ObservedCluster(MemoryCluster):
     shown_observer: Callable[[int, Versioned[LedgerMetadata]], None] = staticmethod(
         lambda ledger_id, found: None
     )
-    """Called with each ledger that a client or a bookie reads."""
+    """Called with each ledger that a client or a bookie reads, as the caller receives it."""
 
     def ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
         found = super().ledger(ledger_id)
@@ -381,8 +381,10 @@ class World:
     def put_back_index(
         self, disk: SimDisk, chance: random.Random, *, foreign: bool = False
     ) -> None:
-        """Restore an earlier index cache of a stopped bookie, or one of another directory, if there
-        is space."""
+        """Restore an earlier index cache of a stopped bookie, or one of another directory.
+
+        If the disk has no space for it, the disk has no index cache afterwards.
+        """
         try:
             self.index_caches.put_back(disk, chance, foreign=foreign)
         except OSError as error:
@@ -460,7 +462,7 @@ class World:
         return client
 
     def relocate(self, amount: float) -> None:
-        """Move a bookie to another rack, and tell every client. No rack becomes empty."""
+        """Move a bookie to another rack, and let every client know. No rack becomes empty."""
         stand = list(self.racks.values())
         movable = [bookie for bookie, rack in self.racks.items() if stand.count(rack) > 1]
         if not movable or len(set(stand)) < 2:
@@ -511,7 +513,7 @@ class World:
         return list(self._client_stores.values())
 
     def lose_session(self, client: str) -> Callable[[], None]:
-        """End the session of a client. Return what begins another one."""
+        """End the session of a client. Return a function that begins another one."""
         store = self._client_stores.get(client)
         if store is None:
             return lambda: None

@@ -61,8 +61,9 @@ class Objects(ContextHandle[AsyncObjects]):
             name: The name of the object.
             source: The bytes of the object (see `quire.blocking.handles.Source`).
             replace: Whether to replace an object that has this name, in one step, and delete its
-                ledger. A function receives the object that would be replaced, and decides. Readers
-                of the old version may continue for a while (see `ObjectReader`).
+                ledger. A function receives the object that would be replaced, and returns whether
+                to replace it. Readers of the old version may continue for a while (see
+                `ObjectReader`).
             metadata: Text that is stored with the object, by key.
             chunk_bytes: The size of the chunks in which the object is stored, in bytes.
             ensemble_size: The number of bookies over which the chunks are spread.
@@ -197,9 +198,9 @@ class Objects(ContextHandle[AsyncObjects]):
     def sweep(self, older_than_s: float, *, first: int = 0) -> builtins.list[int]:
         """Delete the orphans of this bucket. See `orphans`.
 
-        The age limit must be longer than the longest put. A put whose ledger is swept fails. It
-        never publishes an object without bytes. Calling this again is safe, also while others put
-        objects. If the call is interrupted, the next call continues.
+        The age limit must be longer than the longest put, because a put whose ledger was swept
+        fails. Calling this again is safe, also while others put objects. If the call is
+        interrupted, the next call continues.
 
         Args:
             older_than_s: Delete only ledgers that are older than this, in seconds.

@@ -85,7 +85,8 @@ class Leader(ContextHandle[AsyncLeader[ResultT]], Generic[ResultT]):
 
         Raises:
             StreamFencedError: Another leader took over, or has taken a newer snapshot.
-            QuireError: The snapshot could not be stored. See `Objects.put`.
+            QuireError: The snapshot could not be stored (see `Objects.put`), or it was stored and
+                the commands before it could not be truncated.
         """
         call(self.aio.snapshot())
 

@@ -251,7 +251,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
         )
 
     def find(self, name: str, start: Start) -> DLSN:
-        """Return the position that a start has now.
+        """Return the position at which a reader with this start would begin now.
 
         Interrupting this call is safe.
 
@@ -346,7 +346,8 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
     """A writer that appends records to one stream. `Namespace.open_writer` opens it.
 
     A record is acknowledged when `append`, or another call that waits, returns. Its entry and all
-    records before it are then fsynced on an ack quorum of bookies, and readers can see them.
+    records before it are then fsynced on an ack quorum of bookies. Readers see it as soon as the
+    bookies know that it is acknowledged, usually some milliseconds later.
 
     If a ledger fails, the writer continues in a new segment. It sends a record again only if
     recovery of the old ledger proved that the record is not in it. The writer ends when another
@@ -597,7 +598,10 @@ class Producer(Handle[AsyncProducer]):
 
     @property
     def last_sequence(self) -> int:
-        """The number of the producer's last record that was handed over, or -1 if there is none."""
+        """The number of the producer's last record, or -1 if there is none.
+
+        It includes records that were passed to `append` and are not acknowledged yet.
+        """
         return self._opened.last_sequence
 
     def append(
@@ -605,8 +609,8 @@ class Producer(Handle[AsyncProducer]):
     ) -> DLSN | None:
         """Append one record unless the stream has it already, and wait until it is acknowledged.
 
-        On return the record is durable on an ack quorum in both cases. If the call is interrupted,
-        the record may still become part of the stream: repeating the call is safe.
+        On return the record is durable on an ack quorum, whichever call appended it. If the call is
+        interrupted, the record may still become part of the stream: repeating the call is safe.
 
         Args:
             payload: The bytes of the record.
@@ -656,7 +660,8 @@ class Producer(Handle[AsyncProducer]):
 class Appended(Handle[AsyncAppended], Sequence[DLSN]):
     """The positions of records that were appended together, as a sequence.
 
-    The positions are known when the records are acknowledged.
+    The positions are known when the records are acknowledged. A position that is read before that
+    has no meaning.
     """
 
     _what = "what was appended"
@@ -805,6 +810,7 @@ class Subscription(ContextHandle[AsyncSubscription]):
 
         Raises:
             NoSuchStreamError: The stream does not exist, or another stream has its name.
+            StreamDamagedError: The stored position cannot be decoded. It was not changed.
             MetadataError: Other processes moved the subscription during each of many attempts.
                 It was not changed. Try again.
             MetadataUnavailableError: The metadata store does not answer. Outcome unknown.

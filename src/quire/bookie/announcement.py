@@ -37,8 +37,11 @@ class Announcement:
     ) -> asyncio.Future[KeyExistsError]:
         """Register the bookie.
 
-        The returned future is set if another process takes the id. Then this bookie is no longer
-        registered.
+        If another process takes the id later, the returned future gets that error as its result.
+        This bookie is then no longer registered.
+
+        Raises:
+            MetadataError: The metadata store did not register the bookie.
         """
         self._registration = await metadata.register_bookie(address, readonly=not writable)
         return self._registration.lost
@@ -61,8 +64,8 @@ class Announcement:
     async def _announce(self, registration: Registration) -> None:
         """Update the registration until it matches the bookie's state.
 
-        One call runs at a time, so that the last one decides. A call whose outcome is unknown is
-        repeated.
+        One call runs at a time, so that the last one decides. A call that fails is repeated after a
+        pause, because its outcome may be unknown.
         """
         announced: bool | None = None
         retry = Retry(ANNOUNCE_BACKOFF, self._rng)

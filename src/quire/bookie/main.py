@@ -70,10 +70,12 @@ class BookieOptions:
     loading_bar: LoadingBar | None = None
     """The progress bar of a long start. With None, the progress is logged."""
     around: Callable[[Bookie], AbstractAsyncContextManager[Any]] | None = None
-    """A context manager that is entered before the bookie starts, and left after its end."""
+    """A function that returns a context manager. The context is entered before the bookie starts,
+    and left after its end."""
     beside: Callable[[str], Coroutine[Any, Any, None]] | None = None
     """A coroutine function that runs in the same process while the bookie serves. It gets the
-    bookie id, and is cancelled at the stop. Its errors are logged, and do not end the bookie."""
+    bookie id, and is cancelled at the stop. If it raises a QuireError, that is logged, and the
+    function is called again after a pause."""
 
 
 def log_event(event: str, **fields: object) -> None:
@@ -89,8 +91,8 @@ def run_bookie(options: BookieOptions) -> int:
     """Run a bookie until it ends, and return the exit status of the process.
 
     The status is 0 after SIGTERM or SIGINT and after a decommission. It is `EXIT_DISK_FAILED` if
-    the disk failed, and 1 if another process took the bookie's id. Raises QuireError if the bookie
-    cannot start.
+    the disk failed, and 1 if another process took the bookie's id. It is also 1 if the stop fails
+    or takes longer than `stop_timeout_s`. Raises QuireError if the bookie cannot start.
     """
     check_bookie(
         options.directories,
@@ -226,7 +228,7 @@ async def _trim_after_storms(bookie: Bookie) -> None:
 
 
 async def _beside(work: Callable[[str], Coroutine[Any, Any, None]], bookie_id: str) -> None:
-    """Run the work, and start it again after an error. The bookie serves in any case."""
+    """Run the work, and start it again after a QuireError. The bookie serves in any case."""
     retry = Retry(BESIDE_BACKOFF, random.Random())
     while True:
         try:

@@ -115,8 +115,8 @@ class Bookie:
         """Create a bookie.
 
         `disk`, the workers and `reader` are those of the first data directory. `loading_bar` is
-        shown instead of log lines. Raises TlsConfigError if the configured certificates cannot be
-        used.
+        shown instead of log lines. Raises UsageError if two limits contradict each other, and
+        TlsConfigError if the configured certificates cannot be used.
         """
         check_config(config)
         check_security(config)
@@ -163,8 +163,10 @@ class Bookie:
 
     @property
     def writable(self) -> bool:
-        """Whether it accepts entries of writers. It does if it has read its log, has space, and is
-        not being drained."""
+        """Whether it accepts entries of writers.
+
+        It does if it has read its log, its store is writable, and no operator keeps it read-only.
+        """
         return self._recovered and self.store.writable and not self._held_back
 
     @property
@@ -174,7 +176,7 @@ class Bookie:
 
     @property
     def recovered(self) -> bool:
-        """Whether its log was read. Before that the store knows nothing."""
+        """Whether its log was read. Before that, the store is used only for early reads."""
         return self._recovered
 
     @property
@@ -243,8 +245,10 @@ class Bookie:
         self._log("serving", bookie=self.bookie_id, metadata=self.metadata.uri)
 
     async def _check_directories(self, port: int) -> list[Disk]:
-        """Choose the id of this bookie, check that the directories belong to it, and return the
-        disks of those that can be used."""
+        """Choose the id of this bookie, and check that the directories belong to it.
+
+        Return the disks of the directories that can be used.
+        """
         if self.address.bookie_id:
             check_bookie_id(self.address.bookie_id)
         found = look_at(self._disks, self.metadata.uri)
@@ -310,8 +314,7 @@ class Bookie:
         await self._listen(port)
 
     def _guard(self, disks: Sequence[Disk]) -> CollectionGuard:
-        """Return the guard of garbage collection for these directories, which belong to this
-        bookie."""
+        """Return the guard of garbage collection, with the marks in these directories."""
         return CollectionGuard(
             self.metadata,
             self.bookie_id,
@@ -324,7 +327,7 @@ class Bookie:
         )
 
     async def _keep_mark(self, data: bytes) -> None:
-        """Write the data into every directory in use, on a thread if there is one."""
+        """Write the mark, as `data`, into every directory in use, on a thread if there is one."""
         serving = {one.path for one in self.store.directories() if one.state != "failed"}
         disks = [disk for disk in self._disks if disk.path in serving]
         if self._reader is None:
@@ -448,9 +451,10 @@ class Bookie:
             self._log("stopped", bookie=self.bookie_id)
 
     async def collect_garbage(self) -> str:
-        """Make one pass now.
+        """Make one pass of garbage collection now.
 
-        Return '', or the reason why nothing was deleted, which is also logged.
+        Return '' if the pass was completed. Otherwise nothing was deleted, and the reason is
+        returned and logged.
         """
         assert self.collection is not None
         try:
@@ -479,8 +483,10 @@ class Bookie:
 
     @property
     def ledgers_unreadable(self) -> int:
-        """The number of ledgers on this bookie whose metadata the last pass for superfluous copies
-        could not read."""
+        """The number of ledgers on this bookie whose metadata could not be read.
+
+        It is that of the last pass for superfluous copies.
+        """
         return 0 if self._over_replicated is None else len(self._over_replicated.unread)
 
     async def _tell_unnamed(self) -> None:

@@ -294,8 +294,8 @@ def stream() -> None:
 def pipeline() -> None:
     """Ingest, offload, compact, replicate and audit data with Spark.
 
-    A command starts a local Spark session, or connects to the one that --master names. If it is
-    started by spark-submit, it runs in that session.
+    A command starts a Spark session, on this machine or on the cluster that --master names. If it
+    is started by spark-submit, it runs in that session.
     """
 
 

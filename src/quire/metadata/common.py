@@ -150,7 +150,10 @@ def conflict(
 
 
 def bookie_exists(bookie_id: str, waited_ms: int | None = None) -> KeyExistsError:
-    """Return the error for an id that another process holds, if this one waited so long for it."""
+    """Return the error for a bookie id that another process holds.
+
+    `waited_ms` is the time for which this process has waited for the id, or None if it did not.
+    """
     waited = "" if waited_ms is None else f", and still was after {waited_ms} ms"
     return KeyExistsError(
         f"bookie {bookie_id} is registered by another process that is still running{waited}",
@@ -222,7 +225,8 @@ def encode_address(address: BookieAddress) -> bytes:
 def decode_address(bookie_id: str, payload: bytes) -> BookieAddress | None:
     """Return the address in the payload of a registration, or None if there is none to connect to.
 
-    None is logged. One bookie that registers something malformed must not hide the others.
+    The reason for None is logged, not raised: one bookie that registers something malformed must
+    not hide the others.
     """
     try:
         info = registration.decode(payload, bookie_id)
@@ -244,7 +248,7 @@ def decode_address(bookie_id: str, payload: bytes) -> BookieAddress | None:
 
 
 class WatchHandle:
-    """A watch as its owner holds it. Nothing is delivered after it is closed."""
+    """The handle of a watch, for its owner. Nothing is delivered after it is closed."""
 
     def __init__(self, closed: Callable[[], None]) -> None:
         self._on_close = closed

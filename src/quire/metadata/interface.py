@@ -229,7 +229,8 @@ class MetadataStore(Protocol):
 
         Ids that callers choose are not affected. The call may be repeated. ZooKeeper
         generates the skipped ids one by one, some thousands a second. If there are more than a
-        million, a cluster whose ledger manager has long ids skips them in one step.
+        million, a cluster whose ledger manager has long ids skips them in one step. A Java client
+        that has generated ids before may then continue with short ids until it is restarted.
         """
         ...
 

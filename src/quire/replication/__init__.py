@@ -2,7 +2,7 @@
 jobs.
 
 `marks` has what is kept in the metadata store, and `repair` copies entries. `autorecovery`, `moves`
-and `audit` build on these, and `explain` describes their state to people.
+and `audit` build on these. `explain` tells people which replicas are missing and why.
 """
 
 from __future__ import annotations

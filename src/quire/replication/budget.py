@@ -1,4 +1,4 @@
-"""A limit of the rate, in bytes per second."""
+"""A limit on the rate at which replication copies and reads entries."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ from quire.config import KIB
 BURST_S = 0.02
 """Seconds for which unused budget is kept."""
 SLICE_S = 0.008
-"""The duration of a slice in seconds. Copies are made in slices of this much budget, so that
-appends of others wait on a bookie for one slice, and not for a megabyte."""
+"""The duration of a slice in seconds. Copies are made in slices of this much budget, so that an
+append of another client waits on a bookie for one slice, and not for a megabyte."""
 SLICE_BYTES_MIN = 16 * KIB
 
 
 class Budget:
-    """A rate limit: `take` waits until the bytes are paid for. None means no limit.
-
-    Cancel-safe: bytes that were taken stay taken.
-    """
+    """A rate limit in bytes per second, shared by all who `take` from it. None means no limit."""
 
     def __init__(self, bytes_per_second: float | None) -> None:
         self._rate = bytes_per_second
@@ -29,13 +26,16 @@ class Budget:
         return self._rate is not None
 
     def slice_bytes(self, bytes_max: int) -> int:
-        """Return how many bytes to read or write at a time: `bytes_max` if there is no limit."""
+        """Return how many bytes to read or write at a time: one slice, and at most `bytes_max`."""
         if self._rate is None:
             return bytes_max
         return min(bytes_max, max(int(self._rate * SLICE_S), SLICE_BYTES_MIN))
 
     async def take(self, size_bytes: int) -> None:
-        """Take bytes from the budget, and wait until they are paid for."""
+        """Take bytes from the budget, and wait as long as the rate requires.
+
+        Cancel-safe: the bytes of a cancelled call count as taken.
+        """
         if self._rate is None or not size_bytes:
             return
         now = asyncio.get_running_loop().time()

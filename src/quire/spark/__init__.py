@@ -15,7 +15,7 @@
 
 The guides are `docs/guides/spark.md` (set up and read streams) and `docs/guides/spark-streaming.md`
 (follow and write streams). `docs/reference/spark-options.md` lists every option and column. This
-page describes ledgers and datasets.
+page describes ledgers and datasets. Values in parentheses are defaults.
 
 The option `metadata` names the cluster. Its default is QUIRE_METADATA in the environment of the
 driver when Spark starts. Passwords are given by `password` or by QUIRE_PASSWORD of the driver. They
@@ -41,10 +41,11 @@ A task reads at most `partitionBytes` (64m) and `partitionEntries`, and there ar
 
 **Writing.** Each row becomes an entry: the column `value` (binary or string), the only column, or
 the one that `valueColumn` names. If there are several other columns, the write is refused. Each
-task writes one ledger (`ensemble` 3, `writeQuorum` 3, `ackQuorum` 2, `digest` crc32c, `placement`
-as for commands), and rows of a partition keep their order. The commit publishes all ledgers at once
-as `dataset`. The mode `append` adds to it. The mode `overwrite` replaces it and then deletes its
-former ledgers; queries that still read them fail. A job that fails publishes nothing.
+task writes one ledger, and rows of a partition keep their order. The options `ensemble` (3),
+`writeQuorum` (3), `ackQuorum` (2), `digest` (crc32c) and `placement` have the same values as in
+commands. The commit publishes all ledgers at once as `dataset`. The mode `append` adds to it. The
+mode `overwrite` replaces it and then deletes its former ledgers; queries that still read them fail.
+A job that fails publishes nothing.
 
 With `txnId` a write is idempotent, also across restarts of the driver: a dataset remembers its
 newest 1,000 ids. Without it a job publishes at most once. `sweep_orphans` deletes ledgers that

@@ -29,8 +29,9 @@ def one_error(
 ) -> Exception:
     """Return Quire's error behind an error that Spark raised.
 
-    If there is none, return a JobError with Spark's first line and the place of the rest. An error
-    that does not come from Spark is returned unchanged.
+    If there is none, return a JobError with Spark's first line. It begins with `doing`, the name of
+    the work, and names the file that `kept_log` returns, if any, as the place of Spark's output. An
+    error that does not come from Spark is returned unchanged.
     """
     if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j", "grpc"):
         return error
@@ -48,7 +49,10 @@ def one_error(
 
 
 def ours(text: str) -> QuireError | None:
-    """Return the last of Quire's errors in a traceback, because Python prints causes first."""
+    """Return the last of Quire's errors in a traceback, because Python prints causes first.
+
+    It has the same message, but its type is UsageError or JobError. Returns None if there is none.
+    """
     found = OURS.findall(text)
     if not found:
         return None

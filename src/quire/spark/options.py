@@ -315,7 +315,7 @@ class GivenOptions:
     def password(self, environ: Mapping[str, str]) -> bytes:
         """Return the password from the options or the driver's environment.
 
-        In the environment it appears in no SQL statement and in no script.
+        A password in the environment appears in no SQL statement and in no script.
         """
         return self._values.get("password", environ.get(ENV_PASSWORD, "")).encode()
 

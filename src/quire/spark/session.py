@@ -135,10 +135,11 @@ def job_session(
 ) -> Iterator[SparkSession]:
     """Yield the session in which a program runs a job.
 
-    It is the active session, or the session of the spark-submit that started the program. With a
-    `master` of sc://... it is a session of Spark Connect. Otherwise a new session is started and
-    stopped after the job. Without `master` it uses all cores of this machine, and `scratch` is the
-    directory for its files. `starting` is entered while a JVM starts.
+    It is the active session if there is one. Otherwise a session is created, and stopped at the end
+    of the block: a session of Spark Connect if `master` is sc://..., the session of the
+    spark-submit that started the program, or a new one. A new session uses all cores of this
+    machine unless `master` says otherwise, and keeps its files in `scratch`. `starting` is entered
+    while the session is created.
 
     Raises UsageError if Spark or Java is not installed, or if `master` contradicts an existing
     session.

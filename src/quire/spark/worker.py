@@ -39,9 +39,10 @@ _frozen_pid = -1
 def client(
     uri: str, tls: TlsClientConfig | None = None, placement: str = ""
 ) -> Iterator[blocking.Client]:
-    """Return a connected client of this process for the cluster at `uri`.
+    """Yield a connected client of this process for the cluster at `uri`.
 
-    The client is kept for the next task, unless the metadata store was lost while it was used.
+    The client is kept for the next task. It is closed and forgotten if the block raises because the
+    metadata store did not answer or the client was closed.
     """
     key = (uri, tls, placement, os.getpid())
     found = _clients.get(key)

@@ -54,7 +54,8 @@ class StorageConfig:
     read_only_dwell_s: float = 30.0
     """The shortest time for which a store takes no adds after a lack of space."""
     seal_idle_s: float = 0.2
-    """After this time without adds, an empty group proves that the end of the log is synced."""
+    """Seconds without adds after which the log gets an empty group. A group is written only after
+    the previous one is synced, so this proves that the end of the log is synced."""
     log_cache_bytes: int = 128 * MIB
     """How much of the newest part of the log stays in the system's cache. Older parts are released.
     0 means no limit."""
@@ -85,10 +86,10 @@ class StorageConfig:
     """The space that is kept preallocated for the output of a compaction, so that one can run on a
     full disk. It is at most `segment_bytes`. 0 reserves none."""
     scrub_interval_s: float = 604_800.0
-    """The time in which the scrub checks every segment once. With 0, only segments in which reads
-    have found damage are checked."""
+    """The time in which the scrub checks every segment once. With 0, only segments in which a read,
+    a compaction or a start has found damage are checked."""
     scrub_bytes_per_s: int = 4 * MIB
-    """The rate at which the scrub reads. The default allows 2.4 TB in its interval, and costs a few
+    """The rate at which the scrub reads. The default allows 2.5 TB in its interval, and costs a few
     percent of one disk. With more data, a round takes longer. 0 means no limit."""
 
     @property

@@ -40,7 +40,7 @@ MAX_DIRECTORIES = 64
 
 @dataclass(frozen=True, slots=True)
 class DataDirectory:
-    """The parts of a store that each data directory has for itself."""
+    """One data directory, with the workers and the reader that only its store uses."""
 
     disk: Disk
     log_worker: Worker
@@ -167,13 +167,13 @@ class LedgerDirectories(StoreEvents):
     # -- life -------------------------------------------------------------------------------------
 
     def refuse(self, path: str, error: StorageError) -> None:
-        """Do not use this directory, because of `error`. Call this before `recover`."""
+        """Do not use the directory at `path`, because of `error`. Call this before `recover`."""
         for place in self._places:
             if place.store.path == path:
                 self._put_aside(place, error)
 
     def expect(self, path: str, expected: ExpectedLog) -> None:
-        """Set how far the log of this directory should go. Call this before `recover`."""
+        """Set how far the log of the directory at `path` should go. Call this before `recover`."""
         for place in self._places:
             if place.store.path == path:
                 place.store.expect(path, expected)
@@ -187,10 +187,10 @@ class LedgerDirectories(StoreEvents):
         return found
 
     def recover(self) -> RecoveryReport:
-        """Recover each directory. One that cannot be read is put aside.
+        """Recover each directory. One that cannot be read is not used, and `directories` names it.
 
-        A directory that a later version of Quire wrote can be read by that version, so it is not
-        put aside: the bookie does not start.
+        A directory that a later version of Quire wrote can be read by that version. So the bookie
+        does not start without it, and this raises an error.
 
         Raises:
             LaterStorageError: A later version wrote a directory.
@@ -370,7 +370,10 @@ class LedgerDirectories(StoreEvents):
 
     @property
     def log_lossy(self) -> bool:
-        """Whether a part of a serving directory's log is lost, which `mark_repaired` would end."""
+        """Whether a part of a serving directory's log is lost.
+
+        Call `mark_repaired` once it is restored.
+        """
         return any(place.store.log_lossy for place in self._serving)
 
     def takes(self, ledger_id: int) -> bool:
@@ -407,7 +410,12 @@ class LedgerDirectories(StoreEvents):
     def create_ledger(
         self, ledger_id: int, master_key: bytes, *, again: bool = False
     ) -> LedgerInfo:
-        """Create a ledger in one of the directories. `StorageError` if it is lost."""
+        """Create a ledger in one of the directories, as `LedgerStore.create_ledger` does.
+
+        Raises:
+            UsageError: The ledger exists, or is refused.
+            StorageError: The ledger may be in a directory that has failed, or every directory has.
+        """
         if ledger_id in self.ledgers:
             raise UsageError(
                 f"ledger {ledger_id} is in this bookie's store already",
@@ -496,7 +504,11 @@ class LedgerDirectories(StoreEvents):
         """Index and queue a batch, as `LedgerStore.append` does.
 
         A batch for several directories is divided. `done` is called with each part
-        (`LogBatch.partial`) after it was synced or has failed.
+        (`LogBatch.partial`) after it was synced or has failed. It is also called if a part does not
+        fit or there is no space for it, because other parts may be queued already.
+
+        Raises:
+            UsageError: A ledger is unknown. Nothing has changed.
         """
         parts: dict[LedgerStore, list[Run]] = {}
         for run in batch.runs:
@@ -600,8 +612,17 @@ class LedgerDirectories(StoreEvents):
     def free_bytes(self) -> int:
         return sum(place.store.free_bytes() for place in self._serving)
 
+    @property
+    def deletions_logged(self) -> bool:
+        """Whether what was dropped or refused in a serving directory stays so after a crash."""
+        return all(place.store.deletions_logged for place in self._serving)
+
     def mark_repaired(self, done: Done) -> None:
-        """Note that all losses in the serving directories are repaired."""
+        """Note that all losses in the serving directories are repaired.
+
+        `done(error)` is called with the first error, or when all directories have logged it. See
+        `LedgerStore.mark_repaired`.
+        """
         lossy = [p.store for p in self._serving if p.store.negatives_unknown]
         last = last_of(len(lossy), done)
         for store in lossy:
@@ -676,7 +697,10 @@ def last_of(count: int, done: Done) -> Done:
 
 
 def cut(whole: memoryview, runs: list[Run], received_s: float) -> LogBatch:
-    """Return a batch of only these runs. Adjacent frames stay in one buffer."""
+    """Return a batch of only these runs, whose offsets are changed to those in the new batch.
+
+    The frames are not copied. `whole` has the buffers of the original batch.
+    """
     spans: list[tuple[int, int]] = []
     size = 0
     for run in runs:
@@ -703,7 +727,10 @@ def state_of(place: ServedDirectory) -> DirectoryState:
 
 
 def joined(reports: Sequence[RecoveryReport], problems: Sequence[str]) -> RecoveryReport:
-    """Combine the reports of several directories into one."""
+    """Combine the reports of several directories into one, with these further problems.
+
+    Groups that were cut off or written again are left out, because each log has its own numbers.
+    """
     return RecoveryReport(
         all(one.clean for one in reports),
         sum(one.segments for one in reports),

@@ -50,7 +50,7 @@ class Identity:
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Identity:
-        """Decode the file. `path` is the directory, for the error.
+        """Decode the content of `current/DIRECTORY`. `path` is the data directory, for the error.
 
         Raises:
             LaterStorageError: A later version wrote the file.
@@ -106,7 +106,7 @@ def refuse_later(path: str, fields: Mapping[str, str], known: str, names: Collec
 
 @contextmanager
 def naming(disk: Disk, name: str) -> Iterator[None]:
-    """Name the file in the error, if it turns out to be from a later version of Quire."""
+    """Turn a `VersionError` from the block into a `LaterStorageError` that names the file."""
     try:
         yield
     except VersionError as error:
@@ -114,7 +114,12 @@ def naming(disk: Disk, name: str) -> Iterator[None]:
 
 
 def read_small_file(disk: Disk, name: str) -> bytes | None:
-    """Return the content of a file, or None if it does not exist. `OSError` if that fails."""
+    """Return the content of a file, or None if it does not exist.
+
+    Raises:
+        StorageError: The file has more than `MAX_SMALL_FILE_BYTES`.
+        OSError: The file cannot be read.
+    """
     try:
         file = disk.open(name)
     except FileNotFoundError:
@@ -154,17 +159,17 @@ def write_small_file(disk: Disk, name: str, data: bytes) -> None:
 
 
 def remove_small_file(disk: Disk, name: str) -> None:
-    """Remove a file if it exists. The change is durable on return."""
+    """Remove a file if it exists. The change is durable on return. `OSError` if that fails."""
     if disk.exists(name):
         disk.remove(name)
         disk.sync_directory(name.rpartition("/")[0])
 
 
 def settle_names(disk: Disk) -> None:
-    """Make the names of small files and directories durable.
+    """Make the directory entries in the data directory and in `current` durable.
 
-    An earlier process may have died between a rename and the sync after it. What it left can be
-    read, but a power loss could still undo it. `OSError` if that fails.
+    An earlier process may have died between a rename and the sync after it. The renamed file can be
+    read, but a power loss could still undo the rename. `OSError` if that fails.
     """
     disk.sync_directory()
     if disk.exists(CURRENT_DIRECTORY):
@@ -177,24 +182,27 @@ def read_identity(disk: Disk) -> Identity | None:
     Raises:
         LaterStorageError: A later version wrote the identity.
         StorageError: The identity is damaged.
+        OSError: The file cannot be read.
     """
     data = read_small_file(disk, IDENTITY_NAME)
     return None if data is None else Identity.decode(data, disk.path)
 
 
 def ensure_directory(disk: Disk, random_bytes: Callable[[int], bytes]) -> Identity:
-    """Return the directory's identity. An empty directory is formatted first.
+    """Return the directory's identity. An empty directory is formatted first, durably.
 
     The caller must hold the disk's lock.
 
     Raises:
-        StorageError: The directory contains something else.
+        LaterStorageError: A later version wrote the identity.
+        StorageError: The identity is damaged, or the directory has none and is not empty.
+        OSError: The disk fails.
     """
     identity = read_identity(disk)
     if identity is not None:
         return identity
-    # A crash during an earlier format may have left the directory and a temporary file. Erasing a
-    # bookie leaves directories.
+    # A crash during an earlier format may have left `current` and a temporary file. Erasing a
+    # bookie leaves empty directories.
     strange = set(disk.list()) - IGNORED_NAMES - {CURRENT_DIRECTORY}
     strange = {name for name in strange if not _is_empty_directory(disk, name)}
     strange |= set(disk.list(CURRENT_DIRECTORY)) - {IDENTITY_NAME.rpartition("/")[2] + ".new"}
@@ -217,7 +225,10 @@ def _is_empty_directory(disk: Disk, name: str) -> bool:
 
 
 def mark_log_begun(disk: Disk, identity: Identity) -> Identity:
-    """Record in the directory's identity that its log was begun, and return the identity."""
+    """Record in the directory's identity that its log was begun, and return the new identity.
+
+    The record is durable on return.
+    """
     if identity.log_begun:
         return identity
     identity = replace(identity, log_begun=True)
@@ -226,12 +237,14 @@ def mark_log_begun(disk: Disk, identity: Identity) -> Identity:
 
 
 def begin_lost(disk: Disk, random_bytes: Callable[[int], bytes]) -> Identity:
-    """Format an empty directory that replaces a lost one.
+    """Format an empty directory that replaces a lost one, and return its identity.
 
-    It counts as a directory whose log is gone. Everything that it does not have may be lost, until
-    that is repaired. The caller must hold the disk's lock.
+    It counts as a directory whose log is gone. So the bookie treats everything that it does not
+    have as possibly lost, until that is repaired. The format is durable on return. The caller must
+    hold the disk's lock.
 
     Raises:
-        StorageError: The directory contains something else.
+        StorageError: The directory is not empty.
+        OSError: The disk fails.
     """
     return mark_log_begun(disk, ensure_directory(disk, random_bytes))

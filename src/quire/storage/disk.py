@@ -116,7 +116,10 @@ class RealFile:
         return self._nowait != 0 and self._fill(offset, into) == len(into)
 
     def _fill(self, offset: int, into: bytearray | memoryview) -> int | None:
-        """Return how many bytes from `offset` on were cached, or None if not even the first was."""
+        """Read cached bytes into `into`, and return how many were read.
+
+        Return None if not even the first byte is cached, or if this file system cannot tell.
+        """
         try:
             return os.preadv(self._fd, [into], offset, self._nowait)
         except BlockingIOError:
@@ -124,8 +127,8 @@ class RealFile:
         except OSError as error:
             if error.errno not in _NO_NOWAIT:
                 raise
-            # This file system cannot tell what is cached. From now on, read normally, which may
-            # wait.
+            # This file system cannot tell what is cached. From now on, `read` reads normally, which
+            # may wait.
             self._nowait = 0
             return None
 

@@ -25,8 +25,9 @@ class Readable(Protocol):
 class File(Protocol):
     """An open file.
 
-    All calls block. Only `sync` makes anything durable. I/O errors are raised as the `OSError` of
-    the operating system (ENOSPC, EIO, ...), which storage translates.
+    All calls block, except reads that are asked not to wait for the device. Only `sync` makes
+    anything durable. I/O errors are raised as the `OSError` of the operating system (ENOSPC, EIO,
+    ...).
     """
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> None:
@@ -34,7 +35,7 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Make the contents durable, and what is needed to read them back, as `fdatasync` does.
+        """Make the contents durable, and the metadata to read them back, as `fdatasync` does.
 
         A failure is final. What was not synced before may be lost, even if a later sync succeeds.
         """
@@ -43,7 +44,8 @@ class File(Protocol):
     def read(self, offset: int, size: int, *, wait: bool = True) -> Buffer | None:
         """Read up to `size` bytes, fewer at the end of the file.
 
-        With `wait=False`, return None if this would have to wait for the device.
+        With `wait=False`, return None if this would have to wait for the device. If the file system
+        cannot tell, this reads anyway, and may wait.
         """
         ...
 
@@ -70,10 +72,10 @@ class File(Protocol):
         ...
 
     def preallocate(self, size: int) -> None:
-        """Reserve space, so that writes up to `size` cannot fail for lack of it.
+        """Reserve space, so that writes up to the offset `size` cannot fail for lack of it.
 
-        The size of the file becomes `size`, and parts that were never written read as zeros.
-        `OSError` with ENOSPC if there is not enough space.
+        The size of the file becomes at least `size`. Parts that were never written read as zeros.
+        This raises `OSError` with ENOSPC if there is not enough space.
         """
         ...
 
@@ -110,7 +112,7 @@ class Disk(Protocol):
     def make_directory(self, name: str) -> None:
         """Create a directory and its parents, unless they exist.
 
-        "" is the data directory itself.
+        "" is the data directory itself. The directory entries of all others are durable on return.
         """
         ...
 
@@ -132,7 +134,7 @@ class Disk(Protocol):
     def lock(self) -> None:
         """Lock the directory for this process until `close`.
 
-        `BlockingIOError` if another process has locked it.
+        This raises `BlockingIOError` if another process has locked it.
         """
         ...
 
@@ -142,7 +144,7 @@ class Disk(Protocol):
 class Worker(Protocol):
     """Runs a blocking function, `step`, off the event loop.
 
-    Each wake is followed by one more step. Several wakes during one step are followed by one step.
+    At least one step begins after each wake. Several wakes during a step share the next step.
     """
 
     def start(self, step: Callable[[], None]) -> None: ...
@@ -166,7 +168,7 @@ class Worker(Protocol):
 class BlockingReader(Protocol):
     """Runs reads that wait for the device, off the event loop; see `worker.ThreadReader`.
 
-    Reading ahead has separate threads, so that no read waits for it.
+    Reading ahead uses another thread, so that no read waits for it.
     """
 
     def run(self, call: Callable[[], T]) -> Awaitable[T]: ...
@@ -174,13 +176,14 @@ class BlockingReader(Protocol):
     def read(self, call: Callable[[], T], done: Callable[[T | None], None]) -> None:
         """Run `call` soon. Then call `done` on the event loop with its result.
 
-        The result is None if the call was not run, because the reader is being closed.
+        The result is None if the call was not run, because the reader is being closed. It is also
+        None if the call raised an exception, which is then reported to the event loop.
         """
         ...
 
     def ahead(self, call: Callable[[], None], done: Callable[[], None]) -> None:
         """Run `call` soon, for its effect on the system's cache, and then `done` on the event loop.
 
-        The call may be skipped, and its `OSError` is ignored.
+        The call may be skipped, and its errors are ignored. `done` is called in any case.
         """
         ...

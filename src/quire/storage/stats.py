@@ -31,7 +31,7 @@ class SegmentUsage:
     live_ledgers: int
     runs_in_memory: int
     reclaimable: bool
-    """Whether the segment is worth removing or compacting, so that it will be."""
+    """Whether the segment is sealed and can be removed, or compacted by itself with a gain."""
     why: str
     """Why the space that is not alive is not given back."""
 
@@ -46,7 +46,8 @@ class DirectoryState:
     reason: str
     """Why it is not writable, or ""."""
     free_bytes: int
-    """The free space when it was last checked, or 0 if the directory has failed."""
+    """The free space at the last check, without the space set aside for a compaction. If one of
+    several directories has failed, it is 0 for that one."""
     ledgers: int | None
     """The number of ledgers, or None if the directory could not be read."""
 
@@ -85,8 +86,8 @@ class StorageStats:
     compaction_reserve_bytes: int
     """The space that is preallocated for the next compaction."""
     last_error: str
-    """The error of the last removal, seal or compaction that failed, or "" if one has succeeded
-    since."""
+    """Why a compaction, a removal or a seal has failed, or "". The next compaction or removal that
+    succeeds clears its own error. The error of a seal stays until the next start."""
     damaged_reads: int
     """The number of copies of entries that reads have found damaged."""
     damaged_segments: int
@@ -103,7 +104,9 @@ class StorageStats:
     index_caches_written: int
     """The number of index caches written."""
     tombstones: int
+    """The number of ledgers that were fenced and then deleted, and whose adds are still refused."""
     negatives_unknown: bool
+    """Whether something was lost, so that an entry that is not found may have existed."""
     writable: bool
 
 

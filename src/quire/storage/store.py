@@ -1,7 +1,7 @@
 """The store of one data directory: a write-once log, with its index in memory and on disk.
 
-What `append` and `fence` do is in force, and can be read, when they return. It is durable when
-`done` is called. Callbacks run on the event loop, in the order of the calls.
+The effect of `append` and `fence` can be read when they return. It is durable when `done` is called
+without an error. Callbacks run on the event loop, in the order of the calls.
 
 An entry id that the store already has is accepted again. If there are several copies, the newest is
 served, or an older one if the newest is damaged. All copies have the same payload, because a writer
@@ -71,8 +71,8 @@ class StoreEvents:
         self.on_compaction: Callable[[Compaction], None] = _ignore
         """Called when a compaction has succeeded or failed."""
         self.on_damage: Callable[[str, SegmentDamage, bool], None] = _ignore
-        """Called with the directory's path when a segment is found to be damaged, and with True
-        once it is repaired."""
+        """Called with the directory's path, the damage and False when a segment is found to be
+        damaged, and with True instead once it is repaired."""
         self.on_drained: Callable[[], None] = _ignore
         """Called when the queue was full and is now half empty."""
 
@@ -105,7 +105,7 @@ class LedgerStore(StoreEvents):
             config: The limits.
             clock: The clock.
             schedule: The event loop's `call_later`.
-            reader: Runs cold reads off the event loop.
+            reader: Runs cold reads off the event loop. If it is None, they run on the event loop.
             times: Observes the latencies of the log.
         """
         super().__init__()
@@ -258,7 +258,7 @@ class LedgerStore(StoreEvents):
         self._loading.stop()
 
     def end_early(self) -> None:
-        """Close the readers in `early`."""
+        """Close the readers in `early`, and drop them."""
         for one in self.early:
             one.close()
         self.early = []
@@ -269,7 +269,7 @@ class LedgerStore(StoreEvents):
         self._close_files()
 
     def start(self) -> None:
-        """Start the workers. From now on, what is appended becomes durable."""
+        """Start the workers. From now on, appended batches become durable."""
         self._writer.start()
         self._jobs.start()
         self._started = True
@@ -356,7 +356,11 @@ class LedgerStore(StoreEvents):
         return info
 
     def adopt_key(self, ledger_id: int, master_key: bytes) -> None:
-        """Set the key of a ledger whose key was lost. `NoLedger` if the ledger does not exist."""
+        """Set the key of a ledger whose key was lost. It is durable with the next batch.
+
+        Raises:
+            NoLedger: The ledger is unknown.
+        """
         self._info(ledger_id).master_key = master_key
         self._appender.add_pending(StateRecord(RecordKind.MASTER_KEY, ledger_id, master_key))
 
@@ -376,7 +380,8 @@ class LedgerStore(StoreEvents):
     def refuse_ledger(self, ledger_id: int) -> None:
         """Refuse a ledger that is not here, as if it had been fenced and then deleted.
 
-        Ordinary adds to it are refused for `TOMBSTONE_TTL_MS`. It is durable with the next barrier.
+        Ordinary adds to it are refused for `TOMBSTONE_TTL_MS`. That is durable with the next
+        `barrier`, unless the log has no space. Then it is logged later (`deletions_logged`).
 
         Raises:
             UsageError: The ledger is here.
@@ -389,8 +394,11 @@ class LedgerStore(StoreEvents):
     def fence(self, ledger_id: int, done: Done) -> None:
         """Fence a ledger. `fenced` is set when this returns, and the caller must refuse plain adds.
 
-        `done(error)` is called when the fence is durable. If it already is, `done` is called before
-        this returns. Create the ledger first; otherwise this raises `NoLedger`.
+        `done(error)` is called when the fence is durable or could not be logged. It may be called
+        before this returns. After an error, `fenced` stays set, and the next call tries again.
+
+        Raises:
+            NoLedger: The ledger does not exist. Create it first.
         """
         info = self._info(ledger_id)
         if info.fence_durable:
@@ -402,8 +410,8 @@ class LedgerStore(StoreEvents):
         info.fenced = info.fence_queued = True
 
         def durable(error: StorageError | None) -> None:
-            # If there was no space for the record, the fence stays in force, and the next call
-            # tries again.
+            # If there was no space for the record, the ledger stays fenced in memory, and the next
+            # call tries again.
             info.fence_durable = info.fence_queued = error is None
             done(error)
 
@@ -412,8 +420,10 @@ class LedgerStore(StoreEvents):
     def write_explicit_lac(self, ledger_id: int, packet: bytes, done: Done) -> None:
         """Store the packet of an explicit LAC. It can be read at once.
 
-        `done(error)` is called when it is durable, with the next add or soon after. Create the
-        ledger first; otherwise this raises `NoLedger`.
+        `done(error)` is called when it is durable, with the next add or soon after.
+
+        Raises:
+            NoLedger: The ledger does not exist. Create it first.
         """
         self._info(ledger_id).explicit_lac = packet
         record = StateRecord(RecordKind.EXPLICIT_LAC, ledger_id, packet)
@@ -433,8 +443,9 @@ class LedgerStore(StoreEvents):
     def drop_ledgers(self, ledger_ids: Iterable[int]) -> None:
         """Drop ledgers that were deleted in the metadata store. Unknown ids are ignored.
 
-        A ledger that was fenced stays refused for `TOMBSTONE_TTL_MS`. Segments without live ledgers
-        are removed in the background.
+        The ledgers are gone at once. Their deletion is durable when `deletions_logged` is True
+        again. A ledger that was fenced stays refused for `TOMBSTONE_TTL_MS`. Segments without live
+        ledgers are removed in the background.
         """
         self._maintenance.collector.drop(ledger_ids)
 
@@ -458,6 +469,7 @@ class LedgerStore(StoreEvents):
             DiskFullError: There is no space. Nothing has changed.
             UsageError: The batch is larger than a segment, or a ledger is unknown. Nothing has
                 changed.
+            StorageError: The store is being closed. Nothing has changed.
         """
         appender = self._appender
         if appender.failed is not None:
@@ -503,7 +515,7 @@ class LedgerStore(StoreEvents):
 
     @property
     def failed(self) -> StorageError | None:
-        """The error of a failed write or sync, or None. After one, nothing becomes durable."""
+        """The error after which the log stopped, or None. After one, nothing becomes durable."""
         return self._appender.failed
 
     @property
@@ -516,7 +528,7 @@ class LedgerStore(StoreEvents):
         return self.writable
 
     def check_space(self) -> None:
-        """Check the free space in the background, and begin a compaction if one is due.
+        """Check the free space in the background, and begin the background jobs that are due.
 
         Call this every few seconds.
         """
@@ -527,8 +539,9 @@ class LedgerStore(StoreEvents):
     def suspend_compaction(self, *, minor: bool, major: bool, by: str) -> None:
         """Begin no compactions of these kinds until `resume_compaction` or the next start.
 
-        Until then, only segments without live ledgers are removed, even on a full disk. A running
-        compaction is completed.
+        If both kinds are suspended, only the removal of segments without live ledgers frees space,
+        even on a full disk. A running compaction is completed. Damaged segments are still rewritten
+        once their entries are restored.
         """
         self._maintenance.compactor.suspend(minor=minor, major=major, by=by)
 
@@ -546,7 +559,7 @@ class LedgerStore(StoreEvents):
         return self._maintenance.compactor.requested
 
     def _disk_failed(self, error: Exception) -> None:
-        """Stop the log, because the disk has failed in another place and cannot be trusted."""
+        """Stop the log, because a background job found that the disk fails."""
         self._writer.halt(
             StorageError(
                 f"the disk of the data directory {self._disk.path} failed: {error}",
@@ -555,7 +568,10 @@ class LedgerStore(StoreEvents):
         )
 
     def _log_failed(self, error: StorageError) -> None:
-        """Begin nothing more; `docs/explanation/storage.md` explains why a failed sync is final."""
+        """Begin no more background work, and report the failure.
+
+        `docs/explanation/storage.md` explains why a failed sync is final.
+        """
         self._preallocated.closed = True
         self._maintenance.cancel()
         self.on_failure(error)
@@ -571,11 +587,14 @@ class LedgerStore(StoreEvents):
 
     @property
     def negatives_unknown(self) -> bool:
-        """Whether something was lost, so that an entry or ledger not found may have existed."""
+        """Whether something was lost and is not repaired yet.
+
+        If so, an entry or ledger that is not found may have existed.
+        """
         return self._catalogue.negatives_unknown
 
     def is_lost(self, ledger_id: int) -> bool:
-        """Return whether the ledger may be in another directory that has failed: there is none."""
+        """Return False: there is no other directory that could have the ledger and have failed."""
         return False
 
     def absence_unknown(self, ledger_id: int) -> bool:
@@ -607,7 +626,8 @@ class LedgerStore(StoreEvents):
             NoLedger: The ledger is unknown.
             NoEntry: The first entry is unknown; see `negatives_unknown`.
             DamagedError: All copies of the first entry are damaged.
-            WouldBlock: The entries are not cached. Use `read_blocking`.
+            WouldBlock: The entries are not cached, or are in many small pieces. Use
+                `read_blocking`.
         """
         info = self._info(ledger_id)
         return self._reader.read(info, first, max_count, max_bytes, overhead_bytes)
@@ -623,16 +643,16 @@ class LedgerStore(StoreEvents):
         """Read entries as `read` does, but wait for the device if necessary.
 
         Threads read what is not cached. The event loop handles one megabyte in each iteration. If
-        there is more than one entry, the entries are packed (`FrameRun.pack`). This may be
-        cancelled.
+        `max_count` is more than 1, the entries are packed (`FrameRun.pack`). This may be cancelled.
+        It raises `asyncio.CancelledError` if the threads end because the bookie stops.
         """
         return await self._cold.read(ledger_id, first, max_count, max_bytes, overhead_bytes)
 
     def entry_size(self, ledger_id: int, entry_id: int) -> int | None:
         """Return the size of an entry in bytes, according to the index.
 
-        The size is 0 if the entry is not here, or if `read` need not wait for it. Return None if
-        the index would have to be read from the device.
+        The size is 0 if no index that can be read has the entry. Return None if an index would have
+        to be read from the device.
 
         Raises:
             NoLedger: The ledger is unknown.
@@ -671,7 +691,7 @@ class LedgerStore(StoreEvents):
 
     @property
     def log_lossy(self) -> bool:
-        """Whether a part of the log is lost, which `mark_repaired` would end."""
+        """Whether a part of the log is lost. Call `mark_repaired` once it is restored."""
         return self._catalogue.negatives_unknown
 
     @property
@@ -709,8 +729,8 @@ class LedgerStore(StoreEvents):
     def lacking_ledgers(self) -> Set[int]:
         """Return ledgers with damaged entries that have no other copy here.
 
-        Another bookie's copies must be added here again, which repairs the ledgers. Some may be
-        deleted.
+        Adding another bookie's copies here repairs the ledgers. Some of the ledgers may be deleted
+        already.
         """
         return self._maintenance.quarantine.lacking_ledgers()
 
@@ -753,9 +773,10 @@ class LedgerStore(StoreEvents):
         """Note that everything that the start found lost is restored.
 
         From now on, an entry that is not found certainly does not exist. Fences may have been lost
-        as well. So the caller must have closed every ledger that was open on this bookie, and
-        fenced here those that name it. `negatives_unknown` becomes False at once, and `done(error)`
-        is called when that is durable.
+        as well. So before this call, every ledger that was open on this bookie must be closed or
+        have moved on to other bookies, and closed ledgers that name this bookie must be fenced
+        here. `negatives_unknown` becomes False at once, and `done(error)` is called when that is
+        durable. After an error, it is True again from the next start on.
         """
         self._catalogue.repaired_before = self._first_number
         self._catalogue.lost_since.clear()

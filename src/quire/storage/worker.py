@@ -24,7 +24,8 @@ will be read."""
 class ThreadWorker:
     """`interfaces.Worker` as a thread.
 
-    A step that raises is reported to the loop. The next wake runs the next step.
+    An exception in a step is reported to the event loop's exception handler. The thread continues
+    with the next wake.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
@@ -43,8 +44,8 @@ class ThreadWorker:
         self._thread.start()
 
     def wake(self) -> None:
-        # Two threads may both find it asleep. The second token then costs one step that finds
-        # nothing.
+        # Two threads may both find the worker asleep. The second token then causes one step that
+        # finds nothing to do.
         if not self._awake:
             self._awake = True
             self._tokens.put(True)
@@ -87,8 +88,8 @@ class _NotRunError(Exception):
 class _Threads:
     """A few threads that run calls in the order of their arrival. They are started when needed.
 
-    An executor creates eight objects and takes five locks for each call. This takes one queue and
-    one callback.
+    An executor of the standard library creates eight objects and takes five locks for each call.
+    This class needs one queue and one callback.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, most: int) -> None:
@@ -103,7 +104,7 @@ class _Threads:
     def run(self, call: Callable[[], Any], ended: _Ended) -> None:
         """Run `call` on a thread, and then `ended(result, error)` on the event loop.
 
-        The error is `_NotRunError` if this was closed before.
+        The error is `_NotRunError` if `close` was called before the call has begun.
         """
         if self._closed:
             self._loop.call_soon(ended, None, _NotRunError())
@@ -157,7 +158,11 @@ class ThreadReader:
         self._ahead = _Threads(loop, "quire-ahead", AHEAD_THREADS)
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Run `call` and return its result. A cancelled call still runs to its end."""
+        """Run `call` on a thread, and return its result.
+
+        Cancelling this does not stop the call. If the reader is closed before the call has begun,
+        this raises `asyncio.CancelledError`.
+        """
         found: asyncio.Future[T] = self._loop.create_future()
         self._readers.run(call, partial(_settle, found))
         return await found
@@ -178,7 +183,7 @@ class ThreadReader:
         self._ahead.run(call, lambda result, error: done())
 
     def close(self) -> None:
-        """Wait for the reads that are running."""
+        """Wait for the reads that are running. Queued reads are not run."""
         for threads in (self._readers, self._ahead):
             threads.close()
 

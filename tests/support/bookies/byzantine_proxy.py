@@ -56,7 +56,7 @@ class Lie(enum.StrEnum):
     HIGH_LAC = "LAC too high"
     """The LAC in answers to long polls, which no digest covers, is too high."""
     DENIED = "no such entry"
-    """The entry, the ledger and the list of its entries are denied."""
+    """The answer is that the entry, or the list of a ledger's entries, does not exist."""
 
 
 @dataclass(slots=True)
@@ -252,7 +252,7 @@ class ByzantineProxy(ProxyThread):
     # -- entries ------------------------------------------------------------------------------
 
     def _twisted(self, ledger: int, asked: int, body: bytes) -> bytes | None:
-        """Return the lie in place of an entry, or None if there is none.
+        """Return the entry as the current lie changes it, or None to deny that it exists.
 
         `asked` is the requested id, or the value that requests the last entry.
         """

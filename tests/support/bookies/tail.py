@@ -35,9 +35,7 @@ PIGGYBACK = v3.ReadFlag.PIGGYBACK
 
 
 soon = partial(until, limit_s=10.0)
-
-
-"""Long before a long poll times out."""
+"""Wait for a condition, but much less long than a long poll with `PATIENT` takes."""
 
 
 @dataclass
@@ -83,7 +81,10 @@ async def world(*bookies: ScriptedBookie, config: ClientConfig = CONFIG) -> Asyn
 
 
 class Honest(ScriptedBookie):
-    """Answers from its `lac` and its entries like a real bookie. A poll without news stays open."""
+    """Answers from its `lac` and its entries like a real bookie.
+
+    A poll stays open while the LAC does not advance.
+    """
 
     def __init__(self) -> None:
         super().__init__(self.honest)

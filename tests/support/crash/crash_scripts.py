@@ -93,7 +93,7 @@ def rolls() -> Iterator[Step]:
 
 
 def deletes() -> Iterator[Step]:
-    """Delete ledgers, some of them fenced, and whole segments. A fenced ledger comes back."""
+    """Delete ledgers, some of them fenced, and whole segments. Write a deleted ledger again."""
     writer = Writer(3)
     for _ in range(2):
         yield together(writer.add(4, 1200, 1, 2), writer.add(4, 1200, 3, 4), writer.add(2, 2000, 2))

@@ -7,8 +7,8 @@ Each state that the disk may then have is opened by a new store and compared wit
 - Only the process dies. It starts again on the remaining page cache, and then power is lost at
   each operation of that start, and after it has served what it found.
 - The store continues with new adds, a clean stop and another start.
-- The files beside the segments are missing or of another time. The index cache is missing,
-  older, damaged, or newer than the segments.
+- The files beside the segments are missing or older. The index cache is missing, older, damaged,
+  or newer than the segments.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Script:
 
 @dataclass(slots=True)
 class Counts:
-    """The numbers of what was tried."""
+    """The numbers of operations, states and starts that were tried."""
 
     operations: int = 0
     states: int = 0
@@ -165,7 +165,7 @@ class Sweep:
         self._caches: list[InodeContent] = []
         """All index caches so far, oldest first."""
         self._earlier: list[tuple[SimDisk, Promises, str]] = []
-        """A few states from before the last of these."""
+        """A few states from before the last index cache was written."""
         self._subject: SideBySide
         self.counts = Counts()
 
@@ -269,13 +269,13 @@ class Sweep:
         except Exception as error:
             raise BrokenPromiseError(f"{where}: {type(error).__name__}: {error}") from error
 
-    # -- the index at rest ------------------------------------------------------------------------
+    # -- other files beside the segments ----------------------------------------------------------
 
     def _index(self, disk: SimDisk, promises: Promises, where: str) -> None:
         """Start with the same segments but fewer files beside them.
 
-        Everything must be dispensable that is neither a segment nor the identity of the directory,
-        and so must be the footers of segments.
+        A start must need nothing but the segments, without their footers, and the identity of the
+        directory.
         """
         contents = contents_of(disk)
         beside = {name: one for name, one in contents.items() if one is not None and aside(name)}

@@ -51,8 +51,8 @@ PORTS = {
     "8082": 7,
     "2181": 8,
 }
-"""The ports of bookies, HTTP servers and ZooKeeper on the pages, with the number of consecutive
-ports. In tests, free ports replace them.
+"""The ports of bookies, HTTP servers and ZooKeeper on the pages. In tests, consecutive free ports
+replace them, in the order of these numbers.
 """
 SERVER = re.compile(
     r"^\s*(\w+=\S+\s+)*(quire (local|ui|http|zookeeper|autorecovery start"
@@ -348,7 +348,7 @@ class PageRunner:
         return done.exit_code, done.stdout, done.stderr
 
     def _start(self, command: str) -> tuple[subprocess.Popen[bytes], Path]:
-        # Servers are in the tests' process group, so whoever ends the tests ends them, too.
+        # Servers are in the tests' process group, so that a signal that ends the tests ends them.
         log = self._directory / f".server-{len(self._servers)}.log"
         with log.open("wb") as out, log.with_suffix(".err").open("wb") as err:
             process = subprocess.Popen(
@@ -358,7 +358,7 @@ class PageRunner:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                # A shell that starts the tests in the background makes them ignore it.
+                # Tests that a shell starts in the background ignore SIGINT, and their children too.
                 preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
             )
         return process, log

@@ -293,7 +293,7 @@ class Cluster:
         return self._shell(self._configure("shell"), words)
 
     def shell_of(self, bookie: Bookie, *words: str) -> str:
-        """Return its output with the configuration that this bookie would have in Apache's code."""
+        """Return BookieShell's output with the configuration that Apache's bookie would have."""
         configuration = self._configure(
             f"shell-{bookie.port}", bookiePort=bookie.port, advertisedAddress=LOOPBACK
         )

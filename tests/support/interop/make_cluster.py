@@ -1,4 +1,4 @@
-"""Helpers of `conftest` that other test modules also use."""
+"""The type of the fixture `shared_cluster`, which returns a cluster by its kind of bookies."""
 
 from __future__ import annotations
 

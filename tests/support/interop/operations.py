@@ -235,7 +235,7 @@ def fence(pair: Pair) -> None:
 
 
 def fence_under_load(pair: Pair, shape: Shape = PLAIN) -> None:
-    """Every acknowledged entry is in the ledger, wherever the recovery met the writer."""
+    """Every acknowledged entry is in the ledger, no matter when the recovery fences the writer."""
     for first, second in pair.turns:
         stream = Stream(first.create(shape))
         stream.reaches(100)

@@ -218,7 +218,7 @@ class QuireAdvWriter(_WriteHandle):
     def begin(self, entry_id: int, payload: bytes) -> Callable[[], int]:
         async def begin() -> asyncio.Task[int]:
             task = asyncio.create_task(self.aio.append_at(entry_id, payload))
-            await asyncio.sleep(0)  # It has submitted the entry.
+            await asyncio.sleep(0)  # Let it submit the entry.
             return task
 
         begun = run(begin())

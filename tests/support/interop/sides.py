@@ -1,7 +1,7 @@
-"""A common interface of both clients: Apache's and ours must pass the same list.
+"""A common interface of both clients: Apache's and ours must pass the same list of operations.
 
 All calls block. `ApacheClient` (in `apache_java`) and `QuireClient` (in `quire_side`) implement it.
-The `features` of a client lack what it cannot do.
+The `features` of a client are the optional ones that it supports.
 """
 
 from __future__ import annotations

@@ -20,8 +20,6 @@ SESSION_TIMEOUT_MS = 4_000
 
 
 PATIENCE_S = 30.0
-
-
 """The time limit of every wait for a condition, reached only in a failing test."""
 
 
@@ -93,6 +91,4 @@ DRIVERS = [
 
 
 NOT_A_FILE = [driver for driver in DRIVERS if driver.id != "sqlite"]
-
-
-"""A file is a cluster as soon as it exists."""
+"""Drivers whose clusters must be initialised. A SQLite file is a cluster as soon as it exists."""

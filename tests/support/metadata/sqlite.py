@@ -16,8 +16,6 @@ from quire.metadata.sqlite.store import SqliteStore
 from tests.support.metadata.backends import Backend
 
 LONG_MS = 3_600_000
-
-
 """A session timeout that no test waits for: only the death of the process ends such a lease."""
 
 

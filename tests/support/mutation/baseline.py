@@ -1,4 +1,4 @@
-"""The unmutated copy: it passes everything, and tells which test executes which line.
+"""The unmutated copy: it must pass everything, and shows which test executes which line.
 
 Both are measured once for a tree and kept beside it. If the unmutated copy does not pass, no result
 of a mutant would mean anything, so a `VoidError` ends the sample.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 class VoidError(Exception):
-    """The unmutated copy fails in the same way, so nothing can be concluded."""
+    """The unmutated copy fails in the same way, or was changed, so nothing can be concluded."""
 
 
 @dataclass(frozen=True, slots=True)

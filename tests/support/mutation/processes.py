@@ -18,7 +18,7 @@ MEMORY_MAX_BYTES = 6 << 30
 """The address space of one process. A mutant may well allocate without an end."""
 PR_SET_PDEATHSIG = 1
 LOOK_S = 0.5
-"""Seconds between two looks at whether the sample was interrupted."""
+"""Seconds between two checks whether the sample was interrupted."""
 OUTPUT_KEPT = 4000
 """The number of characters of a process' output that are kept, from its end."""
 
@@ -89,7 +89,7 @@ def restrain(seconds: int) -> None:
 
 
 def check_imports_from(root: str) -> None:
-    """Refuse to go on if this process imports Quire from elsewhere."""
+    """Raise SystemExit if this process imports Quire from outside of `root`."""
     import quire
     import quire_simulator
 

@@ -1,4 +1,7 @@
-"""The rooms whose code is mutated, and the workloads of the simulator that match each folder."""
+"""The rooms whose code is mutated, and the workloads of the simulator that match each folder.
+
+A room is a folder directly below src/quire.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,9 @@ def in_annotation(child: NodeOrLeaf, parent: NodeOrLeaf) -> bool:
 
 
 def in_type_alias(child: NodeOrLeaf, parent: NodeOrLeaf) -> bool:
-    """Constants have names in capitals, and other assignments outside of functions are aliases."""
+    """Outside of functions, a name that begins with a capital is that of a type, unless it has only
+    capitals, as constants have.
+    """
     if parent.type != "expr_stmt" or child is parent.children[0]:
         return False
     name = parent.children[0]
@@ -112,7 +114,7 @@ RULES: dict[Rule, str] = {
 def is_meaningless(node: NodeOrLeaf) -> bool:
     """Say whether no change of this node can have a meaning."""
     if node.type == "if_stmt" and is_type_checking(node):
-        return True  # The condition itself. What else is inside is seen from there.
+        return True  # The statement itself. For nodes inside of it, `under_type_checking` holds.
     return any(
         rule(child, around)
         for child, around in pairwise((node, *ancestors(node)))

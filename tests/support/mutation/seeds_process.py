@@ -1,7 +1,8 @@
 """The process that runs seeds of the simulator in a copy of the source tree.
 
-Its argument is a list of pairs of workload and seed, as JSON. It prints a line when a run begins,
-and one when an invariant was broken, which also ends it.
+Its argument is a list of pairs of workload and seed, as JSON. It prints a line when a run begins.
+It ends at the first broken invariant, which it prints. If there is none, it prints the processor
+time of the longest run.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def main() -> int:
         try:
             failure = simulate(seed, workload).failure
             what = f"{failure.invariant}: {failure.what}" if failure is not None else ""
-        except Exception as error:  # noqa: BLE001 - the judges call the code, which may be broken
+        except Exception as error:  # noqa: BLE001 - the checks call the code, which may be broken
             what = f"the simulator ended: {error!r}"
         longest_s = max(longest_s, time.process_time() - begin)
         if what:

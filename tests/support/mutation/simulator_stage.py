@@ -20,7 +20,7 @@ from tests.support.mutation.seeds_process import (
 from tests.support.mutation.tree import Tree
 
 FAR_FROM_IT = 3
-"""A time-out counts only if the unmutated copy takes less than this part of the time."""
+"""A time-out counts only if the unmutated copy takes less than the limit divided by this."""
 TIME_OUTS = (-signal.SIGPROF, -signal.SIGALRM)
 
 Runs = Sequence[tuple[str, int]]
@@ -60,7 +60,7 @@ def find_by_seeds(mutated: Tree, unmutated: Tree, runs: Runs) -> Outcome:
     """Run the seeds in a mutated copy, and the one that fails in the unmutated copy as well.
 
     Raises:
-        VoidError: It fails there too, or is almost as slow as a time-out allows.
+        VoidError: It fails there too, or is so slow that a time-out does not count.
     """
     outcome = run_seeds(mutated, runs)
     if outcome.found:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COMPARED = ("src", "simulator", "tests", "pyproject.toml", "docs")
-"""The files that make the identity of a tree. The unit tests of some rooms read documents."""
+"""The files that are the identity of a tree. Documents are among them, as some tests read them."""
 NEEDED = (*COMPARED, "deploy", "README.md", "Makefile", "ARCHITECTURE.md", "CONTRIBUTING.md")
 CACHED = ("src", "simulator", "tests")
 

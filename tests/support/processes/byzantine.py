@@ -20,9 +20,7 @@ from tests.support.bookies.byzantine_proxy import ByzantineProxy, Lie, flipped_p
 from tests.support.network.fault_proxy import Address
 
 LOOPBACK, LIAR = "127.0.0.1", "127.0.0.2"
-
-
-"""A separate host: every ensemble has a bookie of each host, so the liar is in all ensembles."""
+"""The liar has its own host. Every ensemble has a bookie of each host, so the liar is in all."""
 
 
 CRC32, CRC32C, HMAC, DUMMY = (
@@ -79,14 +77,14 @@ PASSWORD = b"secret"
 
 
 CONFIG = quire.ClientConfig(
-    # Wait for the first bookie that is asked, so that the liar is heard on a busy machine too.
+    # Wait for the first bookie that is asked, so that the liar's answer counts on a busy machine.
     speculative_read_s=PATIENCE_S,
     read_timeout_s=PATIENCE_S,
     add_timeout_s=PATIENCE_S,
     absence_recheck_s=0.0,  # The first denial counts, because nobody lags.
     long_poll_s=0.5,
     explicit_lac_interval_s=0.02,
-    # Otherwise it would be asked only once while others answer.
+    # Otherwise the liar would be asked only once while others answer.
     quarantine_liars=False,
 )
 
@@ -131,7 +129,8 @@ async def write(
 ) -> tuple[int, list[bytes]]:
     """Write a ledger of `ENTRIES` that all honest members have.
 
-    Return it, and perhaps what a following reader saw. Without `close`, its writer is gone.
+    Return its id, and with `followed` the payloads that a reader received meanwhile. Without
+    `close`, its writer is abandoned.
     """
     seen: list[bytes] = []
     async with connected(place) as client, connected(place) as other:

@@ -34,7 +34,7 @@ FILLER = "golden-filler"
 
 
 def sets_with(has: Callable[[Json], bool]) -> list[Path]:
-    """Return the sets whose description of the cluster `has` accepts, and at least one.
+    """Return the sets whose description of the cluster satisfies `has`. There must be at least one.
 
     A test of something that the first versions did not record runs on the later sets only. A skip
     would hide that no set has it.

@@ -42,7 +42,7 @@ class Http:
         return value
 
     def metrics(self) -> dict[str, float]:
-        """Return the samples without labels, those of a directory, and those that succeeded."""
+        """Return the samples with no label but `directory`, and those with `success="true"`."""
         found, text = {}, self.get("/metrics")
         for family in text_string_to_metric_families(text):
             for sample in family.samples:

@@ -66,7 +66,10 @@ class Scene:
         return self.world.bookies[self.victim].store
 
     def rot(self, chance: random.Random, pages: int = 3) -> tuple[int, list[int]]:
-        """Damage some pages of a sealed segment and its last one, and return their numbers."""
+        """Damage some blocks of a sealed segment, and its last block.
+
+        Return the numbers of the segment and of the blocks.
+        """
         sealed = [one.number for one in self.store.usage() if one.state == "sealed"]
         number = chance.choice(sealed)
         segment = self.store._catalogue.segments[number]
@@ -95,7 +98,7 @@ class Scene:
                     await asyncio.sleep(0.5)
 
     def check(self) -> None:
-        """Check that the damaged bookie has every entry and reports so itself."""
+        """Check that the store of the damaged bookie returns every entry."""
         for ledger_id in self.ledgers:
             at = 0
             while at < ENTRIES:

@@ -25,7 +25,7 @@ async def write_ledgers(world: World) -> None:
 
 
 def ledgers_on(disk: SimDisk) -> list[int]:
-    """Return which of these ledgers a stopped bookie has on this disk. There must be some."""
+    """Return the ledgers that a stopped bookie has on this disk: some, but not all of LEDGERS."""
     there = content_of(disk).ledgers
     assert there is not None
     found = [n for n in range(LEDGERS) if n in there]
@@ -34,5 +34,8 @@ def ledgers_on(disk: SimDisk) -> list[int]:
 
 
 def first_that_is_not_cut_off(cut_off: Callable[[int], bool]) -> int:
-    """Return the first operation number at which no command is interrupted any more."""
+    """Return the smallest operation number at which the command is not interrupted.
+
+    `cut_off` interrupts the command at an operation, and returns False if it ended before that.
+    """
     return next(operation for operation in count(1) if not cut_off(operation))

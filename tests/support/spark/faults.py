@@ -108,7 +108,10 @@ class Faults:
             pass
 
     def step(self, step: str, batch: int | str = "any") -> None:
-        """A step of the driver, at which the test may kill it when it finds the file `taken`."""
+        """Cause the fault that the test has ordered for this step of the driver, if there is one.
+
+        At a `kill` the driver waits. The test kills it when it finds the file `taken.kill...`.
+        """
         for number in (batch, "any"):
             if self.take(f"kill.{step}.{number}"):
                 self.wait("never")

@@ -47,7 +47,10 @@ class DirectoriesOnDisks:
         return self.report
 
     def pump(self, only: Sequence[int] | None = None) -> None:
-        """Run until nothing is left to do except timers, for some directories by number."""
+        """Run until nothing is left to do except timers.
+
+        `only` limits this to the directories with these numbers.
+        """
         workers = self.workers
         if only is not None:
             workers = [w for number in only for w in self.workers[2 * number : 2 * number + 2]]

@@ -149,8 +149,8 @@ class PromisingStore(StoreOnDisk):
         self.store.write_explicit_lac(ledger_id, packet, done)
 
     def drop(self, ledger_ids: Any) -> None:
-        """Drop ledgers. When this is durable, they must stay away, and be refused if they were
-        fenced.
+        """Drop ledgers. When this is durable, they must not come back, and must be refused if they
+        were fenced.
         """
         promises, gone = self.promises, sorted(set(ledger_ids))
         refused = {ledger_id for ledger_id in gone if self.store.ledgers[ledger_id].fenced}
@@ -183,12 +183,12 @@ class PromisingStore(StoreOnDisk):
                 self.errors.append(error)
             elif ledger_id in self.store.ledgers:
                 self.fenced.add(ledger_id)
-            elif ledger_id in self.promises.dropped:  # In the meantime.
+            elif ledger_id in self.promises.dropped:  # It was dropped meanwhile.
                 self.promises.dropped[ledger_id] = True
 
         self.store.fence(ledger_id, done)
 
-    # -- what holds -------------------------------------------------------------------------------
+    # -- checks -----------------------------------------------------------------------------------
 
     def check(self) -> Entries:
         """Check that everything promised exists, and all else is complete or missing; return all

@@ -92,8 +92,8 @@ def sweep_rot(
 ) -> Counter[str]:
     """Flip this number of bits in each page of these files, one at a time.
 
-    Check the answers of an open store, of one that starts on the file, and of one that starts
-    after that.
+    Check the answers of an open store, of one that starts with the damaged file, and of one that
+    starts once more after that.
     """
     answers: Counter[str] = Counter()
     for name in names:

@@ -29,7 +29,7 @@ ON_SUSPICION = replace(EAGER, scrub_interval_s=0.0)
 
 
 class Box(StoreOnDisk):
-    """A store whose damage is recorded."""
+    """A store whose reports of damage and failures are recorded."""
 
     def __init__(self, disk: SimDisk, config: StorageConfig) -> None:
         super().__init__(disk, config)

@@ -277,7 +277,7 @@ class StoreOnDisk:
 
 
 def lacks(store: LedgerStore | LedgerDirectories) -> dict[int, list[tuple[int, int]]]:
-    """Return what the store lacks of all ledgers."""
+    """Return the ranges of entries that the store lacks, by ledger."""
     return store.lacking(sorted(store.lacking_ledgers()))
 
 

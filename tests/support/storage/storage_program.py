@@ -2,7 +2,8 @@
 
     python -m tests.support.storage.storage_program DIRECTORY
 
-Prints `ready NEXT` and then a line `LEDGER ENTRY` for the last entry of each acknowledged batch.
+Prints `ready` when the fence of ledger FENCED is durable, and then a line `LEDGER ENTRY` for the
+last entry of each acknowledged batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A torture test: a cluster of real processes under load, faults of every kind, and a judge.
+"""A torture test: a cluster of real processes under load and faults, which is checked at the end.
 
     python -m tests.support.torture MINUTES [--seed N] [--bookies N] [--keep DIRECTORY]
 

@@ -42,7 +42,7 @@ CONFIG = quire.ClientConfig(
     lost_quorum_wait_s=10.0,
 )
 SHAPES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2))
-"""Every entry is on two bookies at least, because one directory at a time may go back in time."""
+"""Every entry is on two bookies at least, because one directory at a time may be rolled back."""
 ENTRIES_MAX = 1_500
 """The most entries of a ledger."""
 PIECE_MAX = 40
@@ -64,7 +64,7 @@ SHORT_PAUSE_S = 0.2
 
 
 class Program:
-    """What the programs share: a client, a journal, and the promises of all programs."""
+    """The state of a program: its client, its journal, and the promises to all programs."""
 
     def __init__(self, client: quire.Client, directory: Path, name: str, seed: int) -> None:
         self.client = client
@@ -180,7 +180,7 @@ class Program:
             self.journal.add("wrong", f"ledger {ledger} was denied: {error}")
 
     async def delete(self) -> None:
-        """Delete the oldest ledgers if there are too many."""
+        """If there are too many ledgers, delete the one that has been unchanged for longest."""
         live = self.refresh()
         if len(live) <= LIVE_MAX:
             await asyncio.sleep(1.0)
@@ -224,7 +224,7 @@ class Program:
                 writer.abandon()
 
     async def consume(self) -> None:
-        """Follow one stream from a subscription's position, commit, and truncate what was read."""
+        """Follow a stream from a subscription's position, commit, and often truncate before it."""
         stream = self.chance.choice(STREAMS)
         async with self.client.namespace(NAMESPACE) as streams:
             subscription = streams.subscription(stream, SUBSCRIBER)

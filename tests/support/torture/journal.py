@@ -12,7 +12,7 @@ Each client program appends lines to a file of its own, outside of the cluster t
     TIME wrong WORDS...                        a broken promise that the client saw itself
 
 A promise is written after the call returned. A program that is killed in between loses the line,
-which makes the log weaker but never wrong. Whatever may go away is written before the call.
+which makes the log weaker but never wrong. What a call may remove is written before the call.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Journal:
 
 @dataclass
 class LedgerPromise:
-    """What was promised about one ledger."""
+    """The promises about one ledger, which later reads must confirm."""
 
     acked: int = -1
     """The last acknowledged entry."""
@@ -57,7 +57,7 @@ class LedgerPromise:
 
 @dataclass
 class ProducerPromise:
-    """What was promised about the records of one producer in one stream."""
+    """The promises about the records of one producer in one stream."""
 
     acked: int = -1
     truncated: int = 0

@@ -1,4 +1,4 @@
-"""What must be true when the faults have ended: every promise of the journals is kept."""
+"""Check that every promise in the journals is kept when the faults have ended."""
 
 from __future__ import annotations
 

@@ -32,13 +32,16 @@ TICK_S = 0.1
 LOG = "faults.log"
 """The file that names each fault with its time, to be read beside the logs of the servers."""
 CHECK_EVERY_S = 1.0
-"""The time between two looks for programs that ended and must be started again."""
+"""The time between two checks for programs that ended and must be started again."""
 
 End = Callable[[], None]
 
 
 class Nemesis:
-    """Begin and end faults until it is told to stop. Each fault returns how it is ended."""
+    """Begins and ends faults.
+
+    Each kind is a method that returns a function that ends the fault, or None if it cannot begin.
+    """
 
     def __init__(self, place: Place, chance: random.Random, only: Collection[str] = ()) -> None:
         """`only` limits the kinds of faults. Without it, every kind is drawn."""
@@ -51,11 +54,14 @@ class Nemesis:
         self.trouble: list[str] = []
         """Processes that ended by themselves, or did not stop, with their last words.
 
-        A bookie may end so if its former registration outlives it, as when ZooKeeper is paused.
+        A bookie ends by itself if its former registration outlives it, as when ZooKeeper is paused.
         """
         self._ends: list[tuple[float, int, End]] = []
         self._rolled_back: tuple[BookieServer, int] | None = None
-        """The bookie whose directory went back in time, until it reports that it is healed."""
+        """The bookie whose directory was rolled back, until it reports that it is healed.
+
+        With it is the number of such reports before.
+        """
         self._restarts: list[tuple[float, Server]] = []
 
     def run(self, until_s: float) -> None:
@@ -139,7 +145,10 @@ class Nemesis:
         return end
 
     def _check(self) -> None:
-        """Start again what ended without a fault, and note it if it was a server."""
+        """Start the processes again that ended without a fault, and note each of them as trouble.
+
+        A client program that ended with status 0 is no trouble.
+        """
         for server in self._place.servers:
             if not server.busy and not server.process.alive:
                 ended = server.process.how_it_ended()
@@ -304,7 +313,8 @@ class Nemesis:
     def _roll_back(self) -> End | None:
         """Put an older copy in the place of a bookie's directory.
 
-        Until it is healed, no other directory goes back: an entry may have two copies only.
+        Until it is healed, no other directory is rolled back, because an entry may have only two
+        copies.
         """
         if self._rolled_back is not None:
             return None

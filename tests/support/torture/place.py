@@ -265,6 +265,6 @@ def start_all(servers: Sequence[Server]) -> None:
 
 
 def copy_directory(source: Path, target: Path) -> None:
-    """Copy a data directory, holes and times included."""
+    """Copy a data directory with the times of its files, and replace `target`."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target, symlinks=True)

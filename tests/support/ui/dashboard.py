@@ -35,8 +35,6 @@ READ = 12
 
 
 LARGE_ID = 2**62 + 1
-
-
 """Too large for JavaScript's numbers."""
 
 
@@ -74,7 +72,9 @@ class Dashboard:
 
 @dataclass
 class Seen:
-    """Everything that must not be seen."""
+    """The answers that a page got, its errors, and the URLs outside of the dashboard that it
+    requested. At the end of a test, there may be none of the last two.
+    """
 
     errors: list[str] = field(default_factory=list)
     elsewhere: list[str] = field(default_factory=list)

@@ -45,6 +45,7 @@ class FakeStore:
     def __init__(self) -> None:
         self.damaged: dict[int, list[tuple[int, int]]] = {}
         self.negatives_unknown = False
+        self.deletions_logged = True
 
     def absence_unknown(self, ledger_id: int) -> bool:
         return self.negatives_unknown
@@ -333,6 +334,19 @@ async def test_while_a_recovery_may_run_a_loss_does_not_end() -> None:
     assert (reports.wanting, reports.losses_repaired) == (1, 0)
     assert not await there.marked(1), "nothing is missing here"
     there.clock.ms += int(RECOVERIES_END_S * 1000)
+    assert await reports.report(there.log) == 0
+    assert (reports.wanting, reports.losses_repaired) == (0, 1)
+
+
+async def test_while_the_log_has_no_space_for_a_refusal_a_loss_does_not_end() -> None:
+    """After a crash the ledger could be written again, and its lost fence would be unknown."""
+    there = Scene()
+    reports = await there.begin()
+    there.store.negatives_unknown, there.store.deletions_logged = True, False
+    assert await reports.report(there.log) == 0
+    assert (reports.wanting, reports.losses_repaired) == (1, 0)
+    there.clock.ms += int(AGAIN_S * 1000)
+    there.store.deletions_logged = True
     assert await reports.report(there.log) == 0
     assert (reports.wanting, reports.losses_repaired) == (0, 1)
 

@@ -89,7 +89,7 @@ async def test_every_metric_is_documented(tmp_path: Path) -> None:
         log=lambda event, **fields: None,
     )
     reach = MetadataReachability("x", lambda: asyncio.sleep(0), SystemClock())
-    process = [*process_metrics(), *server_metrics(server), *reach.metrics()]
+    process = [*process_metrics("1"), *server_metrics(server), *reach.metrics()]
     check("metrics.md", "process", metric_rows(process))
     view = ClusterState("x", "x", [], {"marked": 0}, None, [], None)
     check("metrics.md", "cluster", metric_rows(list(cluster_metrics(view))))

@@ -1,6 +1,6 @@
 """The monitoring guide names metrics, events and paths that exist.
 
-Its example rules for Prometheus are those of its table.
+The rules for Prometheus in `deploy/` are those of its table.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import yaml
 
 ROOT = Path(__file__).parents[3]
 GUIDES = ROOT / "docs" / "guides"
+RULES = ROOT / "deploy" / "prometheus" / "quire.rules.yml"
 PAGE = (GUIDES / "monitoring.md").read_text(encoding="utf-8")
 METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
 HTTP = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
@@ -33,13 +34,15 @@ def test_each_metric_exists(name: str) -> None:
 
 
 def test_there_is_a_rule_for_each_row_in_the_same_order() -> None:
-    [rules] = re.findall(r'```yaml title="quire.rules.yml"\n(.*?)```', PAGE, re.DOTALL)
-    [group] = yaml.safe_load(rules)["groups"]
+    [group] = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
     rows = re.findall(r"^\| \d+ \| ([^|]+) \|", PAGE, re.MULTILINE)
     assert len(rows) == len(group["rules"]) == 10
     for row, rule in zip(rows, group["rules"], strict=True):
         named = METRIC.findall(re.sub(r"_bucket\b", "", rule["expr"]))
         assert set(METRIC.findall(row)) <= set(named), row
+    (listed,) = re.findall(r"has a rule for each row.*", PAGE)
+    assert [rule["alert"] for rule in group["rules"]] == re.findall(r"`(Quire\w+)`", listed)
+    assert [rule["labels"]["severity"] for rule in group["rules"]] == ["page"] * 5 + ["ticket"] * 5
 
 
 def test_each_event_is_logged_somewhere() -> None:

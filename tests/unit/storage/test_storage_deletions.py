@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.errors import UsageError
+from quire.errors import DiskFullError, UsageError
 from quire.storage.read.read_exceptions import NoLedger
 from quire.storage.recovery.scan import scan_groups
 from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS
@@ -328,3 +328,27 @@ def test_a_removal_in_a_torn_group_has_not_happened() -> None:
         assert box.read(*key) == [entry]
     with pytest.raises(NoLedger):
         box.read(2, 0)
+
+
+def test_deletions_that_found_no_space_are_remembered_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of several calls that found no space is tried again, not only the last."""
+    box = opened()
+    box.append([(DEAD, 0, b"x"), (KEPT, 0, b"y")])
+    box.pump()
+    collector = box.store._maintenance.collector
+    with monkeypatch.context() as full:
+        full.setattr(collector, "_log_records", lambda records, done: done(DiskFullError("full")))
+        box.drop([DEAD])
+        box.store.refuse_ledger(99)
+        assert not box.store.deletions_logged
+    disk = disk_of(box)
+    collector.retry()
+    box.pump()
+    assert box.store.deletions_logged
+    disk.kill()
+    box.open()
+    assert DEAD not in box.store.ledgers
+    assert {DEAD, 99} & {*box.store._catalogue.tombstones} == {99}
+    box.close()

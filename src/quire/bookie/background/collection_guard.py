@@ -62,9 +62,10 @@ _DAMAGED = "damaged"
 async def check_cluster(
     metadata: MetadataStore, instance_id: str, unchanged: str, *, named: bool = False
 ) -> None:
-    """Raise CookieError unless the store still holds the cluster of this bookie.
+    """Raise CookieError unless the metadata store still has the cluster of this bookie.
 
-    `unchanged` ends the message. With `named`, a cluster without an identity is refused as well.
+    `unchanged` ends the message. With `named`, a cluster without an instance id is refused as well.
+    Raises MetadataError if the store does not answer.
     """
     found = await metadata.instance_id()
     if found != instance_id or (named and not instance_id):
@@ -88,9 +89,9 @@ def decode_mark(data: bytes, path: str = MARK_NAME) -> CollectionMark:
     """Return the mark in the content of `current/METADATA`.
 
     Raises:
-        LaterStorageError: A later version of Quire wrote it: it has other lines before a checksum
-            that fits.
-        ValueError: It is invalid.
+        LaterStorageError: A later version of Quire wrote it: its checksum is right, but it has
+            other lines.
+        ValueError: It is damaged.
     """
     body, _, last = data.removesuffix(b"\n").rpartition(b"\n")
     names = [line.partition(b": ")[0].decode("ascii") for line in body.split(b"\n")]
@@ -111,12 +112,13 @@ def decode_mark(data: bytes, path: str = MARK_NAME) -> CollectionMark:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The newest mark of the store that a bookie's directories hold."""
+    """The newest mark of the metadata store that a bookie's directories have."""
 
     mark: CollectionMark | None = None
     """The newest mark, or None if no directory has one, for example in a new bookie."""
     damaged: str = ""
-    """The file that cannot be read, if no directory has a readable mark."""
+    """The file that cannot be read and the error, or "" if a mark was read or no directory has
+    one."""
 
 
 def read_remembered(disks: Sequence[Disk]) -> Remembered:
@@ -160,7 +162,7 @@ def write_remembered(disks: Sequence[Disk], data: bytes) -> None:
 
 
 class CollectionGuard:
-    """The guard of one bookie, from its start to its stop."""
+    """The guard of one bookie's garbage collection, from its start to its stop."""
 
     def __init__(
         self,
@@ -246,7 +248,10 @@ class CollectionGuard:
             await self._keep(encode_mark(made))
 
     async def raise_in_turn(self) -> None:
-        """Raise the mark, and log the first of several errors. The next round tries again."""
+        """Raise the mark. An error is logged, unless the previous call failed as well.
+
+        The bookie calls this every `metadata_mark_interval_s`, so an error needs no retry.
+        """
         try:
             await self.raise_mark()
         except MetadataWentBackError as error:

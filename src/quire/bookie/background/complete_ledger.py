@@ -1,13 +1,13 @@
-"""The check whether a bookie that lost data holds a whole ledger again.
+"""The check whether a bookie that lost data has everything of a ledger that it should have.
 
 When every ledger of the cluster is complete here, the bookie may again answer "no such entry" for
 an entry that it does not have (`LedgerStore.mark_repaired`). If the metadata of a ledger names this
 bookie, the ledger is complete if all of the following hold:
 
 - No recovery of the ledger is in progress, and no further entry of it can be acknowledged here. So
-  the ledger is closed, or it is open and the bookie is not in its last ensemble. The bookie may
-  have lost what it promised to a recovery in progress. An entry that is not confirmed yet may be
-  lost without anybody noticing.
+  the ledger is closed, or it is open and the bookie is not in its last ensemble. Otherwise the
+  bookie may have lost entries that it has acknowledged to a recovery or to a writer, and the
+  metadata does not show yet that these entries exist.
 - Every entry that the metadata places here is in the index, and is not known to be damaged.
 - If the ledger is closed, it is fenced here. The fence may have been lost, and the former writer
   may not know that the ledger is closed. An open ledger was never fenced, because a recovery
@@ -49,8 +49,9 @@ async def is_complete(
 ) -> bool:
     """Return whether the ledger is complete here, by the rules of this module.
 
-    If it is closed and complete, its fence is durable on return. The index is read from the disk.
-    Safe to cancel.
+    If it is complete, closed and names this bookie, its fence is durable on return. If it is closed
+    and does not name this bookie, it is refused from now on, which is durable with the next
+    barrier. The index is read from the disk. Safe to cancel.
 
     `recoveries_over` says that no recovery is still running that began before this bookie started.
     """
@@ -82,8 +83,10 @@ def is_named(metadata: LedgerMetadata, bookie: str) -> bool:
 
 
 def has_its_entries(metadata: LedgerMetadata, bookie: str, here: Sequence[Range]) -> bool:
-    """Return whether the ranges contain all entries of closed segments that the bookie should
-    hold."""
+    """Return whether the ranges contain all entries that the bookie should have.
+
+    The entries of the last segment of an open ledger do not count.
+    """
     return not any(
         stored_count(metadata, index, first, last)
         for fragment in fragments(metadata, -1)
@@ -109,8 +112,9 @@ async def _fence(store: Store, ledger_id: int, metadata: LedgerMetadata) -> bool
 async def _refuse(store: Store, ledger_id: int, metadata: LedgerMetadata) -> bool:
     """Refuse the former writer of a closed ledger that does not belong here.
 
-    A ledger that is here is fenced, and dropped later as superfluous. Of any other ledger only the
-    record remains that it was fenced and dropped. It is durable with the next barrier.
+    A ledger that is here is fenced, and dropped later as superfluous. For any other ledger, the
+    store records that it was fenced and dropped. That is durable with the next barrier. Return
+    False if the ledger may be in a directory that failed, or the fence cannot be made durable.
     """
     if ledger_id in store.ledgers:
         return await _fence(store, ledger_id, metadata)

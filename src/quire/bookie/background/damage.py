@@ -66,7 +66,8 @@ class DamageReports:
         self._guard = guard
         self._began_s = clock.monotonic()
         self._told_s: dict[int, float] = {}
-        """The monotonic time when each ledger was last marked, or was found to need no mark."""
+        """The monotonic time when each ledger was last examined, which has marked it if
+        necessary."""
         self._upcoming: int | None = None
         """The id of the next ledger to examine in a round over the cluster, or None between two
         rounds."""
@@ -86,10 +87,11 @@ class DamageReports:
         """The number of times since the start that everything the log had lost was restored."""
 
     async def report(self, log: EventLog) -> int:
-        """Make one pass, and return the number of ledgers that were marked.
+        """Mark ledgers that lack entries here, and return how many were marked.
 
-        A pass examines up to `LEDGERS_PER_PASS` ledgers, and the next pass continues from there.
-        Safe to cancel.
+        One call examines up to `LEDGERS_PER_PASS` ledgers with known damage. If it is unknown what
+        was lost, it also examines as many ledgers of the cluster. The next call continues from
+        there. Safe to cancel.
 
         Raises:
             MetadataError: The metadata store does not answer. Ledgers that were marked stay marked.
@@ -158,9 +160,14 @@ class DamageReports:
             await check_cluster(self._metadata, self._instance_id, "nothing was marked")
             await self._check_complete()
             await durable(self._store.barrier)  # restored copies may be in another directory's log
-            await durable(self._store.mark_repaired)
-            self.losses_repaired += 1
-            log("loss_healed", bookie=self._bookie_id)
+            if self._store.deletions_logged:
+                await durable(self._store.mark_repaired)
+                self.losses_repaired += 1
+                log("loss_healed", bookie=self._bookie_id)
+            else:
+                # The log has no space for the refusal of a ledger. After a crash its writer could
+                # add to it again, and nobody would know that its fence had been lost.
+                self._wanting += 1
         self._upcoming, self._round_ended_s = None, self._clock.monotonic()
         self.wanting = self._wanting
 
@@ -199,9 +206,10 @@ class DamageReports:
     async def _mark_where(
         self, ledger_id: int, lacks: Callable[[LedgerMetadata], Awaitable[bool]]
     ) -> bool:
-        """Mark the ledger if it lacks something. Return whether it does, or may.
+        """Mark the ledger if `lacks` returns True, and return whether it lacks something or may.
 
-        A ledger that does not exist lacks nothing. One with unreadable metadata may.
+        A ledger that does not exist lacks nothing. A ledger with unreadable metadata may lack
+        something, but is not marked.
         """
         try:
             stored = await self._metadata.read_ledger(ledger_id)

@@ -27,8 +27,8 @@ from quire.storage.directories import Store
 
 MASS_LEDGERS_MIN = 1_000
 MASS_SHARE = 0.5
-"""A pass that would drop this many ledgers, and more than this share of the bookie's ledgers, needs
-the agreement of a second pass."""
+"""A pass that would drop `MASS_LEDGERS_MIN` ledgers or more, and more than this share of the
+bookie's ledgers, needs the agreement of a second pass."""
 
 
 class MassDeletionCheck:
@@ -46,7 +46,11 @@ class MassDeletionCheck:
         self._gone = frozenset()
 
     def confirmed(self, dead: list[int], local: int, log: EventLog) -> list[int]:
-        """Return the ledgers that may be dropped now. `local` is the number of ledgers here."""
+        """Return those of the `dead` ledgers that may be dropped now.
+
+        `dead` has the ledgers that a pass has found, ascending. `local` is the number of ledgers
+        here.
+        """
         before, now_s = self._gone, self._monotonic()
         if len(dead) < MASS_LEDGERS_MIN or len(dead) <= MASS_SHARE * local:
             self.forget()
@@ -70,7 +74,7 @@ async def collect_garbage(
     guard: CollectionGuard,
     mass_deletion: MassDeletionCheck | None = None,
 ) -> list[int]:
-    """Make one pass and return the ledgers that were dropped.
+    """Make one pass of garbage collection, and return the ledgers that were dropped.
 
     Raises CollectionOffError while collection is switched off, and MetadataError or CookieError if
     the store cannot be trusted. Nothing is dropped in these cases. `mass_deletion` keeps its state

@@ -16,7 +16,10 @@ COOKIE_POLL_S = 0.5
 
 
 async def forget_predecessor(metadata: MetadataStore, bookie_id: str) -> None:
-    """Withdraw the order to a decommissioned bookie, so that a new bookie can use its id."""
+    """Withdraw the order to a decommissioned bookie, so that a new bookie can use its id.
+
+    This does nothing if there is no such order. Raises MetadataError.
+    """
     found = await read_order(metadata, bookie_id)
     if found is not None and found.value.what is What.RETIRED:
         await withdraw_order(metadata, bookie_id, found.version)
@@ -44,6 +47,7 @@ class Orders:
         self._order: Order | None = None
         self._ending = False
         self.draining = False
+        """Whether an order of any kind keeps the bookie read-only."""
 
     @classmethod
     async def follow(
@@ -57,8 +61,8 @@ class Orders:
     ) -> Orders:
         """Read the current order and watch for changes.
 
-        `changed` is called when `draining` has changed, and `retired` when the bookie was
-        decommissioned while it runs. Raises MetadataError.
+        `changed` is called when `draining` has changed. `retired` is called when the bookie was
+        decommissioned while it runs, once its cookie is gone. Raises MetadataError.
         """
         orders = cls(metadata, bookie_id, changed, retired, log, tasks)
         found = await read_order(metadata, bookie_id)
@@ -91,7 +95,10 @@ class Orders:
             self._changed()
 
     async def _end(self) -> None:
-        """Wait until the cookie is gone, then end the bookie. Before that the order may change."""
+        """Wait until the cookie is gone, then end the bookie.
+
+        If the order is withdrawn or replaced before that, the bookie continues.
+        """
         retired = True
         while retired:
             try:

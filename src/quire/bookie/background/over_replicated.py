@@ -45,7 +45,7 @@ READS_MAX = 1_000
 """The number of ledgers whose metadata a pass reads before it drops what it found."""
 
 Copies = tuple[int, int, int]
-"""A value that changes whenever an entry is added to a ledger here."""
+"""The state of a ledger's copies here. It changes whenever an entry is added to the ledger."""
 
 
 class OverReplicated:
@@ -82,8 +82,9 @@ class OverReplicated:
         """The ledgers that the last pass skipped because their metadata cannot be read."""
 
     async def collect(self, log: EventLog) -> list[int]:
-        """Make one pass and return the ledgers that were dropped. Passes must be an interval apart.
+        """Examine all ledgers here once, and return those that were dropped.
 
+        Calls must be an interval apart, because each drops only what the previous one has found.
         Raises CollectionOffError while collection is switched off, and MetadataError or CookieError
         if the store cannot be trusted or does not answer. The log shows how many ledgers were
         dropped before the error. Safe to cancel.
@@ -202,8 +203,10 @@ class OverReplicated:
         return path
 
     async def _give_back(self, path: str) -> None:
-        """Release a lock that this bookie holds, or may hold if the answer to its creation was
-        lost."""
+        """Release a lock that this bookie has, or may have if the answer to its creation was lost.
+
+        A lock of another process at this path is left alone.
+        """
         tree = self._metadata.tree
         try:
             if (await tree.read(path)).value == self._held[path]:

@@ -65,7 +65,7 @@ class FoundDirectory:
     locked: bool = False
     """Whether it is locked. If not, it does not exist, or `error` is set."""
     error: StorageError | None = None
-    """The reason why it cannot be used."""
+    """The reason why it cannot be read, or None."""
 
 
 @dataclass(slots=True)
@@ -122,8 +122,9 @@ async def check_directories(
 ) -> CheckedDirectories:
     """Assign empty directories to this bookie id, or check that they belong to this bookie.
 
-    The caller holds the locks of the directories. Raises CookieError or StorageError if the bookie
-    must not start. Nothing was changed then.
+    The caller holds the locks of the directories, which `look_at` has taken. Raises CookieError,
+    StartError or StorageError if the bookie must not start, and MetadataError. No entry was changed
+    then. New directories may be formatted already, which the next start accepts.
     """
     known = await known_cookie(metadata, bookie_id)
     paths = [one.disk.path for one in found]

@@ -70,7 +70,8 @@ def stored_cookie(disk: Disk, uri: str = "") -> Cookie | None:
     """Return the cookie in a directory, or None if there is none.
 
     Raises LaterCookieError if a later version wrote it, and CookieError if it cannot be decoded.
-    That error names the command that repairs it, for which `uri` is the metadata URI.
+    The message of a CookieError names the command that repairs it, for which `uri` is the metadata
+    URI. Raises StorageError or OSError if the file cannot be read.
     """
     data = read_small_file(disk, COOKIE_FILE)
     if data is None:
@@ -91,7 +92,7 @@ def stored_cookie(disk: Disk, uri: str = "") -> Cookie | None:
 def remembered_id(disk: Disk, uri: str = "") -> str:
     """Return the id of the bookie in this directory, or '' if no bookie was ever started in it.
 
-    Raises CookieError as `stored_cookie` does.
+    It raises the errors of `stored_cookie`.
     """
     cookie = stored_cookie(disk, uri)
     return "" if cookie is None else cookie.bookie_id
@@ -233,7 +234,8 @@ async def its_cookie(metadata: MetadataStore, bookie_id: str) -> Versioned[bytes
 def decode_known(known: bytes, bookie_id: str, uri: str, remedy: str) -> Cookie:
     """Decode the cookie of a bookie in the cluster.
 
-    Raises CookieError with this remedy. The error names the bookie and the cluster.
+    Raises CookieError with this remedy if it cannot be decoded, and LaterCookieError if a later
+    version wrote it. Both name the bookie and the cluster.
     """
     try:
         what = f"the cookie of bookie {bookie_id} in the cluster at {uri}"
@@ -322,7 +324,8 @@ async def keep_ids(
 ) -> None:
     """Write the record of a bookie's directories, if it differs from what was `found`.
 
-    It is durable on return. Raises CookieError if another process has changed the record.
+    It is durable on return. Raises CookieError if another process has changed the record since it
+    was found, and MetadataError.
     """
     if found is not None and made == found.value:
         return
@@ -426,11 +429,12 @@ async def _tie(
 async def make_known(
     metadata: MetadataStore, cookie: Cookie, ids: Mapping[str, str], now_ms: int
 ) -> None:
-    """Register a bookie that has no cookie in the cluster, with these empty directories, whose
-    cookies are already written.
+    """Write the record and the cookie of a bookie that has no cookie in the cluster.
 
-    The directories are marked as lost if a bookie with this id may have acknowledged entries
-    before. Raises CookieError if another bookie registered first.
+    `ids` has the ids of its directories by path. They are empty, and have their cookies already.
+    They are marked as lost if a bookie with this id may have acknowledged entries before. The
+    record and the cookie are durable on return. Raises CookieError if another bookie with this id
+    came first, and MetadataError.
     """
     bookie_id = cookie.bookie_id
     found = await read_directories(metadata, bookie_id)

@@ -61,8 +61,8 @@ class KnownBookie:
 async def known_bookie(metadata: MetadataStore, bookie_id: str) -> KnownBookie:
     """Return a bookie as the cluster knows it.
 
-    Raises CookieError if the cluster has no cookie of it, or one that cannot be decoded or is not
-    from Quire, and MetadataError.
+    Raises CookieError if the cluster has no cookie of it, or if the cookie cannot be decoded or is
+    not that of a bookie of Quire, and MetadataError.
     """
     found = await its_cookie(metadata, bookie_id)
     known = decode_known(
@@ -136,18 +136,20 @@ def content_of(disk: Disk) -> DirectoryContent:
 
 
 def wrong_one(holder: KnownBookie, path: str, found: DirectoryContent) -> str:
-    """Return why this is not the directory that the bookie has at `path`, although the cookie
-    matches.
+    """Return why the directory found at `path` is not the one that the bookie has there.
 
-    The text continues a sentence that begins with "directory <id>, ". It is empty if the directory
-    is the right one, or if that is unknown.
+    Only the ids are compared, because an old directory has the right cookie. The text continues a
+    sentence that begins with "directory <id>, ". It is empty if the directory is the right one, or
+    if that is unknown.
     """
     return out_of_date(value_of(holder.ids), path, found.directory_id) if found.directory_id else ""
 
 
 def check_lost(holder: KnownBookie, path: str, found: DirectoryContent, uri: str) -> None:
-    """Raise StorageError if the directory is not lost, so that no healthy data is given up by
-    mistake."""
+    """Raise StorageError if the directory is not lost.
+
+    It is not lost if its log can be read and it is, or may be, a current directory of the bookie.
+    """
     if found.ledgers is None or not _is_of(holder, found.cookie) or wrong_one(holder, path, found):
         return
     drain = repair("decommission", holder.bookie_id, "--keep-cookie", uri=uri)

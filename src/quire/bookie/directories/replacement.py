@@ -1,7 +1,7 @@
 """The checks that `quire bookie disk replace` and `remove` make before they change anything.
 
 They decide whether a directory counts as lost, what may take its place, and whether a directory may
-be removed without a successor. The writes that follow, and their order, are in `lost`.
+be removed without a successor. The writes that follow, and their order, are in `lost_directory`.
 
 The bookie is stopped, and its directories stay locked until everything is done.
 """
@@ -34,18 +34,23 @@ from quire.storage.segment.ledger_ids import LedgerIdSet
 
 
 class DirectoryAccess(Protocol):
-    """Access to the data directories on the bookie's machine."""
+    """Access to the data directories on the bookie's machine.
+
+    The code that creates the object releases the locks that `hold` has taken.
+    """
 
     def hold(self, path: str) -> Disk | None:
-        """Return what is at this path, locked until everything is done.
+        """Return the directory at this path, locked, or None if nothing is there.
 
-        Returns None if nothing is there. Raises `StartError` if a bookie runs on it, and
-        `StorageError` if it cannot be locked.
+        Raises `StartError` if a bookie runs on it, and `StorageError` if it cannot be locked.
         """
         ...
 
     def look(self, path: str) -> Disk | None:
-        """Return what is at this path, for reading only. It need not be possible to lock it."""
+        """Return the directory at this path, for reading only and without a lock.
+
+        It may return None if nothing is there.
+        """
         ...
 
 
@@ -54,8 +59,11 @@ class DirectoryReplacement:
     """The replacement of a lost directory by one that may take its place."""
 
     holder: KnownBookie
+    """The bookie that has the lost directory."""
     lost: str
+    """The path of the lost directory."""
     new: str
+    """The path of the directory that replaces it, which may be the same."""
     disk: Disk | None = None
     """The disk at `new`, locked. None means that the new directory has taken the place of the lost
     one already."""
@@ -81,10 +89,11 @@ class DirectoryReplacement:
 async def find_replacement(
     metadata: MetadataStore, bookie_id: str, lost: str, new: str, machine: DirectoryAccess
 ) -> DirectoryReplacement:
-    """Find the replacement of the directory at `lost` by the one at `new`.
+    """Return the replacement of the directory at `lost` by the one at `new`, if it is allowed.
 
-    Both may be the same path. This only reads. Raises `UsageError`, `StartError`, `StorageError` or
-    `CookieError` if the replacement is not allowed, and MetadataError if the store fails.
+    Both may be the same path. Nothing is changed, but the bookie's directories are locked
+    (`DirectoryAccess`). Raises `UsageError`, `StartError`, `StorageError` or `CookieError` if the
+    replacement is not allowed, and MetadataError if the store fails.
     """
     holder = await known_bookie(metadata, bookie_id)
     if lost != new and lost not in holder.directories and new in holder.directories:
@@ -142,11 +151,13 @@ class DirectoryRemoval:
     """The removal of a directory that no other directory replaces."""
 
     holder: KnownBookie
+    """The bookie that has the directory."""
     path: str
+    """The path of the directory."""
     others: list[Disk]
     """The disks of the bookie's other directories, locked."""
     here: list[LedgerIdSet]
-    """The ledgers in each of them."""
+    """The ledgers in each of the other directories."""
     ids: dict[str, str]
     """The ids of the directories that are at the bookie's paths now."""
 
@@ -198,11 +209,11 @@ class DirectoryRemoval:
 async def find_removal(
     metadata: MetadataStore, bookie_id: str, path: str, machine: DirectoryAccess
 ) -> DirectoryRemoval:
-    """Find the removal of the directory at `path`, whatever is in it.
+    """Return the removal of the directory at `path`, whatever is in it.
 
-    The removal must be carried out only if `check_not_needed` passes. This only reads. Raises
-    `UsageError`, `StartError` or `CookieError` if the directory may not be removed, and
-    MetadataError if the store fails.
+    Call `check_not_needed` before `carry_out`. Nothing is changed, but the bookie's other
+    directories are locked (`DirectoryAccess`). Raises `UsageError`, `StartError` or `CookieError`
+    if the directory may not be removed, and MetadataError if the store fails.
     """
     holder = await known_bookie(metadata, bookie_id)
     check_listed(holder, path)
@@ -281,9 +292,10 @@ def _other(machine: DirectoryAccess, holder: KnownBookie, path: str) -> Director
 def ids_of(
     machine: DirectoryAccess, others: dict[str, DirectoryContent], lost: str
 ) -> dict[str, str]:
-    """Return the ids of the directories that are there, by path.
+    """Return the ids of the directories that are at the bookie's paths now, by path.
 
-    The id is '' if nothing is at the path of the lost directory, or if it cannot be read.
+    The id of the directory at `lost` is '' if nothing is there, or if it cannot be read. Other
+    directories without a readable id are left out.
     """
     ids = {path: found.directory_id for path, found in others.items() if found.directory_id}
     return ids | {lost: _id_at(machine, lost)}

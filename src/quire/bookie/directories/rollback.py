@@ -68,13 +68,13 @@ LAST_REPORT_S = 2.0
 
 @dataclass(slots=True)
 class Known:
-    """One directory, and what the store knew about it when it was checked."""
+    """One directory, and its marks in the metadata store."""
 
     directory_id: str
     incarnation: int
     """The highest number of a start that the directory or the store names."""
     mark: LogMark | None = None
-    """The mark that this start has written to the store."""
+    """The mark that this process has last written to the metadata store, or None."""
 
 
 def why_behind(mark: LogMark, here: Incarnation | None) -> str:
@@ -101,7 +101,10 @@ def why_behind(mark: LogMark, here: Incarnation | None) -> str:
 
 
 def expected_of(mark: LogMark | None, here: Incarnation | None) -> ExpectedLog:
-    """Return what the log of a directory of this incarnation should hold."""
+    """Return how far the log of a directory must reach, given its mark and its incarnation.
+
+    Nothing is expected if there is no mark, or if the mark is older than the directory.
+    """
     if mark is None:
         return ExpectedLog()  # the bookie was last started by an earlier version
     if why := why_behind(mark, here):
@@ -112,9 +115,11 @@ def expected_of(mark: LogMark | None, here: Incarnation | None) -> ExpectedLog:
 
 
 def expected_in(disk: Disk, known: BookieDirectories) -> ExpectedLog:
-    """Return what the log in this directory should hold, whether or not a bookie runs on it.
+    """Return how far the log in this directory must reach, according to its mark in `known`.
 
-    Raises StorageError if it is not a directory of Quire, and OSError.
+    A bookie may run on the directory. Nothing is expected of a directory that was never formatted
+    or has no mark. Raises StorageError if the directory's identity is damaged, LaterStorageError if
+    a later version wrote it, and OSError.
     """
     identity = read_identity(disk)
     mark = None if identity is None else known.marks.get(identity.name)
@@ -160,10 +165,10 @@ class Rollbacks:
         """The number of directories that had gone back in time at this start."""
 
     async def check(self, disks: Sequence[Disk]) -> None:
-        """Tell the `LedgerStore` how far the log of each of these directories should go.
+        """Tell the store how far the log of each of these directories must reach.
 
-        Call this before the log is read. A directory that cannot be read is put aside. Raises
-        StorageError if no directory is left, and MetadataError.
+        Call this before the log is read. A directory that cannot be read is not used. If it is the
+        only one of the bookie, this raises StorageError. Raises MetadataError as well.
         """
         self._found = found = await read_directories(self._metadata, self._bookie_id)
         value = BookieDirectories() if found is None else found.value
@@ -232,8 +237,11 @@ class Rollbacks:
         self.reported_s = self._monotonic()
 
     def _unchanged(self, path: str) -> Incarnation | None:
-        """Return the incarnation that the directory keeps, or None if it is behind the store's,
-        which then stays unchanged."""
+        """Return the incarnation that the directory keeps, because it could not get a new one.
+
+        Return None if the directory is behind its mark or has no incarnation that can be read. Then
+        the mark stays unchanged.
+        """
         disk, known = self._disks[path], self._known[path]
         mark = None if self._found is None else self._found.value.marks.get(known.directory_id)
         try:
@@ -259,7 +267,7 @@ class Rollbacks:
         return self._monotonic() - self.reported_s if self._moved() else 0.0
 
     def _moved(self) -> dict[str, LogMark]:
-        """The marks that have changed since the last report, by path."""
+        """Return the marks that have changed since the last report, by path."""
         moved = {}
         for path, position in self._store.positions().items():
             known = self._known.get(path)

@@ -17,15 +17,16 @@ Done = Callable[[LogBatch, StorageError | None], None]
 MIN_ENTRY_BYTES = 24
 """The size of the ids and the LAC, which are the part of an entry that a bookie parses."""
 BATCH_SHARE = 2
-"""The number of batches that must fit into a segment: a batch takes at most this fraction of it, so
-that it fits with its tables. This matters if segments are smaller than what is received at once."""
+"""The size of a segment is divided by this to get the most bytes of a batch, so that a batch fits
+into a segment together with its tables. This matters if segments are smaller than what is received
+at once."""
 
 
 class AddBatcher:
-    """A batcher that collects accepted adds until `submit`.
+    """The accepted adds of a connection, collected until `submit` passes them to the store.
 
-    Between two calls of `submit`, the frames of the adds taken are adjacent, in the order taken, in
-    the buffers that `submit` receives.
+    The adds that were taken since the last `submit` are one batch. The caller collects their frames
+    in the order in which they were taken, and passes them to `submit`.
     """
 
     __slots__ = (
@@ -47,8 +48,7 @@ class AddBatcher:
         without the high priority that the adds of a recovery have."""
 
     def most(self, size: int) -> int:
-        """Return the number of frames of this size that may be taken at once, which is at least
-        one."""
+        """Return how many frames of this size may be taken at once: at least one."""
         return max(1, self._batch_bytes_max // size)
 
     def has_room(self, size_bytes: int) -> bool:
@@ -58,9 +58,10 @@ class AddBatcher:
     def take(
         self, flags: int, key: bytes, ledger: int, entries: Sequence[int], size: int, lac: int
     ) -> int:
-        """Accept ascending entries of one ledger, or return the code that refuses all of them.
+        """Accept ascending entries of one ledger, or refuse all of them.
 
-        The frames have `size` bytes each, and the last one carries `lac`. `flags` are those of v2.
+        Return `Code.OK`, or the code of the refusal. The frames have `size` bytes each, and the
+        last one carries `lac`. `flags` are those of v2.
         """
         service = self._service
         info = service.store.ledgers.get(ledger)

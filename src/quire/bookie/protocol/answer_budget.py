@@ -1,8 +1,9 @@
 """The memory for answers: a share for each connection, and a limit for the whole bookie.
 
-An answer counts from before its bytes are read until the client's socket has accepted them. A
-request for which there is no room waits in its connection's account, as a small object. The
-accounts that wait for room in the bookie take turns with one request each. So a connection with a
+An answer counts from before its bytes are read until the client's socket has accepted them. There
+is *room* for an answer if it exceeds neither the share of its connection nor the limit of the
+bookie. A request for which there is no room waits in its connection's account, as a small object.
+The accounts that wait for the limit take turns with one request each. So a connection with a
 thousand requests delays the others by one request. An account that has used up its own share delays
 nobody.
 
@@ -52,8 +53,8 @@ with a waiting request is not read."""
 PUMP_S = 0.02
 """Seconds between two checks of what the sockets have accepted, while requests wait."""
 PRESSED_STALL_S = 2.0
-"""Seconds that a client may leave its answers unreceived while requests wait for room in the
-bookie."""
+"""Seconds that a client may leave its answers unreceived while requests wait because of the limit
+of the bookie."""
 TAKING_BYTES = 64 * 1024
 """The bytes that a client must receive within a time-out, or everything that is left. Otherwise it
 counts as stalled."""
@@ -76,8 +77,10 @@ class AnswerSink(Protocol):
         ...
 
     def progress(self) -> tuple[int, int]:
-        """Return the bytes passed to the socket since the connection began, and how many of them it
-        has accepted."""
+        """Return how many bytes were passed to the socket, and how many of them it has accepted.
+
+        Both count from the beginning of the connection.
+        """
         ...
 
     def pause(self, reason: str) -> None: ...
@@ -167,14 +170,14 @@ class AnswerBudget:
         self._monotonic = monotonic
         # Dictionaries serve as ordered sets, so that the same seed gives the same run.
         self._ring: dict[Account, None] = {}
-        """The favoured accounts whose first request waits for room in the bookie, in the order of
-        their turns."""
+        """The favoured accounts whose first request waits because of the limit. The first account
+        is served next."""
         self._late: dict[Account, None] = {}
-        """The other accounts whose first request waits for room in the bookie."""
+        """The other accounts whose first request waits because of the limit."""
         self._beginning: Account | None = None
         """The account whose waiting request is being started."""
         self._over_share: dict[Account, None] = {}
-        """The accounts whose first request waits for room in their own share."""
+        """The accounts whose first request waits because their own share is used up."""
         self._unsent: dict[Account, None] = {}
         """The accounts with unsent bytes."""
         self._turn_bytes = 0
@@ -459,9 +462,9 @@ class AnswerBudget:
             asyncio.get_running_loop().call_later(PUMP_S, self._pump)
 
     def _begin_one_of(self, accounts: dict[Account, None]) -> bool:
-        """Start the first request of the first account that has room in its share.
+        """Start the first request of the first account whose share it does not exceed.
 
-        Return False if there is no such account, or no room in the bookie.
+        Return False if there is no such account, or if the limit would be exceeded.
         """
         while accounts and self._turn_bytes < TURN_BYTES:
             account = next(iter(accounts))

@@ -40,8 +40,8 @@ OWN_REASONS = frozenset(("answers", "client"))
 receiving little."""
 
 MAX_POLLS = 4_096
-"""The number of requests of one connection that may wait for a new LAC. This is its share of
-`max_long_polls`."""
+"""The number of requests of one connection that may wait for a new LAC. `max_long_polls` limits
+those of all connections."""
 JOINED_MAX_BYTES = 256 * 1024
 """The number of bytes of answers that are joined into one write. Larger answers are not copied."""
 
@@ -186,7 +186,8 @@ class Connection(asyncio.Protocol):
     def _note_unfinished(self, completed: bool) -> None:
         """Update the accounting of unfinished requests after a chunk.
 
-        `completed` means that the request that is unfinished now began in this chunk.
+        `completed` means that the chunk completed a request, so that the request that is unfinished
+        now began in it.
         """
         held = self._frames.held_bytes + len(self._unparsed)
         if completed or not held or not self.partial_since_s:
@@ -222,7 +223,7 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def _turn_away(self, transport: asyncio.Transport) -> None:
-        """Refuse this connection because there is no place for it.
+        """Refuse this connection because the limits of connections do not admit it.
 
         The frame tells a client of Quire why. Apache's client ignores the frame and finds the
         connection closed.
@@ -375,8 +376,11 @@ class Connection(asyncio.Protocol):
     # -- writing ------------------------------------------------------------------------------
 
     def write(self, data: Buffer) -> None:
-        """Queue an answer that is ready. All answers of this event-loop iteration leave together at
-        its end."""
+        """Queue an answer that is ready.
+
+        All answers of this event-loop iteration leave together at its end. If the client has
+        disconnected, the answer is dropped.
+        """
         if self._transport is None:
             return
         if not self.out:

@@ -1,9 +1,10 @@
 """The limits of a bookie's connections, and of the memory for unfinished requests.
 
-A bookie with `max_connections` closes an old connection to admit a new one. It chooses one that
-never completed a request, or else one that has been silent for `idle_timeout_s`. If there is
-neither, it refuses the new connection. Half of the places are reserved for clients that have
-completed a request. Beyond the other half, a new connection replaces one that never did.
+A bookie that has `max_connections` already closes an old connection to admit a new one. It chooses
+one that never completed a request, or else one that has been silent for `idle_timeout_s`. If there
+is neither, it refuses the new connection. Half of `max_connections` is reserved for clients that
+have completed a request. If more connections than the other half have not, a new connection
+replaces the oldest of them.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from quire.config import BookieConfig
 SWEEP_S = 1.0
 """Seconds between two checks of all connections for those whose time is up."""
 NEWCOMERS_SHARE = 2
-"""The inverse of the share of places for connections that never completed a request. If they use
-their share, a new one can only replace the oldest of them, after its grace period."""
+"""`max_connections` is divided by this to get the number of connections that may never have
+completed a request. If there are more, a new one replaces the oldest of them, once that one has had
+`NEWCOMER_GRACE_S`."""
 NEWCOMER_GRACE_S = 1.0
 """Seconds that a new connection has for its first request before it may be closed for another."""
 FREE_PARTIAL_BYTES = 16 * 1024
@@ -181,7 +183,10 @@ class ConnectionLimits:
     # -- unfinished requests ------------------------------------------------------------------
 
     def partial(self, connection: Limited, size: int) -> None:
-        """Note the bytes that a connection holds of an unfinished request, or has not parsed."""
+        """Note the bytes that a connection holds because their request is unfinished or not parsed.
+
+        If all connections together hold too much, this pauses or closes some of them.
+        """
         size = size if size > FREE_PARTIAL_BYTES else 0
         grown = size - connection.partial_bytes
         self.partial_bytes += grown
@@ -210,9 +215,9 @@ class ConnectionLimits:
                 newest.pause("room")
 
     def _cut_partials(self, began_before_s: float) -> None:
-        """Close connections with unfinished requests until there is room, the oldest first.
+        """Close connections with unfinished requests until `max_partial_bytes` is not exceeded.
 
-        Only requests that began before `began_before_s` are considered.
+        Only requests that began before `began_before_s` are considered, the oldest first.
         """
         limit = self._config.max_partial_bytes
         old = [o for o in self._partials if not o.excused and o.partial_since_s < began_before_s]
@@ -231,10 +236,10 @@ class ConnectionLimits:
                    closed=self.counters.partial_cut)  # fmt: skip
 
     def _go_on(self) -> None:
-        """Resume the connections that were paused for lack of memory, if there is room now.
+        """Resume the connections that were paused for lack of memory, if there is enough now.
 
-        If no other connection is read, resume the one whose request began first. So one request can
-        always finish.
+        If all connections with unfinished requests are paused, resume the one whose request began
+        first. So one request can always finish.
         """
         if self.partial_bytes <= self._config.max_partial_bytes:
             upcoming = list(self._held_up)

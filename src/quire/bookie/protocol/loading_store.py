@@ -27,7 +27,7 @@ POLL_S = 0.1
 """Seconds between two checks of a waiting read."""
 
 Room = Callable[[], AbstractAsyncContextManager[None]]
-"""A context manager that reserves the memory of an answer."""
+"""A function that returns a context manager, which reserves the memory of an answer."""
 
 
 class LoadingStore:
@@ -62,8 +62,8 @@ class LoadingStore:
     ) -> Entries:
         """Read entries as `LedgerStore.read_blocking` does, after waiting until they are loaded.
 
-        Raises NoLedger if they are not loaded in time. `room` is entered for each attempt, and left
-        while the call waits for the next attempt.
+        Raises NoLedger if they are not loaded within `WAIT_S`, or at once if too many reads wait.
+        `room` is entered for each attempt, and left while the call waits for the next attempt.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + WAIT_S

@@ -90,9 +90,9 @@ class LongPolls:
                 del self._waiting[poll.ledger_id]
 
     def wake(self, ledger_id: int, lac: int) -> None:
-        """Wake the readers that wait for this LAC of the ledger.
+        """End the waits of the readers that know only a lower LAC of the ledger than this one.
 
-        `tell` answers them when the entries that arrived with the LAC can be read.
+        `tell` answers them. Call it when the entries that arrived with the LAC can be read.
         """
         for poll in list(self._waiting.get(ledger_id, ())):
             if poll.previous_lac < lac:
@@ -100,7 +100,7 @@ class LongPolls:
                 self._woken.append(poll)
 
     def tell(self) -> None:
-        """Answer the readers that were woken, in the same event-loop iteration."""
+        """Answer the readers whose waits `wake` has ended."""
         if self._woken:
             woken, self._woken = self._woken, []
             for poll in woken:

@@ -79,10 +79,10 @@ class Security:
         return self._tls.reloads_failed if self._tls is not None else 0
 
     def accepts(self, peer: str, certificate: Any) -> bool:
-        """Return whether the requests of a secured connection are served.
+        """Return whether the requests of a secured connection are served, and count the connection.
 
         `certificate` is the client's verified certificate as `getpeercert` returns it, or an empty
-        value.
+        value. A refusal is logged.
         """
         self._counters.tls_connections += 1
         if not self._roles:

@@ -67,8 +67,10 @@ class ClientConnection(Limited, AnswerSink, Protocol):
         ...
 
     def wait(self, request: PendingRead, previous_lac: int, timeout_s: float) -> None:
-        """Call `request.ready` once the LAC of its ledger passes `previous_lac`, or when the time
-        is up."""
+        """Call `request.ready` once the LAC of its ledger passes `previous_lac`.
+
+        It is also called when the time is up. It is not called if the client disconnects.
+        """
         ...
 
     def answer(self, request: PendingRead) -> None:
@@ -108,7 +110,7 @@ class PendingRead:
         self.connection = connection
         self.ledger_id = ledger_id
         self.entry_id = entry_id
-        """The entry to read. LAST_ENTRY stands for the last entry there is."""
+        """The entry to read. LAST_ENTRY stands for the last entry of the ledger on this bookie."""
 
     def failed(self, code: int) -> bytes:
         """Return the answer that says why there is no entry."""
@@ -119,7 +121,7 @@ class PendingRead:
         raise NotImplementedError
 
     def parts(self, entries: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Return the answer in pieces, which may have megabytes in total."""
+        """Return the answer with these entries in pieces, which may have megabytes in total."""
         return (self.found(entries),)
 
     def answer_fenced(self, code: int) -> None:
@@ -197,7 +199,7 @@ class BookieService:
     ) -> None:
         self.store = store
         self.loading_store: LoadingStore | None = None
-        """A reference to `store` while the log is being loaded. None after that."""
+        """The object in `store` while the log is being loaded, and None otherwise."""
         self.config = config
         self.clock = clock
         self.log = log
@@ -261,8 +263,10 @@ class BookieService:
             self.answers.cut_stalled(self.config.unsent_timeout_s)
 
     def hold(self, connection: ClientConnection) -> None:
-        """Pause this connection because too much is queued for the disk, until the queue is
-        written."""
+        """Pause this connection because too much is queued for the disk.
+
+        It is resumed when the store calls `on_drained`.
+        """
         if connection not in self._held:
             self._held[connection] = None
             self.counters.holds += 1
@@ -285,7 +289,10 @@ class BookieService:
             await synced.wait()
 
     async def close(self) -> None:
-        """Close all connections after their pending answers."""
+        """Close all connections.
+
+        Answers that are ready are sent before. Reads that still wait for the disk are cancelled.
+        """
         await self.security.close()
         self.answers.close()
         for connection in list(self.connections):
@@ -294,8 +301,10 @@ class BookieService:
         await self._farewell()
 
     async def _farewell(self) -> None:
-        """Wait for the closing handshake of secured connections, and abort those that do not finish
-        in time."""
+        """Wait for the closing handshake of secured connections.
+
+        Abort those that do not finish it within `FAREWELL_TIMEOUT_S`.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + FAREWELL_TIMEOUT_S
         while any(c.secured for c in self.connections) and loop.time() < deadline:
@@ -307,9 +316,10 @@ class BookieService:
     # -- adds and fences ----------------------------------------------------------------------
 
     def may_add(self, ledger_id: int, key: bytes, flags: int) -> int:
-        """Return the answer to an add that is not plainly acceptable (wire-protocol spec, 6.2).
+        """Return 0 if an add may be accepted, or the code of the refusal (wire-protocol spec, 6.2).
 
-        The answer is 0, and the store then knows the ledger, or the code of the refusal.
+        Before it returns 0, it creates the ledger if the store does not have it. `AddBatcher` asks
+        this only if its own checks do not already show that the add may be accepted.
         """
         store = self.store
         code: int = Code.OK
@@ -374,7 +384,7 @@ class BookieService:
         counters.add_bytes += batch.size_bytes
 
     def add_failed(self, batch: LogBatch) -> None:
-        """Note that a batch was answered by an error. `StorageTimes` has the other batches."""
+        """Record the time of a batch that failed. `StorageTimes` has the times of the others."""
         took_s = self.clock.monotonic() - batch.received_s
         self.times.adds_failed.observe(took_s, batch.entries)
 
@@ -410,9 +420,10 @@ class BookieService:
     def write_lac(
         self, ledger_id: int, lac: int, key: bytes, packet: bytes, answer: Callable[[int], None]
     ) -> int:
-        """Store an explicit LAC, and call `answer` once it is durable.
+        """Store an explicit LAC, and call `answer` with 0 once it is durable.
 
-        A code returned at once is a refusal. A fenced ledger accepts an explicit LAC, and an
+        If it cannot be made durable, `answer` is called with an error code. A code returned at once
+        is a refusal, and `answer` is not called. A fenced ledger accepts an explicit LAC, and an
         unknown ledger is created (wire-protocol spec, 6.1, 6.3).
         """
         store = self.store
@@ -444,7 +455,10 @@ class BookieService:
         return -1 if info is None else info.last_add_confirmed
 
     async def entry_ranges(self, ledger_id: int) -> tuple[int, list[tuple[int, int]]]:
-        """Return a code and the ascending ranges of the entries that are here."""
+        """Return a code and the ascending ranges of the entries that are here.
+
+        There are no ranges if the code is not 0.
+        """
         try:
             return Code.OK, await self.store.entry_ranges(ledger_id)
         except (NoLedger, StorageError) as error:
@@ -453,9 +467,9 @@ class BookieService:
     def background(
         self, account: Account, size: int, work: Callable[[], Coroutine[None, None, None]]
     ) -> None:
-        """Answer a slow request in the background, as soon as there is room for its answer.
+        """Answer a slow request in the background, as soon as there is memory for its answer.
 
-        The answer has at most `size` bytes.
+        The answer has at most `size` bytes. `work` returns the coroutine that builds and writes it.
         """
         self.answers.run(
             account, size, lambda: self.answers.track(account, self._reads.start(work()), size)
@@ -467,8 +481,8 @@ class BookieService:
         """Return the answer frame, or None if it is written later.
 
         It is written later if the disk has to be read, if it may be so large that adds should not
-        wait for it, or if there is no room for it now. Requests of a connection that has ended get
-        no answer.
+        wait for it, or if the memory for answers is used up. Requests of a connection that has
+        ended get no answer.
         """
         account = request.connection.account
         if self.answers.has_room(account):
@@ -502,7 +516,7 @@ class BookieService:
         return None
 
     def _answer_late(self, request: PendingRead, received_s: float) -> None:
-        """Answer a request that has waited for room, as `answer` does."""
+        """Answer a request that has waited for memory, as `answer` does."""
         counters = self.counters
         reads, from_disk = counters.reads, counters.reads_from_disk
         bad = counters.reads_failed + counters.reads_missing
@@ -596,9 +610,10 @@ class BookieService:
         return self.code_of_missing(error, ledger_id)
 
     def code_of_missing(self, error: Exception, ledger_id: int) -> int:
-        """Return the code for what is not here: "no", or "unknown" while absence cannot be proved.
+        """Return the code for an entry or ledger that was not found.
 
-        An entry is not missing if it may be in a directory that failed, or may not be loaded yet.
+        The code says that it does not exist only if that is certain. It may be lost, or be in a
+        directory that failed, or in a part of the log that is not loaded yet.
         """
         if self.loading:
             return Code.TOO_MANY_REQUESTS

@@ -205,8 +205,10 @@ class RequestsV2:
             spans.append((at, stop))
 
     def _short_add(self, version: int, flags: int, at: int, size: int) -> None:
-        """Handle an ADD that the fast path does not take: an old version, or too short to be an
-        entry."""
+        """Handle an ADD that the fast path does not take.
+
+        It has another version of the protocol, or is too short to be an entry.
+        """
         if size < FRAME_HEADER_BYTES + MIN_ANSWERABLE_BYTES:
             raise ProtocolError(
                 f"the client sent an add request of {size} bytes, which is too short"

@@ -27,8 +27,8 @@ class AddAnswers:
         self.waiting: list[tuple[int, Echoed]] = []
         """The adds that are answered when the batch is durable, each with its ledger."""
         self.deferred: list[tuple[int, Echoed]] = []
-        """The deferred adds, which are answered when the batch is queued. Only the next force makes
-        them durable (6.9)."""
+        """The deferred adds, which are answered when the batch is queued. The client can be sure
+        that they are durable only after a force (6.9)."""
 
     def accepted(self) -> None:
         self._send(self.deferred, Code.OK)

@@ -1,6 +1,6 @@
 """Read Apache's `bk_server.conf` and apply the table of keys to it.
 
-The table in `keys` has a verdict for each key: taken, implied, ignored or refused.
+The table in `keys` has a verdict for each key, which `rules.Verdict` explains.
 """
 
 from __future__ import annotations

@@ -12,6 +12,12 @@ from typing import Literal
 from quire._runtime.units import host_port
 
 Verdict = Literal["taken", "implied", "ignored", "refused"]
+"""The meaning of one of Apache's keys for a bookie of Quire.
+
+`taken`: it sets keys of Quire. `implied`: Quire always behaves that way. `ignored`: it has no
+effect. `refused`: Quire cannot do what the key asks for, so the bookie does not start, unless
+another layer of the configuration sets `KeyOutcome.keys`.
+"""
 
 POLICIES = {
     "DefaultEnsemblePlacementPolicy": "any",

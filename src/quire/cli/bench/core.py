@@ -100,6 +100,7 @@ class RoundResult:
 
 
 Measured = Callable[[], Awaitable[list[tuple[float, int]]]]
+"""Work to be measured. It returns latencies as in `RoundResult.latencies`."""
 
 
 async def measure(load: Load, work: Measured) -> RoundResult:

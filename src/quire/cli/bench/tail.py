@@ -86,7 +86,7 @@ class Deliveries:
 
 
 def _since(began: array[float], seen: Deliveries) -> list[tuple[float, int]]:
-    """Return latencies of at least 0.
+    """Return the time from `began` to each delivery of each entry, which is at least 0.
 
     A reader in this process may run before the writer in the same event-loop iteration.
     """

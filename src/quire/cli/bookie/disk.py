@@ -151,7 +151,10 @@ def _either(one: Any, other: Any) -> Any:
 
 
 def segment_number(context: click.Context, parameter: click.Parameter, value: str) -> int:
-    """Return the number of a segment, which is given as a number or as the name of its file."""
+    """Return the number of a segment, which is given as a number or as the name of its file.
+
+    Raises `click.BadParameter` for any other text.
+    """
     from quire.storage.segment.segment import number_of
 
     name = "log/" + value.rpartition("/")[2]

@@ -75,7 +75,7 @@ def held(directory: str) -> Iterator[RealDisk]:
 
 @contextmanager
 def errors_of(directory: str) -> Iterator[None]:
-    """Turn errors of the operating system into errors that name the directory."""
+    """Turn an OSError of the context into a StorageError that names the directory."""
     try:
         yield
     except (BrokenPipeError, QuireError):

@@ -232,7 +232,10 @@ class _Erasing:
 
 
 def _the_one_cookie(work: list[_Erasing], force: bool) -> Cookie:
-    """Return the cookie that all directories have. Raises CookieError if they differ."""
+    """Return the cookie that all directories have.
+
+    Raises CookieError if the cookies differ, or, without `force`, if they name further directories.
+    """
     cookies = {one.cookie for one in work}
     cookie = work[0].cookie
     if cookie is None or len(cookies) > 1:

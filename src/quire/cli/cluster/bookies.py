@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from quire.metadata.interface import Bookies, MetadataStore
 
 SPACE_TIMEOUT_S = 2
-"""Seconds that a bookie may take to report its disk space. Later, it is listed without it."""
+"""Seconds that a bookie may take to report its disk space. After that, it is listed without it."""
 _LOCATIONS = commands(
     """
     list    bookies:list_locations  List bookies and their locations.

@@ -108,8 +108,8 @@ async def _status(uri: str) -> tuple[Switch | None, dict[str, CollectionRefusal]
 async def off(uri: str, why: str) -> None:
     """Stop all bookies from deleting ledgers or copies, until `quire cluster gc on`.
 
-    Nothing overrides the switch: not a full disk, not a bookie's interval, and not a pass that an
-    operator requests. Compaction still frees the space of ledgers that were deleted before.
+    Nothing overrides the switch: not a full disk, not a bookie's interval, and not a collection
+    that an operator requests. Compaction still frees the space of ledgers that were deleted before.
     """
     from quire.metadata.bookies.collection import Switch, switch_off
 

@@ -161,7 +161,8 @@ async def skip_ids(uri: str, last: int) -> None:
 
     Use this after restoring the metadata store from an older backup. The store would otherwise
     reuse the ids of ledgers that were created after the backup, and bookies still hold their
-    entries.
+    entries. If you skip more than a million ids, restart the Java clients of the cluster, which may
+    otherwise continue to use lower ids.
     """
     async with opened_metadata(uri) as store:
         await store.skip_ledger_ids(last)

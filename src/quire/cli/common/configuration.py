@@ -22,10 +22,10 @@ from quire.configuration.layers import (
 FILE_NAME = "quire.toml"
 SYSTEM_FILE = Path("/etc/quire") / FILE_NAME
 BELOW = "quire.configuration.below"
-"""The key in a command's context of a layer with a lower priority than the file."""
+"""The key under which a command's context may have a layer of lower priority than the file."""
 _CACHE = "quire.configuration"
 _TOLD = "quire.configuration.told"
-"""The key in a command's context of the set of warnings that were already printed."""
+"""The key under which a command's context has the set of warnings that were already printed."""
 
 
 def assignments_layer(option: str, table: str, settings: Iterable[str]) -> Layer:

@@ -22,8 +22,8 @@ EXIT_BROKEN_PIPE = 141
 
 DEBUG_VARIABLE = "QUIRE_DEBUG"
 CONFIG_VARIABLE = "QUIRE_CONFIG"
-"""The environment variable. The option `--config` keeps its value under the same key in the context
-of a command."""
+"""The environment variable that names the configuration file. The option `--config` keeps its value
+under the same key in the context of a command."""
 
 
 def commands(table: str, below: str = "") -> dict[str, tuple[str, str]]:

@@ -44,8 +44,8 @@ class WholeChunks:
 class LineSplitter:
     """A splitter that returns complete lines without their newline.
 
-    A carriage return belongs to its line. Chunks are smaller than `max_line_bytes`, so that only
-    the first line of a chunk can be too long.
+    A carriage return belongs to its line. Chunks must not be larger than `max_line_bytes`, so that
+    only the first line of a chunk can be too long: only that one is checked.
     """
 
     def __init__(

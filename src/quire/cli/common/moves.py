@@ -119,8 +119,8 @@ def run_job(
 ) -> T:
     """Run `work(client, locks, progress)` with a client of the cluster, and return its result.
 
-    `kind` and `target` identify the job: it is paused by them, and listed by them among the running
-    jobs.
+    `kind` and `target` identify the job in the list of running jobs, and for `quire cluster pause`.
+    `counted` is the name of the things that the progress bar counts.
     """
 
     async def job() -> T:

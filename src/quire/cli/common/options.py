@@ -282,7 +282,10 @@ def placement_option(command: Command) -> Command:
 
 
 def wanted_placement(context: click.Context) -> PlacementConfig | None:
-    """Return the placement that `--placement` or the environment selects, if any."""
+    """Return the placement that `--placement` or the environment selects, if any.
+
+    Raises `click.UsageError` if it is invalid.
+    """
     from quire.core.placement.settings import parse_placement
     from quire.errors import UsageError
 
@@ -304,9 +307,10 @@ def yes_option(help_text: str = "Do not ask for confirmation.") -> Callable[[Com
 
 
 def confirmed(question: str, yes: bool, otherwise: str = "nothing was deleted") -> bool:
-    """Ask the user, unless `yes` is set or standard input is not a terminal.
+    """Ask the user, and return whether to proceed.
 
-    If the user says no, print `otherwise` and return False.
+    The user is not asked if `yes` is set or standard input is not a terminal: the result is True.
+    If the user says no, print `otherwise`.
     """
     if yes or not sys.stdin.isatty() or click.confirm(question, err=True):
         return True

@@ -75,7 +75,10 @@ def _finish(written: asyncio.Future[None], failure: OSError | None) -> None:
 
 @contextmanager
 def diverted(log: Path, descriptors: Sequence[int] = (1, 2)) -> Iterator[None]:
-    """Append the output of child processes that start in this context to the file `log`."""
+    """Append what is written to these descriptors in this context to the file `log`.
+
+    Child processes that start in the context inherit the redirected descriptors.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [(descriptor, os.dup(descriptor)) for descriptor in descriptors]

@@ -105,7 +105,7 @@ class ProgressBar(_Line):
 
 
 class JobBar(_Line):
-    """The progress of a job that copies replicas: the `progress` argument of `quire.replication`.
+    """A progress line for a job of `quire.replication.moves`, which gets it as `progress`.
 
     It shows ledgers, bytes, the rate and the time left.
     """

@@ -176,7 +176,7 @@ def _given(context: click.Context) -> dict[str, Any]:
 def client_config(**limits: Any) -> ClientConfig:
     """Return the client configuration of the current command, with its TLS options applied.
 
-    `limits` overrides fields of the configuration.
+    `limits` overrides fields of the configuration. Raises `click.UsageError` for invalid options.
     """
     from quire.cli.common.configuration import configured
     from quire.configuration.layers import GivenValue, options_layer

@@ -190,9 +190,9 @@ async def delete(
 
 
 async def check_owners(client: Client, ledger_ids: Sequence[int], *, force: bool) -> None:
-    """Raise LedgerOwnedError if one of these ledgers has an owner.
+    """Raise LedgerOwnedError if one of these ledgers has an owner, or may have one.
 
-    With `force`, print the owners instead.
+    With `force`, print the owners that the ledgers' metadata names instead; nothing is searched.
     """
     from quire.streams.ownership.owners import find_claims, refuse_owned
 

@@ -122,7 +122,7 @@ async def _append_and_close(writer: LedgerWriter, source: LineSource) -> str:
         except EntryTooLargeError as error:
             too_large = error
         last = await writer.close()
-    held = f"{counted(last + 1, 'entry')}, {writer.length} bytes"
+    held = f"{counted(last + 1, 'entry')}, {counted(writer.length, 'byte')}"
     closed = f"ledger {writer.ledger_id} closed: {held}"
     if too_large is not None:
         raise EntryTooLargeError(f"{too_large.args[0]}; {closed}", remedy=too_large.remedy)

@@ -187,7 +187,10 @@ def cluster_options(uri: str, password: bytes = b"") -> ClusterOptions:
 
 @contextmanager
 def _scratch(log: Path | None) -> Iterator[tuple[Path, Path]]:
-    """Yield a temporary directory for this run, and the log file: `log`, else one in there."""
+    """Yield a temporary directory for this run, and the log file.
+
+    The log file is `log`, or a file in the directory if `log` is None.
+    """
     with tempfile.TemporaryDirectory(prefix="quire-pipeline-", ignore_cleanup_errors=True) as made:
         yield Path(made), log or Path(made, LOG_NAME)
 

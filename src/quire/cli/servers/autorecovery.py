@@ -82,9 +82,9 @@ def start(
     """Run an auditor candidate and a repair worker in the foreground.
 
     All processes that run autorecovery elect one auditor, which looks for lost bookies and missing
-    replicas. Every worker repairs the ledgers that it marks. The command prints its name on
-    standard output once it runs, and one line of JSON per event on standard error. SIGTERM and
-    Ctrl-C stop it cleanly, with exit status 0.
+    replicas, and marks the affected ledgers. Every worker repairs marked ledgers. The command
+    prints its name on standard output once it runs, and one line of JSON per event on standard
+    error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
     """
     if auditor_only and worker_only:
         raise click.UsageError(
@@ -211,8 +211,8 @@ def _store(uri: str) -> Any:
 async def list_marked(uri: str, as_json: bool) -> None:
     """List the ledgers that lack replicas, and why.
 
-    For each ledger, the command shows since when it lacks replicas, on which bookies, which process
-    repairs it, and why it is not repaired yet.
+    For each ledger, the command shows when it was last marked, which bookies lack replicas, which
+    process repairs it, and why it is not repaired yet.
     """
 
     from quire.replication.explain.status import marked_ledgers

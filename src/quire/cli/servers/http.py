@@ -187,7 +187,7 @@ def around_bookie(
     import quire
     from quire.http.server.run import serve_bookie
 
-    # The client only reads and runs jobs of an operator.
+    # This client only reads, and runs the jobs that operators request.
     config = client_config()
     return lambda bookie: serve_bookie(
         bookie, options, uri, config, quire.__version__, log, autorecovery=autorecovery

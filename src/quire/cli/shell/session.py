@@ -66,7 +66,7 @@ class Shell:
         return opened_metadata(self.cluster(), create=create)
 
     def run(self, command: click.Command, **parameters: Any) -> Any:
-        """Run the command of Quire that does the same, and return its exit status."""
+        """Run a command of Quire with these parameters, and return its exit status."""
         return click.get_current_context().invoke(command, **parameters)
 
     def own_directories(self) -> tuple[str, ...]:

@@ -202,7 +202,7 @@ class RecordSplitter:
 
 
 class InputAppender:
-    """A task that appends the input, and counts what was acknowledged."""
+    """An appender of the input to a stream, which counts what was acknowledged."""
 
     def __init__(
         self, writer: StreamWriter, base64: bool, roll_every: int | None, token: str

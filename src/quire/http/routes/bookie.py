@@ -44,7 +44,7 @@ class BookieRoutes:
         self._tasks = tasks
         self._collecting = False
         self._forced: set[str] = set()
-        """The kinds of compaction to begin when the collection that is running has ended."""
+        """The kinds of compaction to begin when the present garbage collection has ended."""
 
     def routes(self) -> list[Route]:
         files = Field("file_type", "string", "only files of this kind",

@@ -30,16 +30,16 @@ Connect = Callable[[], Awaitable[Client]]
 """A function that returns the client that all routes share. It connects at the first call."""
 
 LISTED_MAX = 100_000
-"""The number of ids in one answer of Apache's list, which has no pages without metadata."""
+"""The largest number of ids in one answer of Apache's list, which has no pages without metadata."""
 METADATA_PAGE = 100
 """The number of ledgers on a page with metadata, as in Java."""
 ENTRIES_PAGE = 1_000
 """The number of entries on a page, as in Java. No answer has more."""
 ENTRIES_BYTES_MAX = 8 * 1024 * 1024
-"""The bytes of payload in one answer."""
+"""The largest number of payload bytes in one answer."""
 DELAY_MAX_S = 2**31 - 1
 RESULT_LEDGERS_MAX = 1_000
-"""The number of ledgers in each list of a job's result. The counts include all ledgers."""
+"""The largest number of ledgers in each list of a job's result. The counts include all ledgers."""
 
 OWNERS_LIMIT_S = 20.0
 """Seconds to search for the owner of a ledger to delete. After that the deletion is refused."""

@@ -86,9 +86,9 @@ class DashboardRoutes:
 
     @asynccontextmanager
     async def _answering(self) -> AsyncIterator[Client]:
-        """Yield the client, and limit the time to `ANSWER_TIMEOUT_S`.
+        """Yield the client, and limit the time of the block to `ANSWER_TIMEOUT_S`.
 
-        Raises MetadataUnavailableError.
+        Raises MetadataUnavailableError if the time runs out.
         """
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):

@@ -152,7 +152,10 @@ class Jobs:
         return job
 
     async def cancel(self, job_id: int) -> HttpJob:
-        """Cancel a job, and wait until it has ended. Its results so far remain."""
+        """Cancel a job, and wait until it has ended. What it has done so far remains.
+
+        A job that has ended already is not changed. Raises NotFoundError as `get` does.
+        """
         job = self.get(job_id)
         if job.task is not None and not job.task.done():
             job.task.cancel()

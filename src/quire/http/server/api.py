@@ -26,7 +26,10 @@ TEXTS_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A named value in a request: in the path, in the query, or in the JSON body."""
+    """A named value in a request: in the path, in the query, or in the JSON body.
+
+    `minimum` and `maximum` apply to numbers, and `choices` to texts (none: any text).
+    """
 
     name: str
     type: FieldType
@@ -39,7 +42,7 @@ class Field:
     def parse(self, value: Any) -> Any:
         """Return the value as the field's type.
 
-        A text such as "7" or "true" is accepted for every type, because a query contains only
+        Numbers and booleans may also be texts, such as "7" or "true", because a query contains only
         texts, and Apache's clients send "true" in bodies. Raises UsageError for a value that the
         field does not allow.
         """
@@ -106,7 +109,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request with checked fields. A field that the request does not give is missing."""
+    """A request with checked fields. A field that the request does not give is not in a mapping."""
 
     path: Mapping[str, Any]
     query: Mapping[str, Any]

@@ -75,7 +75,7 @@ class NotOfferedError(UsageError):
 
 
 def status_of(error: QuireError) -> int:
-    """Return the HTTP status of an error."""
+    """Return the HTTP status of an error. Errors that the table does not name have 500."""
     if isinstance(error, NotFoundError):
         return 404
     if isinstance(error, NotOfferedError):
@@ -84,7 +84,10 @@ def status_of(error: QuireError) -> int:
 
 
 def error_body(error: QuireError | RefusedRequest, *, outcome_known: bool = True) -> dict[str, Any]:
-    """Return the JSON body of an error. `outcome_known` applies to refused requests only."""
+    """Return the JSON body of an error.
+
+    `outcome_known` applies to refused requests only, because an error knows it itself.
+    """
     if isinstance(error, RefusedRequest):
         said: dict[str, Any] = {
             "status": error.status,

@@ -16,11 +16,12 @@ from quire.http.watch.rates import METRICS_BYTES_MAX, Fetch
 async def fetcher(
     token: str = "", context: Callable[[], SSLContext] | None = None, *, proven: bool = False
 ) -> AsyncIterator[Fetch]:
-    """Return a function that reads a URL.
+    """Yield a function that returns the text at a URL.
 
     The URLs come from the registrations of bookies and are not trusted. So the client sends no
     cookies and follows no redirects. It sends the token only to loopback addresses, or over HTTPS
-    if `proven` is set. The caller limits the time.
+    if `proven` is set. The function raises aiohttp's ClientError, also for another status than 200
+    and for more than `METRICS_BYTES_MAX` bytes. The caller limits the time.
 
     Args:
         token: The token for servers that require one.

@@ -7,6 +7,7 @@ on Linux.
 from __future__ import annotations
 
 import os
+import platform
 import resource
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -18,8 +19,11 @@ from quire.http.server.server import HttpServer
 from quire.replication.autorecovery.settings import AutorecoveryStats
 
 
-def process_metrics() -> Iterator[Metric]:
-    """Yield the metrics of this process."""
+def process_metrics(version: str) -> Iterator[Metric]:
+    """Yield the metrics of this process, which runs this version of Quire."""
+    yield gauge("quire_build_info",
+                "Always 1; the labels are the versions of Quire and of Python.",
+                1, version=version, python=platform.python_version())  # fmt: skip
     used = resource.getrusage(resource.RUSAGE_SELF)
     yield counter("process_cpu_seconds_total", "Seconds of user and system CPU time.",
                   used.ru_utime + used.ru_stime)  # fmt: skip
@@ -83,8 +87,10 @@ AUTORECOVERY = {
     "marks_malformed": "The number of nodes in the tree of repair marks that are not repair marks, "
     "at the last check",
     "audits": "The number of completed searches for lost bookies",
-    "bookies_waited_for": "The number of lost bookies for whose return the auditor waited",
-    "bookies_returned": "The number of lost bookies that returned while the auditor waited",
+    "bookies_waited_for": "The number of times a bookie was found to be missing while a delay "
+    "was set",
+    "bookies_returned": "The number of times a missing bookie returned before it was given up as "
+    "lost",
     "ledgers_marked": "The number of ledgers that this auditor has marked for repair",
     "ledger_checks": "The number of completed checks of the first and last entries of replicas",
     "replicas_checks": "The number of completed comparisons of the entry lists of replicas",
@@ -94,7 +100,8 @@ AUTORECOVERY = {
     "replicas_missing": "The number of entries that bookies lacked at the last check",
     "ledgers_misplaced": "The number of ledgers whose placement did not follow the policy at the "
     "last check",
-    "ledgers_done": "The number of ledgers marked for repair that were repaired completely",
+    "ledgers_done": "The number of ledgers marked for repair that were repaired completely or were "
+    "deleted",
     "ledgers_failed": "The number of failed attempts to repair a ledger",
     "ledgers_fenced": "The number of ledgers that were fenced because their writers seemed dead",
     "locks_missed": "The number of times a ledger was skipped because another process was "

@@ -145,7 +145,8 @@ async def serve_cluster(
 ) -> AsyncIterator[HttpServer]:
     """Run an HTTP server with the routes of the cluster, in a process without a bookie.
 
-    If `autorecovery` is given, its counters are among the metrics.
+    If `autorecovery` is given, its counters are among the metrics. Otherwise the metrics of the
+    whole cluster are, for which the server asks all bookies.
     """
 
     def collect() -> Iterable[Metric]:
@@ -184,7 +185,7 @@ async def _serving(
     server: HttpServer | None = None
 
     async def metrics(call: Call) -> Text:
-        found = [*collect(), *reach.metrics(), *client.metrics(), *process_metrics()]
+        found = [*collect(), *reach.metrics(), *client.metrics(), *process_metrics(version)]
         if server is not None:
             found += server_metrics(server)
         if about_cluster:
@@ -235,7 +236,8 @@ def _about_process(metrics: Handler) -> list[Route]:
 async def _cluster_metrics(connect: Connect, view: ClusterView) -> Iterable[Metric]:
     """Return the metrics of the whole cluster.
 
-    There are none while the metadata store does not answer. Other metrics report that.
+    There are none if the metadata store does not answer within `CLUSTER_TIMEOUT_S`. Other metrics
+    report that.
     """
     try:
         async with asyncio.timeout(CLUSTER_TIMEOUT_S):

@@ -67,10 +67,11 @@ class HttpOptions(CheckedSettings):
     connection that never completed a request, or else one that is between two requests. If there is
     none, it answers the new connection with status 503."""
     max_answer_bytes: int = 64 * 1024 * 1024
-    """The bytes of answers that clients have not received yet, over all connections. Above this
-    limit the server answers requests with status 503."""
+    """The largest number of bytes of answers that clients have not received yet, over all
+    connections. An answer that would exceed it is replaced by status 503, unless it is the only
+    one."""
     max_requests: int = 32
-    """The number of requests that are handled at once."""
+    """The number of requests that are handled at once. Others are answered with status 503."""
 
     @property
     def loopback(self) -> bool:

@@ -105,7 +105,11 @@ class HttpServer:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Start to listen. Raises StartError if the port cannot be bound."""
+        """Start to listen.
+
+        Raises PortTakenError if another process uses the port, and StartError if it cannot be bound
+        for another reason.
+        """
         options = self.options
         await self._runner.setup()
         inner = self._runner.server
@@ -143,7 +147,8 @@ class HttpServer:
         """Close an idle connection, and return whether there was one.
 
         The connection that has waited longest for its first request is closed. If there is none,
-        the one that has waited longest for another request is closed.
+        the one that has waited longest since its last request is closed, even if its client has not
+        received the whole answer.
         """
         resting = [one for one in self.connections.values() if one.at_rest]
         if not resting:
@@ -287,7 +292,7 @@ class HttpServer:
         request: web.Request,
         handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
-        """Turn aiohttp's errors into JSON, and suspend the connection's time-out meanwhile."""
+        """Turn aiohttp's errors into JSON. The connection's time-out is off until the answer."""
         connection = self.connections.get(request.transport) if request.transport else None
         if connection is not None:
             connection.rest()
@@ -371,7 +376,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def at_rest(self) -> bool:
-        """Whether it waits for a request, or for its answer to be sent."""
+        """Whether the connection waits for a request, or for its answer to be sent."""
         return self._timer is not None
 
     @property

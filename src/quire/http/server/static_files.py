@@ -21,7 +21,8 @@ POLICY = (
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "object-src 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""The browser loads only files of this server, and no text can become HTML or a script."""
+"""The content security policy of the dashboard: the browser loads only files of this server, and no
+text can become HTML or a script."""
 _HEADERS = (("Content-Security-Policy", POLICY),)
 
 

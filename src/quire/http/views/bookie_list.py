@@ -32,9 +32,10 @@ async def bookie_facts(
     Args:
         client: The client to ask.
         gone: Whether to include bookies that have a cookie and are not registered.
-        spaces: If given, each description has the free space and `answers`, which says whether the
-            bookie answered. It is None if the bookie was not asked yet.
-        rates: If given, each description has what the bookie's metrics show.
+        spaces: If given, each description has the free space, and `answers` says whether the bookie
+            answered. `answers` is None if the bookie was not asked yet.
+        rates: If given, each description has what the bookie's metrics show: rates, the free share
+            of each disk, and suspended compaction.
 
     Raises:
         MetadataError: The metadata store did not answer.
@@ -43,7 +44,7 @@ async def bookie_facts(
     where = await _locations(client.metadata)
     registered = {**found.readonly, **found.writable}
     names = {*registered, *(await client.metadata.list_cookies() if gone else ())}
-    # Each of them may wait a little, so they wait at the same time.
+    # Both may wait for an observation, so they wait at the same time.
     space, current = await asyncio.gather(
         spaces.of(client, registered) if spaces is not None else _nothing(),
         rates.of(registered) if rates is not None else _nothing(),

@@ -82,7 +82,7 @@ class ClusterState:
 
 
 class ClusterView:
-    """Collects the state of a cluster.
+    """Collects the state of a cluster. Call `close` at the end.
 
     Values that take long to get are observed in the background, and all callers share them.
     """

@@ -51,7 +51,7 @@ async def described_or_error(
     shape: Callable[[int, LedgerMetadata], dict[str, Any]],
     unread: Unread | None = None,
 ) -> dict[str, Any] | None:
-    """Return one item of a list of ledgers, in a shape of this module.
+    """Return one item of a list of ledgers, as the function `shape` of this module describes it.
 
     The result is None for a ledger that was deleted since it was listed. A ledger whose metadata
     cannot be read becomes an item with `ledger_id` and `error`, and is recorded in `unread`; it

@@ -20,7 +20,7 @@ from quire.streams.ownership.named_ledgers import Owner
 FULL_SHARE = 0.05
 """A disk is nearly full if a smaller share of it is free."""
 ALONE = "alone"
-"""The group of the lost bookies whose location still has registered bookies."""
+"""The name of the group of those lost bookies that are not part of a lost location."""
 
 SUSPENDED = "/api/v1/bookie/gc/suspend_compaction"
 RESUME = "/api/v1/bookie/gc/resume_compaction"

@@ -59,7 +59,7 @@ class StreamStatistics:
         }
 
     def lost_as_json(self) -> list[dict[str, Any]]:
-        """The segments whose ledger no longer exists, with a description of their positions."""
+        """Return the segments whose ledger no longer exists, each with its positions in words."""
         return [
             {
                 "number": fact.segment.lssn,
@@ -100,7 +100,7 @@ async def stream_statistics(opened: Namespace, name: str, password: bytes) -> St
 
 
 LAGS_MAX = 100
-"""The number of subscriptions whose lag is counted."""
+"""The largest number of subscriptions whose lag is counted."""
 
 
 async def subscription_lags(

@@ -61,14 +61,14 @@ class BackgroundObservation:
 
     @property
     def age_s(self) -> float | None:
-        """The age of the last successful observation, or None if there was none."""
+        """Seconds since the last successful observation, or None if there was none."""
         age_s = self._monotonic() - self._looked_s
         return age_s if math.isfinite(age_s) else None
 
     async def refresh(self, look: Callable[[], Coroutine[None, None, None]]) -> None:
         """Begin an observation if one is due, and wait up to `wait_s` for the running one.
 
-        It continues in the background after that. Its errors are not raised here.
+        After that, the observation continues in the background. Its errors are not raised here.
         """
         due = self._monotonic() - self._ended_s >= self.interval_s
         if due and (self._looking is None or self._looking.done()):
@@ -141,9 +141,10 @@ class LedgerRisks(BackgroundObservation):
     async def of(
         self, client: Client, registered: Collection[str], groups: Mapping[str, Collection[str]]
     ) -> AtRisk | None:
-        """Return what lost bookies, in these groups, mean for ledgers.
+        """Return how many ledgers are at risk because the bookies in `groups` are lost.
 
-        The result is None if no bookie is lost, or nothing was counted yet.
+        The counts are those of the last complete count, or of the first one as far as it got. The
+        result is None if no bookie is lost, or nothing was counted yet.
         """
         of = (frozenset(registered), frozenset(groups))
         if of != self._of:
@@ -181,7 +182,7 @@ class LostLedgerSearch(BackgroundObservation):
         """The result of the first search so far, then that of the last complete search."""
 
     async def of(self, client: Client) -> LostLedgers | None:
-        """Return what was found, or None if no search has begun."""
+        """Return what was found, or None if no search has read anything yet."""
         await self.refresh(lambda: self._look(client))
         return self.found
 

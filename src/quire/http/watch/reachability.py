@@ -2,7 +2,7 @@
 
 If the store is away, an operation on it is retried for a long time before it fails. An HTTP server
 therefore checks the store every few seconds. While the store does not answer, the server refuses
-new requests at once, and gives up the reading requests that are already waiting.
+new requests that need it at once, and gives up waiting requests that change nothing.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class MetadataReachability:
             raise self.error()
 
     def connecting(self, connect: Connect) -> Connect:
-        """Return a function like `connect` that fails at once while the store does not answer."""
+        """Return a function like `connect` that calls `check` first."""
 
         async def connected() -> Client:
             self.check()
@@ -109,9 +109,10 @@ class MetadataReachability:
         return connected
 
     def guarded(self, routes: Iterable[Route]) -> list[Route]:
-        """Return the routes so that requests which change nothing end when the store goes away.
+        """Return the routes, with handlers that give up when the store stops answering.
 
-        Without this they would wait for the store.
+        Only handlers that change nothing do so: they raise MetadataUnavailableError instead of
+        waiting for the store.
         """
         return [
             one if one.changes else replace(one, handler=self._giving_up(one.handler))

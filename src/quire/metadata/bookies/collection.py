@@ -44,7 +44,7 @@ ATTEMPTS_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class CollectionMark:
-    """A point in the history of the store, as one bookie knows it."""
+    """One write of a bookie's mark, which is a point in the history of the store."""
 
     count: int
     """The number of this write. It rises by one with each write."""
@@ -67,6 +67,7 @@ class CollectionRefusal:
     remembered: CollectionMark
     """The mark that the bookie remembers and the store does not have."""
     since_ms: int
+    """When the bookie first refused, in milliseconds since 1970, or 0 if it is not known."""
     accepted: bool = False
     """Whether an operator has examined the store and lets the bookie continue with it."""
     unreadable: str = ""
@@ -194,8 +195,8 @@ async def read_switch(store: MetadataStore) -> Switch | None:
 async def switch_off(store: MetadataStore, switch: Switch) -> bool:
     """Switch garbage collection off for the cluster. Return False if it was off already.
 
-    Durable on return. A pass that has listed the ledgers before this call reads the switch once
-    more before it drops anything.
+    Durable on return. A bookie that has already listed the ledgers for a garbage collection reads
+    the switch once more before it drops anything.
     """
     try:
         await write_node(store, _switch_path(store), switch.encode(), None)
@@ -224,6 +225,7 @@ async def read_mark(store: MetadataStore, bookie_id: str) -> Versioned[BookieMar
     """Return the bookie's mark, or None if it has none. A mark that cannot be decoded is a refusal.
 
     Raises:
+        LaterMetadataError: A later version of Quire wrote the mark.
         MetadataError: The store does not answer.
     """
     return await read_node(store, mark_path(store.uri, bookie_id), BookieMark.decode_any)
@@ -300,6 +302,7 @@ async def check_not_back(store: MetadataStore) -> None:
     Raises:
         MetadataWentBackError: A bookie has proof that the store went back, or its mark cannot be
             read.
+        MetadataError: The store does not answer.
     """
     waiting = await refusals(store)
     back = sorted(name for name, one in waiting.items() if not one.unreadable)
@@ -322,11 +325,12 @@ async def check_not_back(store: MetadataStore) -> None:
 async def check_collectable(store: MetadataStore) -> None:
     """Raise an error if nothing may be deleted on the evidence of this store.
 
-    Use this for sweeps that an operator requests.
+    Use this for deletions that an operator requests.
 
     Raises:
         CollectionOffError: Garbage collection is switched off.
         MetadataWentBackError: The store went back, or may have gone back.
+        MetadataError: The store does not answer.
     """
     switch = await read_switch(store)
     if switch is not None:
@@ -337,8 +341,11 @@ async def check_collectable(store: MetadataStore) -> None:
 async def may_collect(store: MetadataStore) -> bool:
     """Return whether `check_collectable` passes.
 
-    Use this for sweeps that follow other work. That work continues without the sweep, and a later
-    sweep finds the same items.
+    Use this for deletions that follow other work. That work continues if nothing may be deleted,
+    and a later run finds the same items.
+
+    Raises:
+        MetadataError: The store does not answer.
     """
     try:
         await check_collectable(store)

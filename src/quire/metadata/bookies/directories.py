@@ -7,9 +7,9 @@ bookie without such a node creates it at its next start.
 
 Each id has a mark: the number of times that the directory was started, and the end of its log when
 the bookie last reported it. A directory whose log ends before its mark went back in time. The node
-survives the removal of the cookie. A bookie that starts on an empty directory with this id has lost
-everything; it is not new. The node is deleted only for a bookie that no ledger names
-(`forget_bookie`).
+survives the removal of the cookie: while it exists, a bookie that starts with this bookie id on an
+empty directory has lost everything, and is not new. The node is deleted only for a bookie that no
+ledger names (`forget_bookie`).
 """
 
 from __future__ import annotations

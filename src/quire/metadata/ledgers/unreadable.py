@@ -61,7 +61,7 @@ class Unread:
 
     @property
     def why(self) -> str:
-        """The reason of the first of them, or '' if there are none."""
+        """The reason for the first ledger, or '' if all could be read."""
         return next(iter(self.named.values()), "")
 
 
@@ -103,7 +103,13 @@ async def read_or_skip(
 
 
 def decode_ledger(ledger_id: int, data: bytes, ctime_ms: int, version: int) -> LedgerMetadata:
-    """Decode the stored metadata of a ledger. The error names the ledger and its version."""
+    """Decode the stored metadata of a ledger.
+
+    Raises:
+        LaterMetadataError: A later version of Quire or of BookKeeper wrote it.
+        UnreadableMetadataError: It is damaged. Both errors have the ledger's id and the version of
+            the value.
+    """
     try:
         return decode(data, ctime_ms)
     except LaterMetadataError as error:

@@ -1,6 +1,7 @@
 """Changes of ledger metadata: change the value, compare and swap, and read again after a conflict.
 
-All changes of ledger metadata are made here.
+Writers and recovery change ledger metadata through this module. Re-replication writes directly with
+one compare-and-swap, because it must make its copies again after a conflict.
 """
 
 from __future__ import annotations

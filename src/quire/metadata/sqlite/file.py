@@ -41,7 +41,8 @@ BUSY_TIMEOUT_MS = 5_000
 """Milliseconds that a call waits for another process to release the file."""
 
 QUEUED_CALLS_MAX = 1_024
-"""The number of calls of one store that wait for its thread. Further callers wait."""
+"""The largest number of calls of one store in the queue of its thread. Further callers wait for a
+place in the queue."""
 
 APPLICATION_ID = 0x51756972
 """The SQLite application id of a metadata file: 'Quir' in ASCII."""
@@ -233,9 +234,9 @@ class SqliteFile:
     async def check_structure(self) -> None:
         """Read the whole file, and check that its pages fit together.
 
-        If a backup is copied over a file in use, its old pages are mixed with the new ones in the
-        log. The newest marks are in the log, and ledgers that only new pages name are gone. This
-        check cannot see that if the file has not grown since the backup.
+        If a backup is copied over a file in use, its old pages are mixed with the newer ones in the
+        log. Ledgers may then be missing although the newest marks of garbage collection are there.
+        The check cannot notice this if the file has not grown since the backup.
 
         Raises:
             MetadataError: The pages do not fit together.
@@ -371,7 +372,7 @@ class SqliteFile:
     def _recognise(self, connection: sqlite3.Connection) -> None:
         """Check that the file is the cluster that was opened, and has not gone back in time.
 
-        A later version of Quire may have changed the tables since it was opened.
+        Check also that no later version of Quire has changed the tables since it was opened.
         """
         self._refuse_later_schema(self._number("PRAGMA user_version"))
         instance_id, upcoming = connection.execute(

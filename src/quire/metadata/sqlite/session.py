@@ -166,7 +166,8 @@ class Session:
         """Begin the session or renew its lease, and delete the sessions that have ended.
 
         A lease that has expired is not renewed, because other processes may have seen that. A new
-        session begins instead. It takes over the bookies that nobody has deleted, but no nodes.
+        session begins instead. It takes over the registrations of bookies that no other process has
+        deleted yet, but no ephemeral nodes.
         """
         if self._begun and self._session_id not in self.living(connection):
             ended, self._session_id = self._session_id, (self._session_id + 1) % _SESSION_ID_END
@@ -212,9 +213,9 @@ class Session:
     def renew(
         self, connection: sqlite3.Connection, presences: Iterable[WantedRegistration]
     ) -> list[str]:
-        """Renew the lease, and register again what was lost with an earlier one.
+        """Renew the lease, and register again the bookies that were lost with an earlier lease.
 
-        Return the ids that another session has taken in the meantime.
+        Return the bookie ids that another session has taken in the meantime.
         """
         self.touch(connection)
         rows = connection.execute("SELECT bookie_id, session_id, readonly, payload FROM bookies")

@@ -2,7 +2,7 @@
 
 Ephemeral nodes depend on the lease of their session, like registrations of bookies. A node whose
 session has ended does not exist for readers, and the next commit of any process deletes its row.
-The transaction that reads or commits decides that.
+Each transaction finds out by itself which sessions have ended.
 """
 
 from __future__ import annotations

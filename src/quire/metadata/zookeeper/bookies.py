@@ -74,10 +74,10 @@ class _HeldError(Exception):
 
 
 class ZooKeeperRegistration:
-    """The registration of one bookie, which a task keeps.
+    """The registration of one bookie, which a background task keeps alive after `begin`.
 
-    Only the task changes the nodes, on request and after each reconnection. It ends when another
-    session keeps the id, and then completes `lost`.
+    Until `close`, only the task changes the nodes, on request and after each reconnection. If
+    another session keeps the id for too long, the task ends and completes `lost`.
     """
 
     def __init__(

@@ -2,10 +2,10 @@
 
 The bytes of the nodes belong to the caller, and another process may write the same bytes, so they
 do not show whose commit was done. Therefore each commit also changes a *mark*: an ephemeral node of
-this session below `/quire/.marks`. Only one commit at a time uses a mark, and it changes it only
-from the version that it knows. After a lost connection the commit is sent again. It succeeds if the
-first attempt was not carried out, and fails at the mark if it was. If the session is lost, the mark
-is lost as well, and the outcome is unknown.
+this session below `/quire/.marks`. Only one commit at a time uses a mark, and the commit names the
+version that it expects the mark to have. After a lost connection the commit is sent again. It
+succeeds if the first attempt was not carried out, and fails at the mark if it was. If the session
+is lost, the mark is lost as well, and the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Commits:
                 commit.leave_mark()
 
     async def take(self) -> _Mark:
-        """Return a mark of the session for one commit."""
+        """Return a mark of the session for one commit: an idle one, or else a new one."""
         zk = self._root.zk
         if self._session_id != zk.session_id:
             self._session_id = zk.session_id
@@ -145,9 +145,16 @@ class _Commit:
             (self._commits.give_back if self._mark_known else self._commits.drop)(self._mark)
 
     async def attempt(self) -> list[Result]:
-        """Send the commit once.
+        """Send the commit, and return its results.
 
-        It is sent again for each new session that begins before it is sent.
+        If the mark shows that an earlier attempt was carried out, the results of that attempt are
+        returned. If the session ends before anything was sent, the commit is sent in the next one.
+
+        Raises:
+            LostConnectionError: It is not known whether the commit was carried out. Call this
+                again.
+            MetadataUnavailableError: That will never be known.
+            MetadataError: An operation failed, or the session ended too often. Nothing was changed.
         """
         for _ in range(_ATTEMPTS_MAX):
             if self._mark is None:

@@ -6,8 +6,8 @@ greatest `idgen-long/HOB-`) << 32 | (number of a sequence node below it). The fl
 manager have no long ids. No id is generated twice, and some are never used.
 
 The existence of `idgen-long` is checked for every id. Java remembers that it does not exist, so for
-a while some clients may generate long ids and others short ones. This is harmless, because the two
-ranges do not overlap.
+a while some clients may generate long ids and others short ones. No id is generated twice then,
+because the two ranges do not overlap.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ class LedgerIdCounter:
         return self._root.manager.long_ids and last - made > COUNTED_MAX
 
     async def jump(self, last: int) -> None:
-        """Let all clients generate only long ids above `last` from now on."""
+        """Begin long ids above `last`, so that no id up to `last` is generated from now on.
+
+        Java clients that remember that there are only short ids are an exception.
+        """
         await self._make_high_order((last >> 32) + 1)
 
     async def _next_long(self) -> int:

@@ -354,7 +354,7 @@ class ZooKeeperConnection:
     ) -> list[Result]:
         """Carry out all of the operations in order, or none of them.
 
-        An error is the one of the failed operation, with its index as `step`.
+        Raises the NodeError of the operation that failed, with its index as `step`.
 
         Args:
             operations: The operations.

@@ -87,7 +87,8 @@ class ZooKeeperLedgers:
     async def skip_ids(self, last: int) -> None:
         """Let all clients generate only ids above `last` from now on.
 
-        If the ids are above `last` already, the call only uses up one id.
+        If the ids are above `last` already, the call only uses up one id. `LedgerIdCounter.jump`
+        names an exception for Java clients.
         """
         made = await self._root.do("generate a ledger id", self._ids.next)
         if self._ids.may_jump(made, last):

@@ -1,4 +1,6 @@
-"""Listing of all ledgers of a ZooKeeper root, in ascending ranges without a gap (spec 3.2).
+"""Listing of all ledgers of a ZooKeeper root, in ascending ranges without a gap.
+
+Source: metadata spec, 3.2.
 
 A bookie deletes ledgers that are in no range. Therefore everything unexpected is an error: a
 missing root, a missing LAYOUT, or a ledger where the cluster's ledger manager stores none, such as

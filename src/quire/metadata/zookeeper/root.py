@@ -92,6 +92,8 @@ class ZooKeeperRoot:
 
         Raises:
             MetadataUnavailableError: The operation took longer than `OPERATION_TIMEOUT_S`.
+            MetadataError: `work` raised a NodeError that it does not handle, because other
+                processes changed the same nodes.
         """
         again = False
         try:
@@ -191,6 +193,7 @@ class ZooKeeperRoot:
 
         Raises:
             NodeExistsError: The node exists.
+            MetadataError: Other processes deleted the parents `PARENT_ATTEMPTS_MAX` times.
         """
         for _ in range(PARENT_ATTEMPTS_MAX):
             try:
@@ -212,6 +215,7 @@ class ZooKeeperRoot:
 
         Raises:
             ClusterNotInitialisedError: The root does not exist.
+            MetadataError: Other processes deleted the parents `PARENT_ATTEMPTS_MAX` times.
         """
         if path == self.path:
             await self.check_layout()  # the root exists if LAYOUT does

@@ -1,4 +1,4 @@
-"""An audit as a whole: the pieces of work, and the combination of their answers.
+"""An audit as a whole: which pieces of work there are, and what their answers mean together.
 
     audit = Audit()
     for piece in audit.looking(ledger_ids):    audit.saw(await look(client, piece))
@@ -7,7 +7,9 @@
     for piece in audit.comparing(rate):        audit.has_compared(...)
     await audit.findings(client)
 
-The pieces of one step, or of one turn, may be done in any order, by any process, and several times.
+Each line is a step. A turn is a list of pieces that may be read at the same time; turns follow each
+other. Within a step or a turn, any process may execute any piece, in any order. A piece may be
+executed several times, but only one of its answers is added.
 """
 
 from __future__ import annotations
@@ -32,11 +34,13 @@ FINDINGS_MAX = 1_000_000
 """The largest number of findings of one audit. Findings are ranges, so a lost bookie causes only a
 few for each ledger."""
 RECHECKED_MAX = 1_000
-"""The number of findings of missing entries that are checked again, because replicas may lag."""
+"""The largest number of findings of missing entries that are checked again, because replicas may
+lag."""
 BLOCKS_PER_PIECE = 16
-"""The number of blocks of one ledger that one piece compares entry by entry."""
+"""The largest number of blocks of one ledger that one piece compares entry by entry."""
 TURN_S = 60.0
-"""The approximate number of seconds for which a piece reads, if the rate is limited."""
+"""The longest time, in seconds, for which a piece should read if the rate is limited. The size of a
+piece is chosen for it, and `PIECE_BYTES` limits the size as well."""
 
 Where = tuple[int, int, int]
 """A ledger, the first entry of a segment, and the index of a member."""
@@ -56,7 +60,7 @@ class Audit:
         self._bad: dict[Where, list[Bad]] = {}
         self._compared: dict[Where, list[Bad]] = {}
         self._silent: dict[str, str] = {}
-        """The bookies that do not answer, with the reasons."""
+        """The bookies that did not answer `probe`, with the reasons."""
         self._sums: dict[tuple[int, int], dict[int, Sums]] = {}
         """The sums over good replicas, by ledger and segment, then by member."""
 
@@ -77,10 +81,10 @@ class Audit:
             self.unread.add(ledger_id, why)
 
     async def probe(self, client: Client) -> None:
-        """Ask each bookie whether it answers.
+        """Ask each bookie that the ledgers name whether it answers.
 
-        Bookies that do not answer are not read, and all their entries count as unreachable.
-        Otherwise every piece would wait for them.
+        No pieces are made for bookies that do not answer, because each piece would wait for them.
+        All their entries count as UNREACHABLE.
         """
         bookies = sorted(
             {b for p in self.ledgers.values() for f in p.fragments for b in f.ensemble}
@@ -89,9 +93,10 @@ class Audit:
         self._silent = {bookie: why for bookie, why in zip(bookies, whys) if why}
 
     def reading(self, bytes_per_second: float | None = None) -> list[list[Piece]]:
-        """Return turns of pieces that read replicas, to be done one after the other.
+        """Return the pieces that read replicas, in turns to be done one after the other.
 
-        `audit_pieces.pieces` describes turns.
+        `bytes_per_second` limits the rate at which each bookie is read. `audit_pieces.pieces`
+        describes turns.
         """
         rate = bytes_per_second
         size = PIECE_BYTES if rate is None else max(int(min(rate * TURN_S, PIECE_BYTES)), 1)
@@ -117,7 +122,10 @@ class Audit:
         self._skipped(answer)
 
     def comparing(self, bytes_per_second: float | None = None) -> list[Piece]:
-        """Return the pieces that compare replicas. `bytes_per_second` limits each piece."""
+        """Return the pieces that compare replicas whose sums differ.
+
+        `bytes_per_second` limits the rate at which each piece reads.
+        """
         silent = self._unreachable()
         pieces: list[Piece] = []
         for planned in self.ledgers.values():
@@ -159,8 +167,9 @@ class Audit:
     async def findings(self, client: Client) -> list[Finding]:
         """Return what is wrong, sorted by ledger, bookie and entry.
 
-        Replicas that were deleted or moved since they were read are left out. Raises JobError if
-        there are more than `FINDINGS_MAX` findings.
+        Replicas that were deleted or moved since they were read are left out. Missing entries are
+        read again after `LAG_S`, and are left out if the bookie has them by then. Raises JobError
+        if there are more than `FINDINGS_MAX` findings, and MetadataError.
         """
         found: list[Finding] = []
         by_segment: dict[tuple[int, int], dict[int, list[Bad]]] = {}
@@ -186,8 +195,9 @@ class Audit:
 async def _unless_lagging(client: Client, found: Sequence[Finding]) -> list[Finding]:
     """Return the findings without those of replicas that merely lagged.
 
-    The missing entries of at most `RECHECKED_MAX` findings are read again. A finding remains if the
-    bookie does not answer this time, or if any of its entries is wrong.
+    The entries of at most `RECHECKED_MAX` findings of missing entries are read again. A finding
+    remains if the bookie does not answer this time, or if any of its entries is still missing or
+    damaged.
     """
     absent = [one for one in found if one.kind in (Kind.MISSING, Kind.SHORT)][:RECHECKED_MAX]
     if not absent:
@@ -205,7 +215,7 @@ async def _unless_lagging(client: Client, found: Sequence[Finding]) -> list[Find
 
 
 async def _whole(client: Client, found: Finding) -> bool:
-    """Return whether the bookie has all of a finding's entries by now."""
+    """Return whether the bookie still stores the finding's entries, and has all of them by now."""
     try:
         ledger = await open_for_repair(client, found.ledger, ask=False)
     except (NoSuchLedgerError, *UNREADABLE):

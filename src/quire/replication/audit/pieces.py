@@ -4,7 +4,7 @@ Pieces and answers are JSON values, so that any machine can execute any piece. T
 passwords.
 
     look     reads which ledgers exist, and what each bookie should have of them
-    read     reads one bookie's part of some ledgers: returns problems, and sums over good entries
+    read     reads one bookie's parts of some ledgers: returns problems, and sums over good entries
     compare  compares blocks of one ledger whose sums differ, entry by entry
 """
 
@@ -29,16 +29,16 @@ from quire.replication.repair.replica_scan import ReplicaScan, compare, scan
 Piece = Mapping[str, Any]
 
 LEDGERS_PER_PIECE = 2_000
-"""The number of ledgers whose metadata one task reads."""
+"""The largest number of ledgers whose metadata one piece reads."""
 PIECE_BYTES = 64 * 1024 * 1024
-"""The approximate bytes of payload that one task reads from one bookie."""
+"""The bytes of payload, approximately, that one piece reads from its bookie at most."""
 PIECE_PARTS_MAX = 2_000
-"""The largest number of small ledgers that share a task."""
+"""The largest number of parts in one piece, which matters if ledgers are small."""
 ENTRY_BYTES_GUESS = 1_024
 """The assumed size of entries of an open ledger, whose length is not known."""
 PARTS_AT_ONCE = 4
-"""The number of parts that one task reads at the same time, because small ledgers mostly cause
-waiting."""
+"""The number of parts that a piece without a rate limit reads at the same time. With small ledgers,
+most of the time is spent waiting for answers."""
 SILENT = "the bookie did not answer an earlier request"
 
 
@@ -48,7 +48,8 @@ class PlannedLedger:
 
     ledger: int
     metadata: LedgerMetadata
-    """The metadata without password and digest."""
+    """The ledger's metadata. After `from_json`, it has only the quorums, the segments and the
+    length, and `last` as its last entry: no password and no digest type."""
     last: int
     """The last entry that is known to be acknowledged."""
     fragments: tuple[Fragment, ...]
@@ -88,9 +89,10 @@ class PlannedLedger:
 
 
 async def look(client: Client, piece: Piece, password: bytes = b"") -> Piece:
-    """Return the current ledgers of the piece, without those that are gone.
+    """Read the metadata of the piece's ledgers, and return a `PlannedLedger` of each.
 
-    Ledgers whose metadata cannot be read are returned as `unreadable`, each with the reason.
+    Ledgers that were deleted are left out. Ledgers whose metadata cannot be read are returned as
+    `unreadable`, each with the reason. `password` is used if the metadata does not contain one.
     """
     unread: list[list[Any]] = []
 
@@ -123,7 +125,8 @@ def parts(
 ) -> dict[str, list[tuple[Part, int]]]:
     """Return the parts to read from each bookie, with their approximate sizes in bytes.
 
-    A part has about `part_bytes`, and at least one block. Parts begin where blocks begin.
+    Segments are divided at multiples of `BLOCK_ENTRIES`, so that no block of a segment is in two
+    parts. A part covers about `part_bytes` of its segment, or one block if that is larger.
     """
     found: dict[str, list[tuple[Part, int]]] = {}
     for planned in ledgers:
@@ -147,11 +150,11 @@ def parts(
 def pieces(
     by_bookie: Mapping[str, Sequence[tuple[Part, int]]], piece_bytes: int, rate: float | None
 ) -> list[list[Piece]]:
-    """Return turns of pieces.
+    """Return the pieces in turns, which are lists of pieces that may be read at the same time.
 
-    With a rate, each turn has one piece per bookie, which observes the rate. Turns follow each
-    other, so that no bookie is read by two tasks at the same time. Without a rate, there is one
-    turn, in which bookies alternate.
+    With a rate, a turn has at most one piece for each bookie. The piece observes the rate, and the
+    next turn begins when all pieces of this one are done, so no bookie is read faster than the
+    rate. Without a rate, there is one turn, in which pieces of different bookies alternate.
     """
     queues: list[list[Piece]] = []
     for bookie, todo in sorted(by_bookie.items()):
@@ -170,10 +173,11 @@ def pieces(
 
 
 async def read(client: Client, piece: Piece, password: bytes = b"") -> Piece:
-    """Read the parts of one bookie.
+    """Read the parts of one bookie, and return problems, sums and counts of each.
 
-    There is no answer for a part whose ledger was deleted, or for which another bookie has replaced
-    this one.
+    There is no answer for a part whose ledger was deleted or cannot be read, or for which another
+    bookie has replaced this one. `unreadable` has the ledgers whose metadata cannot be read, with
+    the reasons. `password` is used if the metadata does not contain one.
     """
     bookie: str = piece["bookie"]
     budget = Budget(piece["rate"])
@@ -193,7 +197,7 @@ async def read(client: Client, piece: Piece, password: bytes = b"") -> Piece:
             if found is None:
                 continue
             ledger, fragment = found
-            if silent:  # it was asked twice already
+            if silent:  # the earlier read has repeated its requests already
                 result = ReplicaScan(bad=[Bad(first, last, Kind.UNREACHABLE, SILENT)])
             else:
                 result = await scan(client, ledger, fragment, index, first, last, budget=budget)
@@ -254,7 +258,7 @@ def sums_from_json(found: Iterable[Sequence[int]]) -> Sums:
 
 
 async def compare_blocks(client: Client, piece: Piece, password: bytes = b"") -> Piece:
-    """Compare some blocks of one ledger entry by entry."""
+    """Compare some blocks of one ledger entry by entry, and return the differences by member."""
     answers: list[list[Any]] = []
     unread: list[list[Any]] = []
     ledger = await _opened(client, piece["ledger"], password, unread)

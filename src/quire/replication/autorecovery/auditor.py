@@ -1,18 +1,19 @@
 """The auditor, which finds ledgers that lack replicas and marks them (replication spec, 12.1).
 
 - *Lost bookies*: The auditor looks for lost bookies when it starts, when the lists of registered
-  bookies change, and once a day. It marks every ledger that names a lost bookie. `lost_bookies`
-  describes the delay.
+  bookies change, and once a day by default. It marks every ledger that names a lost bookie.
+  `lost_bookies` describes the delay.
 - *Checks*: At intervals, the auditor checks all ledgers: which entries bookies really have, and
   how replicas are placed (replication spec, 12.2). These checks leave out bookies that are not
   registered, because the search for lost bookies handles those, and segments that are still being
   written.
 
-The auditor processes ledgers page by page. For each page it reads first the metadata and then the
-list of registered bookies, so that a bookie that returns meanwhile is not taken for lost.
+The auditor passes over all ledgers page by page. In the search for lost bookies, it reads first the
+metadata of a page and then the list of registered bookies, so that a bookie that registers
+meanwhile is not taken for lost.
 
 A ledger whose metadata cannot be read does not stop a pass. It is skipped, and the end of the pass
-reports all such ledgers (`ledgers_unreadable`, `status.UnreadableLedgers`).
+reports all such ledgers (the event `ledgers_unreadable`, and `notes.UnreadableLedgers`).
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ from quire.replication.repair.opened_ledger import OpenedLedger, open_for_repair
 from quire.replication.repair.replica_reader import LAG_S, ReplicaReader, Unreachable, answers
 
 SAMPLES_MAX = 1_000
-"""The number of entries of one replica of a fragment that a check reads besides its first and last
-entry."""
+"""The largest number of entries of one replica of a fragment that a check reads besides its first
+and last entry."""
 PAGE_LEDGERS = 256
 """The number of ledgers whose metadata is in memory at the same time."""
 
@@ -117,7 +118,8 @@ class Auditor:
         self._delay_version: int | None = None
         self._enabled = True
         self._silent: set[str] = set()
-        """Registered bookies that did not answer a check. They are treated as missing."""
+        """Registered bookies that did not answer a check. They are treated as missing until they
+        answer."""
         self._told: tuple[str, float] | None = None
         """The bookie in the last note about a wait, and the end of that wait."""
         self._news = asyncio.Event()
@@ -176,7 +178,7 @@ class Auditor:
     def _on_delay(self, seconds: int, version: int) -> None:
         if self._delay_version not in (None, version):
             if seconds in (0, self._lost.delay_s):
-                self._lost.overrule()  # setting the same value again requests an audit
+                self._lost.overrule()  # setting the same value again requests a search
                 self._asked = True
             self._log("delay_set", seconds=seconds)
         self._delay_version = version
@@ -196,11 +198,12 @@ class Auditor:
     # -- lost bookies -------------------------------------------------------------------------
 
     _asked = False
-    """Whether an operator has requested an audit."""
+    """Whether an operator has requested a search for lost bookies."""
 
     async def _look_for_lost_bookies(self) -> None:
         loop = asyncio.get_running_loop()
-        # Bookies that were lost before this term are not known otherwise (rule 29).
+        # The first audit is due now: a bookie that was lost before this term may be known only from
+        # the ledgers that name it (rule 29).
         audit_at_s = loop.time()
         while True:
             await self._until_enabled()
@@ -251,7 +254,7 @@ class Auditor:
         return {*bookies.writable, *bookies.readonly}
 
     async def _audit(self) -> None:
-        """Mark every ledger that names a lost bookie."""
+        """Search all ledgers for lost bookies, and mark every ledger that names one."""
         loop, unread = asyncio.get_running_loop(), Unread()
         await self._look()
         doomed = set(self._lost.missing) - self._lost.waited_for(loop.time())
@@ -312,7 +315,10 @@ class Auditor:
         return made
 
     async def _pages(self) -> AsyncIterator[list[int]]:
-        """Yield all ledgers in pages. Raises _SwitchedOffError between two pages."""
+        """Yield all ledgers in pages.
+
+        Raises _SwitchedOffError before a page if autorecovery is disabled.
+        """
         page: list[int] = []
         async for found in self._store.list_ledgers():
             for ledger_id in found.ledger_ids:
@@ -391,7 +397,10 @@ class Auditor:
         self._stats.replicas_checks += 1
 
     async def _go_through(self, look: Callable[[int, set[str]], Awaitable[LackingReplicas]]) -> int:
-        """Mark the ledgers that lack replicas, and return the number of missing entries."""
+        """Check every ledger with `look`, and mark those that lack replicas.
+
+        Returns the number of missing entries, as far as `look` counts them.
+        """
         missing, unread = 0, Unread()
         async for page in self._pages():
             registered = await self._registered()
@@ -425,7 +434,8 @@ class Auditor:
     async def _placement(self) -> None:
         """Count the closed ledgers that violate the placement policy.
 
-        Ledgers that name an unregistered bookie are left to the search for lost bookies.
+        With `repair_placement`, those that can be placed better are marked. Ledgers that name an
+        unregistered bookie are left to the search for lost bookies.
         """
         looked_at = marked = 0
         found: list[int] = []
@@ -478,9 +488,9 @@ class LackingReplicas:
     """The result of a check of one ledger."""
 
     bookies: tuple[str, ...] = ()
-    """The bookies that lack entries of it."""
+    """The bookies that lack entries of the ledger."""
     silent: tuple[str, ...] = ()
-    """The bookies that are registered and do not answer."""
+    """The bookies that are registered and did not answer, if the check reads entries."""
     entries: int = 0
     """The number of entries that are missing on all of `bookies` together, if it was counted."""
 
@@ -493,7 +503,7 @@ async def _opened(client: Client, ledger_id: int) -> OpenedLedger | None:
 
 
 def _parts(ledger: OpenedLedger, registered: Collection[str]) -> Iterator[tuple[Fragment, int]]:
-    """Yield each closed fragment with the index of each registered member."""
+    """Yield each closed fragment that has entries, with the index of each registered member."""
     for fragment in ledger.fragments():
         if fragment.closed and not fragment.empty:
             for index, bookie in enumerate(fragment.ensemble):
@@ -508,8 +518,11 @@ async def check_ends(
     rng: random.Random,
     percent: float = 0.0,
 ) -> LackingReplicas:
-    """Read the first and the last entry of every replica of every fragment, and `percent` of the
-    other entries. Raises MetadataError. Cancel-safe."""
+    """Read the first and the last entry that each registered member of each closed fragment stores.
+
+    About `percent` of the other entries are read as well, but not more than `SAMPLES_MAX`. The
+    result is empty if the ledger was deleted. Raises MetadataError. Cancel-safe.
+    """
     ledger = await _opened(client, ledger_id)
     if ledger is None:
         return LackingReplicas()
@@ -549,10 +562,10 @@ def _probes(
 async def check_replicas(
     client: Client, ledger_id: int, registered: Collection[str]
 ) -> LackingReplicas:
-    """Ask every bookie which entries it has.
+    """Ask every registered member of each closed fragment which entries it has.
 
-    A bookie that cannot list its entries, or does not answer, counts as having all of them. Raises
-    MetadataError. Cancel-safe.
+    A bookie that cannot list its entries, or does not answer, counts as having all of them. The
+    result is empty if the ledger was deleted. Raises MetadataError. Cancel-safe.
     """
     ledger = await _opened(client, ledger_id)
     if ledger is None:

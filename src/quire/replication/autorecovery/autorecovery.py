@@ -48,8 +48,10 @@ class Autorecovery:
         """Prepare autorecovery.
 
         `owner` is the name of this process in votes and locks, in the form of a bookie id.
-        `adheres` decides whether a ledger is placed correctly, instead of the client's policy.
-        `stats` has counters to continue from.
+        `auditor` and `worker` say which of the two parts run. `adheres` decides whether a ledger is
+        placed correctly, instead of the client's policy. `stats` has counters to continue from.
+
+        Raises UsageError if `owner` cannot be a bookie id.
         """
         self.stats = stats if stats is not None else AutorecoveryStats()
         self._client = client

@@ -3,8 +3,8 @@
 
 Each candidate has an ephemeral, sequential node, its vote. The candidate with the lowest vote is
 the auditor. Every other candidate watches the vote before its own, so that the end of one candidate
-wakes only one other. Two processes may believe to be the auditor for a moment, so everything that
-an auditor does may be done twice.
+wakes only one other. For a moment, two processes may believe that they are the auditor, so
+everything that an auditor does may be done twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quire.metadata.tree import Create, Delete, Put
 from quire.replication.marks.locks import replication_root
 
 _numbers = itertools.count(1)
-"""Numbers that distinguish the votes of one session."""
+"""Numbers that distinguish the candidates of one session."""
 
 
 class Election:
@@ -123,7 +123,10 @@ class Election:
 
 
 async def auditor_of(store: MetadataStore) -> LockHolder | None:
-    """Return the present auditor, or None if there is none. Raises MetadataError."""
+    """Return the present auditor, or None if there is none.
+
+    If its vote cannot be decoded, `owner` is a text that says so. Raises MetadataError.
+    """
     root = f"{replication_root(store.uri)}/{ELECTION}"
     try:
         names = await store.tree.children(root)

@@ -22,10 +22,12 @@ class LostBookies:
         self.missing: dict[str, float] = {}
         """The missing bookies, with the time at which each was first missed."""
         self.waits = 0
-        """The number of times that the auditor began to wait for a bookie."""
+        """The number of times that a bookie was found to be missing while a delay was set."""
         self.returns = 0
-        """The number of times that a bookie returned while it was waited for."""
+        """The number of times that a missing bookie returned before it was given up."""
         self.known: set[str] = set()
+        """The bookies that belong to the cluster: those that were registered, have a cookie, or are
+        named by a ledger."""
         self.registered: frozenset[str] = frozenset()
         """The bookies that were registered at the last look."""
         self._given_up: set[str] = set()
@@ -36,7 +38,11 @@ class LostBookies:
         self.known.update(bookies)
 
     def look(self, registered: Collection[str], now_s: float) -> None:
-        """Take note that exactly these bookies are registered now."""
+        """Compare the known bookies with those that are registered at `now_s`.
+
+        `now_s` is a time of any clock that does not go back, and the same clock must be used for
+        `waited_for`.
+        """
         self.known.update(registered)
         self.registered = frozenset(registered)
         self._given_up.difference_update(registered)
@@ -59,7 +65,10 @@ class LostBookies:
         self._overruled = True
 
     def due_s(self) -> float | None:
-        """Return when the missing bookies are to be given up, or None if none are missing."""
+        """Return when the missing bookies are to be given up, or None if none are missing.
+
+        The time may be past.
+        """
         if not self.missing:
             return None
         since_s = max(self.missing.values())

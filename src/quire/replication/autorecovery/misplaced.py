@@ -23,7 +23,7 @@ from quire.replication.repair.fragment import CopyBatch, CopyResult
 from quire.replication.repair.opened_ledger import OpenedLedger
 
 CHOICES_MAX = 128
-"""The number of sets of members of one segment for which replacements are tried."""
+"""The largest number of sets of members of one segment for which replacements are tried."""
 
 
 def keeps_to_policy(client: Client, metadata: LedgerMetadata) -> bool:
@@ -37,10 +37,11 @@ class MisplacedResult:
     """The result of a move of misplaced segments."""
 
     fragments: int = 0
+    """The number of segments that were moved."""
     entries: int = 0
     size_bytes: int = 0
     why: str = ""
-    """The reason why it could not be completed, or ''."""
+    """The reason why the move could not be completed, or ''."""
 
 
 def better_members(
@@ -48,8 +49,8 @@ def better_members(
 ) -> dict[int, str] | None:
     """Return replacements, by member index, for as few members of a segment as possible.
 
-    The result is empty if the segment follows the policy, at least softly. It is None if there are
-    no bookies with which it would.
+    The result is empty if the segment follows the policy, at least softly. It is None if no
+    replacement with which it would was found among the first `CHOICES_MAX` sets of members.
     """
     ensemble, quorums = fragment.ensemble, (metadata.write_quorum, metadata.ack_quorum)
     if client.placement.adherence(ensemble, *quorums):
@@ -70,7 +71,7 @@ def better_members(
 
 
 def to_move(client: Client, metadata: LedgerMetadata) -> list[str]:
-    """Return the members of a closed ledger to be replaced. It is empty if that would not help."""
+    """Return the members of a closed ledger that `put_right` would replace, sorted."""
     found = set()
     for fragment in fragments(metadata, metadata.last_entry_id):
         for index in better_members(client, metadata, fragment) or ():
@@ -87,8 +88,9 @@ async def put_right(
 ) -> MisplacedResult:
     """Move the misplaced segments of a ledger that can be placed better.
 
-    Segments with an unregistered member are skipped: its location is unknown, and it is replaced as
-    a lost one. Errors are in the result. Cancel-safe, like `CopyBatch`.
+    Segments that are still being written, and those with an unregistered member, are skipped: the
+    location of such a member is unknown, and it is replaced as a lost bookie. An error ends the
+    move and is in `why` of the result. Cancel-safe, like `CopyBatch`.
     """
     done = MisplacedResult()
     await client.placement.settle(asyncio.get_running_loop().time() + client.config.bookies_wait_s)

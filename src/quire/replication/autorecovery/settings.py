@@ -30,11 +30,12 @@ class AutorecoverySettings(CheckedSettings):
 
     lost_bookie_delay_s: int = 0
     """Seconds that the auditor waits for a single lost bookie to return before its ledgers are
-    repaired. The value is stored in the metadata store when the cluster has none; afterwards the
-    stored value counts (`quire autorecovery delay`)."""
+    repaired. If the metadata store has no delay yet, this value is stored there. From then on, the
+    stored value applies; `quire autorecovery delay` changes it."""
     bookie_check_interval_s: float = 86_400.0
-    """Seconds between two searches of all ledgers for bookies that are lost. Losses that the
-    auditor sees happen are handled at once, whatever this value is. 0: never."""
+    """Seconds between two searches of all ledgers for bookies that are lost. Whatever this value
+    is, an auditor also searches when it starts, and when it sees that a bookie is lost. 0: only
+    then."""
     ledger_check_interval_s: float = 604_800.0
     """Seconds between two checks of the first and the last entry of every replica of every
     segment. A smaller value finds missing replicas sooner and reads more. 0: never."""
@@ -48,8 +49,9 @@ class AutorecoverySettings(CheckedSettings):
     """Seconds between two checks that count the ledgers whose placement does not follow the policy.
     0: never."""
     repair_placement: bool = False
-    """Whether the check of placement also marks the ledgers that it finds, if better bookies exist.
-    Workers then move the entries."""
+    """Whether ledgers that violate the placement policy are repaired, if better bookies exist: the
+    auditor's check of placement marks them, and workers move their entries. Set it on all
+    processes: a worker without it removes the mark and moves nothing."""
     open_grace_s: float = OPEN_GRACE_S
     """Seconds that the writer of an open ledger has to replace a lost bookie by itself. If nothing
     happens to the ledger in that time, autorecovery fences and closes it."""
@@ -63,9 +65,9 @@ class AutorecoverySettings(CheckedSettings):
     ledgers_at_once: PositiveInt = 2
     """The number of ledgers that one process repairs at the same time."""
     bytes_per_s: Annotated[float, Limits(1)] | None = BYTES_PER_S
-    """The rate at which one process copies entries, and reads them to compare. A larger value
-    restores the replicas sooner and leaves less throughput to clients. It is spent in slices of 8
-    ms. `"none"`: no limit."""
+    """The rate at which one process copies entries, and reads them to examine replicas. A larger
+    value restores the replicas sooner and leaves less throughput to clients. It is spent in slices
+    of 8 ms. `"none"`: no limit."""
 
     @property
     def backoff(self) -> Backoff:
@@ -94,11 +96,11 @@ class AutorecoveryStats:
     """The number of nodes in the tree of marks that are not marks, as of this worker's last full
     walk."""
     audits: int = 0
-    """The number of completed audits for lost bookies."""
+    """The number of completed searches of all ledgers for lost bookies."""
     bookies_waited_for: int = 0
+    """The number of times that a bookie was found to be missing while a delay was set."""
     bookies_returned: int = 0
-    """The number of lost bookies that returned while they were waited for, so that nothing was
-    copied."""
+    """The number of times that a missing bookie returned before it was given up as lost."""
     ledgers_marked: int = 0
     """The number of ledgers that this auditor marked, for any reason."""
     ledger_checks: int = 0
@@ -114,9 +116,9 @@ class AutorecoveryStats:
     fragments_moved: int = 0
     """The number of fragments that were moved to follow the placement policy."""
     ledgers_done: int = 0
-    """The number of marked ledgers whose replicas were restored."""
+    """The number of marked ledgers whose replicas were restored, or that were deleted."""
     ledgers_failed: int = 0
-    """The number of failed attempts."""
+    """The number of failed attempts to repair a ledger."""
     ledgers_fenced: int = 0
     """The number of ledgers that were fenced because their writers were taken for dead."""
     locks_missed: int = 0
@@ -126,7 +128,7 @@ class AutorecoveryStats:
     replicas_repaired: int = 0
     """The number of entries that were written back to the bookie that lacked them."""
     fragments: int = 0
-    """The number of fragments in which a bookie was replaced."""
+    """The number of fragments in which a bookie was replaced, for whatever reason."""
     entries_copied: int = 0
     bytes_copied: int = 0
     """The bytes of payload that were written to bookies."""

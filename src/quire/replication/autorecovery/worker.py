@@ -11,8 +11,9 @@ The bookies that a mark names are handled as follows:
   inactive, the ledger is fenced and closed.
 
 Bookies that the mark does not name are left alone, because only the auditor decides which bookies
-are lost. The mark is removed when everything it names is restored and durable. Durability is
-checked separately, because a bookie returns entries before they are synced, and may still crash.
+are lost. If the mark names no bookie, all registered bookies are examined. The mark is removed when
+everything it names is restored and durable. For that, the worker asks the bookies to sync the
+ledger, because a bookie returns entries before they are synced, and may still crash.
 """
 
 from __future__ import annotations
@@ -75,15 +76,16 @@ some are retried sooner."""
 NEVER_WRITTEN = 2**62
 """An entry id that no ledger reaches."""
 FRESH_S = 1.0
-"""Seconds for which the result of asking a bookie or the store about bookies is reused."""
+"""Seconds for which a worker reuses the list of registered bookies, and what it found out about
+whether a bookie answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Grace:
-    """The state of an open ledger when its writer was given time."""
+    """The state of an open ledger when the grace period of its writer began."""
 
     mark: Versioned[Underreplicated] | None
-    """The mark at that time. A different mark means another loss, so the writer gets time again."""
+    """The mark at that time. A different mark means another loss, so a new grace period begins."""
     seen: OpenLedgerState
 
 
@@ -98,11 +100,14 @@ class _Rest:
     reason: str = ""
     """The reason why the last attempt failed; '' if none did."""
     grace: _Grace | None = None
-    """The state of an open ledger when its writer was given time, or when its recovery failed."""
+    """The state of an open ledger when the grace period of its writer began, or when its recovery
+    failed."""
     gracing: bool = False
-    """Whether the writer's time is running. Then a new bookie does not make the ledger due."""
+    """Whether the grace period of the writer is running. If so, a bookie that joins does not make
+    the ledger due."""
     waited_for: tuple[str, int] | None = None
-    """The worker and the time of the failure that this worker has waited for already."""
+    """The last failure of another worker for which this worker has waited: the name of that worker,
+    and the time of the failure."""
 
 
 class ReplicationWorker:
@@ -193,7 +198,10 @@ class ReplicationWorker:
     # -- which ledger -------------------------------------------------------------------------
 
     async def _pick(self) -> int | None:
-        """Choose a marked ledger that is not being repaired and is due, and mark it as busy."""
+        """Choose a marked ledger that is due and that nobody is repairing, and add it to `_busy`.
+
+        Return None if there is none, or if autorecovery is disabled.
+        """
         async with self._picking:
             if not await self._marks.enabled():
                 return None
@@ -292,10 +300,11 @@ class ReplicationWorker:
         return self._settings.backoff.pause_s(attempts + 1, self._rng)
 
     async def _others_failed(self, ledger_id: int, rest: _Rest) -> bool:
-        """Return whether another worker failed a moment ago, so that this worker waits as well.
+        """Return whether another worker failed with this ledger lately, so that this one must wait.
 
-        The stored attempts of all workers count for `rest`: they are counted across workers and
-        their restarts.
+        If so, the ledger rests until the next attempt that the other worker has announced. The
+        number of attempts in the stored note is taken over into `rest`, so that attempts are
+        counted across workers and their restarts.
         """
         failure = await last_failure(self._store, ledger_id)
         if failure is None or failure.at_ms < self._joined_ms:
@@ -343,7 +352,7 @@ class ReplicationWorker:
         failed = LedgerResult(lock.ledger_id, LedgerOutcome.FAILED)
         if lock.unreadable:
             return replace(failed, reason=f"its mark cannot be read: {lock.unreadable}")
-        if lock.mark is None:  # another worker removed it, and may have died before it was done
+        if lock.mark is None:  # removed by another worker, perhaps without the empty parents
             await self._locks.clear_path(lock.ledger_id)
             if strays := await self._locks.strays(lock.ledger_id):
                 return replace(failed, reason=misplaced_mark(lock.ledger_id, strays))
@@ -358,7 +367,8 @@ class ReplicationWorker:
     ) -> LedgerResult:
         """Repair the ledger under its lock.
 
-        DONE means that the mark was removed, or was created again meanwhile.
+        DONE means that everything was restored, and that the mark was removed unless the ledger was
+        marked again meanwhile.
         """
         result = LedgerResult(lock.ledger_id, LedgerOutcome.DONE)
         named = set(mark.replicas)
@@ -447,7 +457,7 @@ class ReplicationWorker:
                         bookie, lambda channel: channel.force(ledger_id)
                     )
             except NoEntryAnswer:
-                pass  # the bookie needs no entries, or the examination would have found that
+                pass  # it has nothing of the ledger; missing entries would have been found before
             except QuireError as error:
                 return f"bookie {bookie} did not sync the ledger: {error.args[0]}"
             except TimeoutError:
@@ -459,7 +469,7 @@ class ReplicationWorker:
         try:
             ledger = await open_for_repair(self._client, lock.ledger_id, ask=False)
         except NoSuchLedgerError:
-            return result  # the caller finds out as well
+            return result  # the caller finds that out too
         registered = await self._now_registered()
         done = await put_right(self._client, ledger, registered, budget=self._budget)
         self._stats.fragments_moved += done.fragments
@@ -510,7 +520,8 @@ class ReplicationWorker:
     ) -> LedgerResult:
         """Read what these bookies should have, and write back what they lack.
 
-        Replicas in `whole` are skipped, and repaired ones are added to it.
+        Replicas in `whole` are skipped. If all the others are good or were repaired, they are added
+        to it. Otherwise the result is FAILED.
         """
         found: list[Finding] = []
         looked_at: set[tuple[Fragment, str]] = set()

@@ -1,7 +1,8 @@
 """The number of ledgers that lost bookies affect, according to the metadata alone.
 
-It is counted how many ledgers have copies on lost bookies, and how many have entries with one copy
-left, or none. Nothing is read from bookies, and nothing is changed.
+It counts the ledgers that should have copies on lost bookies, those with entries of which one copy
+is left, and those with entries of which none is left. A bookie is lost if it is not registered.
+Nothing is read from bookies, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from quire.metadata.ledgers.unreadable import Unread, read_or_skip
 PAGE_LEDGERS = 256
 """The number of ledgers whose metadata is in memory at the same time."""
 LEDGERS_MAX = 100_000
-"""The number of ledgers that are examined. If there are more, the counts are lower bounds."""
+"""The number of ledgers after which the examination stops. The counts are then lower bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,15 @@ class AtRisk:
     whole: bool = False
     """Whether all ledgers were examined. If not, the counts are lower bounds."""
     lacking: int = 0
-    """The number of ledgers that lack copies: entries of them should have a copy on a bookie that
-    is not registered."""
+    """The number of ledgers that lack copies: some of their entries should have a copy on a bookie
+    that is not registered."""
     last_copy: int = 0
     """The number of ledgers with entries of which only one of several copies is left."""
     unreadable: int = 0
     """The number of ledgers with entries of which no registered bookie has a copy."""
     by_group: Mapping[str, int] | None = None
-    """The number of ledgers that lack a copy on a bookie of a group, by group."""
+    """The number of ledgers that lack copies on the lost bookies of a group, by the name of the
+    group."""
     skipped: int = 0
     """The number of ledgers whose metadata cannot be read. Their risk is unknown."""
     skipped_first: tuple[tuple[int, str], ...] = ()
@@ -49,8 +51,9 @@ async def at_risk(
 ) -> AsyncIterator[AtRisk]:
     """Yield the counts so far after each page of ledgers.
 
-    The last counts have `whole` set, unless there are more than `LEDGERS_MAX` ledgers. `groups` has
-    the lost bookies under names that the caller chooses. Raises MetadataError. Cancel-safe.
+    The last counts have `whole` set, unless the examination stopped after `LEDGERS_MAX` ledgers.
+    `groups` has the lost bookies under names that the caller chooses. Raises MetadataError.
+    Cancel-safe.
     """
     there = frozenset(registered)
     ledgers = lacking = last_copy = unreadable = 0
@@ -101,7 +104,7 @@ def _lacking(metadata: LedgerMetadata, there: frozenset[str]) -> tuple[set[str],
             last = metadata.last_entry_id if metadata.closed else first + size - 1
         if last < first or there.issuperset(segment.ensemble):
             continue
-        # One entry of each write set stands for all entries with the same write set.
+        # Entries with the same write set have the same copies: one of each is examined.
         for entry in range(first, min(last + 1, first + size)):
             members = {segment.ensemble[at] for at in write_set(entry, size, metadata.write_quorum)}
             gone = members - there

@@ -1,8 +1,9 @@
 """The explanation of one ledger: where its replicas are, which are missing, and why they are not
 repaired yet.
 
-By default, each bookie is asked for its list of entries, and the first and the last entry that it
-should have are read. A deep examination reads every entry of every replica, as an audit does.
+By default, each bookie is asked for its list of entries, and of each segment the first and the last
+entry that it should have are read. A deep examination reads every entry of every replica, as an
+audit does.
 Nothing is changed.
 """
 
@@ -49,7 +50,7 @@ class ReplicaReport:
     host: str | None
     """The host of the bookie, or None if it is not registered."""
     registered: str
-    """"writable", "read-only" or "gone"."""
+    """"writable", "read-only", or "gone" if the bookie is not registered."""
     state: str
     """"present", "empty" (the bookie should have no entries), or the worst problem that was found:
     "short", "missing", "damaged", "different" or "unreachable"."""
@@ -80,6 +81,7 @@ class Explained:
 
     ledger: int
     state: str
+    """The state in the metadata: "OPEN", "IN_RECOVERY" or "CLOSED"."""
     last_entry: int
     """The last entry that is known to be confirmed."""
     quorums: tuple[int, int, int]
@@ -94,7 +96,7 @@ class Explained:
     enabled: bool
     """Whether autorecovery is enabled in the cluster."""
     delay_s: int
-    """Seconds that the auditor waits for a lost bookie."""
+    """Seconds that the auditor waits for a lost bookie, or 0 if the stored delay cannot be read."""
     waiting: tuple[str, float] | None
     """The lost bookie that the auditor waits for now, and the seconds left, or None."""
     spare: int
@@ -107,6 +109,7 @@ class Explained:
 
 
 SEVERITY = (Kind.SHORT, Kind.MISSING, Kind.DIFFERENT, Kind.DAMAGED, Kind.UNREACHABLE)
+"""The kinds of problems, the worst last."""
 
 
 async def explain_ledger(
@@ -227,7 +230,7 @@ def copies_min(ledger: OpenedLedger, fragment: Fragment, found: Sequence[Finding
     cuts = sorted({one.first for one in found} | {one.last + 1 for one in found})
     for begin, end in pairwise(cuts):
         bad = {one.bookie for one in found if one.first <= begin and one.last >= begin}
-        # One entry of each write set stands for all entries with the same write set.
+        # Entries with the same write set have the same copies: one of each is examined.
         for entry in range(begin, min(end, begin + size)):
             members = [fragment.ensemble[index] for index in write_set(entry, size, quorum)]
             least = min(least, sum(bookie not in bad for bookie in members))
@@ -241,7 +244,7 @@ Looked = Mapping[int, Sequence[Finding]]
 
 
 def _absent(looked: Looked) -> bool:
-    """Return whether a bookie that answers says that it does not have entries."""
+    """Return whether a bookie says that it does not have entries that it should have."""
     return any(one.kind in (Kind.MISSING, Kind.SHORT) for found in looked.values() for one in found)
 
 

@@ -1,5 +1,5 @@
-"""The state of ledgers that lack replicas: since when, which process repairs them, and why they are
-not repaired yet.
+"""The state of ledgers that lack replicas: when they were marked, which process repairs them, and
+why they are not repaired yet.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from quire.replication.marks.notes import (
 COUNTED_AT_ONCE = 1_000
 """The number of marks after which a count yields what it has so far."""
 FAILURES_TOLD_MAX = 100
-"""The number of failures in an overview."""
+"""The largest number of failures in an overview."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class WhyNot:
     replicas: tuple[str, ...]
     """The bookies that are believed to lack entries. This is only a hint."""
     marked_ms: int | None
-    """When the ledger was last marked, by the clock of the marking process, or None if the mark
-    does not say."""
+    """When the ledger was last marked, in milliseconds since 1970 by the clock of the marking
+    process, or None if the mark does not say."""
     age_s: float | None
-    """Seconds since the ledger was marked, or None."""
+    """Seconds since the ledger was last marked, or None."""
     lock_owner: str | None
     """The process that repairs the ledger now, or None."""
     lock_age_s: float | None
@@ -76,8 +76,8 @@ async def why_not(
 ) -> WhyNot | None:
     """Return why the replicas of a ledger are not restored yet, or None if it is not marked.
 
-    A mark that cannot be read, and another node in its place, are described too. Changes nothing.
-    Raises MetadataError if the store does not answer. Cancel-safe.
+    If the mark cannot be read, or another node is in its place, `unreadable` of the result says so.
+    Changes nothing. Raises MetadataError if the store does not answer. Cancel-safe.
     """
     clock = clock or SystemClock()
     locks = ReplicationLocks(store, "", clock)
@@ -135,6 +135,7 @@ class Overview:
 
     enabled: bool
     delay_s: int
+    """Seconds that the auditor waits for a lost bookie, or 0 if the stored delay cannot be read."""
     auditor: str | None
     auditor_age_s: float | None
     """Seconds since the auditor became a candidate, or None for an auditor of Java."""
@@ -145,7 +146,7 @@ class Overview:
     failing: int
     """The number of marked ledgers whose last repair attempt failed."""
     failures: tuple[WhyNot, ...] = ()
-    """The first of the failing ledgers."""
+    """The failing ledgers, at most `FAILURES_TOLD_MAX` of them."""
     placement: PlacementCheck | None = None
     """The last check of placement by a Quire auditor, or None if there was none."""
     waiting: AwaitedBookie | None = None
@@ -168,7 +169,7 @@ class MarkCount:
     failing: int = 0
     """The number of marked ledgers whose last repair attempt failed."""
     failures: tuple[WhyNot, ...] = ()
-    """The first of the failing ledgers."""
+    """The failing ledgers, at most `FAILURES_TOLD_MAX` of them."""
     whole: bool = True
     """Whether all marks were counted. If not, the numbers are lower bounds."""
     malformed: tuple[str, ...] = ()

@@ -102,7 +102,10 @@ async def announced(
     now_ms: Callable[[], int],
     far: Callable[[], JobStatus],
 ) -> AsyncIterator[None]:
-    """Announce a job during the context. This never raises an error of its own."""
+    """Announce a job during the context, with the progress that `far` returns every few seconds.
+
+    This never raises an error of its own.
+    """
     one = _Announcement(store, kind, target, by, now_ms, far)
     tasks = TaskSet()
     tasks.start(one.say())

@@ -42,7 +42,7 @@ class LockHeldError(MetadataError):
 
 @dataclass(slots=True)
 class ReplicationLock:
-    """A lock of one ledger, which is held as long as the session of the metadata store lives."""
+    """A held lock of one ledger. It is lost without notice if the session with the store ends."""
 
     ledger_id: int
     mark: Versioned[Underreplicated] | None
@@ -73,7 +73,8 @@ class ReplicationLocks:
         because its session may be lost unnoticed; the version of the metadata does. If the lock
         cannot be released because the store does not answer, the next `hold` or `tidy` releases it.
 
-        Raises LockHeldError if another process holds the lock.
+        Raises LockHeldError if another process holds the lock, and MetadataError. A mark that
+        cannot be read is not an error: see `ReplicationLock.unreadable`.
         """
         await self.tidy()
         path = lock_path(self.root, ledger_id)
@@ -96,7 +97,7 @@ class ReplicationLocks:
         await self._tree.make_path(path.rpartition("/")[0])
         if path in self._held:
             raise _held(ledger_id, self._owner)
-        # Recorded first, because a call that is cancelled or not answered may have created it.
+        # Recorded first, because a call that is cancelled or not answered may create the lock.
         self._made[path] = tag
         self._held.add(path)
         try:
@@ -168,7 +169,10 @@ class ReplicationLocks:
         return await mark_ledger(self._store, ledger_id, replicas, self._clock.now_ms())
 
     async def marked(self, ledger_id: int) -> Versioned[Underreplicated] | None:
-        """Return the mark of a ledger, or None if it is not marked."""
+        """Return the mark of a ledger, or None if it is not marked.
+
+        Raises UnreadableMetadataError if the mark cannot be decoded, and MetadataError.
+        """
         path = mark_path_below(self.root, ledger_id)
         try:
             found = await self._tree.read(path)
@@ -194,7 +198,7 @@ class ReplicationLocks:
         return [f"{above}/{name}" for name in names if name != own]
 
     async def replicated(self, lock: ReplicationLock) -> bool:
-        """Remove the mark of a ledger that has all its replicas.
+        """Remove the mark of a ledger that has all its replicas. Return whether it is removed.
 
         If the ledger was marked again since the lock was taken, the mark stays, and the result is
         False (rule 26).

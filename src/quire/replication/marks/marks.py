@@ -37,7 +37,7 @@ from quire.metadata.tree import Create, Delete, Put
 from quire.replication.marks.locks import MARK_DEPTH, replication_root
 
 MALFORMED_MAX = 100
-"""The number of misplaced nodes that one walk over the marks names."""
+"""The largest number of misplaced nodes that one walk over the marks names."""
 CHANGES_MAX = 10
 """The number of changes of a node by others in a row after which a change fails."""
 
@@ -141,7 +141,8 @@ class ReplicationMarks:
     def watch_ledgers(self, changed: Callable[[], None]) -> Watch:
         """Call `changed` when ledgers may have been marked.
 
-        It is not called for every mark, but only for the first ones in a range of ids.
+        It is not called for every mark, but only when the first mark in a range of ids is created
+        or the last one is removed. Ids whose upper 16 bits are equal are in the same range.
         """
         return self._tree.watch_children(f"{self.root}/{LEDGERS}", lambda names: changed())
 
@@ -244,7 +245,10 @@ class ReplicationMarks:
     # -- periodic checks ----------------------------------------------------------------------
 
     async def checked_ms(self, name: str) -> int | None:
-        """Return when this check was last done, or None if never."""
+        """Return when the check with this node was last done, in milliseconds since 1970.
+
+        The result is None if it never was, or if the value cannot be decoded.
+        """
         try:
             found = await self._tree.read(f"{self.root}/{name}")
             return checked_at(found.value)

@@ -27,7 +27,8 @@ _PLACEMENT = ("autorecovery", "placement")
 _UNREADABLE = ("autorecovery", "unreadable")
 _WAITING = ("autorecovery", "waiting")
 _ATTEMPTS = 5
-"""The number of attempts to write a note while other processes write theirs."""
+"""The number of attempts to write a note while other processes write theirs. After that, the note
+is not written, and no error is raised."""
 
 
 @dataclass(frozen=True, slots=True)

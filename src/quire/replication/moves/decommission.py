@@ -12,8 +12,8 @@ bookie. Then everything else is done, and the cookie stays.
     cookie               is removed in the version that it had at the beginning; the bookie notices
                          that and ends; then the order is withdrawn
 
-What is stored shows which step was reached, so a job that was interrupted at any moment continues
-there.
+The metadata store shows which step was reached, so a job that was interrupted at any moment
+continues there.
 """
 
 from __future__ import annotations
@@ -107,14 +107,15 @@ async def decommission(
 
     With `keep_cookie`, the bookie stays read-only and empty until `take_back` withdraws the order.
     On return, the copies that the result counts are durable and named in the metadata. `drained`
-    says that no metadata names the bookie any more. `owner` is the name in the order. The job may
-    be repeated, and run several times at once. If it is cancelled, the bookie stays read-only and
-    the copies made so far remain: continue the job, or withdraw the order.
+    says that no metadata names the bookie any more. `owner` is the name in the order. `dry_run`
+    changes nothing; the result has the ledgers that would be copied. The job may be repeated, and
+    run several times at once. If it is cancelled, the bookie stays read-only and the copies made so
+    far remain: run the job again, or call `take_back`.
 
     Raises:
         UsageError: The bookie is not known.
         JobError: The bookie continues to accept entries (Apache's bookies do not know the order),
-            or was created again meanwhile.
+            was created again meanwhile, or another process called `take_back`.
         MetadataWentBackError: The store went back to an older state: ledgers that it does not have
             may be only on this bookie.
         MetadataError: The metadata store failed.
@@ -142,7 +143,7 @@ async def decommission(
     if cookie is not None:
         await job.remove_cookie(cookie)
     ended = await job.end(version)
-    # A client that did not know yet may have used the bookie once more.
+    # A client that did not know yet that the bookie is read-only may have used it once more.
     unread = Unread()
     late = await job.pass_over(unread)
     moved = with_unread(moved if late is None else together(moved, late), unread)
@@ -190,7 +191,8 @@ class _Decommissioning:
     async def drain(self, order: Order, found: Versioned[Order] | None) -> None:
         """Give the order and wait until the bookie is not writable.
 
-        If it stays writable, withdraw the order and raise JobError.
+        `found` is an earlier order, which is left as it is. If the bookie stays writable, an order
+        that was given here is withdrawn, and JobError is raised.
         """
         if found is None:
             try:
@@ -235,7 +237,10 @@ class _Decommissioning:
         return with_unread(total or RecoverResult(self.bookie, False, ()), unread)
 
     async def pass_over(self, unread: Unread) -> RecoverResult | None:
-        """Make one pass. Return None if no readable ledger names the bookie."""
+        """Replace the bookie in all ledgers that name it. Return None if no readable ledger does.
+
+        Ledgers whose metadata cannot be read are recorded in `unread`.
+        """
         moves = await moves_of(
             self.client,
             self.bookie,
@@ -290,7 +295,10 @@ class _Decommissioning:
             ) from None
 
     async def end(self, version: int | None) -> bool:
-        """Wait until the bookie is no longer registered, and withdraw the order."""
+        """Wait until the bookie is no longer registered, and withdraw the order.
+
+        Return False, and keep the order, if the bookie stays registered for `RETIRE_WAIT_S`.
+        """
         if not await self._within(RETIRE_WAIT_S, self._unregistered):
             return False  # the order stays, so that the bookie does not become writable again
         if version is not None:
@@ -314,7 +322,11 @@ class _Decommissioning:
 
 
 def together(before: RecoverResult, now: RecoverResult) -> RecoverResult:
-    """Combine the results of two passes. A ledger in both counts once in `moves`."""
+    """Combine the results of two passes.
+
+    Counts are added, and a ledger in both is once in `moves`. The ledgers that remain are those of
+    the second pass.
+    """
     again = {one.ledger for one in before.moves}
     return replace(
         now,

@@ -42,7 +42,7 @@ from quire.replication.repair.fragment import CopyBatch, CopyResult
 from quire.replication.repair.opened_ledger import open_for_repair
 
 LOCATIONS_WAIT_S = 5.0
-"""Seconds to wait until the locations of all bookies are known."""
+"""Seconds to wait at most until the locations of all bookies are known."""
 STALE = "the segment has changed since the plan was made"
 
 
@@ -72,7 +72,8 @@ class Rebalanced:
     bytes: int = 0
     """The bytes of payload that were copied."""
     left: tuple[RemainingLedger, ...] = ()
-    """The moves of the plan that were not done. The next run makes a new plan."""
+    """The moves of the plan that were not done: one item for each. The next run makes a new
+    plan."""
     unreadable: tuple[RemainingLedger, ...] = ()
     """Some of the ledgers whose metadata cannot be read. They are not moved."""
     unreadable_count: int = 0
@@ -117,9 +118,9 @@ async def rebalance(
 
     On return, the moves that the result counts are durable and named in the metadata. `allowed`
     decides on which bookies a ledger may be; if it is None, the client's placement policy decides.
-    Only complete segments are moved, from and to writable bookies. The job may be repeated,
-    cancelled, and run together with other jobs. Raises MetadataError; errors of single moves are in
-    the result.
+    Only closed ledgers are moved, from and to writable bookies. With `dry_run`, the plan is made
+    and not carried out. The job may be repeated, cancelled, and run together with other jobs.
+    Raises MetadataError; errors of single moves are in the result.
     """
     progress, unread = progress or NoProgress(), Unread()
     plan = await plan_for(client, rng, unread, allowed=allowed, options=options, progress=progress)
@@ -226,7 +227,10 @@ class _Moving:
             self.left += [RemainingLedger(ledger_id, str(error.args[0])) for _ in moves]
 
     async def _round(self, ledger_id: int, moves: Mapping[int, PlannedMove]) -> None:
-        """Carry out moves of one ledger, by segment, and name them in the metadata in batches."""
+        """Carry out moves of one ledger, at most one for each segment.
+
+        `moves` has them by the first entry of the segment. The metadata is changed batch by batch.
+        """
         waiting = dict(moves)
         try:
             ledger = await open_for_repair(

@@ -23,7 +23,7 @@ CANDIDATES_MAX = 50_000
 """The number of replicas of one bookie that a plan considers, the largest first. The next run
 considers more."""
 TRIED_MAX = 2_000
-"""The number of replicas of one bookie that are tried for one other bookie."""
+"""The largest number of replicas of one bookie that are tried for one other bookie."""
 MOVES_MAX = 100_000
 """The largest number of moves of one plan."""
 
@@ -65,16 +65,17 @@ class BookieContents:
     """The contents of bookies, collected ledger by ledger."""
 
     used_bytes: dict[str, int] = field(default_factory=dict)
-    """The used bytes of each bookie. Open segments count as far as their length is known."""
+    """The used bytes of each bookie. Open ledgers count as 0, because their length is unknown."""
     replicas: dict[str, list[tuple[int, int, int, int, int]]] = field(default_factory=dict)
-    """A heap of the movable replicas of each bookie: (bytes, ledger, segment, index, entries)."""
+    """A heap of the movable replicas of each bookie: (bytes, ledger, segment, index, entries). It
+    has only the `CANDIDATES_MAX` largest ones."""
     ensembles: dict[tuple[int, int], tuple[Ensemble, int, int]] = field(default_factory=dict)
     """The ensembles of segments with movable replicas, with write quorum and ack quorum."""
 
     def add(self, ledger_id: int, metadata: LedgerMetadata) -> None:
         """Add one ledger.
 
-        The size of the entries of an open ledger is not known, so none of its segments are moved.
+        The size of the entries of an open ledger is not known, so none of its replicas are movable.
         """
         mean = entry_bytes(metadata)
         for fragment in fragments(metadata, metadata.last_entry_id):

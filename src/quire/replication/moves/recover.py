@@ -36,7 +36,7 @@ from quire.replication.repair.bookie_removal import (
 from quire.replication.repair.opened_ledger import open_for_repair
 
 LOCKED_ROUNDS = 3
-"""The number of times that ledgers are retried which are open, or locked by other processes."""
+"""The number of times that a job retries ledgers that are open or locked by other processes."""
 LEDGERS_PER_LOOK = 2_000
 """The number of ledgers whose metadata is read at once."""
 LOCKED_PAUSE_S = 5.0
@@ -127,7 +127,7 @@ class RecoverResult:
     bookie: str
     dry_run: bool
     moves: tuple[LedgerMove, ...]
-    """The work that there was when the job began."""
+    """The part of each ledger that the bookie should have, by the metadata at the beginning."""
     ledgers: int = 0
     """The number of ledgers that do not name the bookie any more, or were deleted."""
     fragments: int = 0
@@ -136,7 +136,8 @@ class RecoverResult:
     bytes: int = 0
     """The bytes of payload that were copied."""
     recovered: tuple[int, ...] = ()
-    """The ledgers that were fenced and closed, because their writers were gone."""
+    """The ledgers that were fenced and closed after the grace period, because their writers were
+    gone. Those that `OpenLedgers.FENCE` closes at once are not among them."""
     open: tuple[int, ...] = ()
     """The ledgers that are being written, with the bookie in their last segment. Run the job again
     later."""
@@ -337,7 +338,7 @@ async def take_out_of(
     options: MoveOptions,
     progress: JobProgress | None = None,
 ) -> RecoverResult:
-    """Replace the bookie in these ledgers, as `recover_bookie` does. It may be running."""
+    """Replace the bookie in these ledgers, as `recover_bookie` does. The bookie may be running."""
     progress = progress or NoProgress()
     budget = MeteredBudget(options.bytes_per_s, progress)
     job = _Job(client, locks, bookie, options, progress, budget)
@@ -407,7 +408,7 @@ class _Job:
         await each(ledgers, one, self.options.parallel)
 
     async def _fence(self, ledger_id: int) -> None:
-        """Fence the writer of a ledger. An error is recorded, and reported if it stays open."""
+        """Fence and close a ledger. An error is recorded, and reported if the ledger stays open."""
         await self.progress.may_go_on()
         self.not_closed.pop(ledger_id, None)
         try:

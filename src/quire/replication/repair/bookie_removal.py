@@ -29,9 +29,9 @@ from quire.replication.repair.fragment import (
 from quire.replication.repair.opened_ledger import OpenedLedger, open_for_repair
 
 CONFLICTS_MAX = 10
-"""The number of conflicts of one ledger in a row, while another client works on it."""
+"""The number of attempts to repair a ledger whose metadata other clients change meanwhile."""
 TARGET_ATTEMPTS = 3
-"""The number of new bookies that may fail while one ledger is copied to them."""
+"""The number of failures of new bookies at which the repair of a ledger fails."""
 CONFLICT_SHRINKS = 8
 """The factor by which a batch shrinks after a conflict. It keeps at least one segment."""
 REASON_CHARS_MAX = 500
@@ -57,7 +57,7 @@ class LedgerOutcome(enum.StrEnum):
     """The last segment is open and names the bookie: the ledger is being written, or its writer
     died. `seen` has its state."""
     GONE = "gone"
-    """The ledger was deleted."""
+    """The ledger was deleted. A worker also returns this if the ledger is not marked any more."""
     FAILED = "failed"
     """The repair is incomplete, and `reason` says why."""
 
@@ -143,10 +143,11 @@ async def take_out(
 ) -> LedgerResult:
     """Replace these bookies in every segment of the ledger, and remove its mark.
 
-    Complete segments are copied. If the ledger is open and its last segment names one of the
-    bookies, the outcome is OPEN: the writer replaces the bookie itself, if it is alive. `before` is
-    the state that such a call returned a grace period ago. If the state is the same now, the writer
-    is taken for dead, and the ledger is fenced, recovered and copied (rule 25).
+    The mark stays if it names other bookies that are members of the ledger. Complete segments are
+    copied. If the ledger is open and its last segment names one of the bookies, the outcome is
+    OPEN: the writer replaces the bookie itself, if it is alive. `before` is the state that such a
+    call returned a grace period ago. If the state is the same now, the writer is taken for dead,
+    and the ledger is fenced, recovered and copied (rule 25).
 
     `password` is used if the metadata does not contain one. The call may be repeated, and run by
     several processes at once. Cancel-safe: copies that the metadata names are durable at any
@@ -227,7 +228,7 @@ class _Pass:
     lost: Collection[str]
     recheck: Recheck
     failures: int
-    """The new bookies that failed in this pass and earlier ones."""
+    """The number of failures of new bookies in this pass and earlier ones."""
     reasons: list[str] = field(default_factory=list)
     """The reasons why segments could not be copied."""
     changed: bool = False
@@ -238,7 +239,10 @@ class _Pass:
     async def replace(
         self, result: LedgerResult, budget: Budget, segments_max: int
     ) -> LedgerResult:
-        """Copy segments, and name the copies batch by batch. Returns `result` with the outcome."""
+        """Copy segments, and name the copies in the metadata batch by batch.
+
+        Returns `result` with the counts added. The attributes say what else happened.
+        """
         batch = CopyBatch(self.client, self.ledger, budget=budget, segments_max=segments_max)
         async with batch:
             try:
@@ -288,7 +292,10 @@ class _Pass:
         )
 
     def _failed(self, error: QuireError) -> None:
-        """Count a new bookie that failed. Another one is used instead, up to `TARGET_ATTEMPTS`."""
+        """Count a new bookie that failed.
+
+        Another one is used instead, until `TARGET_ATTEMPTS` have failed.
+        """
         self.failures += 1
         if self.failures < TARGET_ATTEMPTS:
             self.changed = True

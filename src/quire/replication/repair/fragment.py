@@ -1,16 +1,18 @@
 """Replication of a fragment (replication spec, 12.4).
 
 The entries that members of a segment should hold are copied to other bookies. Once they are durable
-there, the metadata names the new bookies. Each new bookie gets the entries of its place and nothing
-else: striping is respected. Nothing changes for readers before the compare-and-swap, so a copy may
-be abandoned or repeated at any moment. The bookie collects unused copies as garbage.
+there, the metadata names the new bookies. Each new bookie gets only the entries that its position
+in the ensemble stores, so striping is respected. Nothing changes for readers before the
+compare-and-swap, so a copy may be abandoned or repeated at any moment. The bookie collects unused
+copies as garbage.
 
 A ledger may have thousands of segments. Its metadata grows with them, so one compare-and-swap names
 the copies of many segments (`CopyBatch`): the time is linear in the number of segments.
 
-Before it drops such a copy, the bookie rewrites the metadata unchanged (`bookie.over_replicated`).
-So the compare-and-swap must use the version that was read before the copy began. After a conflict,
-whatever caused it, the copy may be gone and is made again.
+Before a bookie drops an unused copy, it rewrites the metadata unchanged, which changes its version
+(`quire.bookie.background.over_replicated`). So the compare-and-swap must use the version that was
+read before the copy began. After a conflict, whatever caused it, the copy may be gone and is made
+again.
 """
 
 from __future__ import annotations
@@ -157,7 +159,7 @@ class CopyBatch:
         the copies are on their way to the disks, and `name` waits for them.
 
         Raises:
-            UsageError: The segment is still written (rule 24).
+            UsageError: The segment is still being written (rule 24).
             ReadError: An entry has no good replica left.
             BookieError: A new bookie failed. It is among `broken` then.
             NoSuchLedgerError: The ledger was deleted.

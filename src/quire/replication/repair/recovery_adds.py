@@ -30,8 +30,8 @@ UNACKED_BYTES_MAX = 4 * MIB
 """The number of unacknowledged bytes of one bookie at which `write` waits."""
 UNACKED_SLICES_MAX = 4
 """The limit if a budget sets the size of slices: four slices, or 32 ms of the budget, because a
-bookie delays copies by up to 10 ms to sync them with other adds. The limit keeps copies from piling
-up before the appends of others on a disk that cannot keep up."""
+bookie delays copies by up to 10 ms to sync them with other adds. On a disk that cannot keep up, the
+limit keeps copies from queuing ahead of the appends of other clients."""
 
 
 class RecoveryAdds:
@@ -87,7 +87,7 @@ class RecoveryAdds:
         ledger_id = self._codec.ledger_id
         while True:
             link = await self._pool.channel(self._bookie, adds_of=ledger_id)
-            if link.takes_adds_of(ledger_id):  # another task may have taken it meanwhile
+            if link.takes_adds_of(ledger_id):  # another task may have attached to it meanwhile
                 break
         link.attach(ledger_id, self)
         self._link = link

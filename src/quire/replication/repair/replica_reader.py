@@ -64,7 +64,7 @@ Part = Copies | Bad
 
 
 class Unreachable(Exception):
-    """The bookie does not answer. The message says why."""
+    """The bookie does not answer, refuses to, or answers wrongly. The message says why."""
 
 
 class ReadAttempts:
@@ -110,10 +110,10 @@ class ReplicaReader:
         self._asked_for_list = False
 
     async def parts(self, index: int, first: int, last: int) -> AsyncGenerator[Part, None]:
-        """Yield what the bookie has of the entries that the member `index` should hold.
+        """Read the entries among first..last that the member `index` should hold, in order.
 
-        These are the entries among first..last, which are of one segment. Each is yielded once, in
-        order. If the bookie cannot be reached, the rest is one UNREACHABLE part. Cancel-safe.
+        All are of one segment. Good entries are yielded as `Copies`, and ranges that cannot be read
+        as `Bad`. If the bookie cannot be reached, the rest is one UNREACHABLE part. Cancel-safe.
         """
         windows: deque[asyncio.Task[list[Part]]] = deque()
         limit = 1 if self._budget.bounded else self._client.config.read_windows
@@ -152,9 +152,10 @@ class ReplicaReader:
         return await self.read(entries) if entries else []
 
     async def read(self, entries: Sequence[int]) -> list[Part]:
-        """Return what the bookie has of these ascending entries.
+        """Read these ascending entries, and return the parts that they are divided into, in order.
 
-        Raises `Unreachable`. Cancel-safe.
+        Good entries are in `Copies`, and those that are missing or damaged in `Bad`. Raises
+        `Unreachable`. Cancel-safe.
         """
         parts: list[Part] = []
         at = 0

@@ -1,7 +1,7 @@
 """Verification of what bookies really have, by reading one replica or comparing several.
 
-Payloads are summed up where they are read. The result has only a few numbers for each block of
-entries.
+Checksums over payloads are computed where they are read, so that a result has only a few numbers
+for each block of entries.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ async def compare(
 ) -> dict[int, list[Bad]]:
     """Read one block from all members, compare the replicas, and return the differences by member.
 
+    If entries are striped, only those are compared whose id modulo the ensemble size is `residue`.
     Entries that cannot be read are left out. Bookies in `without` are not asked.
     """
     metadata = ledger.metadata

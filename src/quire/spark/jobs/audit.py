@@ -128,7 +128,8 @@ def audit(
         namespace: The namespace of these streams.
         bytes_per_second_per_bookie: A limit on what is read from a bookie. With `repair` it also
             limits what each task writes.
-        repair: Whether to write back what was found, from correct replicas (see `repair_findings`).
+        repair: Whether to restore damaged and missing replicas from correct ones (see
+            `repair_findings`).
         progress: A function that receives the progress.
 
     Returns:
@@ -234,7 +235,7 @@ def _task(cluster: ClusterOptions, do: Work) -> Callable[[Piece], Piece]:
 
 
 class _Turn:
-    """The progress of one turn as a part of the whole."""
+    """Reports the progress of one round of tasks as a part of all rounds."""
 
     def __init__(self, progress: ProgressCallback, before: int, total: int) -> None:
         self._progress, self._before, self._total = progress, before, total
@@ -244,7 +245,7 @@ class _Turn:
 
 
 def slots(spark: SparkSession) -> int:
-    """Return the number of tasks that run at once."""
+    """Return the number of tasks that run at once, or `DEFAULT_SLOTS` with Spark Connect."""
     if not hasattr(spark, "_jsc"):  # Spark Connect
         return DEFAULT_SLOTS
     return max(int(spark.sparkContext.defaultParallelism), 1)
@@ -255,7 +256,8 @@ async def stream_ledgers(
 ) -> tuple[list[int], list[str]]:
     """Return the ledgers of the matching streams, and the streams that could not be read.
 
-    The latter have their reasons. Raises NoSuchStreamError if no stream of `namespace` matches.
+    Each text about an unreadable stream has its name and the reason. Raises NoSuchStreamError if no
+    stream of `namespace` matches.
     """
     unread: list[str] = []
     async with await open_namespace(client, namespace, password=password) as streams:

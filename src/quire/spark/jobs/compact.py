@@ -4,7 +4,7 @@ A table is a directory of versions (`versions`). Each version holds the whole ta
 position up to which the table includes the stream. A run reads the former version and the records
 since then, and adds the next version. A target stream gets, with each run, the latest records of
 the keys that changed, in one transaction. The id of the transaction names the positions from which
-and to which the run has read, so the target stream itself tells how far it is.
+and to which the run has read, so the target stream itself says how far it is.
 
 Records are compared by position (segment, entry, slot), which is the order of the stream.
 """
@@ -66,7 +66,8 @@ class RecordKey:
     tombstone_sql: str | None = None
     """An SQL expression. A record for which it is true removes its key.
 
-    With `prefix` and no tombstone option, a record that ends with the prefix removes its key.
+    With `prefix` and no tombstone option, a record that has nothing after the prefix removes its
+    key.
     """
 
     def __post_init__(self) -> None:
@@ -326,7 +327,11 @@ class CompactSource:
         return hashlib.sha256(text).hexdigest()[:16]
 
     def span(self, since: StreamOffset | None) -> CompactSpan:
-        """Return what a run reads."""
+        """Return the part of the stream that a run reads: from `since`, or from the oldest record.
+
+        Raises StreamGapError if records after `since` no longer exist, or if another stream has the
+        name.
+        """
         with self.cluster.client() as client:
             return call(self._span(client.aio, since))
 
@@ -433,9 +438,10 @@ def _to_table(
 def table_reached(
     source: CompactSource, versions: Versions, directory: str, full: bool
 ) -> tuple[Version | None, StreamOffset | None]:
-    """Return the newest version and how far it is.
+    """Return the newest version of the table, and the end of what it includes of the stream.
 
-    With `full` there is none.
+    Both are None with `full`, or if there is no table. Raises UsageError if the table was made of
+    another stream or with another key.
     """
     former = None if full else versions.newest()
     if former is None or former.name is None:
@@ -510,7 +516,10 @@ def _to_stream(
 
 
 def published(source: CompactSource, target: str) -> StreamOffset | None:
-    """Return how far the target stream is, according to the jobs that it remembers."""
+    """Return the end of what the target stream includes, according to the jobs that it remembers.
+
+    Returns None if it remembers no run with this source and key.
+    """
     found = None
     for name, _, _ in _jobs(source, target):
         told = TRANSACTION.fullmatch(name)

@@ -1,6 +1,6 @@
 """The job `history`: the offloaded and the live records of a stream as one DataFrame.
 
-The manifest tells where the offloaded part ends. Tasks read the live part from the bookies. If a
+The manifest says where the offloaded part ends. Tasks read the live part from the bookies. If a
 segment is offloaded and truncated while they read it, they continue in its file.
 """
 
@@ -190,7 +190,7 @@ def check_history(
 
     Raises:
         UsageError: Nothing of the stream was offloaded to the directory.
-        HistoryDamagedError: A file is missing.
+        HistoryDamagedError: A file is missing or has another size, so no file was read.
     """
     found = OffloadHistory(directory, stream)
     manifest = found.newest()
@@ -281,7 +281,7 @@ async def _manifest(client: Client, streams: Namespace, found: OffloadHistory) -
 
 
 def _gaps(manifest: Manifest | None, first: DLSN, last: DLSN | None) -> list[Gap]:
-    """Return what the history lacks of the wanted records."""
+    """Return the gaps in the offloaded part between `first` and `last`."""
     if manifest is None:
         return []
     gaps = list(manifest.gaps)
@@ -403,7 +403,10 @@ def _live(
 
 @dataclass(frozen=True, slots=True)
 class LiveTail:
-    """Reads what was live at planning. It is a value for tasks."""
+    """Reads, in tasks, the part of the stream that was only on bookies when the read was planned.
+
+    It has plain values, so that Spark can send it to tasks.
+    """
 
     cluster: ClusterOptions
     directory: str

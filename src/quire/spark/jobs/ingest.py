@@ -23,7 +23,7 @@ from quire._runtime.suggest import did_you_mean
 from quire._runtime.tasks import each
 from quire.blocking.background import call
 from quire.client import Client
-from quire.errors import JobError, UsageError
+from quire.errors import UsageError
 from quire.spark.jobs.tasks import ClusterOptions, ProgressCallback, silent, watched
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.publish import publishing
@@ -46,7 +46,7 @@ COMPRESSED = frozenset(("bz2", "deflate", "gz", "lz4", "snappy", "xz", "zst"))
 FORMAT_OPTIONS = {"csv": {"header": "true"}}
 """The options that are set unless the caller sets them."""
 WATCH_S = 0.5
-"""Seconds between two looks at a running query."""
+"""Seconds between two checks of a running query."""
 STOPPED_BY = "stopped"
 
 
@@ -62,7 +62,7 @@ class IngestTarget:
     namespace: str = NAMESPACE
     """The namespace of the streams."""
     stream_column: str | None = None
-    """Instead of `stream`, the column that tells to which stream a row belongs."""
+    """Instead of `stream`, the column with the name of the stream of each row."""
     streams: Sequence[str] = ()
     """With `stream_column`, the names or patterns of the streams that may be written.
 
@@ -268,7 +268,10 @@ def _named(names: Sequence[str], there: set[str]) -> list[str]:
 
 
 def _streams(frame: DataFrame, target: IngestTarget, progress: ProgressCallback) -> list[str]:
-    """Return the streams for which there are rows."""
+    """Return the streams that the target names, or those that occur in its column.
+
+    Raises UsageError if the column names no stream, or too many.
+    """
     if target.stream is not None:
         return [target.stream]
     if target.streams:
@@ -305,7 +308,10 @@ def _streams(frame: DataFrame, target: IngestTarget, progress: ProgressCallback)
 
 
 def _make_namespace(client: blocking.Client, cluster: ClusterOptions, target: IngestTarget) -> None:
-    """Create the default namespace, whose name cannot be a typing error."""
+    """Create the namespace if `create` is set and it is the default one.
+
+    Any other namespace must exist, because its name may be a typing error.
+    """
     if target.create and target.namespace == NAMESPACE:
 
         async def make(aio: Client) -> None:
@@ -394,7 +400,7 @@ def sink_options(
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files behind some paths, at one moment."""
+    """The files that match some paths, at one moment."""
 
     files: tuple[tuple[str, int, str], ...]
     """The path, size in bytes and modification time of each file."""
@@ -519,8 +525,8 @@ def follow(
 
     Raises:
         UsageError: An argument is not valid.
-        JobError: The query failed.
-        Exception: An error of Spark, which contains the error of the sink.
+        Exception: The query failed. The error of Spark contains the error of the sink. A run with
+            the same checkpoint continues where it ended, and writes nothing twice.
     """
     if len(files.paths) != 1:
         raise UsageError(
@@ -575,12 +581,6 @@ def _watch(
     except KeyboardInterrupt:
         ended = STOPPED_BY
         query.stop()
-    if (failure := query.exception()) is not None and ended != STOPPED_BY:
-        raise JobError(
-            f"the query that writes to namespace {target.namespace} failed: {failure}",
-            remedy="Run it again with the same checkpoint: it continues where it ended, and "
-            "writes nothing twice",
-        )
     return FollowResult(target.namespace, checkpoint, sum(batches.values()), len(batches), ended)
 
 

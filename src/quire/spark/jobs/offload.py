@@ -229,7 +229,10 @@ class OffloadResult:
     streams: tuple[StreamOffload, ...]
     """The streams that were offloaded."""
     failed: Mapping[str, QuireError] = field(default_factory=dict)
-    """The error of each stream that could not be offloaded. What it had before is unchanged."""
+    """The error of each stream that was not offloaded completely.
+
+    What the job committed before the error stays offloaded.
+    """
     seconds: float = 0.0
     """The duration of the run in seconds."""
 
@@ -280,7 +283,7 @@ def offload(
 
     On return everything in the result is durable. After any failure, also of the driver, run the
     job again: no record is duplicated or missing. A stream that cannot be offloaded is reported in
-    `failed`. If only one stream was named, or if several fail in a row, its error is raised.
+    `failed`. If only one stream was named, or if 3 streams fail in a row, the error is raised.
 
     Args:
         spark: The session that runs the tasks.
@@ -375,7 +378,7 @@ def preview_offload(
 async def _names(
     client: Client, cluster: ClusterOptions, namespace: str, wanted: str | Sequence[str]
 ) -> tuple[list[str], bool]:
-    """Return the selected streams, and whether it is one that was named."""
+    """Return the selected streams, and whether the caller named exactly one, without patterns."""
     texts = [wanted] if isinstance(wanted, str) else list(wanted)
     async with await open_namespace(client, namespace, password=cluster.password) as opened:
         # A stream whose name looks like a pattern is taken as a name.
@@ -413,7 +416,7 @@ def _run_of(
     *,
     locked: bool = True,
 ) -> Iterator[_Run]:
-    """Yield the run on one stream. With `locked`, nobody else offloads the stream meanwhile."""
+    """Yield the run on one stream. With `locked` it first waits until no other job offloads it."""
     stack, tasks = AsyncExitStack(), TaskSet()
 
     async def opened() -> _Run:
@@ -625,7 +628,7 @@ class _Run:
     # -- what depends on a manifest ----------------------------------------------------------
 
     def _publish(self, claim: OffloadClaim) -> None:
-        """Add the files that the table does not have yet."""
+        """Add new files to the Delta or Iceberg table, if the options name such a format."""
         if self.options.format == "parquet" or claim.manifest is None:
             return
         from quire.spark.jobs.archive import tables as parquet_tables

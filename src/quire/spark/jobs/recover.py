@@ -1,9 +1,9 @@
 """The job `recover`: the recovery of a lost bookie by Spark's tasks.
 
 It uses the same locks and rules as autorecovery. Autorecovery's workers
-(`quire.replication.repair.bookie_removal`) may do the same work meanwhile. A second run finds
-nothing to do. A run that was interrupted continues, because the metadata of each ledger tells what
-is left.
+(`quire.replication.repair.bookie_removal`) may do the same work meanwhile. A run after a complete
+one finds nothing to do. A run after an interrupted one continues, because the metadata of each
+ledger says what is left.
 """
 
 from __future__ import annotations
@@ -71,9 +71,10 @@ def recover(
 ) -> RecoverResult:
     """Replace a bookie in every segment of every ledger that names it.
 
-    What its place should hold is copied from the other replicas. On return everything counted as
-    `fragments` is durable on the new bookies and named in the metadata. Repeating the call is safe,
-    also beside autorecovery. If it is interrupted, the next run continues.
+    The entries that the bookie should hold are copied from the other replicas. On return everything
+    that the result counts as `fragments` is durable on the new bookies and named in the metadata.
+    Repeating the call is safe, also beside autorecovery. If it is interrupted, the next run
+    continues.
 
     A ledger may be open and have the bookie in its last segment. Its writer then gets
     `open_grace_s` seconds to replace the bookie. If nothing happens to the ledger in that time, its

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FINDINGS_PER_PIECE = 1_000
-"""The number of findings in a piece of small ledgers. All findings of a ledger are in one piece."""
+"""The number of findings above which a piece gets no further ledger.
+
+All findings of a ledger are in one piece.
+"""
 LEDGERS_PER_PIECE = 8
 
 
@@ -29,7 +32,7 @@ class RepairResult:
     """The result of a repair."""
 
     ledgers: int
-    """The number of ledgers that were repaired."""
+    """The number of ledgers with findings, whether or not all findings could be repaired."""
     written_back: int
     """The number of entries that were written again to the bookie that lacked them."""
     moved: int
@@ -39,7 +42,7 @@ class RepairResult:
     bytes: int
     """The payload bytes of all entries that were written."""
     left: tuple[Finding, ...]
-    """The findings that could not be repaired. The detail tells the reason."""
+    """The findings that could not be repaired. Their `detail` is the reason."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as the command prints it."""
@@ -54,12 +57,12 @@ def repair_findings(
     bytes_per_second: float | None = None,
     progress: ProgressCallback = silent,
 ) -> RepairResult:
-    """Write back what `audit` found.
+    """Repair what `audit` found.
 
-    A bookie that answers gets its entries again, from a replica whose digest is correct, and they
-    are read again. Otherwise another bookie replaces it in the segment. Each ledger is repaired
-    under its lock in the under-replication tree. What was repaired is durable on return. Repeating
-    the call is safe.
+    A bookie that answers gets its entries again, from a replica whose digest is correct, and the
+    entries are read back. If the bookie does not answer, another one replaces it in the segment.
+    Each ledger is repaired under its lock in the under-replication tree. What was repaired is
+    durable on return. Repeating the call is safe.
 
     Args:
         spark: The session that runs the tasks.
@@ -127,7 +130,7 @@ def _repair(cluster: ClusterOptions, piece: Piece) -> Piece:
 
 
 def task_locks(client: Client) -> ReplicationLocks:
-    """Return the locks of a task. Others see the host that runs it."""
+    """Return the locks of a task. They show other processes the host that runs it."""
     return ReplicationLocks(client.metadata, socket.gethostname(), client.clock)
 
 

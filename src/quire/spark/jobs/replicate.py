@@ -6,9 +6,10 @@ A copy has the same segments with the same entries, byte for byte, at the same p
     replicate(spark, ClusterOptions(here), ClusterOptions(there), "/team", continuous=True,
               stop=threading.Event())
 
-The bytes of sealed segments pass through Spark's tasks. Those of segments in progress pass through
-the driver. None pass through the JVM. Every record is in the copy once, whatever is killed: run the
-job again, and it continues. `docs/guides/pipelines-replicate.md` defines what "the same" means.
+The bytes of completed segments pass through Spark's tasks. Those of segments in progress pass
+through the driver, and in a continuous run those of small completed segments as well. None pass
+through the JVM. Every record is in the copy once, whatever is killed: run the job again, and it
+continues. `docs/guides/pipelines-replicate.md` defines what "the same" means.
 """
 
 from __future__ import annotations
@@ -63,9 +64,12 @@ GAP_CHOICES = ("raise", "skip")
 PATIENCE_S = 60.0
 REPORT_S = 1.0
 KEEP_S = 5.0
-"""Seconds between two looks for what the source truncated, and for new streams."""
+"""Seconds between two checks for what the source truncated, and for new streams."""
 EXPLICIT_LAC_S = 0.2
-"""Seconds after which a record at the end of the source can be read in the copy, at most."""
+"""Seconds after which bookies of the copy learn at the latest that its last entry is acknowledged.
+
+Readers of the copy can then see the entry.
+"""
 STREAMS_AT_ONCE = 64
 """The number of streams that a run that ends copies at the same time.
 
@@ -166,9 +170,9 @@ def replicate(
     counted is durable in the target. What was not copied yet is the lag. After any failure, run the
     job again: it continues.
 
-    If the target has no such namespace, it is created with the settings of the source. Streams get
-    their own settings. Streams fail independently: the others continue, and the result reports the
-    failures.
+    If the target has no such namespace, it is created with the settings of the source. Each copy
+    gets the own settings of its source stream. Streams fail independently: the others continue, and
+    the result reports the failures.
 
     Args:
         spark: The session that runs the tasks.
@@ -197,8 +201,7 @@ def replicate(
     Raises:
         UsageError: An argument is not valid.
         NoSuchStreamError: No stream matches.
-        StreamDivergedError: All streams failed, and the target's stream is not a copy. Nothing was
-            changed.
+        StreamDivergedError: All streams failed, and the target's stream is not a copy.
         StreamFencedError: All streams failed, and another writer opened the target's stream.
         StreamGapError: All streams failed, and the source lacks records that the copy was to have.
         QuireError: All streams failed, and this is the error of the first.
@@ -280,7 +283,7 @@ def none_matches(path: str, pattern: str) -> NoSuchStreamError:
 
 @dataclass(slots=True)
 class _Job:
-    """One run."""
+    """One run of `replicate`."""
 
     source: ReplicateEnd
     target: ReplicateEnd
@@ -402,7 +405,11 @@ class _Job:
     # -- while it runs ------------------------------------------------------------------------
 
     async def _watch(self, ending: asyncio.Event, look: Callable[[], Any]) -> None:
-        """Report the progress until the run is over."""
+        """Wait until all streams are done, and do meanwhile what is due at regular times.
+
+        This ends the run when `stop` or `for_s` demands it, truncates the copies like their
+        sources, calls `look` for new streams, and reports the progress.
+        """
         keep_at = time.monotonic() + KEEP_S
         while any(not task.done() for task in self.running.values()) or not ending.is_set():
             await self._rest(ending)
@@ -422,7 +429,7 @@ class _Job:
                 await self._tell()
 
     async def _rest(self, ending: asyncio.Event) -> None:
-        """Wait until something ends, or it is time to report."""
+        """Wait until the next report is due, `stop` is set, or an ending run has ended."""
         until = time.monotonic() + REPORT_S
         while time.monotonic() < until and not (self.stop.is_set() and not ending.is_set()):
             tasks = [task for task in self.running.values() if not task.done()]

@@ -20,7 +20,7 @@ GATHER_S = 0.02
 
 
 def copy_piece(source: ClusterOptions, target: ClusterOptions, piece: Piece) -> Piece:
-    """Copy a sealed ledger, in a task.
+    """Copy the ledger of a completed segment, in a task.
 
     Errors are returned as answers, so that the driver can tell what may be tried again. Spark's own
     retries are for workers that die.
@@ -52,7 +52,10 @@ class SegmentCopier:
         self._work = asyncio.Event()
 
     async def copy(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """Return the answers in order. Raises the error of a task, or of Spark."""
+        """Return the answers of the tasks in the order of `pieces`.
+
+        Raises the first error of a task, or the error of Spark.
+        """
         loop = asyncio.get_running_loop()
         futures = []
         for piece in pieces:

@@ -14,7 +14,7 @@ RANGES_MAX = 1_000
 """The largest number of ranges in one task, so that its description stays small."""
 TASKS_MAX = 100_000
 UNCUT_FRACTION = 8
-"""A ledger smaller than one part in this many of a share goes to one task as a whole."""
+"""A ledger that is smaller than a share divided by this number is not cut."""
 
 
 class Range(NamedTuple):

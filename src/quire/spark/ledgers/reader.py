@@ -66,7 +66,7 @@ class LedgerPartition(InputPartition):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The ids that filters leave."""
+    """The ids of ledgers and entries that the filters of a query select."""
 
     ledger_first: int = 0
     ledger_last: int = LEDGER_ID_MAX

@@ -32,7 +32,7 @@ ATTEMPT_KEY = "quire.attempt"
 TXN_KEY = "quire.txn"
 
 SWEEP_BEFORE = 1_000
-"""The number of ledger ids before the first of a job in which to search for its failed attempts."""
+"""The search for a job's failed attempts begins this many ids before the job's first ledger."""
 SWEEP_LEDGERS_MAX = 5_000
 """The number of ledgers that the sweep at the end of a job reads. `sweep_orphans` reads all."""
 
@@ -323,7 +323,7 @@ def task() -> tuple[int, int]:
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[LedgerMessage]:
-    """The messages that name a ledger, in the order of the partitions."""
+    """Return the messages that name a ledger, in the order of the partitions."""
     found = [m for m in messages if isinstance(m, LedgerMessage) and m.ledger_id is not None]
     return sorted(found, key=lambda message: message.partition)
 

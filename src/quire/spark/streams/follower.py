@@ -1,7 +1,7 @@
 """The follower, which notices that a stream has new records at very low cost.
 
-It keeps one long poll on one bookie and a watch on the list of segments. Others find out what is
-new.
+It keeps one long poll on one bookie and a watch on the list of segments. It does not find out what
+is new: the query that it notifies does.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ logger = logging.getLogger("quire.spark")
 
 @dataclass(frozen=True, slots=True)
 class StreamLag:
-    """The records of one stream that a query had left unread when a trigger had been planned."""
+    """The records of one stream that a query left for later when it planned a micro-batch."""
 
     query: str
     """The name of the query, or else its id."""

@@ -4,12 +4,16 @@
      "streams": {"orders": "5:120:0"},
      "checks": {"orders": {"ledger": 17, "sequence": 61200, "life": "6f2c-1"}}}
 
-`streams` holds the position after the last record of each stream: segment, entry, slot. `checks`
-holds what is needed to recognise the stream later, and to see whether truncated records had been
-read before. `life` is the id of the stream's life (`quire.streams.namespace.stream_life`): a stream
-that is deleted and created again under its name has another one. `ledger` is the ledger of the
-position's segment, and `sequence` is the number of records before the position. Each of the three
-is missing if it was not known.
+`streams` holds, for each stream, the position after the last record that was read: segment, entry,
+slot. `checks` holds what is needed to recognise the stream later, and to see whether truncated
+records had been read before. `life` is the id of the stream's life
+(`quire.streams.namespace.stream_life`): a stream that is deleted and created again under its name
+has another one. `ledger` is the ledger of the position's segment, and `sequence` is the number of
+records before the position. Each of the three is missing if it was not known.
+
+The offsets at which a query begins at `latest` also have `"begins": true`. Spark does not store the
+offsets at which a query begins, so the first micro-batch of such a query only stores the place: it
+reads no records, and its end is the same offsets without `begins`.
 
 Checkpoints that were written before `life` existed lack it. A query that continues from one takes
 the life that the stream has when the query opens it.
@@ -28,7 +32,7 @@ from quire.streams import DLSN
 
 VERSION = 1
 _WHAT = "the checkpoint"
-_NAMES = ("cluster", "namespace", "streams", "checks", "lag")
+_NAMES = ("cluster", "namespace", "streams", "checks", "lag", "begins")
 _CHECK_NAMES = ("ledger", "sequence", "life")
 
 
@@ -50,6 +54,8 @@ class Offsets:
     """The instance id of the cluster."""
     namespace: str
     streams: Mapping[str, StreamOffset]
+    begins: bool = False
+    """Whether the query begins here, at a place that a later call could not find again."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that the checkpoint stores."""
@@ -61,13 +67,16 @@ class Offsets:
                 "life": reached.life,
             }
             checks[name] = {key: value for key, value in known.items() if value is not None}
-        return {
+        found: dict[str, Any] = {
             "v": VERSION,
             "cluster": self.cluster,
             "namespace": self.namespace,
             "streams": {name: str(reached.position) for name, reached in self.streams.items()},
             "checks": checks,
         }
+        if self.begins:
+            found["begins"] = True
+        return found
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offsets:
@@ -104,6 +113,7 @@ class Offsets:
                     )
                     for name, text in value["streams"].items()
                 },
+                begins=value.get("begins") is True,
             )
         except LaterCheckpointError:
             raise

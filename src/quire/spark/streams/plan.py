@@ -45,9 +45,9 @@ def lay_out(
 ) -> tuple[list[SegmentRange], list[Gap]]:
     """Return the parts of start..end that can be read, and the gaps.
 
-    `sequence` is the number of records before `start`, if it is known. Records that are gone and
-    had been read are then not a gap. `reached` tells that the stream once extended to `end`, so
-    that everything missing before it is a gap.
+    `sequence` is the number of records before `start`, if it is known. If the next existing segment
+    begins with that sequence id, no record between is missing, and there is no gap. `reached` says
+    that the stream once extended to `end`, so that everything missing before it is a gap.
     """
     parts: list[SegmentRange] = []
     gaps: list[Gap] = []
@@ -102,7 +102,7 @@ class StreamSplit:
     size_bytes: int = 0
     """The approximate size of the entries."""
     records: int | None = None
-    """The number of records, if the metadata tells it and no bookie has to be asked."""
+    """The number of records, if it is known from the metadata, without a request to a bookie."""
     first_sequence: int = 0
     """The sequence id of the first record, if no bookie is asked."""
 

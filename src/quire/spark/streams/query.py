@@ -29,16 +29,16 @@ from quire.spark.streams.offsets import Offsets, StreamOffset
 from quire.spark.streams.options import STREAMS_MAX, StreamReadOptions
 from quire.spark.streams.plan import StreamSplit
 from quire.spark.streams.view import CountedPosition, StreamView, another_stream, lost
-from quire.streams import EARLIEST, Namespace
+from quire.streams import EARLIEST, LATEST, Namespace
 from quire.streams.namespace.namespace import open_namespace
 
 POLL_S = 1.0
-"""Seconds that an idle query waits for news before it tells Spark that there is none."""
+"""Seconds that an idle query waits for new records before it tells Spark that there are none."""
 DISCOVERY_INTERVAL_S = 10.0
 """Seconds between two searches for new streams that match a pattern."""
 
 PATIENCE_S = 60.0
-"""Seconds that a query continues without news of a stream before it fails.
+"""Seconds for which a query continues although a stream cannot be read. Then it fails.
 
 This applies when the bookies of the stream, or the metadata store, do not answer.
 """
@@ -53,7 +53,7 @@ class _Followed:
     view: StreamView
     follower: StreamFollower | None = None
     frontier: CountedPosition | None = None
-    """The end of the stream at the last look, or None if it must be read."""
+    """The end of the stream when it was last read, or None if it must be read."""
     done: CountedPosition | None = None
     """The position that corresponds to the offset `done_for`, if it still exists."""
     done_for: StreamOffset | None = None
@@ -63,7 +63,7 @@ class _Followed:
     abandoned: StreamOffset | None = None
     """The offset in a former stream of this name, whose loss was already reported."""
     stale: bool = True
-    """Whether there may be more than the frontier tells."""
+    """Whether there may be records after the frontier."""
     relist: bool = False
     """Whether there may also be more segments."""
     failing_since_s: float | None = None
@@ -83,7 +83,8 @@ class StreamQuery:
         self._news = asyncio.Event()
         self._discovered_s = float("-inf")
         self._target: dict[str, CountedPosition] | None = None
-        """The ends of the streams at the beginning, for a query that stops there."""
+        """The ends of the streams when the query began, if it stops there (availableNow), or None.
+        """
         self._held_since_s: float | None = None
         self._reported: Any = None
         """The state that the report describes."""
@@ -119,9 +120,10 @@ class StreamQuery:
         return await stream_names(self.streams, self._options)
 
     async def _discover(self, known: Iterable[str] = ()) -> None:
-        """Look for new streams from time to time.
+        """Open streams that are new and close those that are gone.
 
-        Raises NoSuchStreamError if a stream that was named does not exist.
+        Does nothing within `DISCOVERY_INTERVAL_S` after the last search. Raises NoSuchStreamError
+        if a stream that was named does not exist.
         """
         now_s = asyncio.get_running_loop().time()
         if self._followed and now_s - self._discovered_s < DISCOVERY_INTERVAL_S:
@@ -147,11 +149,17 @@ class StreamQuery:
     # -- offsets ------------------------------------------------------------------------------
 
     async def initial(self) -> Offsets:
-        """Return the offsets at which the query begins."""
+        """Return the offsets at which the query begins.
+
+        They have `begins` if a stream is read from `latest`, because Spark asks again if the query
+        dies before its first micro-batch is committed, and the answer would be a later place.
+        """
         await self._discover()
         reached: dict[str, StreamOffset] = {}
+        begins = False
         for name, followed in self._followed.items():
             start = self._options.start.of(name) or EARLIEST
+            begins = begins or start == LATEST
             position = await followed.view.find(start)
             done = await followed.view.mark(position)
             at = followed.view.reached(done)
@@ -159,7 +167,7 @@ class StreamQuery:
             known = at if at.position == position else StreamOffset(position, life=at.life)
             followed.done, followed.done_for = done, known
             reached[name] = known
-        return Offsets(self._cluster, self.streams.path, reached)
+        return Offsets(self._cluster, self.streams.path, reached, begins=begins)
 
     async def prepare_available_now(self) -> None:
         """Note the present ends of the streams, at which the query stops."""
@@ -173,9 +181,12 @@ class StreamQuery:
         """Return the offsets at which the next trigger ends, or None if there is nothing to read.
 
         With `limited` the options that limit a trigger apply. With `wait` the call waits a second
-        for news.
+        for new records. If the query begins at `start`, the answer is the same place at once, so
+        that the checkpoint stores it before anything is read.
         """
         start.check(self._cluster, self.streams.path)
+        if start.begins:
+            return replace(start, begins=False)
         await self._discover()
         if self._target is None:
             self._follow()
@@ -220,7 +231,7 @@ class StreamQuery:
         return replace(reached, life=followed.first_life)
 
     async def _wait_for_news(self, until_s: float) -> bool:
-        """Wait for news, at most until this time."""
+        """Wait at most until this time. Return whether a stream may have changed meanwhile."""
         return await came(self._news, asyncio.timeout_at(until_s))
 
     def _next_offsets(
@@ -302,7 +313,7 @@ class StreamQuery:
             followed.done, followed.done_for = done, reached
         return done
 
-    # -- news ---------------------------------------------------------------------------------
+    # -- new records --------------------------------------------------------------------------
 
     async def _look(self, start: Offsets, marks: dict[str, CountedPosition]) -> None:
         """Read the streams that may have new records.
@@ -322,7 +333,7 @@ class StreamQuery:
             followed.frontier = self._target.get(name, mark)
             return
         relist = followed.relist
-        followed.stale = followed.relist = False  # reset first: later news must set it again
+        followed.stale = followed.relist = False  # reset first: later changes must set it again
         try:
             if relist:
                 life = followed.view.life
@@ -361,7 +372,7 @@ class StreamQuery:
             followed.follower.take()
 
     def _tolerates(self, followed: _Followed, error: BaseException) -> bool:
-        """Return whether the query continues without news of this stream."""
+        """Return whether the query continues although this stream could not be read."""
         if isinstance(error, NoSuchStreamError) and self._options.pattern is not None:
             self._report_loss(error)
             self._discovered_s = float("-inf")  # search again: the stream will not be found
@@ -388,7 +399,10 @@ class StreamQuery:
     # -- limits -------------------------------------------------------------------------------
 
     async def _admitted(self, marks: Mapping[str, CountedPosition]) -> dict[str, CountedPosition]:
-        """Return where a trigger ends within its limits."""
+        """Return where a trigger ends within its limits.
+
+        While too few records are waiting, it ends where it begins.
+        """
         options, ends = self._options, self._frontiers(marks)
         waiting = {
             name: self._followed[name].view.records_between(marks[name], end)
@@ -514,7 +528,10 @@ class StreamQuery:
         return splits
 
     async def commit(self, end: Offsets) -> None:
-        """Store the positions under the subscription's name."""
+        """Store the positions under the subscription's name, if there is one.
+
+        A position that cannot be stored because of an error of its stream is only logged.
+        """
         if self._options.subscription is None:
             return
         name = self._options.subscription

@@ -200,7 +200,7 @@ async def open_split(client: Client, split: StreamSplit, password: bytes) -> Led
 
 @dataclass(frozen=True, slots=True)
 class StreamBounds:
-    """The streams and values that filters leave. Ranges include both ends."""
+    """The streams and values that the filters of a query select. Ranges include both ends."""
 
     streams: frozenset[str] | None = None
     segment: tuple[int, int] = (0, INT64_MAX)
@@ -227,7 +227,7 @@ class StreamBounds:
 def narrowed(bounds: StreamBounds, condition: Filter) -> StreamBounds:
     """Return the bounds with one more condition.
 
-    They may leave more than the condition does, because Spark applies it again.
+    They may include more than the condition does, because Spark applies it again.
     """
     attribute: tuple[str, ...] = getattr(condition, "attribute", ())
     column = attribute[0] if len(attribute) == 1 else ""
@@ -315,7 +315,7 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
     async def _narrowed(
         self, view: StreamView, start: DLSN, end: DLSN | None
     ) -> tuple[DLSN, DLSN | None]:
-        """Return what the filters leave of start..end.
+        """Return the part of start..end that can hold rows that the filters select.
 
         Txids, sequences and times do not decrease along a stream. A place is never narrowed to one
         that no longer exists.

@@ -334,7 +334,10 @@ class Committer:
         self._options = options
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish one stream after another. Each gets all of its rows, or none."""
+        """Publish one stream after another. Each gets all of its rows, or none.
+
+        After an error the streams that follow are not published. A repeated commit publishes them.
+        """
         written = written_by(messages)
         with worker.writing(self._options) as client:
             call(self.commit_written(client.aio, written))

@@ -31,10 +31,10 @@ from quire.spark.streams.reader import StreamTasks
 T = TypeVar("T")
 
 IDLE_GAP_S = 0.05
-"""Seconds between two calls within which a query counts as idle.
+"""Seconds after the answer "nothing to read" within which another question shows an idle query.
 
-Spark asks an idle query for news every 10 ms, and only then is it made to wait for news. A query
-with several sources may have work for the others.
+Spark asks an idle query every 10 ms, so such a call waits for new records. Any other call returns
+at once, because a query with several sources may have work for the other sources.
 """
 
 

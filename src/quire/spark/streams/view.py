@@ -1,7 +1,7 @@
 """The driver's view of one stream: its segments, its end, and the amount between two places.
 
-As little as possible is read. The metadata tells everything about completed segments. The last
-acknowledged entry tells it for the segment in progress. Entries in the middle are read only to find
+As little as possible is read. The metadata has all that is needed about completed segments. For the
+segment in progress, the last acknowledged entry has it. Entries in the middle are read only to find
 where the limit of a trigger is.
 """
 
@@ -30,7 +30,7 @@ READERS_MAX = 4
 LOOKS_MAX = 5
 """The number of times to read the segments before a missing ledger counts as lost.
 
-Its segment may have been truncated a moment ago.
+The ledger may be missing only because its segment was truncated a moment ago.
 """
 LOOK_DELAY_S = 0.1
 
@@ -98,7 +98,7 @@ class StreamView:
         return self._client.clock.now_ms()
 
     async def find(self, start: Start) -> DLSN:
-        """Return the position that a start has now."""
+        """Return the position at which a reader with this start would begin now."""
         return await find(self._client, self.segments, start, self._streams.password)
 
     @property
@@ -308,9 +308,9 @@ class StreamView:
     def same_stream(self, reached: StreamOffset) -> bool:
         """Return whether a position was taken in this stream, and not in a former one of its name.
 
-        The life decides. It may be unknown in an old checkpoint, and DistributedLog's own programs
-        delete and create streams without a life. The ledger of the position and the number of
-        records before it may then still show the difference.
+        Another life means another stream. The life may be unknown in an old checkpoint, and
+        DistributedLog's own programs delete and create streams without changing it. The ledger of
+        the position and the number of records before it may then still show the difference.
         """
         position = reached.position
         if reached.life and self.life and reached.life != self.life:
@@ -334,7 +334,7 @@ class StreamView:
     # -- how much -----------------------------------------------------------------------------
 
     def records_between(self, start: CountedPosition, end: CountedPosition) -> int:
-        """Return the number of acknowledged records between two places that still exist."""
+        """Return the number of acknowledged records between two places, without lost records."""
         if end.position <= start.position:
             return 0
         return self._before(end) - self._before(start)

@@ -40,7 +40,7 @@ class StreamWriteOptions:
     streams: tuple[str, ...]
     """The names of streams, or patterns (`orders-*`) of streams that exist."""
     stream_column: str | None = None
-    """The column that tells for each row which of the streams it belongs to."""
+    """The column with the name of the stream of each row."""
     password: bytes = field(default=b"", repr=False)
     """The password of the ledgers. The default is QUIRE_PASSWORD of the driver's environment."""
     value_column: str | None = None

@@ -26,6 +26,8 @@ from quire.storage.segment.footer import load_records
 from quire.storage.segment.segment import LOG_DIRECTORY, LogSegment, SegmentState
 
 LogRecords = Callable[[Sequence[StateRecord], Callable[[StorageError | None], None]], None]
+"""A function that logs state records and then calls its second argument, as `Appender.note`
+does."""
 
 READ_AGAIN_MS = 600_000
 """How long to wait before a dead segment whose records could not be read is tried again."""
@@ -40,7 +42,7 @@ class Collector(BackgroundJob):
         self._unlogged: list[StateRecord] = []
         """The records of deletions for which the log had no space."""
         self._on_the_way = 0
-        """The number of `drop` calls whose records are not durable yet."""
+        """The number of `drop` and `refuse` calls whose records are not durable yet."""
         self._busy: set[int] = set()
         self._read_again_ms: dict[int, int] = {}
         """The segments whose records could not be read, and the calendar time of the next
@@ -85,7 +87,8 @@ class Collector(BackgroundJob):
             # The log is full, including the reserve, so try again with the next pass. But leave out
             # ledgers that exist again. A deletion record after their return would delete them.
             alive = self._catalogue.ledgers
-            self._unlogged = [one for one in records if one.ledger_id not in alive]
+            # Keep what an earlier failure left: several of these calls can be under way.
+            self._unlogged += [one for one in records if one.ledger_id not in alive]
             self._note_full(error)
 
     def _note_full(self, error: Exception | None) -> None:
@@ -105,8 +108,8 @@ class Collector(BackgroundJob):
     def collect(self) -> None:
         """Start to remove every sealed segment that has no live ledgers.
 
-        First, the deletions of its ledgers must be logged. If a crash brings a ledger back, its
-        fence must come back with it.
+        Nothing is removed while the log has no space for the deletion of a ledger. A crash would
+        bring that ledger back, and its fence, which may be in such a segment, must come back too.
         """
         if self._unlogged:
             return

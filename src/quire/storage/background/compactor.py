@@ -57,12 +57,14 @@ class Compaction:
 
     segments: tuple[int, ...]
     position: int
+    """The number of the segment that the output replaces."""
     before_bytes: int
     """The size of the source files."""
     after_bytes: int
     copied_bytes: int
     """The number of bytes of frames that were copied."""
     duplicate_bytes: int
+    """The bytes that were not copied because another source has the same entries."""
     error: str = ""
     """Why the compaction has failed and changed nothing, or ""."""
 
@@ -94,7 +96,10 @@ class CompactionReserve(BackgroundJob):
         """The size of the file that exists."""
 
     def keep(self, *, wanted: bool) -> None:
-        """Create or extend the file in the background, if it is too small and there is space."""
+        """Create or extend the file in the background, if it is too small and there is space.
+
+        Without `wanted`, no file is created, and no free space is set aside for one.
+        """
         if self._preallocated.space:
             self._given = False
         if self._busy or self._given or self.size_bytes >= self._wanted_bytes:
@@ -198,7 +203,8 @@ class Compactor(PacedJob):
     def suspend(self, *, minor: bool, major: bool, by: str) -> None:
         """Begin no compactions of these kinds from now on, not even on a full disk.
 
-        If there is no space for the note, the suspension applies without one.
+        Damaged segments are still rewritten once their entries are restored. If there is no space
+        for the note, the suspension applies without one.
         """
         now_ms = self._now_ms()
         self._hold(suspended(self.suspended, minor=minor, major=major, by=by, now_ms=now_ms))
@@ -325,7 +331,10 @@ class Compactor(PacedJob):
         return max(worth, key=lambda one: one.file_bytes - one.output_bytes, default=None)
 
     def is_worth_it(self, segment: LogSegment) -> bool:
-        """Return whether the segment can be removed, or rewritten by itself with a gain."""
+        """Return whether the segment can be removed, or rewritten by itself with a gain.
+
+        This is also True while it is being compacted. A suspension does not count.
+        """
         if not segment.live_ledgers or segment.compacting:
             return True
         candidate, ratio = candidate_of(segment), self._config.compact_major_ratio
@@ -333,7 +342,7 @@ class Compactor(PacedJob):
         return not reason and not segment.damage
 
     def why_not(self, segment: LogSegment) -> str:
-        """Return why the free space in a sealed segment is not given back yet."""
+        """Return why the space in a sealed segment with live ledgers is not given back yet."""
         if segment.damage:
             return f"quarantined: {segment.damage}"
         if segment.compacting:
@@ -511,7 +520,7 @@ class Compactor(PacedJob):
         elif isinstance(error, LaterStorageError):
             self.cancel()  # The segment stays as it is, and reads go on.
         elif not may_pass(error):
-            self.cancel()  # The disk may no longer match what is known about it.
+            self.cancel()  # It is unknown what is on the disk now.
             self._broken(error)
 
     def _release(self, work: _Work) -> None:
@@ -539,8 +548,8 @@ class Compactor(PacedJob):
     def _still_needed(self, work: _Work, records: Sequence[StateRecord]) -> list[StateRecord]:
         """Return the state records that the output needs.
 
-        These are the records of the last source that still matter, in their order. The keys of all
-        copied ledgers follow, and the records that the other sources are superseded.
+        These are the records of the last source that are still needed, in their order. Then follow
+        the keys of all copied ledgers, and a SUPERSEDED record for each of the other sources.
         """
         void: dict[int, int] = {}
         newest: dict[int, int] = {}

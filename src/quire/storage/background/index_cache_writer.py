@@ -67,7 +67,7 @@ class Snapshot:
     """
 
     def __init__(self, catalogue: Catalogue, directory_id: bytes) -> None:
-        """Take a snapshot. It takes some ten milliseconds for a million ledgers."""
+        """Take a snapshot. It takes about ten milliseconds for a million ledgers."""
         self._directory_id = directory_id
         self.covered: list[Covered] = []
         for _, segment in sorted(catalogue.segments.items()):
@@ -224,7 +224,7 @@ class IndexCacheWriter(PacedJob):
         """Create a writer.
 
         Args:
-            context: What the store provides.
+            context: The parts of the store that the job uses.
             may_begin: Returns whether there is space and no deletion waits to be logged.
             compactions: Returns how many compactions have changed the index.
             end_group: Returns the number after the last synced group.

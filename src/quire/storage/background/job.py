@@ -27,7 +27,7 @@ class JobContext:
     config: StorageConfig
     schedule: Schedule
     now_ms: Callable[[], int]
-    """Returns the calendar time."""
+    """Returns the calendar time in ms since 1970."""
     monotonic: Callable[[], float]
     broken: Callable[[Exception], None]
     """Called when the disk fails, unless the error may go away by itself."""
@@ -50,7 +50,7 @@ class BackgroundJob:
         self._broken = context.broken
 
     def _look_at(self, error: Exception | None) -> None:
-        """Report an error of the disk, unless it may go away by itself."""
+        """Report the error of a job as a failure of the disk, unless it may go away by itself."""
         if error is not None and not may_pass(error):
             self._broken(error)
 

@@ -29,7 +29,10 @@ class BackgroundMaintenance:
         end_group: Callable[[], int],
         barrier: Callable[[Done], None],
     ) -> None:
-        """Create the jobs. `IndexCacheWriter` explains `end_group` and `barrier`."""
+        """Create the jobs. `log_records` logs state records, as `Appender.note` does.
+
+        `IndexCacheWriter` explains `end_group` and `barrier`.
+        """
         self._catalogue = context.catalogue
         self._preallocated = context.preallocated
         self.quarantine = Quarantine(context)
@@ -46,10 +49,11 @@ class BackgroundMaintenance:
         return self._preallocated.space and self.collector.deletions_logged
 
     def load(self, *, damaged: bool) -> None:
-        """Load what earlier starts have found damaged.
+        """Load the records of damage and the progress of the scrub. This blocks.
 
-        `damaged` means that this start has found damage as well. `OSError` if a file cannot be
-        read.
+        It also removes the note of a suspension, which ends with the process. `damaged` means that
+        the start has found damaged blocks in segments that are not sealed. They are scrubbed soon.
+        `OSError` if the disk fails.
         """
         self.compactor.load()
         self.scrubber.load()

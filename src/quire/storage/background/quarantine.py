@@ -44,8 +44,8 @@ class Quarantine(BackgroundJob):
         super().__init__(context)
         self.records: dict[int, SegmentDamage] = {}
         self._checked: set[int] = set()
-        """The numbers of records for which it is known what is missing, not only what is
-        damaged."""
+        """The numbers of records whose damaged entries were compared with newer segments. Then it
+        is known which of the entries are missing."""
         self._lacking: set[int] | None = None
         """The ledgers that the checked records name, or None if that must be computed again."""
         self._seen: set[int] = set()
@@ -55,8 +55,9 @@ class Quarantine(BackgroundJob):
         """The numbers of segments whose record was on the disk at the start but could not be
         read."""
         self._rest: dict[int, dict[int, list[Range]]] = {}
-        """The damage of ledgers for which a record has no space. It is dropped when the ledgers
-        that the record does name turn out to lack entries. A later scrub finds the others again."""
+        """The damaged entries of ledgers for which a record has no space, by segment and ledger. If
+        ledgers that the record names turn out to lack entries, this is dropped, and a later scrub
+        finds the other ledgers again."""
         self._unsaved: set[int] = set()
         """The numbers of segments whose record on disk is out of date."""
         self._saving = False
@@ -67,13 +68,18 @@ class Quarantine(BackgroundJob):
         self.suspect: Callable[[int], None] = lambda number: None
         """Called with the number of a segment that should be scrubbed again."""
         self.on_change: Callable[[SegmentDamage, bool], None] = lambda damage, repaired: None
-        """Called when a segment is found to be damaged, and with True when it no longer is."""
+        """Called with the damage and False when a segment is found to be damaged, and with the
+        damage and True when it no longer is."""
 
     def load(self) -> list[int]:
-        """Load the records that were stored on disk. This blocks and may raise `OSError`.
+        """Load the records that were stored on disk. This blocks.
 
         Return the numbers of segments that must be scrubbed again because their record cannot be
         read.
+
+        Raises:
+            LaterStorageError: A later version wrote a record.
+            OSError: The directory cannot be listed.
         """
         for number, record in stored_records(self._disk):
             segment = self._catalogue.segments.get(number)
@@ -101,7 +107,8 @@ class Quarantine(BackgroundJob):
         """Return the damaged entries of these ledgers that have no other copy here.
 
         The result has ranges (first, last) by ledger id. Ledgers without such entries are left out.
-        Each of many records can name 8,192 ledgers, so ask for a part of them at a time.
+        There may be many records, and each can name 8,192 ledgers. So ask for some of the ledgers
+        at a time.
         """
         found: dict[int, list[Range]] = {}
         for number in sorted(self._checked):
@@ -131,7 +138,7 @@ class Quarantine(BackgroundJob):
                     self.suspect(number)
 
     def salvage(self, segment: LogSegment) -> Salvage:
-        """Return how to rewrite a segment that is `ready`."""
+        """Return the input for rewriting a segment that `ready` has yielded."""
         record = self.records[segment.number]
         newer = {
             ledger_id: newer_copies(self._catalogue.segments, info, segment.number)
@@ -147,7 +154,7 @@ class Quarantine(BackgroundJob):
         self.suspect(number)
 
     def _alive(self, record: SegmentDamage) -> dict[int, Sequence[Range]]:
-        """Return what the record says about ledgers that still have entries in the segment."""
+        """Return the part of the record about ledgers that still have entries in the segment."""
         return {
             ledger_id: ranges
             for ledger_id, ranges in record.ledgers.items()
@@ -282,7 +289,7 @@ class Quarantine(BackgroundJob):
         upcoming: Sequence[int],
         damaged: Mapping[int, Sequence[Range]],
     ) -> None:
-        """Find out which of the damaged entries are missing.
+        """Find out which of the damaged entries are missing, and go on with the `upcoming` records.
 
         `whole` means that `damaged` is complete. Otherwise the record may have left out ledgers.
         """
@@ -375,7 +382,7 @@ def damaged_here(
     low, high = blocks[0][0] * BLOCK_BYTES, (blocks[-1][1] + 1) * BLOCK_BYTES
     for ledger_id, part in parts:
         runs = [run for run in part.runs[:] if run.batch.buffers is None]
-        # Of many thousands of runs, only a few are near the damaged blocks.
+        # There may be many thousands of runs, but only a few are near the damaged blocks.
         if not any(
             start < high and start + run.size_bytes > low
             for run in runs

@@ -92,7 +92,11 @@ class SegmentDamage:
 
 
 def limited(ledgers: Mapping[int, list[Range]]) -> tuple[dict[int, tuple[Range, ...]], bool]:
-    """Return what a record can store of `ledgers`, and whether ledgers were left out."""
+    """Return the part of `ledgers` that a record can store, and whether ledgers were left out.
+
+    `ledgers` has the damaged entries of each ledger. If a ledger has too many ranges, some are
+    joined.
+    """
     chosen = sorted(ledgers)[:LEDGERS_MAX]
     most = min(RANGES_OF_LEDGER_MAX, max(1, RANGES_MAX // max(1, len(chosen))))
     named = {ledger_id: tuple(widened(ledgers[ledger_id], most)) for ledger_id in chosen}

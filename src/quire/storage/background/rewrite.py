@@ -63,6 +63,8 @@ from quire.storage.segment.segment import (
 GROUP_BYTES = 1024 * 1024
 """The bytes of frames in one group, and in one step. A larger frame has a group of its own."""
 SMALL_BYTES = 4 * BLOCK_BYTES
+"""The most bytes of an extent whose blocks are kept in memory, because other extents may need
+them."""
 BLOCKS_MAX = 4_096
 """The most blocks that are kept in memory during a compaction, for short runs."""
 
@@ -170,7 +172,10 @@ class Rewrite:
         return records
 
     def write_header(self, records: Sequence[StateRecord], size_bytes: int) -> None:
-        """Begin the output, with these state records. `OSError` if it cannot be written."""
+        """Begin the output, a file of at least `size_bytes`, with these state records.
+
+        `OSError` if it cannot be written.
+        """
         old = self._header
         header = SegmentHeader(
             self._directory_id, old.segment, old.first_group, old.previous, old.live,
@@ -309,8 +314,11 @@ class Rewrite:
                 self._extents += [_source_extent(one, extent) for extent in extents]
 
     def _without_copies(self) -> Iterator[_SourceExtent]:
-        """Yield the extents whose entries no earlier extent has, and note where they overlap."""
-        ledger_id: int | None = None  # Not -1, which an earlier version accepted.
+        """Yield the extents without those whose entries an earlier extent has as well.
+
+        This also notes which ledgers have extents that overlap.
+        """
+        ledger_id: int | None = None  # Not -1: an earlier version accepted it as a ledger id.
         low, high, most, before = 0, -1, -1, None
         for extent in self._extents:
             if extent.ledger_id != ledger_id:

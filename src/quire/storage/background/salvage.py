@@ -29,7 +29,7 @@ from quire.storage.segment.segment import LedgerInfo, LogSegment, segment_name
 
 @dataclass(frozen=True, slots=True)
 class Newer:
-    """The newer segments in which a ledger has entries, as the event loop knows it."""
+    """The newer segments in which a ledger has entries, listed on the event loop."""
 
     sealed: tuple[tuple[int, Trailer], ...]
     """Newer segments with footers."""
@@ -56,7 +56,7 @@ def newer_copies(segments: Mapping[int, LogSegment], info: LedgerInfo, number: i
 class Footers:
     """A reader of ledgers' rows in sealed segments, for one job of the maintenance worker.
 
-    At the end it closes the files that it has opened.
+    Use it in a `with` statement, which closes the files that it has opened.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -127,7 +127,7 @@ class Salvage:
 
 @dataclass(frozen=True, slots=True)
 class FromGroups:
-    """The contents of a segment's index, read from its groups."""
+    """The contents of a segment's index, read from its groups because the footer is damaged."""
 
     extents: dict[int, list[FrameExtent]]
     records: list[StateRecord]

@@ -298,7 +298,10 @@ class SegmentScrub:
         return True
 
     def _expected_at(self, low: int, high: int) -> Sequence[int] | None:
-        """Return the expected checksums of the blocks. Those at the end are missing if unknown."""
+        """Return the expected checksums of the blocks, or None if the footer's list is damaged.
+
+        The result is too short if those of the last blocks are unknown.
+        """
         if self._expected is None:
             return None
         base = self._target.groups_at
@@ -331,7 +334,7 @@ class SegmentScrub:
         return data.ljust(high - low, b"\0")
 
     def _uncache(self, low: int, high: int) -> None:
-        """Make sure that the disk is read and not memory.
+        """Remove a range from the system's cache, so that it is read from the disk.
 
         A segment without a footer is left in the cache for its readers.
         """
@@ -348,7 +351,10 @@ class SegmentScrub:
     # -- the index against the groups -----------------------------------------------------------
 
     def _index(self) -> Iterator[int]:
-        """Compare the rows of the footer with the groups. No disk is read, but it takes time."""
+        """Compare the rows of the footer with the groups.
+
+        This reads nothing from the disk. It yields 1 from time to time, because it may take long.
+        """
         holes = merged(self._holes)
         done = 0
         for ledger_id, rows in self._rows.items():

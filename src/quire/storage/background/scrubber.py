@@ -2,8 +2,8 @@
 
 `scrub` has the checks of one segment, and this module has the schedule. A round checks every
 segment once, the oldest first. It begins `scrub_interval_s` after the previous round has begun.
-Segments in which a read or a compaction has found damage come first. The progress of the round is
-stored in `current/SCRUB`. Without that file, the round begins again.
+Segments in which a read, a compaction or a start has found damage come first. The progress of the
+round is stored in `current/SCRUB`. Without that file, the round begins again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from quire.storage.segment.segment import LogSegment, SegmentState
 
 SCRUB_NAME = f"{CURRENT_DIRECTORY}/SCRUB"
 FIRST_DELAY_S = 600.0
-"""Seconds to wait after a start, which has other work to do. Rounds that are more frequent begin
-earlier."""
+"""Seconds after a start before a round may begin or continue, because a start has other work to do.
+If `scrub_interval_s` is less, that time is used instead."""
 SAVE_INTERVAL_S = 60.0
 """Seconds between two writes of the progress."""
 SUSPECT_AGAIN_S = 60.0
@@ -37,7 +37,7 @@ class Round:
     began_ms: int
     """The calendar time at which the round has begun."""
     upcoming: int
-    """The number of the next segment, or -1 if the round is over."""
+    """The number from which on segments are still to be checked, or -1 if the round is over."""
 
     def encode(self) -> bytes:
         return f"format: 1\nbegan_ms: {self.began_ms}\nnext: {self.upcoming}\n".encode()
@@ -81,7 +81,7 @@ class Scrubber(PacedJob):
 
     @property
     def upcoming(self) -> int:
-        """The number of the next segment, or -1 if there is no round."""
+        """The number from which on the round has still to check segments, or -1 between rounds."""
         return self._round.upcoming
 
     def load(self) -> None:
@@ -94,7 +94,7 @@ class Scrubber(PacedJob):
             self._round = found
 
     def suspect(self, number: int) -> None:
-        """Check this whole segment soon, because something in it was damaged."""
+        """Check the whole segment soon, because something in it was damaged."""
         self._suspects[number] = None
 
     def tick(self) -> None:
@@ -181,13 +181,15 @@ class Scrubber(PacedJob):
             return
         self._files.give_back(segment)
         if size is None:
-            # A later version wrote the segment, so it cannot be judged. Other errors were reported.
+            # A later version wrote the segment, so it cannot be checked. Other errors were reported
+            # by the worker.
             self._passed(segment)
         elif not self.closed:
             self._conclude(segment, target, scrub.found)
 
     def _conclude(self, segment: LogSegment, target: ScrubTarget, found: Findings) -> None:
         number = segment.number
+        self.segments += 1
         if self._catalogue.segments.get(number) is not segment:
             pass  # The segment is gone, or another file has replaced it.
         elif (segment.trailer is None) != (target.trailer is None) and not found.clean:
@@ -200,7 +202,6 @@ class Scrubber(PacedJob):
 
     def _passed(self, segment: LogSegment) -> None:
         self._at_work = None
-        self.segments += 1
         if not self._is_suspect:
             self._round = Round(self._round.began_ms, segment.number + 1)
             self._save()

@@ -42,7 +42,8 @@ class Sealer(BackgroundJob):
         self._under_way: set[int] = set()
         """The numbers of closed segments that are being sealed."""
         self.error: str | None = None
-        """Why the last seal failed, or None. A segment that is not sealed can still be read."""
+        """Why the last seal that has failed did so, or None if none has. A later success does not
+        clear it. A segment that is not sealed can still be read."""
 
     @property
     def waiting(self) -> int:
@@ -66,7 +67,7 @@ class Sealer(BackgroundJob):
         self._jobs.run(partial(write_footer, job), partial(self._on_written, job))
 
     def seal_repaired(self) -> None:
-        """Seal the segments whose losses are repaired. The record of the repair is durable."""
+        """Seal the segments whose losses are repaired. The record of the repair must be durable."""
         for segment in list(self._catalogue.segments.values()):
             if segment.lost_groups and segment.state is SegmentState.CLOSED:
                 self.seal(segment)
@@ -140,12 +141,12 @@ class Sealer(BackgroundJob):
 
 
 def mentions_of(segment: LogSegment) -> Iterator[StateRecord]:
-    """Yield records that keep the segment's dropped ledgers known after a loss of its index.
+    """Yield a deletion record for each dropped ledger that has runs in the segment but no record.
 
-    These ledgers have runs in the segment but no records. If the index is lost, a start finds the
-    runs in the groups. Because of these records it also knows that the segment mentions the
-    ledgers, so it keeps the records of their deletion. The records yielded here delete nothing
-    themselves, because that deletion may not be durable yet.
+    The footer does not name the runs of dropped ledgers. But if it is damaged, a start finds them
+    in the groups, and then needs the records of the deletions. These are kept as long as a segment
+    mentions the ledger, so the records yielded here mention it in the footer. They delete nothing
+    themselves, because the deletion may not be durable yet.
     """
     known = {record.ledger_id for record in segment.records}
     value = Deleted(0, False, NO_SEGMENT_BEFORE).encode()
@@ -156,7 +157,7 @@ def mentions_of(segment: LogSegment) -> Iterator[StateRecord]:
 def _described(
     parts: list[tuple[int, LedgerPart]], ledgers: Mapping[int, LedgerInfo]
 ) -> Iterator[tuple[int, LedgerPart, int]]:
-    """Yield what the footer says about each ledger.
+    """Yield each ledger with its runs in the segment and its LAC, for the footer.
 
     This runs on the maintenance thread. The parts do not change any more, and any LAC that was
     known at some time is a valid lower bound.

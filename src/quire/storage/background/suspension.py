@@ -47,8 +47,8 @@ class Suspension:
     def stops(self, *, minor: bool) -> bool:
         """Return whether this suspension keeps a segment from being compacted.
 
-        `minor` tells whether a minor compaction would take the segment. Otherwise only a major one
-        would.
+        `minor` means that the segment is below the minor ratio, so that a minor or a major
+        compaction would take it. Otherwise only a major one would.
         """
         return self.major and (self.minor or not minor)
 
@@ -56,7 +56,7 @@ class Suspension:
 def suspended(
     before: Suspension | None, *, minor: bool, major: bool, by: str, now_ms: int
 ) -> Suspension | None:
-    """Return the suspension with these kinds added.
+    """Return the suspension `before` with these kinds added, or None if nothing is suspended.
 
     An existing suspension keeps its name and time.
     """

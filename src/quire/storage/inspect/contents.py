@@ -43,12 +43,14 @@ class SegmentDescription:
     number: int
     file_bytes: int
     state: str
-    """The state: sealed, open (not sealed yet), prepared (it has no group), damaged (its header
-    is), or later (a later version of Quire wrote it)."""
+    """The state: sealed, open (not sealed yet), prepared (it has neither a header nor a group),
+    damaged (it is not sealed, and its header is damaged), or later (a later version of Quire wrote
+    it)."""
     header: SegmentHeader | None
     trailer: Trailer | None
     later: str = ""
-    """What of the segment this version does not know, if the state is `later`."""
+    """The version, flag or field that this version does not know, in words, if the state is
+    `later`."""
 
     @property
     def groups_at(self) -> int:
@@ -102,7 +104,8 @@ def kind_of(name: str) -> str:
 def list_files(disk: Disk) -> Iterator[FileDescription]:
     """Yield the files in the directory and one level below it, by name.
 
-    Two blocks of each segment are read. It may raise `StorageError` or `OSError`.
+    The header and the trailer of each segment are read, and of a segment without a trailer the
+    blocks up to its first group. This may raise `StorageError` or `OSError`.
     """
     own_id = identity_of(disk).directory_id
     for name in _names(disk):
@@ -400,9 +403,10 @@ class LogEnd:
     segment: int
     """The newest segment that was begun, or 0 if there is none."""
     offset_bytes: int
-    """The offset in its file after the last group that is certainly synced."""
+    """The offset after the last group that is certainly synced, in the file of the newest
+    segment."""
     last_group: int | None
-    """The number of that group, or None if there is none yet."""
+    """The number of the last group that is certainly synced, or None if there is none yet."""
     unsure_group: int | None
     """The number of a valid group that may not be synced. The next start writes it again."""
     torn_group: int | None

@@ -13,7 +13,7 @@ OUR_DIRECTORIES = (CURRENT_DIRECTORY, LOG_DIRECTORY)
 
 @dataclass(frozen=True, slots=True)
 class ErasePlan:
-    """The files to delete, and what stays."""
+    """The files of a bookie to delete from a data directory, and the names that stay."""
 
     files: tuple[str, ...]
     """The files, in the order in which they are deleted."""
@@ -24,11 +24,11 @@ class ErasePlan:
 
 
 def plan_erase(disk: Disk, cookie_name: str) -> ErasePlan:
-    """Plan the deletion of a bookie's files.
+    """Plan the deletion of a bookie's files. Nothing is deleted yet.
 
-    The cookie is deleted first and the directory's own id last. If the deletion is interrupted, no
-    bookie starts on the rest, and it can be deleted later. `OSError` if the directory cannot be
-    read.
+    The cookie, `cookie_name`, is deleted first and the directory's own id last. If the deletion is
+    interrupted, no bookie starts on the rest, and it can be deleted later. `OSError` if the
+    directory cannot be read.
     """
     kept = set(disk.list()) - IGNORED_NAMES - set(OUR_DIRECTORIES)
     names: list[str] = []

@@ -5,8 +5,8 @@ fails its check, or names entries that no group has, is cut off and written agai
 between loses nothing. Without its footer, the segment is one that was never sealed, and a start
 scans and seals it.
 
-A segment that has lost groups is not changed, because its footer may have information that the
-groups no longer have.
+A segment that has lost groups or whose header is damaged is not changed, because its footer may
+have information that the rest of the file no longer has.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RebuildOutcome(enum.StrEnum):
     OPEN = "open"
     """This is the newest segment, which the bookie's next start seals."""
     INCOMPLETE = "incomplete"
-    """The segment has lost groups, so its index was not changed."""
+    """The segment has lost groups, or its header is damaged, so its index was not changed."""
     GONE = "gone"
     """The bookie has removed the segment in the meantime. This happens only in a dry run."""
 

@@ -1,7 +1,7 @@
 """Scrub a whole data directory at once, for `quire bookie scrub`.
 
 This changes nothing, and works while a bookie runs. Each segment is then checked as it was at some
-moment. `check` also compares groups and indexes.
+moment. `check` also finds entries that are in the groups of a segment but not in its index.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class SegmentScrubbed:
 
 
 class DirectoryScrub:
-    """The check of one directory. Use it as `for one in scrub.segments(): ...`.
+    """The check of one directory. Use it as `for one in DirectoryScrub(disk).segments(): ...`.
 
-    It may raise `StorageError`, if the directory has no log of a bookie, and `OSError`.
+    Creating it reads the log as a start does, and raises the errors of `snapshot.with_log`.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -66,7 +66,7 @@ class DirectoryScrub:
         self._directory_id = b""
         self._catalogue = Catalogue()
         self._footers: set[int] = set()
-        """The segments that have something after their groups that is not a footer."""
+        """The segments with nonzero bytes after their groups that are not a valid footer."""
         self.problems: tuple[str, ...] = ()
         """The problems of the log as a whole that a start would report, such as missing
         segments."""
@@ -86,6 +86,10 @@ class DirectoryScrub:
 
         A segment that the bookie removes in the meantime is left out. `advance` is called with the
         number of bytes of each read.
+
+        Raises:
+            LaterStorageError: A later version wrote a segment.
+            OSError: The disk fails.
         """
         for _, segment in sorted(self._catalogue.segments.items()):
             for _ in range(LOOKS_MAX):

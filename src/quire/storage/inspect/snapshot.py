@@ -43,11 +43,12 @@ def identity_of(disk: Disk) -> Identity:
 
 
 def with_log(disk: Disk, work: Callable[[RecoveredLog, bytes], T]) -> T:
-    """Call `work(what a start would find, the directory's id)` and return its result.
+    """Call `work(recovered, directory_id)` and return its result.
 
-    If a file is removed in the meantime, this is repeated. The log of a running bookie is seen as
-    it was at one moment. A problem counts only if the previous attempt has found it as well. The
-    files are open while `work` runs.
+    `recovered` is the log as a start would find it. The log of a running bookie is seen as it was
+    at one moment. If a file is removed or replaced in the meantime, everything is repeated, and
+    `work` may be called again. A problem counts only if the previous attempt has found it as well.
+    The files of segments that are not sealed are open while `work` runs.
 
     Raises:
         LaterStorageError: A later version of Quire wrote a part of the directory.

@@ -120,7 +120,7 @@ class SpaceReport:
 
 
 def look(disk: Disk, config: StorageConfig) -> SpaceReport:
-    """Create the report.
+    """Return the report of a data directory. `config` has the limits that the bookie works with.
 
     Raises:
         StorageError: The directory has no log of a bookie, or changes too fast.
@@ -130,7 +130,7 @@ def look(disk: Disk, config: StorageConfig) -> SpaceReport:
 
 
 class _Look:
-    """One look at a log, from which the report is made."""
+    """The state of one report, from the log as `with_log` has read it."""
 
     def __init__(
         self, disk: Disk, config: StorageConfig, directory_id: bytes, recovered: RecoveredLog

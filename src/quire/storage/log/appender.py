@@ -89,12 +89,13 @@ class Appender:
         self._resting_bytes = 0
         self._patience: TimerHandle | None = None
         self._in_company = False
-        """Whether a writer's add has arrived since a patient batch last waited for nothing. If not,
+        """Whether a writer's add has arrived since patient batches last waited in vain. If not,
         patient batches do not wait."""
         self._timer: TimerHandle | None = None
         self._idle_sequence = -1
         self._unmarked = False
-        """Whether the last group is anything other than an end mark."""
+        """Whether the last group has entries or records, so that an end mark, an empty group, must
+        follow it."""
         self._was_full = False
         self._stalled = False
         """Whether the log waits for a preallocated segment."""
@@ -132,13 +133,14 @@ class Appender:
         self.current = segment
 
     def admit(self, batch: LogBatch, *, reserve: bool) -> LogSegment:
-        """Return the segment that the batch will go to.
+        """Give the batch its place in the log, and return the segment that it will go to.
 
-        Only batches with `reserve` may use the reserve.
+        The batch also gets the pending records. Only batches with `reserve` may use the reserve.
 
         Raises:
             DiskFullError: There is no space for the batch. Nothing has changed.
             UsageError: The batch is larger than a segment. Nothing has changed.
+            StorageError: The store is being closed. Nothing has changed.
         """
         if self.closing:
             raise StorageError("the bookie's store is being closed and takes no more entries")
@@ -175,7 +177,15 @@ class Appender:
             raise DiskFullError(f"the log of the bookie is full: {self._preallocated.error}")
 
     def _roll(self, old: LogSegment, cost: int) -> LogSegment:
-        """Return a segment with space for a batch, and close the old one if it is another."""
+        """Close the segment `old` and return the next one, which is the current one from now on.
+
+        If no segment that is large enough is prepared, return `old`. The batch then goes to `old`
+        as well, which grows if necessary.
+
+        Raises:
+            DiskFullError: There is no space for the batch. Nothing has changed.
+            UsageError: The batch is larger than a segment. Nothing has changed.
+        """
         preallocated = self._preallocated
         # Keep one block for the end mark, in case this becomes the last group of the segment.
         header = segment_header_size(len(self._catalogue.segments) + 1)
@@ -205,10 +215,10 @@ class Appender:
         return segment
 
     def begin_segment(self) -> None:
-        """Begin another segment if one is prepared, so that its header lists the segments that
-        exist now.
+        """Begin another segment now, if one is prepared.
 
-        Otherwise the next segment that is needed does the same.
+        Its header lists the segments that exist now. If none is prepared, the next segment lists
+        those that exist when it is begun.
         """
         current = self.current
         if current is None or self.closing or self.failed is not None:
@@ -268,9 +278,10 @@ class Appender:
             self._writer.submit(batch, segment)
 
     def note(self, records: Sequence[StateRecord], done: Done, *, patient: bool = False) -> None:
-        """Log state records in order, and call `done` when all of them are durable.
+        """Log state records in order, and call `done(error)` when all are durable or one failed.
 
-        The records may use the reserve. `submit` explains `patient`.
+        If the log has no space or has failed, `done` is called before this returns. The records may
+        use the reserve. `submit` explains `patient`.
         """
         if self.failed is not None:
             done(self.failed)
@@ -304,7 +315,10 @@ class Appender:
         self._arm()
 
     def barrier(self, done: Done) -> None:
-        """Call `done` when everything appended so far is durable, or has failed."""
+        """Call `done(error)` when everything appended so far is durable or has failed.
+
+        The pending records count as well. `done` may be called before this returns.
+        """
         if self.failed is None and self._pending:
             try:
                 self._submit_records((), None)
@@ -442,5 +456,5 @@ class Appender:
 
     @property
     def drained(self) -> bool:
-        """Whether everything that was appended is durable."""
+        """Whether everything that was appended is durable, and no records are pending."""
         return self._completed == self._sequence and not self._pending

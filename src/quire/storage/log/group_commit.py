@@ -5,8 +5,8 @@ returned. So a valid group, or a later segment, proves that everything before it
 block before such a group is damage. Only the last group of a log may be torn. The log never waits
 for more batches: while one sync runs, the batches of the next group arrive.
 
-`LogWriter` does not create threads. `submit` and `take_waiting` are called on the event loop, and
-`step` is called by the worker. They share only a deque.
+`LogWriter` does not create threads. `submit`, `halt` and `take_waiting` are called on the event
+loop, and `step` is called by the worker. They share only a deque and two flags.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class LogWriter:
                 return
 
     def write(self, segment: LogSegment, batches: Sequence[LogBatch]) -> WrittenGroup:
-        """Write and sync one group.
+        """Write one group of batches for one segment, and sync it. It is durable on return.
 
         An `OSError` is final: nothing may be written to the log after it.
         """

@@ -19,7 +19,10 @@ multiples of the size of a page."""
 
 
 class LogPageCache:
-    """Track how much of one directory's log is cached. The thread that writes the log uses it."""
+    """The part of one directory's log that is in the page cache.
+
+    The thread that writes the log uses it.
+    """
 
     def __init__(self, disk: Disk, max_bytes: int) -> None:
         """Keep at most `max_bytes` of the log in the cache; 0 means no limit."""

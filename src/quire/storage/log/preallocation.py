@@ -46,8 +46,11 @@ def may_pass(error: Exception) -> bool:
 def prepare(disk: Disk, number: int, size: int) -> LogSegment:
     """Create a preallocated, empty segment file with a durable directory entry.
 
-    If a file with this name exists, its content is discarded. It was never begun, or was copied
-    elsewhere.
+    If a file with this name exists, its content is discarded. The caller knows that this segment
+    was never begun, or that its content was copied elsewhere.
+
+    If this raises `OSError`, a new file is removed again, and a file that existed before is kept,
+    but empty.
     """
     name = segment_name(number)
     new = not disk.exists(name)
@@ -85,7 +88,7 @@ class PreallocatedSegments:
         changed: Callable[[], None],
         broken: Callable[[Exception], None],
     ) -> None:
-        """Prepare nothing yet.
+        """Create the object, without preparing a file yet.
 
         `changed` is called when a segment was prepared or `space` may have changed. `broken` is
         called when a file could not be prepared, and the reason is not a lack of space or of file
@@ -108,7 +111,7 @@ class PreallocatedSegments:
         self._free_enough = True
         self._prepared = True
         self.space = True
-        """Whether the store takes adds."""
+        """Whether there is enough space for adds."""
         self._short_since_s = float("-inf")
         """The monotonic time at which `space` became False. After a start without space, adds need
         not wait for `read_only_dwell_s`."""
@@ -133,7 +136,7 @@ class PreallocatedSegments:
         return self._ready[0].capacity if self._ready else 0
 
     def take(self) -> LogSegment:
-        """Return the next segment, and begin to prepare another one."""
+        """Return the next segment, and begin to prepare another one. One must be ready."""
         segment = self._ready.pop(0)
         self.ensure()
         return segment

@@ -14,7 +14,10 @@ ENTRY_OVERHEAD_BYTES = 400
 
 
 class ByteCache:
-    """A cache with a limit in bytes. The least recently used values are removed first."""
+    """A cache with a limit in bytes. The least recently used values are removed first.
+
+    The newest value stays, even if it alone exceeds the limit.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -60,7 +63,10 @@ class SegmentFiles:
         return len(self._open)
 
     def get(self, segment: LogSegment) -> File:
-        """Return the open file of the segment. `OSError` if it cannot be opened."""
+        """Return the open file of the segment. `OSError` if it cannot be opened.
+
+        A later call for another segment may close the file. `borrow` keeps it open.
+        """
         if segment.state is not SegmentState.SEALED:
             if segment.file is None:
                 segment.file = self._disk.open(segment.name)

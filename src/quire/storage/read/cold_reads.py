@@ -32,8 +32,8 @@ from quire.storage.segment.segment import LedgerInfo, LedgerPart, LogSegment
 T = TypeVar("T")
 
 InfoOf = Callable[[int], LedgerInfo]
-"""Return what is known about a ledger now. It may be deleted while a read waits: then
-`NoLedger`."""
+"""A function that returns what is known about a ledger now. It raises `NoLedger` if the ledger is
+unknown, because it may be deleted while a read waits."""
 
 ROWS_PER_TURN = 4096
 """The number of index rows examined in one event-loop iteration."""
@@ -48,8 +48,11 @@ _FAILED = FetchedExtent(b"", [])
 
 
 def untraced(missing: WouldBlock) -> WouldBlock:
-    """Return the error without its traceback. Its frames refer to the error, and the reference
-    cycle would keep megabytes of a cancelled read in memory."""
+    """Return the error without its traceback.
+
+    The frames of the traceback refer to the error. That reference cycle would keep megabytes of a
+    cancelled read in memory.
+    """
     missing.__traceback__ = None
     return missing
 
@@ -57,8 +60,9 @@ def untraced(missing: WouldBlock) -> WouldBlock:
 def fetch(file: File, offset: int, size: int, blocks: bool, ask: bool) -> FetchedExtent:
     """Read an extent, on a thread.
 
-    `blocks` asks for the checksums of the blocks. `ask` asks whether the device had to be waited
-    for.
+    With `blocks`, compute the checksums of the blocks. With `ask`, find out whether the read had to
+    wait for the device (`FetchedExtent.waited`). If reading fails, return an extent without bytes,
+    which fails every check.
     """
     try:
         data = file.read(offset, size, wait=False) if ask else None
@@ -81,14 +85,14 @@ def fetch_each(file: File, wanted: Sequence[tuple[int, int]]) -> list[FetchedExt
 
 
 class _Fetch(Generic[T]):
-    """An operation on a thread that is running or done. Nobody has to wait for its result."""
+    """A call on a thread that is running or done. Nobody has to wait for its result."""
 
     __slots__ = ("done", "found", "waiter")
 
     def __init__(self) -> None:
         self.done = False
         self.found: T | None = None
-        """The result. It is None after the end if the operation was not run."""
+        """The result. If it is None once `done` is True, the call was not run."""
         self.waiter: asyncio.Future[None] | None = None
 
 
@@ -124,8 +128,6 @@ class _Read:
 
 class ColdReads:
     """The reads of one store that may wait for the device. It belongs to the event loop."""
-
-    """Used on the event loop."""
 
     def __init__(
         self,
@@ -369,6 +371,7 @@ async def _put(found: list[Range], runs: Iterable[tuple[int, int, Sequence[int] 
 
 
 async def _of(fetching: _Fetch[T]) -> T:
+    """Wait for a call on a thread, and return its result."""
     if not fetching.done:
         fetching.waiter = asyncio.get_running_loop().create_future()
         await fetching.waiter

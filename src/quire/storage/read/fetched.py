@@ -45,8 +45,9 @@ class ScratchBuffer:
     def read(self, file: File, low: int, size: int, skip: int) -> memoryview | None:
         """Read `size` bytes of the file from `low` on.
 
-        They are placed so that the frame that begins `skip` bytes after `low` is at `FRAMES_AT`.
-        Return None if the bytes are not cached or do not fit. `OSError` if reading fails.
+        Return a view of them in the buffer. They are placed so that the frame that begins `skip`
+        bytes after `low` is at `FRAMES_AT`. Return None if the bytes are not cached or do not fit.
+        `OSError` if reading fails.
         """
         begin = FRAMES_AT - skip
         part = self.view[begin : begin + size]

@@ -80,7 +80,8 @@ class GatherRead:
     def run(self, found: Sequence[bytes]) -> FrameRun | None:
         """Return the run that was read, or None if the bytes are not the expected frames.
 
-        `found` has the bytes of each extent. All their blocks match their checksums.
+        `found` has the bytes of each extent, whose blocks the caller has compared with their
+        checksums.
         """
         count, head_bytes = len(self.sizes), self.segment.head_bytes
         parts: list[bytes] = []

@@ -1,8 +1,8 @@
 """Read ahead for readers that go through a ledger on the device, one entry after the other.
 
 While an answer is checked and sent, the device brings what the reader will want next into the
-operating system's cache. The system decides how much it keeps and what it drops first. Separate
-threads make these calls, so no read waits for data that nobody has asked for yet. The event loop
+operating system's cache. The system decides how much it keeps and what it drops first. A separate
+thread makes these calls, so no read waits for data that nobody has asked for yet. The event loop
 then reads the data from the cache (`cold_reads`), because waking a thread for each piece takes
 longer than copying it.
 

@@ -1,6 +1,6 @@
 """Exceptions that a read raises instead of returning entries.
 
-They are cheap and internal. The bookie turns `NoLedger` and `NoEntry` into error codes.
+They never reach a program. The bookie turns `NoLedger` and `NoEntry` into error codes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class NoLedger(Exception):
 class NoEntry(Exception):
     """The store knows the ledger but does not have the entry.
 
-    It never had the entry, unless `negatives_unknown` is set.
+    If `negatives_unknown` is set, it may have had the entry and lost it.
     """
 
 

@@ -56,7 +56,7 @@ SCATTERED_MAX = 64
 
 
 class Reader:
-    """Reads from one store, on the event loop. They never wait for the device."""
+    """The reads of one store that never wait for the device. It belongs to the event loop."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class Reader:
     ) -> FrameRun | None:
         """Return the entries of a gather read, or None if they must be read one by one.
 
-        `extents` has what was read of each extent in the plan.
+        `extents` has the bytes and checksums of each extent in the plan, as a thread has read them.
         """
         segment = gather.segment
         try:
@@ -272,7 +272,7 @@ class Reader:
     def _look_ahead(
         self, info: LedgerInfo, entry_id: int, run: FrameRun, place: EntryLocation
     ) -> None:
-        """Tell the read-ahead that a reader it follows has come here."""
+        """Tell the read-ahead that a reader that it follows has read this run."""
         ledger_id, segment = info.ledger_id, place.segment
         found = self._cache.get(_rows_key(segment, ledger_id))
         if found is None:
@@ -290,8 +290,9 @@ class Reader:
     def _look_beyond(self, info: LedgerInfo, last: ReadAheadExtent) -> None:
         """Look for the range that follows the last one known ahead of a reader.
 
-        Otherwise the reader would have to wait there for an index and then for the first entries.
-        If an index is not cached yet, this asks for it and is called again later.
+        Otherwise the reader would have to wait at the end of the known range, first for an index
+        and then for entries. If an index is not cached yet, this asks for it and is called again
+        later.
         """
         wanted, found = None, None
         if not info.ordered:
@@ -322,7 +323,7 @@ class Reader:
         self._ahead.has_looked_beyond(info.ledger_id, found)
 
     def next_sealed(self, info: LedgerInfo, number: int) -> LogSegment | None:
-        """Return the oldest sealed segment after `number` that has entries of the ledger."""
+        """Return the oldest sealed segment after `number` with entries of the ledger, or None."""
         packed = info.sealed
         rows = range(sealed_rows.count(packed))
         at = bisect_right(rows, number, key=lambda row: sealed_rows.row_at(packed, row)[0])
@@ -331,10 +332,11 @@ class Reader:
     def rows_in(
         self, segment: LogSegment, ledger_id: int, fetched: FetchedExtents
     ) -> LedgerRows | None:
-        """Return the ledger's runs according to the index of a sealed segment.
+        """Return the ledger's runs according to the index of a sealed segment, or None.
 
         Raises:
             DamagedError: The index is damaged.
+            WouldBlock: The index is not cached, or not among the `fetched` extents.
         """
         try:
             found = self._ledger_rows(segment, ledger_id, fetched)
@@ -344,7 +346,11 @@ class Reader:
         return None if found is None else found[0]
 
     def master_key(self, info: LedgerInfo, fetched: FetchedExtents) -> bytes | None:
-        """Return the master key in the frame of the ledger's last entry. Bare frames have none."""
+        """Return the master key in the frame of the ledger's last entry.
+
+        Return None if no copy of the entry has it. Bare frames have no key, and a damaged frame
+        does not count.
+        """
         for place in self._places(info, info.last_entry_id, fetched):
             if isinstance(place, DamagedError) or place.segment.head_bytes != FRAME_HEADER_BYTES:
                 continue
@@ -405,7 +411,10 @@ class Reader:
     def _ledger_rows(
         self, segment: LogSegment, ledger_id: int, fetched: FetchedExtents
     ) -> tuple[LedgerRows, int, int] | None:
-        """Return the ledger's rows there, the greatest span of one, and the bytes of all frames."""
+        """Return the ledger's rows in a segment, their span, and the bytes of all frames.
+
+        The span is that of `LedgerPart.span`. Return None if the index does not name the ledger.
+        """
         key = _rows_key(segment, ledger_id)
         found: tuple[LedgerRows, int, int] | None = self._cache.get(key)
         if found is None:
@@ -438,7 +447,10 @@ class Reader:
     def _fetch(
         self, segment: LogSegment, offset: int, size: int, fetched: FetchedExtents
     ) -> Buffer:
-        """Return the bytes of the file, fewer at its end. See `FetchedExtents` for `WouldBlock`."""
+        """Return the bytes of the file, fewer at its end.
+
+        `FetchedExtents` explains where they come from, and when this raises `WouldBlock`.
+        """
         if isinstance(fetched, dict):
             extent = fetched.get((segment, offset, size))
             if extent is None:

@@ -1,8 +1,8 @@
 """Read entries that a start has already loaded, while it still loads the rest of the log.
 
 An entry in a sealed segment that passes its check may be returned, whatever newer segments say. Its
-payload is the same in every copy. If a newer segment says that it is deleted, then garbage
-collection simply has not reached it yet.
+payload is the same in every copy. Even if a newer segment records its deletion, the answer is one
+that the bookie would have given before garbage collection.
 
 Nothing else is known before everything is loaded. An entry or ledger that is not found may come
 later, and so may the good copy of a damaged entry. The last entry of a ledger, and whether it is
@@ -61,8 +61,8 @@ class EarlyReads:
     ) -> Entries | None:
         """Read entries as `LedgerStore.read_blocking` does, from what is loaded so far.
 
-        There may be more entries than it returns. It returns None if the first entry is not loaded
-        yet or is damaged.
+        The ledger may have more entries than this returns. It returns None if the first entry is
+        not loaded yet or is damaged, or after `close`.
         """
         try:
             return await self._cold.read(ledger_id, first, max_count, max_bytes, overhead_bytes)

@@ -7,7 +7,7 @@
     incarnation: 7
     nonce: 4f0c...
 
-The bookie stores the same values in the metadata store (`metadata.bookie_directories`), together
+The bookie stores the same values in the metadata store (`metadata.bookies.directories`), together
 with the position of the log. If a directory is behind either of them, it is an older copy of
 itself, or has lost its newest files. From that start on, the log records this as a missing segment;
 see `log_recovery`.
@@ -53,7 +53,7 @@ class Incarnation:
 
         Raises:
             LaterStorageError: A later version wrote it.
-            ValueError: It is damaged.
+            ValueError: It is damaged, or its format is unknown.
         """
         head, _, body = data.partition(b"\n")
         if head != b"crc: %08x" % crc32c(body):

@@ -1,14 +1,18 @@
 """Load the index cache, `log/INDEX`: the index of the sealed segments, ready to be used at a start.
 
-The segments are authoritative. The cache covers every segment up to some number, and knows the
-trailer of each. It is used only if all of these segments exist with the same trailers, and no other
-segment is among them. Then only what comes after them in the log has happened since. This includes
-deletions. The log keeps a deletion for as long as a segment mentions the ledger, and the cache has
-only ledgers that its segments mention.
+The segments are authoritative. The cache covers every segment up to some number, and has the
+trailer of each. It is used only under these conditions:
+
+- All covered segments exist, with the same trailers, and no other segment is among them.
+- The log reaches at least as far as it did when the cache was written.
+- Every part of the cache matches its checksum.
+
+Then everything that happened later is in newer segments, including deletions. The log keeps a
+deletion for as long as a segment mentions the ledger, and the cache has only ledgers that its
+segments mention.
 
 In all other cases the cache is removed, the footers are read instead, and a new cache is written
-later. This happens if a covered segment was removed or compacted, if there is another one among
-them, or if any bit is wrong.
+later.
 """
 
 from __future__ import annotations
@@ -59,12 +63,12 @@ class CachedIndex:
         return header, body
 
     def trailer_of(self, number: int, file: File) -> Trailer | None:
-        """Return the trailer of a segment if the cache covers it and knows this file.
+        """Return the trailer of a segment that the cache covers, from `file`.
 
-        Return None if the cache does not reach that far.
+        Return None if the segment is newer than all that the cache covers.
 
         Raises:
-            StaleCacheError: The cache should cover the segment, but knows another file.
+            StaleCacheError: The cache does not have the segment, or has it with another trailer.
             OSError: The file cannot be read.
         """
         if number > self.head.through:
@@ -79,7 +83,7 @@ class CachedIndex:
         return decode_trailer(data, self.head.directory_id, number, size)
 
     def check(self, live: set[int]) -> None:
-        """Check that all covered segments are among those that count. `StaleCacheError` if not."""
+        """Check that all covered segments are in `live`. `StaleCacheError` if not."""
         gone = self.segments.keys() - live
         if gone:
             raise StaleCacheError(f"segment {min(gone):x}, which the index cache covers, is gone")
@@ -99,7 +103,7 @@ class CachedIndex:
             catalogue: The catalogue to fill.
             trailers: The trailers of the covered segments.
             end_group: The number after the last group of the log.
-            go_on: Called now and then. It may raise to stop the start.
+            go_on: Called after each block of ledgers. It may raise `LoadStopped`.
 
         Raises:
             FormatError: The cache is damaged or stale.

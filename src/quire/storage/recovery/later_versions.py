@@ -1,8 +1,8 @@
 """Refuse a data directory that a later version of Quire wrote, before anything in it is changed.
 
 A later version that changes a format of the log writes another version into the headers of the
-segments. So the small files and these headers are sufficient here. Indexes, groups and records have
-versions and flags as well, which are checked when they are read.
+segments. So it is sufficient to check the small files and these headers before a start. Indexes,
+groups and records have versions and flags as well, which are checked when they are read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The progress of a start. The thread that reads the log updates it, and others look at it."""
+"""The progress of a start. The thread that reads the log updates it, and other threads read it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from quire.storage.segment.segment import LogSegment
 
 
 class LoadStopped(Exception):
-    """The start was stopped. Everything that was read is forgotten, and nothing was written."""
+    """The start was stopped while it read the log. Nothing was written."""
 
 
 class LoadProgress:
-    """Counts each segment twice: when its trailer or groups are read, and when it is indexed."""
+    """The progress of a start, and the request to stop it.
+
+    Each segment counts twice: when its trailer or groups are read, and when it is indexed.
+    """
 
     def __init__(self) -> None:
         self.segments = 0
@@ -23,13 +26,17 @@ class LoadProgress:
         reads that do not wait for the rest of the start (`early_reads`)."""
 
     def begin(self, segments: int) -> None:
-        """Begin to count, also when the start begins again. May raise `LoadStopped`."""
+        """Begin to count. This is called again if the start begins again.
+
+        Raises:
+            LoadStopped: `stop` was called.
+        """
         self.segments = segments
         self._done = 0
         self.check()
 
     def advance(self, segments: int = 1) -> None:
-        """Count some segments. May raise `LoadStopped`."""
+        """Count some segments. `LoadStopped` if `stop` was called."""
         self._done += segments
         self.check()
 

@@ -10,7 +10,7 @@ The rules follow from the order in which the log is written (see `group_commit` 
    such a sector is damaged.
 2. The last valid group may never have been synced. If only the process died, it may exist only in
    the page cache. It is written again, to a new segment, before anything is served. The same
-   applies to the header of a segment that has only this group. Such a segment is removed.
+   applies to the header of a segment that has only this group, so that segment is removed.
 3. The header of segment n names group f as its first. If an older segment has group f or a later
    one, it was such a last group. It counts only if no later segment has its copy.
 4. The newest valid header lists the segments that must exist, except those that were dropped since.
@@ -75,7 +75,7 @@ class RecoveryReport:
     damaged_blocks: int
     """The number of damaged blocks in the groups that were scanned."""
     problems: tuple[str, ...]
-    """The losses and damage, one sentence each."""
+    """The losses and damage, one description each."""
     negatives_unknown: bool
     """Whether something was lost, so that an entry that is not found may have existed."""
     index_cache: str = ""
@@ -109,13 +109,13 @@ class RecoveredLog:
     next_number: int
     """The number of the next segment."""
     next_group: int
-    """The number of the next group. If a group is written again, it is this one."""
+    """The number of the next group. If the last group is written again, this is its number."""
     tail: LastGroup | None
     """The last group, which must be written again before anything is served."""
     stale: list[str]
     """The files of dropped segments, which are not needed any more."""
     prepared: list[str]
-    """The files after the next number that were never begun, newest first."""
+    """The preallocated files after the next segment, which were never begun, newest first."""
     unsealed: list[UnsealedSegment]
     """The segments without footers that count."""
     clean: bool
@@ -178,7 +178,7 @@ class LogRecovery:
         use_cache: bool = False,
         expected: ExpectedLog | None = None,
     ) -> None:
-        """Recover the log into the empty `catalogue`.
+        """Prepare to read the log into the empty `catalogue`, which `run` does.
 
         With `use_cache`, the index cache is used if it belongs to these segments. `expected` has
         what the metadata store knows about the end of the log.
@@ -330,9 +330,10 @@ class LogRecovery:
         return cached
 
     def _note_later_losses(self, begun: Sequence[int], missing: Sequence[int]) -> None:
-        """Tell losses after the last repair from those that it has repaired.
+        """Note the losses that were found after the last repair, so that they count again.
 
-        A header that was written after the repair lists only segments that existed then.
+        A header that was written after the repair lists only segments that existed then. So what it
+        lists and is missing now was lost since.
         """
         catalogue = self._catalogue
         base = self._base(begun)

@@ -56,9 +56,14 @@ class GroupChain:
     """The groups of all unsealed segments, and which of them count."""
 
     next_group: int
+    """The number of the next group of the log. It is that of `tail` or of the torn group, if there
+    is one."""
     tail: LastGroup | None = None
+    """The last group, if it must be written again. It is not in `kept`."""
     torn_group: int | None = None
+    """The number of the last group, if it is torn and does not count."""
     kept: dict[int, list[ScannedGroup]] = field(default_factory=dict)
+    """The groups that count, by segment."""
     lost: dict[int, int] = field(default_factory=dict)
     """The number of groups that are missing in each segment. The content of a lost group is
     unknown."""
@@ -73,9 +78,14 @@ def judge(
     unsealed: Mapping[int, UnsealedSegment],
     clean_end: int | None,
 ) -> GroupChain:
-    """Decide which groups of the `live` segments count.
+    """Decide which groups count.
 
-    `clean_end` is the number after the last group, if there is a mark of a clean stop.
+    Args:
+        live: The numbers of the segments that count, ascending.
+        headers: The header of each segment, or None if it is damaged.
+        trailers: The trailers of the sealed segments.
+        unsealed: The scanned groups of all other segments, including those that do not count.
+        clean_end: The number after the last group, if there is a mark of a clean stop.
     """
 
     def first_group(number: int) -> int | None:
@@ -139,8 +149,12 @@ def _missing(
 ) -> tuple[int, int]:
     """Return how many groups of a segment were lost, and the number after its last group.
 
-    `first` and `limit` are the expected first number and the one after the last, if known.
-    `next_group` is the number after the groups of the segments before.
+    Args:
+        groups: The groups that were found in the segment.
+        kept: Those of them that count.
+        first: The expected number of the first group, or None if it is unknown.
+        limit: The expected number after the last group, or None if it is unknown.
+        next_group: The number after the groups of the segments before.
     """
     present = {g.header.number for g in kept}
     hidden = 0
@@ -169,7 +183,11 @@ def _judge_tail(
     kept: list[ScannedGroup],
     extras: Sequence[UnsealedSegment],
 ) -> None:
-    """Decide whether the last group is valid, torn or damaged, if the stop was not clean."""
+    """Decide whether the last group of the log is valid, torn or damaged, after an unclean stop.
+
+    `kept` has the groups of the newest segment that count so far. `extras` are older segments that
+    may have the last group, because an earlier start was interrupted before it had copied it.
+    """
     last = kept[-1] if kept else None
     if newest.scan.lost_behind:
         return  # The damaged part was synced, and only what follows can be torn.
@@ -199,7 +217,7 @@ def _judge_tail(
 def _write_again(
     chain: GroupChain, source: UnsealedSegment, group: ScannedGroup, kept: list[ScannedGroup]
 ) -> None:
-    """Treat a valid last group as not synced, and move it to a new segment."""
+    """Note that the start must write the last group again, because it may not be synced."""
     header = group.header
     payload = read(source.file, header.payload_offset, header.payload_bytes)
     chain.tail = LastGroup(group, payload)

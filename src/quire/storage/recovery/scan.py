@@ -116,7 +116,7 @@ class SegmentScan:
 
     A group that was begun after another one proves that the earlier one was synced, because the log
     syncs a group before it writes the next. If no group was begun after the first bad one, that one
-    counts only if no sector of its front is missing. These groups are added to
+    counts only if every sector of its header and table was written. These groups are added to
     `LogSegment.lost_groups`."""
 
 
@@ -125,6 +125,7 @@ def read_segment_header(file: Readable, directory_id: bytes, number: int) -> Seg
 
     Raises:
         VersionError: A later version wrote it.
+        OSError: The file cannot be read.
     """
     head = read(file, 0, BLOCK_BYTES)
     try:
@@ -140,8 +141,8 @@ def read_segment_header(file: Readable, directory_id: bytes, number: int) -> Seg
 def has_groups(file: Readable) -> bool:
     """Return whether anything in the file looks like the start of a group, valid or not.
 
-    If the file starts with zeros, only its start is examined. Groups follow the header closely, and
-    there are always preallocated files, which are large.
+    If the first block has only zeros, only the first `SCAN_BYTES` are examined. Groups follow the
+    header closely, and preallocated files, which always exist, are large.
     """
     at = 0
     blank = _is_blank(read(file, 0, BLOCK_BYTES))
@@ -346,7 +347,10 @@ def _is_blank(data: bytes) -> bool:
 
 
 def _begun_behind(file: Readable, at: int, size: int) -> int:
-    """Return the number of groups begun after the block at `at`, judged by their first bytes."""
+    """Return the number of groups that begin after the block at `at`, valid or not.
+
+    They are recognised by their first bytes.
+    """
     count, at = 0, at + BLOCK_BYTES
     while at < size and (data := read(file, at, SCAN_BYTES)):
         blocks = range(0, len(data), BLOCK_BYTES)

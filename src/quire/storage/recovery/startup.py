@@ -1,6 +1,6 @@
-"""Prepare the log for a start, according to what `log_recovery` has found.
+"""Begin a new segment at a start, according to what `log_recovery` has found in the log.
 
-Everything here blocks. Nothing is served yet, except for early reads.
+Everything here blocks. Meanwhile the store answers only early reads.
 """
 
 from __future__ import annotations
@@ -80,9 +80,14 @@ def start_log(
 ) -> Started:
     """Recover the log, begin a new segment, and write the last group again.
 
+    When this returns, everything that counts in the log is durable.
+
     Raises:
-        StorageError: The log cannot be used, or the disk has no space for a segment.
+        LaterStorageError: A later version wrote a part of the log.
+        StorageError: The log cannot be used.
+        DiskFullError: The disk has no space for a segment.
         OSError: The disk fails.
+        LoadStopped: The start was stopped.
     """
     disk.make_directory(LOG_DIRECTORY)
     # The directory may have been created by an earlier start that died before it was durable.
@@ -101,8 +106,8 @@ def start_log(
         preallocated.next_number = segment.number + 1
         _write_first_group(disk, recovered, segment, writer)
         mark_log_begun(disk, identity)
-        # Do this only now, because the group just written may have what is still needed of a
-        # dropped segment.
+        # Do this only now, because the group just written may have the records of a dropped segment
+        # that are still needed.
         for name in recovered.stale:
             disk.remove(name)
         disk.sync_directory(LOG_DIRECTORY)
@@ -128,8 +133,12 @@ def _fresh_segment(
 ) -> LogSegment:
     """Create a segment in full size, or as large as a full disk allows.
 
-    A bookie must be able to start on a full disk and serve reads. If there is no space,
-    preallocated space is given up step by step.
+    A bookie must be able to start on a full disk and serve reads. If there is no space, the index
+    cache is removed, then unused preallocated space, then the reserve for a compaction.
+
+    Raises:
+        DiskFullError: There is no space even then.
+        OSError: The disk fails.
     """
     number = recovered.next_number
     tail = 0 if recovered.tail is None else recovered.tail.group.header.end
@@ -179,9 +188,9 @@ def _remove_cache(disk: Disk, recovered: RecoveredLog) -> None:
 def _cut_preallocated(disk: Disk, recovered: RecoveredLog) -> None:
     """Shorten unsealed segments to their last group, with space for their footers.
 
-    Only zeros are removed, so that the next start judges the last group as this one does. A start
-    that lost power on a full disk may have left a segment in which nothing counts but which has all
-    the space there was.
+    Only zeros are removed, so that the next start decides about the last group as this one does. A
+    start that lost power on a full disk may have left a segment in which nothing counts but which
+    takes all the space there was.
     """
     for found in recovered.unsealed:
         _cut(found)
@@ -240,10 +249,10 @@ def _write_first_group(
 
 
 def _dropped_by(disk: Disk, tail: LastGroup | None) -> set[int]:
-    """Return the existing segments that only the last group says are dropped.
+    """Return the segments that the last group records as dropped and that still exist.
 
-    That group also has what is still needed of them. Until its copy is durable, the segments must
-    exist. So the header, which is synced first, lists them.
+    That group also has their records that are still needed. Until its copy is durable, the segments
+    must exist. So the header of the new segment, which is synced before the copy, lists them.
     """
     if tail is None:
         return set()
@@ -253,9 +262,9 @@ def _dropped_by(disk: Disk, tail: LastGroup | None) -> set[int]:
 
 
 def find_master_key(reader: Reader, files: SegmentFiles, info: LedgerInfo) -> bytes | None:
-    """Find the master key of a ledger whose key record was lost, in a frame that can be read.
+    """Return the master key of a ledger whose key record was lost, from its last entry.
 
-    Only whole frames have the key of their ledger. This blocks.
+    Return None if no whole frame of that entry can be read. Bare frames have no key. This blocks.
     """
     fetched: dict[ExtentKey, FetchedExtent] = {}
     while True:

@@ -17,14 +17,15 @@ class Run:
     """Entries of one ledger whose frames are adjacent in one batch.
 
     If `ids` is None, the ids are consecutive and begin with `first`. Otherwise `ids` lists them in
-    ascending order. Each frame has `frame_size` bytes. If that is 0, `sizes` lists the size of each
-    frame. Sizes include the frame header.
+    ascending order. The first frame is at `offset` in the joined buffers of the batch. Each frame
+    has `frame_size` bytes. If that is 0, `sizes` lists the size of each frame. Sizes include the
+    frame header.
     """
 
     __slots__ = ("batch", "count", "first", "frame_size", "ids", "ledger_id", "offset", "sizes")
 
     batch: LogBatch
-    """The batch that contains this run. The store sets it."""
+    """The batch that contains this run. It is set when the run is added to the index."""
 
     def __init__(
         self,
@@ -59,7 +60,10 @@ class Run:
 
 
 def runs_of(columns: ColumnarBatch, offset: int = 0) -> list[Run]:
-    """Return a run for each row of the columns. The first run begins at `offset`."""
+    """Return a run for each row of the columns.
+
+    The first run begins at `offset` in the buffers of the batch.
+    """
     ledger_ids, entry_ids, size = columns
     offsets = range(offset, offset + size * len(ledger_ids), size)
     return [
@@ -71,8 +75,8 @@ def runs_of(columns: ColumnarBatch, offset: int = 0) -> list[Run]:
 class LogBatch:
     """A chunk of adds: complete, adjacent ADD frames, and a description of their entries.
 
-    From `append` on, the store owns `buffers`, and nobody may change them. They are dropped once
-    the batch is synced. The runs become part of the index.
+    From `append` on, the store owns `buffers`, and nobody may change them. `buffers` becomes None
+    once the batch is synced. The runs become part of the index.
     """
 
     __slots__ = (
@@ -94,6 +98,7 @@ class LogBatch:
     sequence: int
     """The number of the batch. Numbers ascend in the order of appends."""
     done: Callable[[LogBatch, StorageError | None], None] | None
+    """Called with this batch once it is synced or has failed. It is None after the call."""
     cost_bytes: int
     """The most bytes that the batch can take in its segment."""
 
@@ -110,7 +115,8 @@ class LogBatch:
         self.records = records
         self.size_bytes = sum(map(len, buffers))
         self.file_offset = _IN_MEMORY
-        """The offset of the first buffer in the segment's file, once the batch is written."""
+        """The offset of the first buffer in the segment's file, or -1 until the batch is
+        written."""
         self.done = None
         self.entries = 0
         """The number of entries, for metrics. The code that receives the batch from the network

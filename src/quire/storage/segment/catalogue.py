@@ -1,7 +1,6 @@
 """The catalogue: everything that a store knows about its ledgers and segments.
 
-The log is authoritative. A start rebuilds the catalogue from it, by `apply_record` and `index` in
-the order of the log.
+The log is authoritative. A start rebuilds the catalogue from it, in the order of the log.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from quire.storage.segment.segment import LedgerInfo, LedgerPart, LogSegment, Se
 TOMBSTONE_TTL_MS = 7 * 24 * 3600 * 1000
 """How long adds to a ledger that was fenced and then deleted are refused."""
 VOUCHES = "its header shows which groups the segment before it has lost; they are not restored yet"
+"""Why the space of a segment that is in `Catalogue.vouchers` is not given back."""
 
 _EXPLICIT_LAC = struct.Struct(">qq")  # the ledger id and the LAC, at the start of the packet
 
@@ -45,7 +45,9 @@ class Catalogue:
         """Losses in segments with lower numbers were repaired and no longer count, unless they are
         in `lost_since`."""
         self.repaired_in = 0
-        """The segment that has the record of that repair, or a later one."""
+        """The number of the newest segment that has the record of that repair. If it is loaded from
+        an index cache, it is the last segment that the cache covers. A header of a later segment
+        was written after the repair."""
         self.lost_since: set[int] = set()
         """The segments with lower numbers that are missing, or have lost groups, although a header
         that was written after the repair lists them."""
@@ -54,7 +56,7 @@ class Catalogue:
     # -- ledgers ----------------------------------------------------------------------------------
 
     def create(self, ledger_id: int, master_key: bytes, touched: int) -> LedgerInfo:
-        """Add a ledger. `touched` is the segment in which it is mentioned."""
+        """Add a ledger. `touched` is the number of the segment in which it is mentioned."""
         info = LedgerInfo(ledger_id, self._shared(master_key), touched)
         self.ledgers[ledger_id] = info
         return info
@@ -66,7 +68,7 @@ class Catalogue:
         return self._last_key
 
     def index(self, run: Run, segment: LogSegment, info: LedgerInfo) -> None:
-        """Add a run that is newer than everything in the index. Its `batch` is set."""
+        """Add a run that is newer than everything in the index. The caller has set its `batch`."""
         part = info.tail
         if part is None or part.segment is not segment:
             part = self.new_part(info, segment, run.first)
@@ -155,7 +157,10 @@ class Catalogue:
         self.lost_since.clear()
 
     def forget(self, ledger_id: int) -> LedgerInfo | None:
-        """Remove a deleted ledger. Its entries no longer count as live in any segment."""
+        """Remove a deleted ledger, and return what was known about it, or None if nothing was.
+
+        Its entries no longer count as live in any segment.
+        """
         info = self.ledgers.pop(ledger_id, None)
         if info is None:
             return None
@@ -174,9 +179,10 @@ class Catalogue:
         part.segment.live_bytes -= part.size_bytes
 
     def forget_before(self, ledger_id: int, number: int) -> None:
-        """Remove what a ledger has in segments before `number`.
+        """Apply a deletion that was first logged in segment `number`.
 
-        If something newer is known about the ledger, it was created again after its deletion.
+        This removes what the ledger has in earlier segments. The ledger itself remains if anything
+        about it was logged in `number` or later, because it was created again after the deletion.
         """
         info = self.ledgers.get(ledger_id)
         if info is None:
@@ -202,10 +208,11 @@ class Catalogue:
             segment.live_bytes -= info.remove_sealed(number)
 
     def _apply_superseded(self, record: Superseded) -> None:
-        """Remove entries that a compaction has copied, if a crash kept their segment from removal.
+        """Stop counting the entries of a segment that a compaction has copied elsewhere.
 
-        The record applies only if the segment's trailer matches. Otherwise the file may be another
-        one, and its entries remain indexed beside their copies.
+        The file of the segment still exists only if a crash prevented its removal. The record
+        applies only if the segment's trailer matches. Otherwise the file may be another one, and
+        its entries remain indexed beside their copies.
         """
         segment = self.segments.get(record.segment)
         if segment is None or segment.trailer is None or segment.trailer.crc != record.trailer_crc:
@@ -294,7 +301,10 @@ class Catalogue:
 
     @property
     def negatives_unknown(self) -> bool:
-        """Whether something was lost. If so, an entry that is not found may have existed."""
+        """Whether something was lost and is not repaired yet.
+
+        If so, an entry that is not found may have existed.
+        """
         return any(map(self.counts_as_lost, self.missing)) or any(
             map(self._is_missed, self.segments)
         )

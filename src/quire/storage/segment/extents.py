@@ -53,11 +53,14 @@ class FrameExtent:
         return self.offset // BLOCK_BYTES, (self.offset + self.size_bytes - 1) // BLOCK_BYTES
 
     def entries(self) -> list[Range]:
-        """Return the ids of all frames."""
+        """Return the entry ids of all frames, as ranges."""
         return self.entries_at(0, self.count)
 
     def entries_at(self, start: int, stop: int) -> list[Range]:
-        """Return the ids of the frames from `start` up to but not including `stop`."""
+        """Return the entry ids of the frames from `start` up to but not including `stop`.
+
+        The ids are returned as ranges. Frames are counted from 0.
+        """
         if self.ids is None:
             return [(self.first + start, self.first + stop - 1)]
         return list(ranges_of(self.ids[start:stop]))
@@ -74,7 +77,10 @@ class FrameExtent:
         return replace(self, first=first, offset=offset, count=stop - start, sizes=sizes, ids=ids)
 
     def hit(self, blocks: Sequence[Range]) -> list[Range]:
-        """Return the ranges of frames, counted from 0, that touch any of these blocks."""
+        """Return the frames that touch any of these blocks, as ranges of frames counted from 0.
+
+        `blocks` has ranges of block numbers, counted from the start of the file.
+        """
         low, high = self.blocks
         touched = overlapping(blocks, low, high)
         if not touched:

@@ -53,9 +53,9 @@ class Sealed:
 def write_footer(seal: SealInput) -> Sealed:
     """Write the footer, truncate the file to its final size, and sync it. It is durable on return.
 
-    Until the trailer is valid, the groups count, so a crash in the meantime loses nothing. The
-    trailer is written only after everything else is synced. Otherwise a power loss could leave a
-    valid trailer for an index that was never written.
+    Until the trailer is valid, a start reads the groups instead, so a crash in the meantime loses
+    nothing. The trailer is written only after everything else is synced. Otherwise a power loss
+    could leave a valid trailer for an index that was never written. `OSError` if that fails.
     """
     segment = seal.segment
     rows = FooterRows(segment)

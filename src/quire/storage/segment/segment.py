@@ -152,7 +152,8 @@ class LedgerPart:
         self.first = first
         self.last = first - 1
         self.span = DISJOINT
-        """If runs overlap, the greatest difference between the last and first id of a run."""
+        """`DISJOINT` if no runs overlap. Otherwise, the greatest difference between the last and
+        first id of a run."""
 
     @classmethod
     def of(cls, segment: LogSegment, ledger_id: int, runs: list[Run], span: int) -> LedgerPart:
@@ -230,7 +231,10 @@ class LedgerPart:
         return sum(self.columnar.find(row)[2] for row in self.rows)
 
     def remove_batch(self, batch: LogBatch) -> None:
-        """Remove the runs of a batch that was not written, without narrowing the bounds."""
+        """Remove the runs of a batch that was not written.
+
+        `first`, `last` and `span` stay as they are, so they may cover more than the runs do.
+        """
         self.listed = [run for run in self.runs if run.batch is not batch]
 
     def plain_rows(self) -> PlainRows | None:
@@ -377,7 +381,8 @@ class LogSegment:
         """The number of times that a compaction has replaced the file since the process was
         started."""
         self.file = file
-        """The open file, or None. Files of sealed segments are closed while nobody reads them."""
+        """The open file, or None. The file of a sealed segment is opened when it is read. It is
+        closed again if too many are open."""
         self.capacity = capacity
         """The preallocated size of the file."""
         self.state = SegmentState.PREPARED
@@ -506,8 +511,8 @@ class LedgerInfo:
         """The first segment that has anything about this ledger. Earlier segments can only mention
         a deleted ledger with the same id."""
         self.touched = touched
-        """The last segment in which anything about the ledger was logged, as far as the start
-        knows."""
+        """The last segment in which anything about the ledger was logged. State records that were
+        logged by this process do not count, except for the creation of the ledger."""
         self.tail: LedgerPart | None = None
         """The ledger's part in the current segment, if any."""
         self.open_parts: tuple[LedgerPart, ...] = ()

@@ -43,7 +43,7 @@ REMEDY = (
 
 
 async def origin_of(source: Namespace, name: str) -> dict[str, Any]:
-    """Return the content of the marker of a copy. Raises NoSuchStreamError."""
+    """Return the marker that a copy of this source stream stores. Raises NoSuchStreamError."""
     metadata = source.metadata(name)
     life = await metadata.life()
     return {
@@ -59,7 +59,8 @@ async def prepare_target(
 ) -> None:
     """Create the copy, still empty, unless it exists.
 
-    Raises StreamDivergedError if the existing stream is not a copy of this source.
+    Raises StreamDivergedError if the existing stream is not a copy of this source, and
+    MetadataError if its marker cannot be decoded.
     """
     metadata = target.metadata(name)
     more = {MARKER: json.dumps(origin).encode()}
@@ -75,7 +76,7 @@ async def prepare_target(
 
 
 async def carry_settings(target: Namespace, name: str, settings: Mapping[str, Any]) -> None:
-    """Give the copy exactly these settings of its own."""
+    """Replace the copy's own settings with these, if they differ."""
     own = await target.own_stream_settings(name)
     if own != settings:
         gone = {key: None for key in own if key not in settings}
@@ -83,7 +84,10 @@ async def carry_settings(target: Namespace, name: str, settings: Mapping[str, An
 
 
 async def check_origin(metadata: StreamMetadata, origin: Mapping[str, Any]) -> None:
-    """Check that the target is a copy of this source. Raises StreamDivergedError."""
+    """Check that the target is a copy of this source.
+
+    Raises StreamDivergedError if it is not, and MetadataError if its marker cannot be decoded.
+    """
     path = f"{metadata.paths.root}/{MARKER}"
     name = metadata.paths.name
     try:
@@ -121,7 +125,7 @@ async def check_origin(metadata: StreamMetadata, origin: Mapping[str, Any]) -> N
 
 
 def copy_of(segment: StreamSegment, ledger_id: int) -> StreamSegment:
-    """Return the segment as the target stores it."""
+    """Return a segment of the source as the target stores it, with the copy's ledger."""
     if segment.in_progress:
         # The first sequence id was computed from the list of segments, and is not stored yet.
         segment = replace(segment, start_sequence_id=UNASSIGNED_SEQUENCE_ID)
@@ -129,16 +133,17 @@ def copy_of(segment: StreamSegment, ledger_id: int) -> StreamSegment:
 
 
 def _identity(segment: StreamSegment) -> StreamSegment:
-    """Return the segment without what may differ: its ledger, and how much was truncated."""
+    """Return the segment without what may differ in a copy: the ledger and the truncation."""
     return replace(segment, ledger_id=0, status=0, min_active_entry_id=0, min_active_slot_id=0)
 
 
 def check_segments(
     name: str, copied: Sequence[StreamSegment], source: Sequence[StreamSegment]
 ) -> None:
-    """Raise StreamDivergedError if the copy has something that the source does not have.
+    """Raise StreamDivergedError unless each segment of the copy is a segment of the source.
 
-    `copied` must be read first, because the source may advance meanwhile.
+    Older segments that the source has deleted since are allowed. `copied` must be read before
+    `source`, because the source may advance in between.
     """
     there = {segment.lssn: segment for segment in source}
     newest = max(there, default=0)
@@ -152,7 +157,7 @@ def check_segments(
                     "target",
                     remedy=REMEDY,
                 )
-            continue  # the source has truncated it
+            continue  # the source has truncated it, or dropped it because it was empty
         if segment.in_progress:
             continue  # `look_at_copy` checks its ledger
         if original.in_progress:
@@ -175,8 +180,9 @@ async def look_at_copy(
 ) -> tuple[int, StreamSegment | None]:
     """Return the number of the copy's newest completed segment, and its segment in progress.
 
-    The number is 0 if no segment is completed. `client` belongs to the cluster of the copy. Raises
-    StreamDivergedError.
+    The number is 0 if no segment is completed, and the segment is None if none is in progress.
+    `client` belongs to the cluster of the copy. Raises StreamDivergedError if the target is not a
+    copy of the source.
     """
     name, last, partial = copy.paths.name, 0, None
     copied = await copy.segments()
@@ -193,8 +199,8 @@ async def look_at_copy(
 def lacking(segments: Sequence[StreamSegment], last: int) -> list[StreamSegment]:
     """Return the segments that a copy lacks if it ends with segment `last`.
 
-    Of the truncated segments only the newest is included, because the next segment builds on its
-    node.
+    Only the newest of the truncated segments is included, because the sequence ids of the next
+    segment continue from its node.
     """
     todo = [segment for segment in segments if segment.lssn > last]
     given_up = [s for s in todo if s.truncation is Truncation.TRUNCATED]
@@ -202,7 +208,10 @@ def lacking(segments: Sequence[StreamSegment], last: int) -> list[StreamSegment]
 
 
 def check_gap(name: str, segments: Sequence[StreamSegment], last: int) -> None:
-    """Raise StreamGapError if the source has truncated something that the copy was to keep."""
+    """Raise StreamGapError if the source truncated segments before they were copied.
+
+    `last` is the number of the copy's newest completed segment. A copy without one has no gap.
+    """
     readable = [s for s in segments if s.truncation is not Truncation.TRUNCATED]
     if last and readable and readable[0].lssn > last + 1:
         raise StreamGapError(
@@ -217,8 +226,8 @@ async def last_shown(
 ) -> int:
     """Return the last entry of the source's segment that readers of the copy can see already.
 
-    Returns -1 if there is none, or if its ledger must be begun again. `partial` is the copy's
-    segment in progress.
+    `partial` is the copy's segment in progress. Returns -1 if readers see no entry, or if the
+    ledger of `partial` is of no use because it is closed or is a copy of another ledger.
     """
     if partial is None or partial.lssn != segment.lssn:
         return -1

@@ -15,7 +15,11 @@ from quire.streams.publish.segment_builder import JOB_KEY
 from quire.streams.write.segments import APPLICATION
 
 Piece = Mapping[str, Any]
-"""The ledger to copy and the properties of its copy, as values that JSON can represent."""
+"""The ledger to copy and the properties of its copy, as values that JSON can represent.
+
+`ledger` is the ledger to copy, `path` the path of the target stream, and `empty` whether to create
+an empty ledger instead, for a truncated segment. The other keys are arguments of `create_ledger`.
+"""
 
 JOB = b"quire-replicate"
 """The value of `JOB_KEY` in the custom metadata of every ledger that is created here."""
@@ -45,7 +49,11 @@ async def copy_ledger(
 ) -> Piece:
     """Copy a ledger. The copy is durable and closed on return.
 
-    After an error or a cancellation, at most an orphan is left. Raises the errors of ledgers.
+    The source ledger is recovered and closed first if it is still open. After an error or a
+    cancellation, at most an orphan is left. Raises the errors of ledgers.
+
+    Returns the id of the copy (`ledger`), its last entry or -1 (`last`), and the number of its
+    payload bytes (`bytes`).
     """
     if piece["empty"]:
         writer = await create(written, piece, password)

@@ -12,22 +12,26 @@ from quire.streams.mirror.mirror import Mirror
 from quire.streams.read.statistics import segment_statistics
 
 OBSERVATIONS_MAX = 3_600
-"""The number of observed ends of the source from which the lag in seconds is computed."""
+"""The largest number of observed ends of the source that are remembered to compute the seconds."""
 
 
 class Lag:
     """The lag of one copy.
 
-    Call `measure` from time to time: seconds are counted from the first call that saw a record.
+    Call `measure` regularly. A record's lag in seconds is counted from the first call that saw the
+    record in the source.
     """
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
         self._seen: deque[tuple[float, DLSN]] = deque(maxlen=OBSERVATIONS_MAX)
-        """When the source was seen to end at a position that the copy does not have yet."""
+        """The times of earlier measurements, with the position at which the source ended then.
+
+        Measurements whose position the copy has reached are removed.
+        """
 
     async def measure(self) -> tuple[int, int, float]:
-        """Return the lag in records, bytes and seconds."""
+        """Return the lag in records, bytes and seconds. Lost segments are not counted."""
         mirror = self._mirror
         # Measure the copy first. It can only have advanced by the time the source is measured.
         reached, records, size_bytes = await self._copy()
@@ -54,7 +58,11 @@ class Lag:
         return max(left, 0), max(left_bytes, 0), seconds
 
     async def _copy(self) -> tuple[DLSN, int, int]:
-        """Return the copy's last position, and the records and bytes of that segment before it."""
+        """Return the copy's last position, and what the copy has of the segment in progress there.
+
+        That is the number of records and the number of bytes, or 0 and 0 if no segment of the copy
+        is in progress.
+        """
         mirror = self._mirror
         tail = mirror.tail
         if tail is not None and tail.named:

@@ -1,4 +1,4 @@
-"""The ledgers that failed attempts of `replicate` left.
+"""The deletion of ledgers that failed attempts of `replicate` left.
 
 They come from tasks that ran twice and from drivers that died.
 """
@@ -17,16 +17,16 @@ from quire.streams.namespace.stream_metadata import NO_LEDGER, StreamMetadata, W
 from quire.streams.publish.segment_builder import JOB_KEY
 
 SWEEP_BEFORE = 1_000
-"""The number of ledger ids before the newest of the stream in which to search."""
+"""The search begins this many ids before the newest ledger of the copy."""
 SWEEP_LEDGERS_MAX = 5_000
 KNOWN_MAX = 1_000_000
-"""The number of ledgers that one run remembers."""
+"""The number of ledgers above which `Leftovers` forgets what it has read."""
 
 
 class Leftovers:
     """The leftovers of all copies in one cluster.
 
-    Each ledger is read once, because what it was created for never changes.
+    The metadata of each ledger is read once, because what a ledger was created for never changes.
     """
 
     def __init__(self, client: Client) -> None:
@@ -39,9 +39,11 @@ class Leftovers:
         """Delete the ledgers that were created for this copy and that it does not name.
 
         Call this only while no task works on the copy. It reads a bounded number of ledgers, and
-        `quire.streams.ownership.orphans` finds the rest. Raises StreamFencedError if another writer
-        has the stream and may be at work. Nothing was deleted then. Returns the ids of the deleted
-        ledgers.
+        `quire.streams.ownership.orphans` finds the rest. Nothing is deleted while the metadata
+        store forbids deletions. Returns the ids of the deleted ledgers.
+
+        Raises StreamFencedError if another writer has the stream and may be at work. Nothing was
+        deleted then.
         """
         if not await may_collect(self._client.metadata):
             return []
@@ -63,7 +65,7 @@ class Leftovers:
         return left
 
     async def _look(self, first: int) -> list[int]:
-        """Return the ledgers from `first` on, after reading what each was created for."""
+        """Return some ledgers from `first` on, after reading what each was created for."""
         some: list[int] = []
         async with aclosing(self._client.list_ledgers(first)) as ledgers:  # type: ignore[type-var]
             async for ledger_id in ledgers:

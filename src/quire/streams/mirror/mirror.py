@@ -7,13 +7,15 @@ The copy has the same segments, and the ledger of each segment has the same entr
     segment in progress   its entries are followed and written to a ledger that the copy's segment
                           in progress names, so that the copy's readers see them as they come
 
-The driver claims the copy as any writer claims a stream. Another writer that opens the copy
-therefore ends the replication, and a former driver cannot publish any more.
+The process that runs a `Mirror` (the driver) claims the copy as any writer claims a stream. Another
+writer that opens the copy therefore ends the replication, and a former driver cannot publish any
+more.
 
 A client cannot continue the ledger of another client. A new driver therefore begins the followed
-ledger again, and replaces the former ledger once the new one has as many entries. The former ledger
-is deleted without being closed. A reader then looks for the new ledger of the segment, and
-continues after what it has read. (A closed ledger would tell it that the segment ends.)
+ledger again, and replaces the former ledger once the new one has as many entries as readers can see
+in the former. The former ledger is deleted without being closed. A reader then finds the new ledger
+of the segment, and continues after what it has read. (A closed ledger would mean to the reader that
+the segment ends.)
 """
 
 from __future__ import annotations
@@ -69,14 +71,14 @@ SEGMENTS_AT_ONCE = 32
 A driver that dies loses the work on at most this many.
 """
 DIRECT_BYTES_MAX = 4 * 1024 * 1024
-"""The size of sealed segments up to which the driver copies them itself while it follows."""
+"""The bytes of completed segments up to which the driver copies them itself while it follows."""
 LOOKS_MAX = 5
 """The number of times to read the segments before a missing ledger counts as lost."""
 LOOK_DELAY_S = 0.2
 BACKOFF = Backoff(0.2, 5.0)
 """The pauses before another attempt after a transient error."""
 SHOW_S = 5.0
-"""Seconds that a followed ledger waits at the end until its last entry can be read."""
+"""Seconds to wait, before a followed ledger is left, until readers can see its last entry."""
 SHOW_EACH_S = 0.05
 PASSING = (LedgerError, BookieError, MetadataUnavailableError)
 """The errors after which another attempt may succeed."""
@@ -84,10 +86,12 @@ PASSING = (LedgerError, BookieError, MetadataUnavailableError)
 
 @dataclass(slots=True)
 class CopyCounts:
-    """The numbers of segments, entries and bytes that this run has copied and published."""
+    """The numbers of segments, entries and bytes that a `Mirror` has copied."""
 
     segments: int = 0
+    """The number of segments that were completed in the copy."""
     entries: int = 0
+    """The number of copied entries. Entries that were copied twice after an error count twice."""
     size_bytes: int = 0
     """The number of payload bytes of the copied entries."""
 
@@ -105,9 +109,9 @@ class FollowedLedger:
     size_bytes: int = 0
 
     def count_records(self, first: int, payloads: Sequence[bytes]) -> None:
-        """Update the number of records from the last entry that has some.
+        """Update `records` from the last of these entries that has application records.
 
-        Records are numbered, so that entry tells how many there are.
+        Records are numbered within the segment, so the number of the last record is the count.
         """
         for at in range(len(payloads) - 1, -1, -1):
             users = decode(self.segment, first + at, payloads[at]).users()
@@ -117,7 +121,10 @@ class FollowedLedger:
 
 
 class Mirror:
-    """The replication of one stream. Call `run` once. `lag.Lag` measures it meanwhile."""
+    """The replication of one stream. Call `run` once, and then `close`.
+
+    Meanwhile `lag.Lag` measures how far the copy is behind.
+    """
 
     def __init__(
         self,
@@ -133,9 +140,11 @@ class Mirror:
         stop: asyncio.Event,
         patience_s: float,
     ) -> None:
-        """Prepare the replication. It follows the source until `stop` is set.
+        """Prepare the replication, which follows the source until `stop` is set.
 
-        `on_gap` is "raise" or "skip".
+        `copy` copies ledgers, and returns a result for each in order, as `copy.copy_ledger` does.
+        `overrides` are settings of the copy that replace those of the source. With `truncation`,
+        whatever the source truncates is truncated in the copy. `on_gap` is "raise" or "skip".
         """
         self.name = name
         self.copied = CopyCounts()
@@ -168,9 +177,10 @@ class Mirror:
     async def run(self) -> None:
         """Copy everything that exists now. Until `stop` is set, also copy what is appended later.
 
-        Raises StreamDivergedError (nothing was changed), StreamFencedError if another writer opened
-        the copy, StreamGapError and NoSuchStreamError. Raises errors of ledgers and of the metadata
-        store when nothing has progressed for `patience_s` seconds.
+        Raises StreamDivergedError if the target is not, or no longer, a copy of the source. Raises
+        StreamFencedError if another writer opened the copy, StreamGapError if something to copy is
+        missing in the source, and NoSuchStreamError. Other errors of ledgers and of the metadata
+        store are raised only after `patience_s` seconds without progress.
         """
         retry = Retry(BACKOFF, self.target.client.rng)
         failing_since, loop = -1.0, asyncio.get_running_loop()
@@ -253,7 +263,7 @@ class Mirror:
                 await listed.look()
 
     async def _unless_stopped(self, waiting: Awaitable[T]) -> T | None:
-        """Wait for a result, or return None when `stop` is set."""
+        """Return the result of `waiting`, or cancel it and return None when `stop` is set."""
         work = asyncio.ensure_future(waiting)
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
@@ -269,7 +279,8 @@ class Mirror:
     async def keep(self) -> None:
         """Check that the source is still the same stream, and truncate the copy like the source.
 
-        May be called while `run` is at work. Raises StreamDivergedError.
+        Nothing is truncated if the replication was created without `truncation`. May be called
+        while `run` is at work. Raises StreamDivergedError.
         """
         if not self._origin or not self.last:
             return
@@ -281,7 +292,11 @@ class Mirror:
                 await free(self.target.client, self._to)
 
     async def _give_up(self, segments: Sequence[StreamSegment]) -> None:
-        """Truncate the copy, and drop its segment in progress if the source no longer has it."""
+        """Apply to the copy what the source has truncated since its segments were last read.
+
+        The copy is truncated, and its segment in progress is dropped if the source no longer has
+        it. Raises StreamGapError if the source truncated something before it was copied.
+        """
         assert self._claim is not None
         self._drop_tail()
         await self.keep()
@@ -344,8 +359,8 @@ class Mirror:
     async def _answers(self, part: Sequence[StreamSegment]) -> list[Piece]:
         """Copy the ledgers of these segments, and return the result for each.
 
-        While the stream is followed, small segments are copied here. A Spark job would take longer,
-        and further segments would be completed meanwhile.
+        While the stream is followed, small segments are copied in this process. A Spark job would
+        take longer, and further segments would be completed meanwhile.
         """
         pieces = [self._piece(segment) for segment in part]
         source, target = self.source, self.target
@@ -372,7 +387,10 @@ class Mirror:
             await delete_insisting(self.target.client, partial.ledger_id)
 
     async def _carry_marks(self) -> None:
-        """Note in the copy that producers or tokens are used, before the first record that does."""
+        """Note in the copy that producers or fencing tokens are used, if the source notes it.
+
+        This must precede the first copied entry that contains one.
+        """
         if not self._marked and await self._from.has_marks():
             await self._to.note_marks()
             self._marked = True
@@ -380,9 +398,10 @@ class Mirror:
     # -- the segment in progress --------------------------------------------------------------
 
     async def _follow(self, segment: StreamSegment, listed: SegmentList) -> bool:
-        """Copy what is acknowledged of a segment in progress, up to its end unless stopped.
+        """Copy the entries of a segment in progress as they are acknowledged, up to its end.
 
-        Returns False if nothing more can be done now.
+        Returns True once the segment needs no more work, because it was completed in the copy or
+        the source dropped it. Returns False if `stop` was set before that.
         """
         client = self.source.client
         async with await client.open_ledger(
@@ -448,7 +467,7 @@ class Mirror:
         return FollowedLedger(segment, writer)
 
     async def _name(self, tail: FollowedLedger) -> None:
-        """Make this ledger the copy's segment in progress."""
+        """Make this ledger the ledger of the copy's segment in progress."""
         assert self._claim is not None
         copy, former = copy_of(tail.segment, tail.writer.ledger_id), self.partial
         assert former is None or former.lssn == copy.lssn
@@ -467,9 +486,9 @@ class Mirror:
             await delete_insisting(self.target.client, former.ledger_id)
 
     async def _show(self, tail: FollowedLedger) -> None:
-        """Wait until readers of the copy can see its last entry.
+        """Wait until readers of the copy can see its last entry, for at most `SHOW_S` seconds.
 
-        Bookies learn with a delay that it is acknowledged.
+        Bookies learn with a delay that the entry is acknowledged.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SHOW_S
@@ -482,9 +501,10 @@ class Mirror:
             await asyncio.sleep(SHOW_EACH_S)
 
     async def _complete(self, completed: StreamSegment, last: int) -> None:
-        """Complete the copy's segment.
+        """Complete the copy's segment after the source's segment was completed.
 
-        The source's segment is completed, and its ledger ends at entry `last`.
+        The ledger of the source's segment ends at entry `last`. Raises StreamDamagedError if the
+        copy ends at another entry.
         """
         tail = self.tail
         if tail is None:
@@ -528,7 +548,10 @@ class Mirror:
         )
 
     async def close(self) -> None:
-        """Delete what repeated tasks left behind. Call this after the last `run`."""
+        """Delete the ledgers that failed attempts left. Call this after the last `run`.
+
+        Errors are ignored, because the next replication deletes these ledgers as well.
+        """
         if self._claim is not None:
             try:
                 await free_allocated(self.target.client, self._to, self._claim)

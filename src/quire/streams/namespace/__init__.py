@@ -2,6 +2,6 @@
 
 Start with `namespace`, which applications use. `stream_metadata` reads and changes the nodes of one
 stream. `stream_life` distinguishes a stream from an earlier one with the same name. `settings` has
-the settings that streams inherit, `truncation` and `removal` free ledgers, and `walk` finds
+the settings that streams inherit, `truncation` and `removal` free ledgers, and `tree_search` finds
 namespaces.
 """

@@ -69,7 +69,7 @@ from quire.streams.write.writer_task import ByteBudget
 SETTINGS_NODE = ".quire"
 """The node with the settings of a tenant or a namespace.
 
-Listings hide names that begin with ".", also those of Java's tools.
+Names that begin with "." are hidden in listings, including the listings of Java's tools.
 """
 STREAM_SETTINGS_NODE = "quire"
 """The node with the settings of a stream, below the stream's root."""
@@ -526,7 +526,7 @@ class Namespace:
         return OpeningReader(opened, "open_reader")
 
     async def find(self, name: str, start: Start) -> DLSN:
-        """Return the position that a start has now.
+        """Return the position at which a reader with this start would begin now.
 
         Cancelling this call is safe.
 
@@ -764,7 +764,8 @@ def _binding(client: Client) -> bytes:
 async def _check_binding(client: Client, path: str) -> bool:
     """Return whether the path or one above it is bound to a cluster (DistributedLog spec, 2.1).
 
-    Raises UsageError if this client cannot see the cluster of the binding.
+    Raises UsageError if it is bound to other ledgers than those of this client, or is federated.
+    Raises MetadataError if the binding cannot be decoded.
     """
     parts = path.split("/")
     for depth in range(len(parts), 1, -1):

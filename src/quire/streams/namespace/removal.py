@@ -45,7 +45,7 @@ async def delete_stream(client: Client, metadata: StreamMetadata, password: byte
 
 
 async def _delete(client: Client, metadata: StreamMetadata, password: bytes) -> None:
-    """Delete the ledgers and the node without which the stream does not exist.
+    """Claim the stream, delete its ledgers, and delete the node without which it does not exist.
 
     That node is deleted under the claim, so that no writer can continue afterwards.
     """

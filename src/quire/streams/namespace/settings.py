@@ -1,8 +1,8 @@
 """The settings of streams, and how they are stored.
 
 A stream inherits each setting from the defaults, then its tenant, then its namespace, and can
-override it. A node stores only the settings that were given to it, as JSON. Java's tools never see
-these nodes (`layout`).
+override it. A node stores only the settings that were given to it, as JSON. Java does not read
+these nodes.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class StreamLife:
 
 
 def unique(tree: Tree) -> str:
-    """Return a name that nobody else has."""
+    """Return a name that no other call returns, in this session or in another one."""
     return f"{tree.session_id:x}-{next(_numbers)}"
 
 

@@ -1,9 +1,10 @@
 """The nodes of one stream, and the transactions that change them (DistributedLog spec, 2.4 to 2.6).
 
-Only this module decides who may write. Every change of the segments names the version of the node
-`ledgers`, and `claim` increases that version. A writer that has lost its claim cannot begin,
-complete or roll a segment any more (`StreamFencedError`), and its successor fences the ledger that
-it still writes. The lock (`lock`) only keeps writers from interrupting each other.
+Only this module decides who may write. Every change that a writer makes to the segments names the
+version of the node `ledgers`, and `claim` increases that version. A writer that has lost its claim
+cannot begin, complete or roll a segment any more (`StreamFencedError`), and its successor fences
+the ledger that it still writes. Truncation needs no claim. The lock (`quire.streams.write.lock`)
+only keeps writers from interrupting each other.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class WriterClaim:
     max_txid: int
     max_txid_version: int
     allocated: bytes
+    """The decimal id of the ledger that was created ahead of its use, or `NO_LEDGER`."""
     allocation_version: int
     life: str
     """The path of the node that only this life of the stream has."""
@@ -318,10 +320,11 @@ class StreamMetadata:
     # -- the right to write -------------------------------------------------------------------
 
     async def claim(self) -> WriterClaim:
-        """Take the right to write from its present holder, at once.
+        """Take the right to write from the present writer, at once.
 
         The former writer notices it when it begins or completes a segment, or when its ledger is
-        fenced.
+        fenced. Raises NoSuchStreamError, and LaterMetadataError or MetadataError if the stream has
+        a layout that is not known.
         """
         try:
             return await self._claim()
@@ -397,10 +400,10 @@ class StreamMetadata:
     ) -> None:
         """Change segments in one transaction, so that readers see either all changes or none.
 
-        The transaction completes a segment, drops an empty one, and begins the next one with the
-        allocated ledger. Raises StreamFencedError if another writer has claimed the stream. Nothing
-        was changed then. After MetadataUnavailableError the change may have been done, and the
-        next change under this claim has to be the same one.
+        The transaction completes a segment, removes an empty one (`drop`), and begins the next one
+        with the allocated ledger. Each of these is optional. Raises StreamFencedError if another
+        writer has claimed the stream. Nothing was changed then. After MetadataUnavailableError the
+        change may have been done, and the next change under this claim has to be the same one.
         """
         wanted = (complete, begin, drop)
         async with self._committing:
@@ -453,8 +456,9 @@ class StreamMetadata:
     ) -> None:
         """Add completed segments after the newest one, together with the operations in `more`.
 
-        All of this is one transaction. `after` has the values of nodes that prove that it was done.
-        Raises StreamFencedError as `change` does.
+        All of this is one transaction. `after` has the values that some nodes have after it, or
+        None for a node that it deletes. They prove later that it was done. Raises
+        StreamFencedError as `change` does.
         """
         async with self._committing:
             await self._finish(claim)
@@ -494,9 +498,13 @@ class StreamMetadata:
     ) -> None:
         """Execute a transaction under the claim, and find out its outcome if the reply is lost.
 
-        The transaction was done if the claim has the next version and the nodes have the values in
-        `after`, and nobody has claimed the stream since. Otherwise another writer may have made the
-        same change. `done` stores the new versions in the claim.
+        The transaction was done if the node `ledgers` has the next version, the nodes have the
+        values in `after`, and nobody has claimed the stream since. The last condition is needed
+        because the next writer may have made the same change. `done` stores the new versions in
+        the claim.
+
+        Raises StreamFencedError if it was not done, and MetadataUnavailableError if the outcome is
+        still unknown after `LOST_REPLY_ATTEMPTS`.
         """
         claim.unfinished = partial(self._commit, claim, operations, after, done)
         guard = [Check(claim.life, ANY_VERSION)]

@@ -25,9 +25,10 @@ async def walk(
 ) -> AsyncGenerator[tuple[str, list[str]], None]:
     """Yield these nodes and all nodes below them, with the names of their children.
 
-    The nodes inside namespaces and streams are left out. The walk is depth-first, so that memory is
-    bounded by the siblings along one path. Raises MetadataDeniedError if a node may not be read,
-    unless `past_denied` is set.
+    Left out are nodes with reserved names, in which namespaces and streams store their own data,
+    and the roots of ledgers. The walk is depth-first, so that memory is bounded by the siblings
+    along one path. Raises MetadataDeniedError if a node may not be read. With `past_denied`, such a
+    node counts as a node without children.
     """
 
     async def children(path: str) -> list[str]:

@@ -112,11 +112,13 @@ def _truncated(completed: Sequence[StreamSegment]) -> list[StreamSegment]:
 
 
 async def free(client: Client, metadata: StreamMetadata) -> list[StreamSegment]:
-    """Delete the ledgers of truncated segments, oldest first, and return these segments.
+    """Delete the ledgers of truncated segments, oldest first.
 
-    The nodes of these segments are deleted as well, except the node of the newest. A reader that
-    has read that segment to its end then sees that it has missed nothing. After an error some
+    The nodes of truncated segments are deleted as well, except the node of the newest. A reader
+    that has read that segment to its end then sees that it has missed nothing. After an error some
     segments may not be freed: call this again.
+
+    Returns the segments whose ledgers existed before this call and were deleted.
     """
     segments = [s for s in await metadata.segments() if not s.in_progress]
     truncated = _truncated(segments)
@@ -192,7 +194,7 @@ async def _expired(
 async def stored_bytes(client: Client, segments: Sequence[StreamSegment]) -> int:
     """Return the payload bytes in the ledgers of these segments.
 
-    A ledger that is gone counts as 0.
+    A ledger that is open or gone counts as 0.
     """
 
     async def length(segment: StreamSegment) -> int:

@@ -32,12 +32,14 @@ LEAF = "="
 
 BUCKET_KEY = "quire.object.bucket"
 NAME_KEY = "quire.object.name"
-"""The custom metadata of a ledger that tell for which object it was written.
+"""The keys in a ledger's custom metadata for the bucket and the object that it was written for.
 
 Only a ledger that has both keys is ever deleted as the ledger of an object.
 """
 CONDEMNED_KEY = "quire.object.condemned"
-"""The custom metadata of a ledger that is being deleted, and therefore can no longer be published.
+"""The key in a ledger's custom metadata that says that the ledger is being deleted.
+
+Such a ledger can no longer be published as an object.
 """
 
 NAME_BYTES_MAX = 512

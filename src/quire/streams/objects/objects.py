@@ -1,4 +1,4 @@
-"""Objects: immutable blobs with a name, each in one sealed ledger.
+"""Objects: immutable blobs with a name, each in one closed ledger.
 
     objects = client.objects()
     await objects.put("jobs/42/checkpoint-7", data)
@@ -13,16 +13,18 @@ A slow put could publish a ledger that a sweep, or a put that replaces the objec
 delete. Deletion therefore takes three steps:
 
 1. A mark in the ledger's own metadata condemns the ledger.
-2. The head is read. If there is a head, it is also written, so that a put that has read it fails.
-3. The ledger is deleted, but only if the head does not name it.
+2. The head is read. If it names the ledger, the deletion ends here. If it names another ledger, it
+   is written again unchanged, so that every put that has read it fails.
+3. The ledger is deleted.
 
-A put looks for the mark after it has read the head that it swaps. It looks once more if it created
-the head. Both sides write before they look, so at least one of them sees the other, and an object
-whose put succeeded keeps its ledger.
+A put looks for the mark after it has read the head that it replaces. If the deletion marks the
+ledger after that, its step 2 changes the version of the head, and the put fails. A put that
+creates the head looks for the mark once more afterwards, because step 2 had no head to write. An
+object whose put succeeded therefore keeps its ledger.
 
-One case depends on the age limit of sweeps. A put that replaces an object would have to sleep right
-before its swap. Meanwhile its ledger would have to be swept, and the name deleted and put again
-until the head has the same version.
+Only the age limit of sweeps protects against one case. A put that replaces an object sleeps right
+before it writes the head. Meanwhile its ledger is swept, and the object is deleted and put again
+until its head has the same version as before.
 
 The blocking form is `quire.blocking.Objects`.
 """
@@ -157,8 +159,9 @@ class Objects(Ready):
             name: The name of the object.
             source: The bytes of the object (a buffer, or an async iterator of buffers).
             replace: Whether to replace an object that has this name, in one step, and delete its
-                ledger. A function receives the object that would be replaced, and decides. Readers
-                of the old version may continue for a while (see `ObjectReader`).
+                ledger. A function receives the object that would be replaced, and returns whether
+                to replace it. Readers of the old version may continue for a while (see
+                `ObjectReader`).
             metadata: Text that is stored with the object, by key.
             chunk_bytes: The size of the chunks in which the object is stored, in bytes.
             ensemble_size: The number of bookies over which the chunks are spread.
@@ -245,7 +248,7 @@ class Objects(Ready):
         return previous
 
     async def _refuse_taken(self, head: ObjectInfo | None) -> None:
-        """Raise ObjectExistsError unless the name is free."""
+        """Raise ObjectExistsError if `head` names a ledger that exists."""
         if head is None:
             return
         try:
@@ -271,7 +274,7 @@ class Objects(Ready):
             remedy="Put it again, and sweep with an age limit that is longer than the longest put",
         )
 
-    # -- looking ------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------
 
     async def info(self, name: str) -> ObjectInfo:
         """Return what is known of an object without reading it. Cancelling this call is safe.
@@ -463,9 +466,9 @@ class Objects(Ready):
     async def sweep(self, older_than_s: float, *, first: int = 0) -> builtins.list[int]:
         """Delete the orphans of this bucket. See `orphans`.
 
-        The age limit must be longer than the longest put. A put whose ledger is swept fails. It
-        never publishes an object without bytes. Calling this again is safe, also while others put
-        objects. If the call is cancelled, the next call continues.
+        The age limit must be longer than the longest put, because a put whose ledger was swept
+        fails. Calling this again is safe, also while others put objects. If the call is cancelled,
+        the next call continues.
 
         Args:
             older_than_s: Delete only ledgers that are older than this, in seconds.

@@ -31,7 +31,7 @@ def check_source(source: object) -> None:
 
 
 async def chunks_of(source: Source, chunk_bytes: int) -> AsyncGenerator[Buffer, None]:
-    """Yield all bytes of a source in chunks.
+    """Yield all bytes of a source in chunks, and close the source if it is an async generator.
 
     Args:
         source: The source.

@@ -1,8 +1,9 @@
 """The search for ledgers that streams, objects and datasets name and that no longer exist.
 
-The ids of all ledgers are listed once, 8 bytes each, and no ledger's metadata is read. Then the
-records of the owners are read one after the other. A ledger that is named and was not listed is
-checked individually: it may have been created since, or its owner may have released it meanwhile.
+The ids of all ledgers are listed once, which takes 8 bytes of memory for each, and no ledger's
+metadata is read. Then the records of the owners are read one after the other. A ledger that is
+named and was not listed is checked individually: it may have been created since, or its owner may
+have released it meanwhile.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ class LostLedgers:
     unreadable_count: int = 0
     """The number of records that cannot be read."""
     records: int = 0
-    """The number of records that were looked at."""
+    """The number of records that were checked."""
     whole: bool = False
-    """Whether all records were looked at."""
+    """Whether all records were checked."""
 
     @property
     def count(self) -> int:
@@ -123,7 +124,7 @@ async def _with_record(
 
 
 async def _listed(client: Client) -> array[int]:
-    """Return the ids of the ledgers, ascending."""
+    """Return the ids of the first `LISTED_MAX` ledgers or a few more, ascending."""
     found = array("q")
     ledgers = client.metadata.list_ledgers()
     try:
@@ -144,7 +145,10 @@ def _among(listed: array[int], ledger_id: int) -> bool:
 
 
 async def _certainly_lost(client: Client, suspects: Sequence[NamedLedger]) -> OwnerRecord:
-    """Return the suspects that do not exist, and that their owner still names afterwards."""
+    """Return those of an owner's ledgers that do not exist although the owner still names them.
+
+    The owner's record is read again after the check. If that fails, the result is UnreadableRecord.
+    """
     gone = [
         one
         for one, there in zip(

@@ -1,6 +1,6 @@
 """The ledgers that streams, objects and datasets name in their own records.
 
-A ledger's custom metadata only tells what it was created for. The record of the owner is
+A ledger's custom metadata only says what it was created for. The record of the owner is
 authoritative: the segments and the allocation of a stream, the head of an object, the ledgers of a
 dataset.
 """
@@ -79,7 +79,7 @@ class UnreadableRecord:
 
 
 OwnerRecord = Sequence[NamedLedger] | UnreadableRecord
-"""The ledgers that one owner names."""
+"""The ledgers that one owner names, or the reason why its record cannot be read."""
 
 
 async def records(client: Client, *, objects: bool = True) -> AsyncGenerator[OwnerRecord, None]:
@@ -106,7 +106,10 @@ async def records(client: Client, *, objects: bool = True) -> AsyncGenerator[Own
 
 
 async def dataset_record(client: Client, name: str) -> OwnerRecord:
-    """Return the ledgers that a dataset names."""
+    """Return the ledgers that a dataset names, or none if there is no such dataset.
+
+    Raises MetadataUnavailableError. Other errors are part of the result.
+    """
     owner = Owner("dataset", name)
     try:
         dataset = await Datasets(client.metadata).read(name)
@@ -126,7 +129,10 @@ async def dataset_record(client: Client, name: str) -> OwnerRecord:
 
 
 async def object_record(client: Client, bucket: str, name: str) -> OwnerRecord:
-    """Return the ledger that an object names."""
+    """Return the ledger that an object names, or none if there is no such object.
+
+    Raises MetadataUnavailableError. Other errors are part of the result.
+    """
     owner = object_owner(bucket, name)
     try:
         head = decode_head(name, (await client.metadata.read_value(head_key(bucket, name))).value)
@@ -140,7 +146,7 @@ async def object_record(client: Client, bucket: str, name: str) -> OwnerRecord:
 
 
 def object_owner(bucket: str, name: str) -> Owner:
-    """Return the owner with this name in a bucket, which may be a state machine."""
+    """Return the object with this name, or the state machine if the bucket is that of snapshots."""
     return Owner("state machine" if bucket == STATE_MACHINES else "object", name, bucket)
 
 
@@ -169,7 +175,10 @@ async def _object_records(client: Client) -> AsyncGenerator[OwnerRecord, None]:
 
 
 async def stream_record(client: Client, path: str) -> OwnerRecord:
-    """Return the ledgers that the stream at this path names, including its allocation."""
+    """Return the ledgers that the stream at this path names, including its allocation.
+
+    Raises MetadataUnavailableError. Other errors are part of the result.
+    """
     tree = client.metadata.tree
     try:
         owner = await stream_owner(tree, path)
@@ -181,9 +190,10 @@ async def stream_record(client: Client, path: str) -> OwnerRecord:
 
 
 async def stream_owner(tree: Tree, path: str) -> Owner:
-    """Return the stream with the name that users know.
+    """Return the stream at this path as an owner, with its namespace and its name in it.
 
-    The name begins after the closest namespace above it.
+    The namespace is the closest path above the stream that has a node with settings. Without one,
+    the name is the last part of the path.
     """
     parts = path.strip("/").split("/")
     for length in range(len(parts) - 1, 0, -1):

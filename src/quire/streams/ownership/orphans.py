@@ -109,8 +109,9 @@ async def look_for_orphans(
     """Find the ledgers that were created for streams and that no stream names any more.
 
     Ledgers with ids below `first`, and ledgers younger than `older_than_s` seconds, are ignored.
-    The search reads the metadata of every ledger, and the segments of all streams twice. Nothing is
-    changed. Cancel-safe.
+    The search reads the metadata of every ledger. It also reads, twice, the segments of all streams
+    that have the first part of their path in common with a candidate. Nothing is changed.
+    Cancel-safe.
 
     A ledger or a stream that cannot be read is skipped. Such a stream could name any ledger that
     was created below the same first part of its path, so none of these counts as an orphan.
@@ -211,7 +212,7 @@ def _candidate(ledger_id: int, metadata: LedgerMetadata, before_ms: int) -> Stre
 
 @dataclass(slots=True)
 class _Place:
-    """The streams below one first part of a path."""
+    """The ledgers that the streams below one first part of a path name."""
 
     named: set[int] = field(default_factory=set)
     """The ledgers that segments and allocations name."""

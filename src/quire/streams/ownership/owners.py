@@ -1,6 +1,6 @@
-"""The search for the owner of a ledger, before somebody deletes the ledger by its id.
+"""The search for the owner of a ledger, before a user deletes the ledger by its id.
 
-The custom metadata of a ledger tells what it was created for, so reading one record is enough for
+The custom metadata of a ledger says what it was created for, so reading one record is enough for
 most ledgers. Some ledgers have no such metadata: those of Java's streams, and those that a user
 published as a dataset. For these, the records of all datasets and streams are read.
 """
@@ -40,7 +40,7 @@ PULSAR_KEYS = {
     "pulsar/schemaId": "schema",
     "pulsar/delayedIndexBucketId": "delayed index bucket",
 }
-"""The custom metadata that Pulsar's brokers set on their ledgers, and the kind of what it names."""
+"""The keys that Pulsar's brokers set in the custom metadata, and what the value of each names."""
 MISSED_LIMIT_S = 5.0
 """Seconds to search for the owners of a ledger that does not exist."""
 DOUBTS_MAX = 5
@@ -90,7 +90,8 @@ async def find_claims(
 ) -> dict[int, list[OwnerClaim]]:
     """Return the owners of each ledger, with an empty list for ledgers that nothing names.
 
-    A ledger whose owner no longer names it is an orphan and has no owner.
+    A closed ledger that its owner no longer names is an orphan and has no owner. If such a ledger
+    is open, a writer may still use it, so it gets a claim with a doubt.
 
     Args:
         client: The client of the cluster.
@@ -118,10 +119,10 @@ async def find_claims(
 
 
 async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> NoSuchLedgerError:
-    """Return the error for a ledger that does not exist, with its owners.
+    """Return an error that also names the owners of a ledger that does not exist.
 
-    The search reads records for at most `MISSED_LIMIT_S` seconds, and the error tells if that was
-    not enough. Raises MetadataUnavailableError.
+    The search reads records for at most `MISSED_LIMIT_S` seconds, and the error says if that was
+    not enough. Returns `error` itself if nothing names the ledger. Raises MetadataUnavailableError.
     """
     limit_s = MISSED_LIMIT_S
     found, doubts = await _by_all_records(
@@ -193,7 +194,7 @@ def _by_its_metadata(
 ) -> list[OwnerClaim]:
     """Return the claims of the owner that the ledger's own metadata names.
 
-    The list is empty if that owner does not name the ledger.
+    The list is empty if that owner does not name the ledger and the ledger is closed.
     """
     if hint.made_for is None:
         return list(hint.claims)

@@ -5,7 +5,8 @@
     {"format": 1, "query": "5f...", "number": 41, "segments": [17, 2], "former": ["9c..."]}
 
 The batches of `query` up to `number` are published. The last of them has 2 segments, from number 17
-on. `former` lists the queries that this writer had before. They can never publish again.
+on. `former` lists the newest `FORMER_MAX` queries that this writer had before. None of them can
+publish again.
 
 `quire-jobs` belongs to jobs that publish once, and lists the newest `JOBS_MAX` of them:
 
@@ -70,7 +71,7 @@ class BatchKey:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The content of the node of a key's writer, at one moment."""
+    """The content of the node that records the batches of a key's writer, or the jobs."""
 
     path: str
     version: int
@@ -80,8 +81,9 @@ class Published:
     def segments_of(self, key: BatchKey) -> tuple[int, int] | None:
         """Return the number of the batch's first segment, and the number of its segments.
 
-        A batch that a later one follows has no segments here. Returns None if the batch is not
-        published, as far as the node tells.
+        Returns (0, 0) for a batch that its writer has followed with a later one, because the node
+        stores only the segments of the last batch. Returns None if the node does not say that the
+        batch is published.
         """
         if not key.writer:
             for name, first, count in self.values.get("jobs", ()):
@@ -169,7 +171,8 @@ def node_path(metadata: StreamMetadata, key: BatchKey) -> str:
 async def read_published(metadata: StreamMetadata, key: BatchKey) -> Published:
     """Read the node of the key's writer.
 
-    Without a claim, another process may have published a moment ago: call `Tree.sync` first.
+    A caller without a claim may read an old value, because another process may have published a
+    moment ago. Such a caller calls `Tree.sync` first.
     """
     return await _read(metadata, node_path(metadata, key))
 

@@ -12,11 +12,11 @@ published what (`published`), under the claim that `begin` took. A batch is ther
 once, however often it is computed, and a driver that was replaced publishes nothing. No segment
 names the ledgers of failed attempts, and `sweep_job` or the search for orphans finds them.
 
-If the driver does not know the key when it plans, `take` comes first, and the key is filled in
-before `publish`. (Spark tells a streaming sink its batch only when the tasks run.)
+If the driver does not know the key when it plans, it calls `take` instead of `begin`, and fills in
+the key before `publish`. (Spark tells a streaming sink its batch only when the tasks run.)
 
-Before anything is deleted that may have been published, pending transactions under this claim are
-made impossible. Then the stream is asked which ledgers it names.
+Before anything is deleted that may have been published, a change of the node `ledgers` makes
+pending transactions under this claim fail. Only then is it read which ledgers the stream names.
 """
 
 from __future__ import annotations
@@ -65,9 +65,12 @@ MERGE_BYTES = 8 * 1024 * 1024
 A small batch must not leave one ledger for each task permanently.
 """
 SEGMENTS_MAX = 900
-"""The number of segments of one batch, which are added in one transaction."""
+"""The largest number of segments of one batch, because they are added in one transaction.
+
+A batch of more ledgers is merged into larger segments than `MERGE_BYTES`.
+"""
 SWEEP_BEFORE = 1_000
-"""The number of ledger ids before the first of a batch in which `sweep_job` searches."""
+"""`sweep_job` begins this many ids before the first ledger of the batch."""
 SWEEP_LEDGERS_MAX = 5_000
 
 
@@ -123,10 +126,10 @@ async def take(
 ) -> StreamBatch:
     """Become the stream's writer, whether or not the batch is published already.
 
-    `publish` finds that out. The previous writer is fenced. Raises NoSuchStreamError and
-    StreamEndedError. Raises StreamFencedError if another writer takes over meanwhile, and
-    RecoveryError if too few bookies answer: try again. Raises StreamConditionError if the stream's
-    fencing token is not `token`.
+    `publish` finds out whether it is. The previous writer is fenced, even if this raises. Raises
+    NoSuchStreamError and StreamEndedError. Raises StreamFencedError if another writer takes over
+    meanwhile, and RecoveryError if too few bookies answer: try again. Raises StreamConditionError
+    if the stream's fencing token is not `token`.
     """
     metadata = streams.metadata(name)
     await metadata.require()
@@ -160,7 +163,8 @@ async def take(
 async def is_published(metadata: StreamMetadata, key: BatchKey, *, takeover: bool = False) -> bool:
     """Return whether a batch is published. Raises UsageError if the key's query may not publish.
 
-    True remains true. If another driver may be at work, False only tells about a moment ago.
+    True remains true, except for a job that `JOBS_MAX` later jobs have followed. False may be out
+    of date on return if another driver is at work.
     """
     found = await read_published(metadata, key)
     await _check_turn(metadata, found, key, takeover)
@@ -175,10 +179,10 @@ async def publish(
     On return the batch is durable, and readers see all of it. If the batch was published before,
     this returns the segments with which it was published, and deletes what was built again.
 
-    Raises StreamFencedError if another writer took over. Nothing was published then: call `begin`
-    again. Raises StreamQuotaError, TxidOrderError, and UsageError (see `begin`). Nothing was
-    published then. Raises MetadataUnavailableError if the outcome is unknown: call this again, or
-    call `abort`.
+    Raises MetadataUnavailableError if the outcome is unknown: call this again, or call `abort`.
+    After all other errors nothing was published. Raises StreamFencedError if another writer took
+    over: call `begin` again. Raises StreamQuotaError, TxidOrderError, UsageError (see `begin`), and
+    StreamError if a ledger in `built` is incomplete or was deleted.
     """
     metadata, client = streams.metadata(name), streams.client
     found = await read_published(metadata, batch.key)
@@ -211,11 +215,11 @@ async def publish(
 async def abort(
     streams: Namespace, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
 ) -> bool:
-    """Delete what was built for a batch, but nothing that the stream names.
+    """Delete the ledgers that were built for a batch, except those that the stream names.
 
-    Returns False if the batch is published after all, because Spark also aborts after a commit that
-    failed halfway. A `publish` of this batch that is still running elsewhere can no longer publish
-    anything.
+    Returns whether the batch is not published. It may be, because Spark also aborts after a
+    `publish` whose outcome was unknown. A `publish` of this batch that is still running elsewhere
+    can no longer publish anything.
     """
     metadata = streams.metadata(name)
     await _discard_unnamed(streams.client, metadata, batch, built)
@@ -223,7 +227,10 @@ async def abort(
 
 
 async def discard(client: Client, built: Iterable[BuiltSegment]) -> None:
-    """Delete ledgers that were never passed to `publish`."""
+    """Delete ledgers that no segment names and no pending transaction may name.
+
+    A ledger that cannot be deleted is left for `sweep_job` or the search for orphans.
+    """
     for one in built:
         try:
             await client.delete_ledger(one.ledger_id)
@@ -234,7 +241,8 @@ async def discard(client: Client, built: Iterable[BuiltSegment]) -> None:
 async def published_segments(metadata: StreamMetadata, key: BatchKey) -> list[StreamSegment] | None:
     """Return the segments of a batch, or None if it is not published.
 
-    Segments that were truncated meanwhile are left out. A batch that a later one follows has none.
+    Segments whose nodes were deleted by truncation are left out. The result is empty for a batch
+    that its writer has followed with a later one.
     """
     return await _named_by(metadata, await read_published(metadata, key), key)
 
@@ -246,8 +254,8 @@ async def sweep_job(
 
     The search begins a little before ledger `first`, and reads a bounded number of ledgers. The
     search for orphans finds the rest later. Call this only after the batch was published, because
-    then none of its other ledgers can be published any more. Returns the ids of the deleted
-    ledgers.
+    then none of its other ledgers can be published any more. Nothing is deleted while the metadata
+    store forbids deletions. Returns the ids of the deleted ledgers.
     """
     client, spared = streams.client, set(kept)
     made = {**APPLICATION, "stream": streams.metadata(name).paths.stream.encode()}
@@ -414,9 +422,10 @@ async def _commit(
 async def merge(
     streams: Namespace, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
 ) -> list[BuiltSegment]:
-    """Copy small neighbouring ledgers into one. The others are returned unchanged.
+    """Copy groups of small neighbouring ledgers into one new ledger each, and return the result.
 
-    Nothing is deleted. A merged ledger is not merged again.
+    Ledgers that need no merging are returned unchanged. No ledger in `built` is deleted. After an
+    error the new ledgers are deleted.
     """
     merged: list[BuiltSegment] = []
     try:

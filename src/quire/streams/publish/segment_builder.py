@@ -40,7 +40,10 @@ class BuiltSegment:
 
 
 class SegmentBuilder:
-    """Fills one ledger with records, as the segment that it may become. Use it in one task."""
+    """Fills one ledger with records, as the segment that it may become. Use it in one task.
+
+    End it with `close`, or with `discard` to delete the ledger.
+    """
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class SegmentBuilder:
     ) -> None:
         """Create a builder for the stream at `path`, which is `Namespace.path` + "/" + its name.
 
-        `job` (`BatchKey.job`) is stored with the ledger for a search that finds it later.
+        `job` (`BatchKey.job`) is stored with the ledger, so that `sweep_job` can find the ledger.
         `snapshot` is explained at `StreamBatch`.
         """
         self._client = client
@@ -110,7 +113,10 @@ class SegmentBuilder:
         return self._writer
 
     async def close(self) -> BuiltSegment | None:
-        """Make all records durable, close the ledger, and return it, or None without records."""
+        """Make all records durable, close the ledger, and return it as a segment.
+
+        Returns None if there were no records, and therefore no ledger was created.
+        """
         writer = self._writer
         if writer is None:
             return None
@@ -133,7 +139,7 @@ class SegmentBuilder:
         )
 
     async def discard(self) -> None:
-        """Delete what was written."""
+        """Abandon and delete the ledger, if one was created."""
         if self._ledger is not None:
             self._ledger.abandon()
             await self._client.delete_ledger(self._ledger.ledger_id)

@@ -122,7 +122,7 @@ class RecordColumns:
     def add(
         self, origin: Origin, run: EntryRun, start: DLSN | None = None, end: DLSN | None = None
     ) -> None:
-        """Add the records of a run, from `start` to just before `end`."""
+        """Add the records of consecutive entries, from `start` to just before `end`."""
         data = run.data if isinstance(run.data, bytes) else bytes(run.data)
         first, last, lssn = run.first, run.last, origin.segment.lssn
         if start is not None and start > DLSN(lssn, first, 0):
@@ -161,7 +161,8 @@ class RecordColumns:
     def _alike(self, origin: Origin, run: EntryRun, data: bytes, first: int, last: int) -> int:
         """Add entries that hold the same number of records of one size, without flags.
 
-        Returns the number of entries that were added, from `first` on.
+        Returns the number of entries that were added, from `first` on. Returns 0 if the entries
+        differ or hold too few records, and must be decoded in another way.
         """
         import numpy
 
@@ -277,9 +278,10 @@ class RecordColumns:
     def _creation_times(
         self, origin: Origin, entry_id: int, records: Records
     ) -> Sequence[int] | None:
-        """Return the creation time of each record, as the control records before it tell.
+        """Return the creation time of each record in milliseconds, from the control records.
 
-        Returns None if no control record tells a time.
+        A control record gives the time of the records after it in the entry. Returns None if none
+        gives a time, or if times were not requested.
         """
         if "time" not in self._wanted or records.only_users:
             return None
@@ -324,16 +326,17 @@ def _heads(payload_bytes: int) -> Any:
 
 @lru_cache(maxsize=256)
 def _ascending(count: int) -> Any:
-    """Return the differences to the first metadata in a sequence of ordered records."""
+    """Return by how much the metadata of each of `count` records in order exceeds the first."""
     import numpy
 
     return numpy.arange(0, count * _STEP, _STEP)
 
 
 def _positions(metadata: Any) -> Any:
-    """Return the first position of each entry, given the metadata of its records in a row.
+    """Return the position of the first record of each entry.
 
-    Returns None unless all are user records in order.
+    Each row of `metadata` holds the metadata of the records of one entry. Returns None unless all
+    are user records in order.
     """
     import numpy
 
@@ -383,7 +386,8 @@ def _same_envelopes(data: bytes, at: int, body: int, entries: int, step: int) ->
 def _past_controls(data: bytes, at: int, end: int, timed: bool) -> tuple[int, int, int]:
     """Return the slot, creation time and offset of the first record after leading control records.
 
-    Damaged records are left to the decoder, which reports what is wrong.
+    If a control record is damaged, the offset is `end`. The general decoder then decodes the entry
+    and reports what is wrong.
     """
     slot, time_ms = 0, NO_TIME
     while at + HEAD_BYTES <= end:

@@ -40,8 +40,8 @@ class AtSequence:
 class AtTime:
     """Begin at the first record that was appended at this time or later.
 
-    Entries tell the time if Quire wrote them, or if the stream assigns txids by time. For any other
-    entry the txid is compared with the time.
+    The time of an entry is known if Quire wrote it, or if the stream assigns txids by time. For any
+    other entry the txid is compared with the time.
     """
 
     time_ms: int
@@ -104,7 +104,7 @@ def _parsed_ms(text: str) -> int:
 async def find(
     client: Client, segments: Sequence[StreamSegment], start: Start, password: bytes
 ) -> DLSN:
-    """Return the position that `start` has now.
+    """Return the position at which a reader with this start would begin now.
 
     A position that no longer exists, or does not exist yet, is returned unchanged: reading reports
     it. If the record may have been in a segment whose ledger is gone, the beginning of that segment
@@ -210,9 +210,9 @@ def oldest_position(segments: Sequence[StreamSegment]) -> DLSN:
 async def last_entry(
     client: Client, segment: StreamSegment, password: bytes
 ) -> tuple[int, Records] | None:
-    """Return the last acknowledged entry of a segment that has records of the application.
+    """Return the last acknowledged entry of a segment that is more than control records.
 
-    An entry that ends the stream counts as well.
+    It has records of the application, or it ends the stream.
 
     Args:
         client: The client of the cluster.
@@ -261,7 +261,7 @@ async def _search(
     record_is_before: Callable[[StreamSegment, Records, int], bool],
 ) -> DLSN:
     end = oldest
-    # The beginning of a segment without a ledger that may have held the record.
+    # The beginning of the first segment whose ledger is gone and may have held the record.
     lost: DLSN | None = None
     for segment in segments:
         if segment.truncation is Truncation.TRUNCATED:
@@ -326,14 +326,14 @@ async def search_segment(
 
 
 def creation_time_ms(records: Records, at: int) -> int | None:
-    """Return the time at which a record was appended, as its entry tells it.
+    """Return the time at which a record was appended, if its entry contains it.
 
     Args:
         records: The records of the entry.
         at: The index of the record.
 
     Returns:
-        The time in milliseconds, or None if the entry does not tell it.
+        The time in milliseconds, or None if the entry does not contain it.
     """
     time_ms: int | None = None
     for index, payload in records.controls():

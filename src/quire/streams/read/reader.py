@@ -41,7 +41,7 @@ GAP_CHOICES = ("raise", "deliver", "skip")
 MISSING_LOOKS = 3
 """The number of times to read the list of segments before a missing ledger counts as lost.
 
-Its segment may have been truncated a moment ago.
+The ledger may be missing only because its segment was truncated a moment ago.
 """
 MISSING_DELAY_S = 0.2
 """Seconds between two reads of the list of segments because of a missing ledger."""
@@ -283,7 +283,10 @@ class StreamReader:
         return segment is not None and self._gap_before(segment, listed) == gap
 
     def _tell(self, gap: Gap) -> bool:
-        """Move the position after the gap, and return whether the gap is to be delivered."""
+        """Move the position after the gap, and return whether the gap is to be delivered.
+
+        Raises StreamGapError if `on_gap` is "raise".
+        """
         self._position = gap.behind
         if self._on_gap == "raise":
             error = StreamGapError(

@@ -25,7 +25,7 @@ class Record(NamedTuple):
     txid: int
     """The transaction id: the application's number, or the time of the append in milliseconds.
 
-    The stream's setting `txids` tells which of the two it is.
+    The stream's setting `txids` decides which of the two it is.
     """
     sequence: int
     """The number of records of the stream before this one.
@@ -113,7 +113,7 @@ def decode(segment: StreamSegment, entry_id: int, payload: bytes) -> Records:
 
 
 def undecodable(where: str, error: Exception) -> StreamError:
-    """Return the error for a part of a stream that cannot be decoded, and why not."""
+    """Return the error for a part of a stream that cannot be decoded. `error` is the reason."""
     if isinstance(error, LaterStreamFormatError):
         return LaterStreamError(f"{where} cannot be read: {error}")
     return StreamDamagedError(f"{where} cannot be decoded: {error}")

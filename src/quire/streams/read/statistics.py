@@ -1,7 +1,7 @@
 """The number of records and bytes in a stream, by segment, and counting from the end of the stream.
 
-The metadata tells this for completed segments. The last acknowledged entry tells it for the segment
-in progress.
+For completed segments these numbers are in the metadata. For the segment in progress they are in
+its last acknowledged entry.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SegmentStatistics:
     records: int
     """The number of acknowledged records, including those before a truncation point."""
     size_bytes: int
-    """The size of the ledger, as far as it is known."""
+    """The number of payload bytes in the ledger, or 0 if the ledger is gone."""
     last: DLSN | None
     """The position of the last record, or None if there is none."""
     last_txid: int | None
@@ -114,7 +114,10 @@ async def _of_open(client: Client, segment: StreamSegment, password: bytes) -> S
 async def records_from(
     client: Client, facts: Sequence[SegmentStatistics], position: DLSN, password: bytes = b""
 ) -> int:
-    """Return the number of acknowledged records of the stream from a position on."""
+    """Return the number of acknowledged records of the stream from a position on.
+
+    Truncated and lost records are not counted.
+    """
     position = max(position, oldest_position([fact.segment for fact in facts]))
     count = 0
     for fact in facts:
@@ -171,7 +174,7 @@ async def before_end(
 async def _numbered(
     client: Client, segment: StreamSegment, number: int, password: bytes
 ) -> DLSN | None:
-    """Return the position of a segment's `number`-th record."""
+    """Return the position of a segment's `number`-th record, counted from 1."""
     async with await client.open_ledger(segment.ledger_id, password=password) as reader:
         return await search_segment(
             reader, segment, lambda _, records, at: records.positions[at] < number

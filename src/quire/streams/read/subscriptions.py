@@ -101,6 +101,7 @@ class Subscription(Ready):
 
         Raises:
             NoSuchStreamError: The stream does not exist, or another stream has its name.
+            StreamDamagedError: The stored position cannot be decoded. It was not changed.
             MetadataError: Other processes moved the subscription during each of many attempts.
                 It was not changed. Try again.
             MetadataUnavailableError: The metadata store does not answer. Outcome unknown.
@@ -146,7 +147,10 @@ class Subscription(Ready):
         await self._metadata.tree.delete_tree(self._path)
 
     async def _check_life(self) -> list[Check]:
-        """Return the condition under which a position may be stored. Raises NoSuchStreamError."""
+        """Return the condition under which a position may be stored. Raises NoSuchStreamError.
+
+        The list is empty if this client may not read the life of the stream.
+        """
         try:
             path = (await self._metadata.life()).path
         except MetadataDeniedError:

@@ -58,7 +58,7 @@ class Dictionary:
         """
 
     def apply(self, command: bytes) -> bool:
-        """Apply a command, and return whether it changed anything.
+        """Apply a command, and return whether it took effect.
 
         Args:
             command: The command as JSON.

@@ -4,10 +4,10 @@
         balance = await leader.execute(b"deposit 5")
 
 There is one leader, which is the last client that opened the machine as leader. The stream fences
-the previous leader, so that none of its later commands is accepted. All commands that were accepted
-are applied here first. Commands are applied once they are durable, in the order of the log, and in
-the same order on every follower. Machines that depend on nothing but their commands therefore stay
-equal.
+the previous leader, so that none of its later commands is accepted. The new leader first applies
+all commands that were accepted before. Commands are applied once they are durable, in the order of
+the log, and in the same order on every follower. Machines that depend on nothing but their commands
+therefore stay equal.
 
 A snapshot stores the state together with the position after the last command that led to it. The
 log before that position is then truncated. A snapshot is an object, so it is visible completely or
@@ -328,7 +328,8 @@ class Leader(_Replica[ResultT]):
 
         Raises:
             StreamFencedError: Another leader took over, or has taken a newer snapshot.
-            QuireError: The snapshot could not be stored. See `Objects.put`.
+            QuireError: The snapshot could not be stored (see `Objects.put`), or it was stored and
+                the commands before it could not be truncated.
         """
         async with self._busy:
             await self.confirm()

@@ -43,7 +43,7 @@ class PendingEntry:
         self.ends = False
         """Whether the stream ends after its records."""
         self.control = False
-        """Whether it has no records of the application, so that no caller waits for it."""
+        """Whether Quire added it for its own use, so that no caller waits for it."""
         self.done: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
@@ -98,7 +98,8 @@ class PendingEntry:
 class Appended(Sequence[DLSN]):
     """The positions of records that were appended together, as a sequence.
 
-    The positions are known when the records are acknowledged.
+    The positions are known when the records are acknowledged. A position that is read before that
+    has no meaning.
     """
 
     __slots__ = ("_parts", "_starts")

@@ -113,8 +113,8 @@ async def read_marks(
     """Return the control state at the end of these completed segments.
 
     The segments are read backwards to the last snapshot, and then forwards from there. If a segment
-    is lost, it is skipped. Producers may then send its records again, and the fencing token is the
-    last known one.
+    is lost, it is skipped. Its records are then unknown here, so that a producer can append them
+    again, and the fencing token is the one that was in force before the segment.
     """
     behind: list[list[tuple[StreamSegment, int, Records]]] = []
     for segment in reversed(segments):

@@ -69,9 +69,9 @@ class SegmentWriter:
         self.failed = False
         """Whether the ledger refused an entry. The entries in flight get the reason."""
         self.used = False
-        """Whether anything but control records was sent."""
+        """Whether an entry was sent that Quire did not add for its own use."""
         self.invisible = False
-        """Whether the last entry holds records. Readers learn of it only with the next entry."""
+        """Whether the last entry holds records, so that readers see it only with the next entry."""
 
     def send(self, entry: PendingEntry) -> None:
         """Encode the entry and pass it to the ledger.
@@ -168,9 +168,9 @@ class SegmentWriter:
 class Segments:
     """The open segment of a stream, and the transitions from one segment to the next.
 
-    All methods except `begin`, `roll`, `complete` and `mend` return at once, and only one of these
-    four may run at a time. They raise StreamFencedError if another writer has the stream. After
-    another error of a ledger or of the metadata store they may be called again.
+    `begin`, `roll`, `complete`, `mend` and `release` wait, and only one of them may run at a time.
+    They raise StreamFencedError if another writer has the stream. After another error of a ledger
+    or of the metadata store they may be called again. All other methods return at once.
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class Segments:
     async def release(self) -> None:
         """Delete the ledger that was created ahead, and release the lock.
 
-        The writer has ended then.
+        The writer must not use the segments any more.
         """
         while self._preparing is not None:
             await asyncio.wait([self._preparing])
@@ -329,7 +329,7 @@ class Segments:
     # -- segments -----------------------------------------------------------------------------
 
     async def begin(self, entry: PendingEntry) -> None:
-        """Open a segment whose first entry is this one."""
+        """Open a segment for `entry`, which the caller sends next."""
         if self._unfinished is not None:
             await self._unfinished()
             return
@@ -371,8 +371,11 @@ class Segments:
 
         `settle` receives the pending entries that are part of the segment as soon as that is
         certain, even if another writer completes the segment. Returns the pending entries that are
-        not part of it. A segment whose ledger was deleted is kept as lost. If the segment was
-        perhaps completed already, that is finished instead.
+        not part of it, without the control entries.
+
+        A segment without entries is removed. A segment whose ledger was deleted after entries were
+        sent is kept as lost. If an earlier call may have changed the segments, its change is
+        finished instead.
         """
         if self._unfinished is not None:
             return await self._unfinished()

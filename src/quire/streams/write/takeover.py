@@ -35,7 +35,7 @@ class TakenStream:
     claim: WriterClaim
     last_txid: int
     segments: list[StreamSegment] = field(default_factory=list)
-    """All segments, completed and in ascending order."""
+    """The completed segments in ascending order: all, or only the newest (see `take_over`)."""
     marks: ControlState = field(default_factory=ControlState)
     has_marks: bool = False
 
@@ -62,8 +62,8 @@ async def take_over(
     """Claim the stream, and complete the segments in progress.
 
     On return every record that former writers had acknowledged is part of a completed segment, and
-    those writers cannot append any more. Without `whole`, only the newest segments are read if that
-    is enough.
+    those writers cannot append any more. Without `whole`, only the newest segment is read, unless a
+    segment is in progress or producers or fencing tokens were used.
 
     Raises StreamEndedError. Raises StreamFencedError if another writer took over meanwhile, and
     RecoveryError if too few bookies answer: nothing is lost, try again.
@@ -191,9 +191,9 @@ async def free_allocated(client: Client, metadata: StreamMetadata, claim: Writer
 
 
 async def delete_insisting(client: Client, ledger_id: int) -> None:
-    """Delete a ledger that nothing names any more, with several attempts.
+    """Delete a ledger that nothing names any more, and try again while the store does not answer.
 
-    If all attempts fail, the search for orphans finds the ledger later.
+    If all attempts fail, the call returns, and the search for orphans finds the ledger later.
     """
     retry = Retry(DELETE_BACKOFF, client.rng, attempts=DELETE_ATTEMPTS)
     while True:

@@ -44,7 +44,8 @@ class StreamWriter:
     """A writer that appends records to one stream. `Namespace.open_writer` opens it.
 
     A record is acknowledged when `append`, or another call that waits, returns. Its entry and all
-    records before it are then fsynced on an ack quorum of bookies, and readers can see them.
+    records before it are then fsynced on an ack quorum of bookies. Readers see it as soon as the
+    bookies know that it is acknowledged, usually some milliseconds later.
 
     If a ledger fails, the writer continues in a new segment. It sends a record again only if
     recovery of the old ledger proved that the record is not in it. The writer ends when another
@@ -408,7 +409,7 @@ class StreamWriter:
     ) -> None:
         """Add control records to the entry: the producer of the next records, and the time.
 
-        The time is needed only in streams whose txids do not tell it.
+        The time is needed only in streams whose txids are not times.
         """
         if not entry.size_bytes and self.settings.txids == "given":
             entry.mark(encode_control(CreationTime(self._clock.now_ms())))
@@ -504,7 +505,10 @@ class Producer:
 
     @property
     def last_sequence(self) -> int:
-        """The number of the producer's last record that was handed over, or -1 if there is none."""
+        """The number of the producer's last record, or -1 if there is none.
+
+        It includes records that were passed to `append` and are not acknowledged yet.
+        """
         return self._writer._marks.last_sequence(self.producer_id)
 
     async def append(
@@ -512,8 +516,8 @@ class Producer:
     ) -> DLSN | None:
         """Append one record unless the stream has it already, and wait until it is acknowledged.
 
-        On return the record is durable on an ack quorum in both cases. If the call is cancelled,
-        the record may still become part of the stream: repeating the call is safe.
+        On return the record is durable on an ack quorum, whichever call appended it. If the call is
+        cancelled, the record may still become part of the stream: repeating the call is safe.
 
         Args:
             payload: The bytes of the record.

@@ -35,7 +35,10 @@ T = TypeVar("T")
 BUFFERED_BYTES_MAX = 16 * 1024 * 1024
 """The number of unacknowledged bytes of one stream above which appends wait."""
 FULL_ENTRIES_IN_FLIGHT_MAX = 64
-"""The number of full entries in flight. `entries_in_flight` limits entries that have room left."""
+"""The largest number of entries in flight if the next entry is full.
+
+The setting `entries_in_flight` limits them if the next entry can still take records.
+"""
 TURNS_BEFORE_CONTROL = 2
 """The number of event-loop iterations in which callers whose appends returned may append again.
 
@@ -85,7 +88,7 @@ class ByteBudget:
         return not self._free.is_set() or (self._outer is not None and self._outer.full)
 
     async def wait(self) -> None:
-        """Wait until there is room, here and in `outer`. Cancel-safe."""
+        """Wait until there is space, here and in `outer`. Cancel-safe."""
         while self.full:
             await self._free.wait()
             if self._outer is not None:
@@ -112,7 +115,7 @@ class WriterTask:
         self._queue: deque[PendingEntry] = deque()
         """The entries that were not sent yet. Only the last one still takes records."""
         self._work = asyncio.Event()
-        """Set when there may be something to do that the task waits for."""
+        """Set when the task may have something to do."""
         self._send_scheduled = False
         self._rolled: asyncio.Future[None] | None = None
         """Done when the open segment is completed, for callers that asked for that."""

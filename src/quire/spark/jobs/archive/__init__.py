@@ -1,6 +1,6 @@
-"""The result of the job `offload`: Parquet files, and the manifests that name them.
+"""The results of the jobs `offload` and `compact`: Parquet files, and the manifests that name them.
 
-Start with `manifest`. `offload_plan` decides what is copied, `parquet_files` copies it, `tables`
-adds the files to Delta and Iceberg, `store` is the directory, and `versions` keeps versions of a
-table in one.
+Start with `manifest`. For `offload`, `offload_plan` decides what is copied, `parquet_files` copies
+it, and `tables` adds the files to Delta and Iceberg. For `compact`, `versions` keeps the versions
+of a table. `store` accesses the directory of either.
 """

@@ -15,7 +15,7 @@ not count, and the job ends before it truncates anything. If there is none, ever
 manifest, and continues after it. Truncating the stream after a `commit` is therefore safe, whatever
 other jobs do.
 
-Every version of the format that is written here stays readable.
+Later versions of Quire can read every version of this format.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Key = tuple[int, str, int]
 
 @dataclass(frozen=True, slots=True)
 class HistoryFile:
-    """One Parquet file, as it was when it was read back."""
+    """One Parquet file, as it was when it was verified after it was written."""
 
     name: str
     """The name of the file."""
@@ -152,7 +152,7 @@ class Manifest:
     sequence: int | None = None
     """The number of records of the stream before `behind`, or None if it is unknown."""
     ledger_id: int = -1
-    """The ledger that held the segment before `behind`."""
+    """The ledger that held the segment before `behind`, or -1 if nothing was offloaded."""
     commit: int = 0
     """A number that grows by one with each manifest that adds something."""
     files: tuple[HistoryFile, ...] = ()
@@ -364,9 +364,10 @@ class OffloadClaim:
         self.sweep()
 
     def sweep(self) -> int:
-        """Remove files that no manifest needs, and old manifests. Return the number of data files.
+        """Remove data files that the newest manifest does not name, old manifests and old claims.
 
         Call this only while no task of this claim writes. Files of later claims are left alone.
+        Returns the number of removed data files.
         """
         store = self.history.store
         counted = {file.name for file in self.manifest.files} if self.manifest else set()
@@ -395,7 +396,10 @@ def with_files(
     manifest: Manifest, files: list[HistoryFile], gaps: list[Gap], behind: DLSN,
     sequence: int | None, ledger_id: int,
 ) -> Manifest:  # fmt: skip
-    """Return the next manifest."""
+    """Return the manifest that follows `manifest`, with more files and gaps.
+
+    `behind`, `sequence` and `ledger_id` are fields of the new manifest.
+    """
     commit = manifest.commit + 1
     return replace(
         manifest,

@@ -33,17 +33,20 @@ class OffloadStep:
 
 @dataclass(frozen=True, slots=True)
 class OffloadPlan:
-    """The segments that a run copies, in steps."""
+    """The segments that a job copies, in steps. A manifest is written after each step."""
 
     start: DLSN
     """The position at which the history begins, if there is none yet."""
     gaps: tuple[Gap, ...]
+    """The records from `start` on that no longer exist."""
     turns: tuple[OffloadStep, ...] = ()
+    """The steps in the order of the stream."""
     ledger_bytes: int = field(default=0)
+    """The payload bytes of all segments that are copied, counted for one replica."""
 
     @property
     def behind(self) -> DLSN:
-        """The position before which the history ends after the run."""
+        """The position before which the history ends after the job."""
         return self.turns[-1].behind if self.turns else self.start
 
 
@@ -56,8 +59,8 @@ def eligible(
 ) -> int:
     """Return the number of segments to offload, beginning with the oldest.
 
-    These are segments that were closed before that time, and as many as it takes until the rest is
-    not larger than `larger_than` bytes.
+    A segment is offloaded if it was completed by `closed_before_ms`, or if it and all later
+    segments have more than `larger_than` bytes together. None disables a condition.
     """
     left = sum(sizes)
     for at, (segment, size) in enumerate(zip(segments, sizes)):
@@ -72,7 +75,7 @@ def eligible(
 def turns_of(
     ranges: Sequence[SegmentRange], sizes: Sequence[int], *, file_bytes: int, turn_bytes: int
 ) -> Iterator[OffloadStep]:
-    """Yield what is copied before each manifest."""
+    """Yield the steps that copy these segments. A step ends once it has `turn_bytes` or more."""
     parts: list[SegmentPart] = []
     size_bytes = 0
     for at, (one, size) in enumerate(zip(ranges, sizes)):
@@ -89,7 +92,10 @@ def turns_of(
 def parts_of(
     segment: StreamSegment, start: DLSN, size_bytes: int, file_bytes: int
 ) -> list[SegmentPart]:
-    """Return one part, or several of a large segment, whose entries count as equally large."""
+    """Return the segment from `start` on as parts of about `file_bytes` each.
+
+    A small segment is one part. The entries of a segment count as equally large.
+    """
     first, last = start.entry_id, segment.last_entry_id
     entries = last - first + 1
     count = max(1, min(entries, -(-size_bytes // file_bytes)))
@@ -98,7 +104,7 @@ def parts_of(
 
 
 def together(parts: Sequence[SegmentPart], file_bytes: int) -> Iterator[list[SegmentPart]]:
-    """Yield parts that share a file, because small segments do."""
+    """Yield the parts of each file. Small segments share a file of about `file_bytes`."""
     return batches(parts, lambda part: part.size_bytes, file_bytes)
 
 
@@ -107,7 +113,7 @@ def check_same_stream(
 ) -> None:
     """Raise UsageError if a ledger shows that this is another stream of the same name.
 
-    Java deletes and creates streams without a life.
+    The life does not always show it: Java leaves the node of the life when it deletes a stream.
     """
     for segment in completed:
         if (

@@ -209,8 +209,9 @@ def _wider(known: tuple[int, int] | None, values: Any) -> tuple[int, int] | None
 def write_piece(cluster: ClusterOptions, piece: Piece) -> Piece:
     """Write and verify one file, in a task.
 
-    The answer has the file and the numbers of records in each segment, or no file if there are no
-    records. The next job removes what a failed attempt leaves.
+    The answer has the file (`file`), or None if there are no records. For each segment it also has
+    the number of records, and the first and the last sequence id (`segments`). The next job removes
+    what a failed attempt leaves.
     """
     history = OffloadHistory(piece["directory"], piece["stream"])
     parts = [SegmentPart.from_json(part) for part in piece["parts"]]
@@ -345,9 +346,9 @@ def _write(
 def read_file(
     history: OffloadHistory, name: str, columns: Sequence[str] = COLUMNS, filters: Any = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a file in order, or only those that pyarrow's `filters` leave.
+    """Yield the records of a file in order, or only those that match `filters`.
 
-    Raises HistoryDamagedError.
+    `filters` is an expression of pyarrow. Raises HistoryDamagedError if the file cannot be read.
     """
     import pyarrow as pa
     from pyarrow import dataset, parquet
@@ -409,7 +410,10 @@ def _changed(history: OffloadHistory, file: HistoryFile, why: str) -> HistoryDam
 
 
 def verify_piece(piece: Piece) -> Piece:
-    """Verify one file of a manifest, in a task. The answer tells what is wrong."""
+    """Verify one file of a manifest, in a task.
+
+    The answer's key `wrong` describes the damage, or is None.
+    """
     history = OffloadHistory(piece["directory"], piece["stream"])
     try:
         verify_file(history, HistoryFile.from_json(piece["file"]))

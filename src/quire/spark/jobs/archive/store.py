@@ -39,7 +39,8 @@ class ArchiveDirectory:
     def __init__(self, uri: str, filesystem: Any = None) -> None:
         """Open a directory.
 
-        `filesystem` is one of pyarrow, for stores that no URI names. `uri` is then the path in it.
+        `filesystem` is a filesystem object of pyarrow, for stores that no URI names. `uri` is then
+        the path in it.
         """
         import_pyarrow()
         from pyarrow import fs
@@ -94,7 +95,7 @@ class ArchiveDirectory:
         return int(info.size) if info.type == fs.FileType.File else None
 
     def make(self, directory: str) -> None:
-        """Create a directory and those above it. They are durable on return."""
+        """Create a directory and those above it. Local directories are durable on return."""
         with _told(self, directory):
             if self.is_local:
                 _make_durably(self.path(directory))

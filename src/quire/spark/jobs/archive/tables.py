@@ -19,18 +19,20 @@ from quire.streams.read.arrow import schema
 
 APPLICATION = "quire-offload"
 COMMIT_PROPERTY = "quire.commit"
-"""The property with the last commit.
+"""The first part of the name of the property with the last commit.
 
-The stream's life follows it, because several streams may share a table.
+The second part is the stream's life, because several streams may share a table.
 """
 FILES_PER_COMMIT = 1_000
 
 
 def to_delta(history: OffloadHistory, manifest: Manifest) -> int:
-    """Add the files that the Delta table beside them does not have yet, and return their number.
+    """Add files of the history to the Delta table in the same directory, and return their number.
 
-    They are durable in the table on return. Raises HistoryError if the table could not be changed.
-    The next job adds what is missing.
+    The table is created if it does not exist. Files that it has already are left out. The added
+    files are durable in the table on return. Raises UsageError if the package deltalake is not
+    installed, and HistoryError if the table could not be changed. The next job adds what is
+    missing.
     """
     deltalake: Any = _import("deltalake", "deltalake")
     transaction: Any = import_module("deltalake.transaction")
@@ -81,9 +83,9 @@ def to_iceberg(
 ) -> int:
     """Add the files that the Iceberg table does not have yet, and return their number.
 
-    The table and its namespace are created if they do not exist. `catalog` has properties of
-    pyiceberg, and `name` refers to a catalog in its configuration. The files are durable in the
-    table on return. Raises HistoryError as `to_delta` does.
+    The table and its namespace are created if they do not exist. `catalog` has the properties of
+    the catalog for pyiceberg. Its key `name` selects a catalog in pyiceberg's configuration. The
+    files are durable in the table on return. Raises UsageError and HistoryError as `to_delta` does.
     """
     above = table.rpartition(".")[0]
     if not above:
@@ -122,7 +124,7 @@ def _iceberg_path(history: OffloadHistory, file: HistoryFile) -> str:
 
 
 def _behind(manifest: Manifest, commit: int) -> list[HistoryFile]:
-    """Return the files of later commits."""
+    """Return the files of commits after `commit`."""
     return [file for file in manifest.files if file.commit > commit]
 
 

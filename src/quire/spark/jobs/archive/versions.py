@@ -2,8 +2,8 @@
 
     DIRECTORY/
       manifest/00000003-1f0c9a2be4d7.claim     the third job that wrote here
-      manifest/00000003-1f0c9a2be4d7-1.json    what it found, under its own name
-      manifest/00000003-1f0c9a2be4d7-2.json    what it made of it
+      manifest/00000003-1f0c9a2be4d7-1.json    a copy of the manifest that it found
+      manifest/00000003-1f0c9a2be4d7-2.json    the manifest of its own version
       data/00000003-1f0c9a2be4d7/*.parquet     the table
 
 The current version is the manifest with the greatest name. It names a directory of files, and holds
@@ -112,7 +112,11 @@ class Versions:
         return self.store.spark_path(f"{DATA}/{version.name}")
 
     def claim(self) -> VersionClaim:
-        """Become the only writer of the table."""
+        """Become the only writer of the table.
+
+        The version of a former writer that has not ended yet does not count any more. Raises
+        HistoryError if the store fails or another job claims the table at the same time.
+        """
         self.store.make(MANIFESTS)
         self.store.make(DATA)
         names = self.names()
@@ -154,8 +158,9 @@ class VersionClaim:
     def commit(self, state: dict[str, Any]) -> Version:
         """Make the files the newest version, durably.
 
-        Raises HistoryError if another job has claimed the directory, and its version counts. Raises
-        HistoryError also if the store fails, and then this version may or may not count.
+        Raises HistoryError if another job has claimed the directory. This version does not count
+        then. Raises HistoryError also if the store fails, and then this version may or may not
+        count.
         """
         directory = f"{DATA}/{self._directory}"
         self._check()
