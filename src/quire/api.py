@@ -28,7 +28,7 @@ ResultT = TypeVar("ResultT")
 class Client(LedgerClient):
     """A connection to one cluster. `quire.connect` returns it.
 
-    One client per process is enough. It belongs to the event loop that made it.
+    One client per process is enough. It can be used only in the event loop in which it was made.
 
     A factory opens what exists. It creates what is missing only with `create=True`. Await a factory
     for the handle, or enter it with `async with` to close the handle at the end of the block.
@@ -258,8 +258,8 @@ async def connect(
     Args:
         uri: The metadata store: `sqlite:///FILE` or `zk+hierarchical://HOST:PORT/ledgers`.
         config: Limits, time-outs, TLS and placement. The default is `ClientConfig()`.
-        zookeeper: The client's identity for ZooKeeper. By default it is taken from the environment
-            (`QUIRE_ZOOKEEPER_AUTH_FILE`).
+        zookeeper: The client's identity in ZooKeeper, and the access to the nodes that it creates.
+            By default both are taken from the environment (`QUIRE_ZOOKEEPER_AUTH_FILE`).
         tracer: An OpenTelemetry tracer for spans of calls and batches (see
             docs/guides/client-observability.md).
 

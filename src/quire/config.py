@@ -213,8 +213,9 @@ class ClientConfig(CheckedSettings):
     the last one acknowledged before it. A smaller value shows the last entries to readers sooner
     and sends more messages. 0: never."""
     long_poll_s: PositiveSeconds = 2.0
-    """Seconds that a tailing reader waits for one bookie before it asks the next. Keep the value
-    well below `read_timeout_s`, because the bookie must answer within that time afterwards."""
+    """Seconds that a tailing reader waits for one bookie before it asks the next. The bookie then
+    has `speculative_read_s` to answer. Keep the value below `silent_link_s`: otherwise the client
+    probes the connection during each wait."""
     max_turn_bytes: PositiveInt = 512 * KIB
     """The payload bytes after which appends are sent before the current event-loop iteration ends.
     Without reaching this size, all appends of one iteration are sent together at its end. A larger
@@ -234,7 +235,8 @@ class ClientConfig(CheckedSettings):
     lost_quorum_wait_s: float = 30.0
     """Seconds that a writer keeps trying its bookies when it can reach no ack quorum and finds no
     replacement. Then it fails with `NotEnoughBookiesError`. If `add_quorum_timeout_s` is set, that
-    value is used instead. 0: the writer fails at once, like Apache's client."""
+    value is used instead. A writer that never reached any bookie fails at once. 0: every writer
+    fails at once, like Apache's client."""
     watch_written_ledgers: bool = False
     """Whether a writer watches its ledger's metadata, and stops when another client recovers,
     closes or deletes the ledger, or creates another one with its id. Without the watch it learns
@@ -287,7 +289,7 @@ class ClientConfig(CheckedSettings):
 
     @property
     def lost_quorum_limit_s(self) -> float:
-        """Seconds for which a writer without an ack quorum keeps trying its bookies."""
+        """Seconds for which a writer that lost its ack quorum keeps trying its bookies."""
         return self.add_quorum_timeout_s or self.lost_quorum_wait_s
 
 

@@ -24,7 +24,7 @@ class QuireError(Exception):
 
     Attributes:
         code: BookKeeper's client error code for this class of error.
-        outcome_known: Whether the error tells what became of the call. If it is False, the change
+        outcome_known: Whether the error says what became of the call. If it is False, the change
             may or may not have taken effect: check before you repeat it.
         remedy: What to do next, as a sentence without its final full stop. It is empty if there is
             no general advice.
@@ -448,7 +448,7 @@ class EntryTooLargeError(LedgerError, ValueError):
 
 
 class RecoveryError(LedgerError):
-    """Raised when a ledger could not be recovered, mostly because too few bookies answered.
+    """Raised when a ledger could not be recovered, usually because too few bookies answered.
 
     Nothing is lost. The ledger may already be fenced, or even closed. Open it with recovery again.
     """

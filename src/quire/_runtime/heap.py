@@ -50,9 +50,10 @@ def keep_heap(kept_bytes: int = KEPT_BYTES) -> bool:
 def trim_heap() -> bool:
     """Return free memory of the whole heap to the system, and return whether there was any.
 
-    The thresholds of `keep_heap` only concern the ends of arenas. Free pages that come after an
-    answer in use, or that are in the arena of a reader thread, would stay with the process for
-    good. This takes some milliseconds per 100 MB, and does not hold the interpreter's lock.
+    The thresholds of `keep_heap` only concern the end of the heap. Free pages that are below a
+    buffer in use, or in the part of the heap that a reader thread uses (its arena), would stay with
+    the process for good. This takes some milliseconds per 100 MB, and does not hold the
+    interpreter's lock.
     """
     if not sys.platform.startswith("linux"):
         return False

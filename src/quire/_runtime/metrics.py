@@ -1,8 +1,8 @@
 """Numbers for monitoring: histograms of durations, and Prometheus' text format.
 
-Code that counts keeps plain integers. A `Metric` is made of them when somebody asks. Only durations
-need more than an integer: a `Histogram` is an argument, and takes a whole batch at a time. There is
-no registry and no global state.
+Code that counts keeps plain integers, and a `Metric` is made of them when metrics are requested.
+Only durations need more than an integer: the code that measures them receives a `Histogram` as an
+argument, which can count a whole batch in one call. There is no registry and no global state.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Histogram:
     def quantiles(self, now_s: float) -> list[float]:
         """Return the value of each of `QUANTILES`, in seconds.
 
-        They cover the last one or two minutes, or the time since the previous call if that is
-        longer. A quantile without durations is NaN. `now_s` is the time of a monotonic clock.
+        They cover the last one or two minutes, or more if the previous calls were longer ago. A
+        quantile without durations is NaN. `now_s` is the time of a monotonic clock.
         """
         if now_s - self._since_s >= WINDOW_S:
             self._before, self._since, self._since_s = self._since, list(self.counts), now_s
@@ -170,7 +170,7 @@ def _number(value: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Escape a label value.
+    """Escape a help text, or all of a label value but its quotes.
 
     Bytes of paths and ids that are not text are written as Python's escape sequences.
     """

@@ -67,7 +67,8 @@ class Retry:
             backoff: The pauses.
             rng: The source of their jitter.
             attempts: The number of attempts in all.
-            limit_s: Seconds from now after which no further attempt begins.
+            limit_s: Seconds from now after which a failure is final. The last attempt may begin
+                later than that, by the pause before it.
             now: The clock. The default is that of the event loop.
             sleep: The function that pauses.
         """

@@ -23,14 +23,14 @@ from typing import NamedTuple, Protocol
 LOOK_INTERVAL_S = 0.5
 """Seconds between two measurements."""
 RUNS_MIN = 30
-"""The number of times that threads ran below which a measurement says nothing. They are counted
-with the next one."""
+"""The least number of times that threads must have run for a measurement to count. Fewer are added
+to the next measurement."""
 WAITED_SHARE_MAX = 5.0
 """The longest time that threads may wait, as a multiple of the time that they run. Three bookies
 and a client that fill two processors wait for three times as long as they run. Next to two
 processes that are always busy it is six to twenty times."""
 LATE_LOOKS_MAX = 2
-"""The number of measurements beyond that limit, in a row, after which the normal policy is
+"""The number of measurements beyond `WAITED_SHARE_MAX`, in a row, after which the normal policy is
 restored."""
 REST_S = 60.0
 """Seconds until `SCHED_BATCH` is tried again. The time doubles each time that it fails again."""

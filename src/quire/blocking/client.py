@@ -194,6 +194,8 @@ class Client(ContextHandle[AsyncClient]):
                 again.
             ReadError: Too few bookies answer to find the last acknowledged entry. Open it again.
             LedgerRecreatedError: The ledger was deleted meanwhile, and its id was used again.
+            MetadataError: The metadata store does not answer, or the metadata of the ledger cannot
+                be decoded. Open it again.
             UsageError: The ack quorum is too small for `assume_liars`.
         """
         return LedgerReader(
@@ -223,8 +225,8 @@ class Client(ContextHandle[AsyncClient]):
         Deleting a ledger that does not exist succeeds. Interrupting this call is safe; the ledger
         may then have been deleted.
 
-        This call requires no password, and it also deletes a ledger that a stream, an object or a
-        dataset needs, because these delete their own ledgers with it. Call
+        This call requires no password. It also deletes a ledger that a stream, an object or a
+        dataset needs, because Quire itself deletes their ledgers with this call. Call
         `quire.streams.refuse_owned` first to check for an owner, as `quire ledger delete` and the
         HTTP API do.
 
@@ -338,7 +340,8 @@ class Client(ContextHandle[AsyncClient]):
         """Return the metrics of this client, in Prometheus' text format.
 
         Returns:
-            The counters since the client was made. See docs/reference/metrics.md.
+            The text. It counts from the moment at which the client was made.
+            docs/reference/metrics.md lists the metrics.
         """
         return run(self.aio.metrics)
 
@@ -576,8 +579,8 @@ def connect(
     Args:
         uri: The metadata store: `sqlite:///FILE` or `zk+hierarchical://HOST:PORT/ledgers`.
         config: Limits, time-outs, TLS and placement. The default is `ClientConfig()`.
-        zookeeper: The client's identity for ZooKeeper. By default it is taken from the environment
-            (`QUIRE_ZOOKEEPER_AUTH_FILE`).
+        zookeeper: The client's identity in ZooKeeper, and the access to the nodes that it creates.
+            By default both are taken from the environment (`QUIRE_ZOOKEEPER_AUTH_FILE`).
         tracer: An OpenTelemetry tracer for spans of calls and batches (see
             docs/guides/client-observability.md).
 

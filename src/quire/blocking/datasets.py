@@ -79,9 +79,9 @@ class Datasets(ContextHandle[AsyncDatasets]):
 
         On return the publication is as durable as the metadata store, and every later `read`
         includes it. With a transaction key the call is idempotent: a key that was published before
-        changes nothing, and the call resolves an unknown outcome itself. A dataset remembers its
-        newest 1,000 keys, across overwrites, until it is dropped. If the call is interrupted, the
-        outcome is unknown.
+        changes nothing, and the call itself repeats an attempt whose outcome is unknown. A dataset
+        remembers its newest 1,000 keys, across overwrites, until it is dropped. If the call is
+        interrupted, the outcome is unknown.
 
         Args:
             name: The name of the dataset, which is created if it does not exist.
@@ -95,12 +95,15 @@ class Datasets(ContextHandle[AsyncDatasets]):
             The sequence number, and what an overwrite replaced.
 
         Raises:
-            NoSuchLedgerError: A ledger was deleted meanwhile, for example by a sweep whose age
-                limit is shorter than the job. Nothing was published.
+            NoSuchLedgerError: A ledger does not exist or is being deleted, for example by a sweep
+                whose age limit is shorter than the job. Nothing was published.
             UsageError: The name or the key is not valid, two ranges overlap, or the dataset would
                 become too large. Nothing was published.
-            MetadataUnavailableError: The metadata store does not answer. Without a transaction key
-                the outcome is unknown.
+            MetadataUnavailableError: The metadata store does not answer. The outcome is unknown.
+                With a transaction key, call again with the same arguments.
+            MetadataError: The dataset is damaged, or other clients changed it during each of 100
+                attempts. Nothing was published. Without `overwrite`, it is not noticed if a part of
+                the dataset's list of ledgers is missing.
         """
         return call(self.aio.publish(name, ledgers, overwrite=overwrite, txn=txn))
 
@@ -112,22 +115,29 @@ class Datasets(ContextHandle[AsyncDatasets]):
 
         Args:
             name: The name of the dataset.
-            delete_ledgers: Whether to delete the ledgers that were written for the dataset as well.
+            delete_ledgers: Whether to delete also those ledgers of the dataset that were written
+                for it. This happens after the removal. If it fails, the dataset is removed, and
+                `sweep` deletes the rest later.
 
         Returns:
             The dataset as it was, or None if it did not exist.
+
+        Raises:
+            MetadataError: The dataset is damaged, so it cannot be dropped.
         """
         return call(self.aio.drop(name, delete_ledgers=delete_ledgers))
 
     def discard(self, name: str, ledger_ids: Iterable[int]) -> list[int]:
         """Delete ledgers that were written for a dataset and that it does not contain.
 
-        Afterwards none of them can be published. The call is safe to repeat, and safe while others
-        publish. If it is interrupted, the next call deletes the ledgers that this one condemned.
+        Afterwards none of the deleted ledgers can be published. The call is safe to repeat, and
+        safe while others publish. If it is interrupted, the next call for the dataset deletes the
+        ledgers that this one condemned.
 
         Args:
             name: The name of the dataset.
-            ledger_ids: The ids of the ledgers. Ledgers of other datasets are ignored.
+            ledger_ids: The ids of the ledgers. Ledgers that the dataset contains, that were written
+                for another one, or whose metadata cannot be read are not deleted.
 
         Returns:
             The ids of the deleted ledgers.
@@ -177,12 +187,12 @@ class Datasets(ContextHandle[AsyncDatasets]):
 
         A ledger belongs to a dataset if its custom metadata `quire.dataset` names it. A ledger or a
         dataset that cannot be read is skipped, and the sweep continues. The ledgers that were
-        written for such a dataset are kept, because it may contain them. Ledgers whose metadata
-        names no dataset, or has no creation time, are never deleted.
+        written for a dataset that cannot be read are kept, because it may contain them. Ledgers
+        whose metadata names no dataset, or has no creation time, are never deleted.
 
         Ledgers of a job that is still running are unpublished as well, so the age limit must be
-        longer than the longest job. A job whose ledgers were swept fails to publish: it never
-        publishes gaps.
+        longer than the longest job. If ledgers of a running job were swept, its `publish` raises
+        NoSuchLedgerError, so a dataset never has gaps.
 
         Args:
             older_than_s: The age limit, in seconds. Younger ledgers are kept.
@@ -190,7 +200,8 @@ class Datasets(ContextHandle[AsyncDatasets]):
             job: Sweep only the ledgers of this job.
             first: The smallest ledger id to look at.
             keep: The ids of ledgers that are kept in any case.
-            look_at_most: The number of ledgers whose metadata is read. The default is no limit.
+            look_at_most: The largest number of ledgers whose metadata is read. The default is no
+                limit.
 
         Returns:
             The ids of the deleted ledgers, and the items that were skipped.

@@ -30,12 +30,12 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
     An entry is *acknowledged* when `append`, or a call that waits for it, returns. The entry and
     all entries before it are then written and fsynced on at least `ack_quorum` bookies. When a call
     raises, its entries may or may not be in the ledger: open the ledger with recovery to find out.
-    After LedgerFencedError or any other final error the handle can no longer be used.
+    The handle can no longer be used then. The exceptions are UsageError and EntryTooLargeError:
+    nothing was sent, and the handle can still be used.
 
     With deferred sync (`create_ledger(deferred_sync=True)`) "acknowledged" means less: `ack_quorum`
     bookies have *accepted* the entry, and a crash of those machines loses it. Once `force` or
-    `close` has returned, the entry is durable, part of `last_add_confirmed`, and visible to
-    readers.
+    `close` has returned, the entry is durable, and `last_add_confirmed` includes it.
 
     The handle is a context manager: leaving the block closes the ledger, or abandons it after an
     error.
@@ -73,12 +73,15 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
 
     @property
     def last_add_pushed(self) -> int:
-        """The id of the last entry that was handed over, or -1 if there is none."""
+        """The id of the last entry that was handed over, or -1 if there is none.
+
+        Entries that a `CallerIdWriter` holds do not count.
+        """
         return self._opened.last_add_pushed
 
     @property
     def length(self) -> int:
-        """The number of payload bytes of all entries that were handed over."""
+        """The number of payload bytes of all entries up to `last_add_pushed`."""
         return self._opened.length
 
     @property
@@ -87,9 +90,11 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
         return self._opened.closed
 
     def room(self) -> None:
-        """Wait until fewer than `ClientConfig.max_unacked_bytes` are unacknowledged.
+        """Wait while `ClientConfig.max_unacked_bytes` wait for the slowest bookie of the ensemble.
 
-        Interrupting this call is safe.
+        While too few bookies can be reached, the bytes that wait for an ack quorum count instead.
+        With deferred sync, wait also while `ClientConfig.max_unforced_bytes` are not durable; the
+        writer forces them meanwhile. Interrupting this call is safe.
 
         Raises:
             QuireError: The writer has failed. See `LedgerWriter.append`.
@@ -116,7 +121,7 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
         return call(self.aio.wait(entry_id))
 
     def flush(self) -> int:
-        """Wait until every entry that was handed over is acknowledged.
+        """Wait until every entry up to `last_add_pushed` is acknowledged.
 
         On return these entries are durable on an ack quorum, unless the ledger has deferred sync.
         Interrupting this call is safe: it takes no entry back.
@@ -146,6 +151,7 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
             LedgerFencedError: Another client opened the ledger with recovery. Outcome unknown.
             NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
             LedgerClosedError: The ledger was closed. Outcome unknown.
+            QuireError: The writer failed for another reason. See `LedgerWriter.append`.
         """
         return call(self.aio.force())
 
@@ -165,13 +171,19 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
                 ledger is not closed, and the entries appended here are gone with the deleted
                 ledger.
             LedgerClosedError: Another client closed the ledger at another entry.
+            MetadataUnavailableError: The metadata store does not answer. The ledger may or may not
+                be closed, and all entries are durable.
             QuireError: An outstanding append failed. The ledger then stays open until it is
                 recovered.
         """
         return call(self.aio.close())
 
     def abandon(self) -> None:
-        """Stop at once without closing the ledger. The next client that opens it recovers it."""
+        """Stop at once without closing the ledger.
+
+        Outstanding appends raise LedgerClosedError. The ledger stays open until a client opens it
+        with recovery. After `close`, or after the writer has failed, this does nothing.
+        """
         if self._leave():
             run(self._opened.abandon)
 
@@ -180,8 +192,8 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
 
         On return the entry is durable on an ack quorum, unless the ledger has deferred sync. Calls
         that threads make at the same time are sent together, and thousands may be outstanding. The
-        call first waits while `ClientConfig.max_unacked_bytes` are unacknowledged. Interrupting the
-        call does not take the entry back: it may still become part of the ledger.
+        call first waits as `room` does. Interrupting the call after that does not take the entry
+        back: it may still become part of the ledger.
 
         Args:
             payload: The bytes of the entry. A mutable buffer may be reused when the call returns.
@@ -194,7 +206,12 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
             ArgumentTypeError: The payload is not a buffer. Nothing was sent.
             LedgerFencedError: Another client opened the ledger with recovery. Outcome unknown.
             LedgerClosedError: The handle or the ledger is closed. Outcome unknown.
+            NoSuchLedgerError: The ledger was deleted. Its entries are gone.
+            LedgerRecreatedError: The ledger was deleted, and its id was used again. Its entries are
+                gone.
             NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
+            ClientClosedError: The client was closed. Outcome unknown.
+            MetadataError: The metadata store failed during an ensemble change. Outcome unknown.
             WriteError: The writer failed for another reason. Outcome unknown.
         """
         return call(self.aio.append(payload))
@@ -231,17 +248,17 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
             The id of the last entry, or `last_add_pushed` if there are no payloads.
 
         Raises:
-            QuireError: The errors of `append`. Either no entry was sent because of a bad payload,
-                or the first of the entries may be in the ledger, up to any one of them.
+            QuireError: The errors of `append`. After EntryTooLargeError or UsageError no entry was
+                sent. After any other error all, none or only the first of the entries may be in the
+                ledger, without a gap.
         """
         return call(self.aio.append_many(payloads))
 
     def submit_many(self, payloads: Sequence[Buffer]) -> int:
         """Hand over entries with consecutive ids, without waiting until they are acknowledged.
 
-        Nothing is durable on return: `wait` or `flush` reports when it is. The call waits only
-        while `ClientConfig.max_unacked_bytes` are unacknowledged. If it is interrupted, a first
-        part of the entries may have been sent.
+        Nothing is durable on return: `wait` or `flush` reports when it is. The call waits only as
+        `room` does. If it is interrupted, a first part of the entries may have been sent.
 
         Args:
             payloads: The bytes of each entry.
@@ -250,7 +267,7 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
             The id of the last entry, or `last_add_pushed` if there are no payloads.
 
         Raises:
-            QuireError: The errors of `append`.
+            QuireError: The errors of `append_many`.
         """
         return call(self.aio.submit_many(payloads))
 
@@ -259,11 +276,12 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
     """A handle that appends entries under ids that the caller chooses.
 
     `Client.create_ledger(caller_ids=True)` returns it. Ids begin at 0, and each is used once. They
-    may be appended in any order, but in the end no id may be missing.
+    may be appended in any order. An entry after a missing id is *held* in memory until that id is
+    appended. Entries that are still held when the handle is closed are not part of the ledger.
 
-    Entries are acknowledged strictly in the order of their ids: `append_at` of an entry after a
-    missing id returns once that id has been appended too. Durability, errors and deferred sync are
-    as for `LedgerWriter`.
+    Entries are acknowledged strictly in the order of their ids: `append_at` of a held entry returns
+    once the missing id has been appended too. Durability, errors and deferred sync are as for
+    `LedgerWriter`.
     """
 
     _what = "the writer of ledger {0.ledger_id}"
@@ -298,12 +316,15 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
 
     @property
     def last_add_pushed(self) -> int:
-        """The id of the last entry that was handed over, or -1 if there is none."""
+        """The id of the last entry that was handed over, or -1 if there is none.
+
+        Entries that a `CallerIdWriter` holds do not count.
+        """
         return self._opened.last_add_pushed
 
     @property
     def length(self) -> int:
-        """The number of payload bytes of all entries that were handed over."""
+        """The number of payload bytes of all entries up to `last_add_pushed`."""
         return self._opened.length
 
     @property
@@ -312,9 +333,11 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
         return self._opened.closed
 
     def room(self) -> None:
-        """Wait until fewer than `ClientConfig.max_unacked_bytes` are unacknowledged.
+        """Wait while `ClientConfig.max_unacked_bytes` wait for the slowest bookie of the ensemble.
 
-        Interrupting this call is safe.
+        While too few bookies can be reached, the bytes that wait for an ack quorum count instead.
+        With deferred sync, wait also while `ClientConfig.max_unforced_bytes` are not durable; the
+        writer forces them meanwhile. Interrupting this call is safe.
 
         Raises:
             QuireError: The writer has failed. See `LedgerWriter.append`.
@@ -341,7 +364,7 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
         return call(self.aio.wait(entry_id))
 
     def flush(self) -> int:
-        """Wait until every entry that was handed over is acknowledged.
+        """Wait until every entry up to `last_add_pushed` is acknowledged.
 
         On return these entries are durable on an ack quorum, unless the ledger has deferred sync.
         Interrupting this call is safe: it takes no entry back.
@@ -371,6 +394,7 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
             LedgerFencedError: Another client opened the ledger with recovery. Outcome unknown.
             NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
             LedgerClosedError: The ledger was closed. Outcome unknown.
+            QuireError: The writer failed for another reason. See `LedgerWriter.append`.
         """
         return call(self.aio.force())
 
@@ -390,13 +414,19 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
                 ledger is not closed, and the entries appended here are gone with the deleted
                 ledger.
             LedgerClosedError: Another client closed the ledger at another entry.
+            MetadataUnavailableError: The metadata store does not answer. The ledger may or may not
+                be closed, and all entries are durable.
             QuireError: An outstanding append failed. The ledger then stays open until it is
                 recovered.
         """
         return call(self.aio.close())
 
     def abandon(self) -> None:
-        """Stop at once without closing the ledger. The next client that opens it recovers it."""
+        """Stop at once without closing the ledger.
+
+        Outstanding appends raise LedgerClosedError. The ledger stays open until a client opens it
+        with recovery. After `close`, or after the writer has failed, this does nothing.
+        """
         if self._leave():
             run(self._opened.abandon)
 
@@ -479,7 +509,7 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
 
     @property
     def closed(self) -> bool:
-        """Whether this handle is closed. `ledger_closed` tells whether the ledger is."""
+        """Whether this handle is closed. `ledger_closed` says whether the ledger is."""
         return self._opened.closed
 
     @property
@@ -512,6 +542,8 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
         Raises:
             ReadError: Too few bookies answer.
             NoSuchLedgerError: The ledger was deleted.
+            LedgerRecreatedError: The ledger was deleted, and its id was used again.
+            MetadataUnavailableError: The metadata store does not answer.
             UsageError: This handle is closed.
         """
         return call(self.aio.refresh())
@@ -536,7 +568,8 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
             ReadError: No replica of an entry could be read, so the entry may exist. On an open
                 ledger this is also raised for entries after `last_add_confirmed`: call `refresh`
                 first.
-            DigestError: Every replica of an entry that was read is damaged.
+            DigestError: At least one replica of an entry is damaged, and the others are damaged or
+                deny the entry.
         """
         return entries_of(self._opened.ledger_id, self.read_runs(first, last))
 
@@ -561,9 +594,8 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
         """Read a range of entries whether or not they are acknowledged, in order.
 
         Reading an entry this way proves nothing about its durability. While the ledger is open, a
-        later recovery may drop the entry. An acknowledged entry may be missing from the result
-        while its bookies are unreachable. On a closed ledger this is the same as `read`. Every
-        entry is checked against its digest. Interrupting this call is safe.
+        later recovery may drop the entry. On a closed ledger this is the same as `read`. Every
+        entry is checked against its digest. The result has no gaps. Interrupting this call is safe.
 
         Args:
             first: The id of the first entry.
@@ -577,7 +609,9 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
             NoSuchEntryError: `last` was given, and every replica denies an entry.
             UsageError: The range is not valid, or this handle is closed.
             ReadError: No replica of an entry could be read. The entry may exist.
-            DigestError: Every replica of an entry that was read is damaged.
+            DigestError: At least one replica of an entry is damaged, and the others are damaged or
+                deny the entry.
+            NoSuchLedgerError: The ledger was deleted.
         """
         return iterate(self.aio.read_unconfirmed(first, last))
 
@@ -612,8 +646,10 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
 
         Raises:
             NoSuchLedgerError: The ledger was deleted.
+            LedgerRecreatedError: The ledger was deleted, and its id was used again.
             ReadError: An acknowledged entry could not be read from any replica in several attempts.
-            DigestError: Every replica of an acknowledged entry that was read is damaged.
+            DigestError: At least one replica of an acknowledged entry is damaged, and the others
+                are damaged or deny the entry.
             UsageError: `first` is negative, or this handle is closed.
             ClientClosedError: The client was closed.
         """
@@ -637,14 +673,15 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
     def wait_confirmed(self, entry_id: int) -> int:
         """Wait until an entry is known to be acknowledged, or until the ledger is closed.
 
-        Waiting costs next to nothing: one bookie at a time is asked, in a long poll. Interrupting
-        this call is safe.
+        Waiting costs next to nothing: one or two bookies are asked at a time, in a long poll.
+        Interrupting this call is safe.
 
         Args:
             entry_id: The id of the entry.
 
         Returns:
-            The value of `last_add_confirmed` then.
+            The value of `last_add_confirmed` then. It is smaller than `entry_id` if the ledger was
+            closed before that entry.
 
         Raises:
             QuireError: The errors of `tail`.
@@ -692,6 +729,7 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
             The table, with one row for each entry.
 
         Raises:
+            UsageError: pyarrow or numpy is not installed.
             QuireError: The errors of `read`.
         """
         return call(self.aio.to_arrow(first, last))
@@ -707,7 +745,7 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
             The data frame, with one row for each entry.
 
         Raises:
-            QuireError: The errors of `read`.
+            QuireError: The errors of `to_arrow`.
         """
         return call(self.aio.to_pandas(first, last))
 
@@ -722,14 +760,16 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
             The data frame, with one row for each entry.
 
         Raises:
-            QuireError: The errors of `read`.
+            UsageError: polars is not installed.
+            QuireError: The errors of `to_arrow`.
         """
         return call(self.aio.to_polars(first, last))
 
     def close(self) -> None:
-        """Close this handle. Reads and tails that are running, and later ones, raise UsageError.
+        """Close this handle. Tails that are running, and all later reads, raise UsageError.
 
-        No bookie needs to be told: readers hold nothing there.
+        A call of `read` that is in progress continues to its end. Bookies keep nothing for a
+        reader, so none is contacted.
         """
         if self._leave():
             run(self._opened.close)

@@ -180,6 +180,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
             NoSuchStreamError: There is no stream with the present name.
             StreamExistsError: There is a stream with the new name.
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
+            MetadataError: Other processes changed the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction, which is reached at about
                 490 segments. Nothing was changed.
         """

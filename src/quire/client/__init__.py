@@ -6,6 +6,6 @@ from quire.client.write.caller_ids import CallerIdWriter
 from quire.client.write.writer import LedgerWriter
 
 Client = LedgerClient
-"""The name of this class in packages that are built on ledgers. `quire.Client` extends it."""
+"""Another name of `LedgerClient`, for packages that use ledgers only. `quire.Client` extends it."""
 
 __all__ = ["CallerIdWriter", "Client", "LedgerClient", "LedgerReader", "LedgerWriter", "connect"]

@@ -16,9 +16,9 @@ def check_config(config: ClientConfig) -> None:
     """Check the configuration of a client.
 
     Raises:
-        UsageError: It is not a `ClientConfig`, the placement policy does not exist, or its options
-            contradict each other.
-        TlsConfigError: A file cannot be used.
+        UsageError: It is not a `ClientConfig`, the placement policy does not exist, its options
+            contradict each other, or the client's own location is not valid.
+        TlsConfigError: A certificate, key or authority file cannot be used.
     """
     if not isinstance(config, ClientConfig):
         raise ArgumentTypeError(f"config must be a quire.ClientConfig, not {type(config).__name__}")
@@ -42,7 +42,7 @@ def check_ledger_id(ledger_id: int) -> None:
 def check_new_ledger(
     password: bytes, custom: Mapping[str, bytes] | None, ledger_id: int | None
 ) -> None:
-    """Raise UsageError for values that the metadata of a ledger cannot hold."""
+    """Raise UsageError if a value has a wrong type or cannot be stored in a ledger's metadata."""
     check_type("a password", password, bytes)
     if ledger_id is not None:
         check_ledger_id(ledger_id)

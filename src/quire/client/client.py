@@ -73,8 +73,8 @@ class LedgerClient:
     """A connection to one cluster, for its ledgers.
 
     `quire.Client` extends this class with streams, objects and state machines. One client per
-    process is enough. It belongs to the event loop that made it. Clock, random numbers and network
-    are arguments, so that the simulator runs this code unchanged.
+    process is enough. It can be used only in the event loop in which it was made. Clock, random
+    numbers and network are arguments, so that the simulator runs this code unchanged.
     """
 
     def __init__(
@@ -288,6 +288,8 @@ class LedgerClient:
                 again.
             ReadError: Too few bookies answer to find the last acknowledged entry. Open it again.
             LedgerRecreatedError: The ledger was deleted meanwhile, and its id was used again.
+            MetadataError: The metadata store does not answer, or the metadata of the ledger cannot
+                be decoded. Open it again.
             UsageError: The ack quorum is too small for `assume_liars`.
         """
         self._check_open()
@@ -364,8 +366,8 @@ class LedgerClient:
         Deleting a ledger that does not exist succeeds. Cancelling this call is safe; the ledger may
         then have been deleted.
 
-        This call requires no password, and it also deletes a ledger that a stream, an object or a
-        dataset needs, because these delete their own ledgers with it. Call
+        This call requires no password. It also deletes a ledger that a stream, an object or a
+        dataset needs, because Quire itself deletes their ledgers with this call. Call
         `quire.streams.refuse_owned` first to check for an owner, as `quire ledger delete` and the
         HTTP API do.
 
@@ -513,7 +515,8 @@ class LedgerClient:
         """Return the metrics of this client, in Prometheus' text format.
 
         Returns:
-            The counters since the client was made. See docs/reference/metrics.md.
+            The text. It counts from the moment at which the client was made.
+            docs/reference/metrics.md lists the metrics.
         """
         return exposition(self._pool.metrics())
 
@@ -521,8 +524,9 @@ class LedgerClient:
     def on_damage(self) -> OnDamage | None:
         """A coroutine function that is called when a replica needs repair, or None.
 
-        It is called in the background with the ledger id and a list with the bookie's id, once for
-        each replica. Set it to `ReplicationLocks.mark` to have autorecovery repair these replicas.
+        It is called in the background with the ledger id and a list that contains the bookie's id,
+        once for each pair of a ledger and a bookie. Set it to `ReplicationLocks.mark` to have
+        autorecovery repair these replicas.
         """
         return self._pool.health.on_damage
 
@@ -595,7 +599,7 @@ class LedgerClient:
 
     @staticmethod
     def _check_byzantine(count: int, ack_quorum: int) -> None:
-        """Raise UsageError unless every acknowledged entry is certainly on an honest bookie."""
+        """Raise UsageError unless each ack quorum has an honest member if `count` are Byzantine."""
         if count < 0 or (count and ack_quorum - count < 1):
             raise UsageError(
                 f"assume_liars = {count} is not possible with an ack quorum of {ack_quorum}: it "
@@ -634,17 +638,18 @@ def pool_of(client: LedgerClient) -> BookiePool:
 
 
 def end_with_client(client: LedgerClient, handle: EndsWithClient) -> TaskSet:
-    """End a handle when the client is closed, the newest handle first.
+    """Register a handle that the client ends when it is closed, the newest handle first.
 
-    The client does not keep the handle alive, except while one of its tasks runs. This is internal
-    to Quire.
+    The client does not keep the handle alive, except while a task of the handle runs. This is
+    internal to Quire.
 
     Args:
         client: The client from which the handle was opened.
         handle: The handle.
 
     Returns:
-        A set for the background tasks of the handle.
+        An empty set for the background tasks of the handle. The client cancels them when it is
+        closed.
 
     Raises:
         ClientClosedError: The client is closed.
@@ -667,12 +672,12 @@ async def connect(
     Args:
         uri: The metadata store: `sqlite:///FILE` or `zk+hierarchical://HOST:PORT/ledgers`.
         config: Limits, time-outs, TLS and placement. The default is `ClientConfig()`.
-        zookeeper: The client's identity for ZooKeeper. By default it is taken from the environment
-            (`QUIRE_ZOOKEEPER_AUTH_FILE`).
+        zookeeper: The client's identity in ZooKeeper, and the access to the nodes that it creates.
+            By default both are taken from the environment (`QUIRE_ZOOKEEPER_AUTH_FILE`).
         tracer: An OpenTelemetry tracer for spans of calls and batches.
 
     Returns:
-        The client.
+        The client. Close it, or enter it with `async with`.
 
     Raises:
         MetadataURIError: `uri` is not the URI of a metadata store.
@@ -693,17 +698,20 @@ async def connected(
     zookeeper: ZooKeeperOptions | None,
     tracer: Tracer | None,
 ) -> C:
-    """Return a client of the given class. See `connect`.
+    """Connect to a cluster with a client of the given class.
 
     Args:
         kind: The class of the client.
-        uri: The URI of the metadata store.
-        config: The configuration of the client.
-        zookeeper: The client's identity for ZooKeeper.
-        tracer: An OpenTelemetry tracer.
+        uri: As for `connect`.
+        config: As for `connect`.
+        zookeeper: As for `connect`.
+        tracer: As for `connect`.
 
     Returns:
         The connected client.
+
+    Raises:
+        QuireError: The errors of `connect`. Nothing stays open.
     """
     config = ClientConfig() if config is None else config
     check_config(config)

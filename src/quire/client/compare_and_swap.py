@@ -20,7 +20,8 @@ T = TypeVar("T")
 UPDATE_ATTEMPTS_MAX = 100
 """The number of attempts at one change. Each failure means that another client succeeded."""
 UNKNOWN_ATTEMPTS_MAX = 6
-"""The number of attempts at one change whose outcome the store does not report."""
+"""The number of times that the store may fail to report the outcome of an attempt before the call
+gives up."""
 UNKNOWN_BACKOFF = Backoff(0.1)
 """The pauses between attempts whose outcome is unknown."""
 
@@ -41,6 +42,14 @@ async def swap(
         rng: The source of the jitter of the pauses.
         ask_again: Whether to repeat an attempt whose outcome the store does not report. `attempt`
             must then recognise from the stored value that it succeeded before.
+
+    Returns:
+        The result of the attempt that succeeded.
+
+    Raises:
+        MetadataUnavailableError: The store did not report the outcome, which is unknown. With
+            `ask_again` this is raised after `UNKNOWN_ATTEMPTS_MAX` such attempts.
+        MetadataError: Another change interfered with each of `UPDATE_ATTEMPTS_MAX` attempts.
     """
     unknown = Retry(UNKNOWN_BACKOFF, rng, attempts=UNKNOWN_ATTEMPTS_MAX)
     for _ in range(UPDATE_ATTEMPTS_MAX):

@@ -35,18 +35,22 @@ class Closable(Protocol):
 
 
 _open: WeakKeyDictionary[Closable, CallerLine | None] = WeakKeyDictionary()
-"""The clients of this process, with the lines that connected them."""
+"""The clients to warn about, each with the line of the program that connected it."""
 
 
 def watch(client: Closable) -> Coroutine[Any, Any, None]:
-    """Return the coroutine for a background task of the client. Call it where the client is
-    made."""
+    """Register a client, and return a coroutine that closes it if the program forgets to.
+
+    Start the coroutine as a background task of the client. When the event loop cancels it, the
+    coroutine warns if the client is still open, and closes it. The warning names the line of the
+    program that is calling Quire now, so call this function while the program connects.
+    """
     _open[client] = caller_line()
     return _close_at_the_end(client)
 
 
 async def _close_at_the_end(client: Closable) -> None:
-    """Wait until the tasks of the event loop are cancelled, and close the client if it is open."""
+    """Wait until this task is cancelled. Then warn if the client is still open, and close it."""
     try:
         while True:
             await asyncio.sleep(REST_S)

@@ -71,8 +71,10 @@ STRIPED_WINDOW_ENTRIES = 128
 
 @dataclass(slots=True)
 class _Found:
-    """The entries that a round proved to exist, in order. `end` tells that the next one does not
-    exist."""
+    """The consecutive entries that one round of reading proved to exist.
+
+    `end` says whether it also proved that the entry after them does not exist.
+    """
 
     payloads: list[bytes]
     lengths: Sequence[int]
@@ -118,8 +120,9 @@ class LedgerRecovery:
     async def run(self) -> Versioned[LedgerMetadata]:
         """Recover the ledger, and return its closed metadata.
 
-        After an error or a cancellation nothing is lost, and the ledger can be opened again. Once
-        the ledger is in recovery, the outcome of an error is unknown, whatever its class says.
+        After an error or a cancellation nothing is lost, and the ledger can be opened again. An
+        error that is raised after the metadata said that the ledger is in recovery has
+        `outcome_known` False, whatever its class: bookies may have been fenced.
 
         Raises:
             RecoveryError: Too few bookies answered.
@@ -212,8 +215,8 @@ class LedgerRecovery:
     # -- reading on and writing back ----------------------------------------------------------
 
     async def _write_back(self, snapshot: LedgerMetadata, lac: int) -> tuple[int, int]:
-        """Bring every existing entry after `lac` to an ack quorum. Return the last entry and the
-        length."""
+        """Bring every existing entry after `lac` to an ack quorum. Return the id of the last entry
+        and the length of the ledger in bytes."""
         session = AddSession(
             codec=self._codec,
             key=self._key,
@@ -289,9 +292,8 @@ class LedgerRecovery:
                 if votes.verdict(first) is EntryVerdict.ABSENT:
                     return _Found([], [], end=True)
                 if single is not None and all(tasks[task] != many for task in pending):
-                    self._preferred += (
-                        1  # the member that was asked for many does not have the entry
-                    )
+                    # The member that was asked for many entries does not have the first one.
+                    self._preferred += 1
                     return _Found(single.payloads(), single.ledger_lengths, end=False)
         finally:
             await cancelled(tasks)
@@ -388,7 +390,10 @@ class LedgerRecovery:
         first: int,
         last: int,
     ) -> _Found | None:
-        """Return the entries once each up to the end of the ledger or window is decided."""
+        """Return the entries that exist, or None while too few answers are known to decide.
+
+        The entries end before the first one that does not exist, or at the end of the window.
+        """
         payloads: list[bytes] = []
         lengths: list[int] = []
         for entry in range(first, last + 1):
@@ -400,7 +405,7 @@ class LedgerRecovery:
             elif verdict is EntryVerdict.ABSENT:
                 return _Found(payloads, lengths, end=True)
             elif verdict is EntryVerdict.UNDECIDABLE and payloads:
-                # Entries before it are written back first, then it is asked for again.
+                # Write back the entries before this one, then ask for this one again.
                 return _Found(payloads, lengths, end=False)
             else:
                 return None
@@ -428,9 +433,8 @@ class LedgerRecovery:
         self, failed: dict[int, str], replacements: dict[int, str], first: int
     ) -> tuple[str, ...]:
         segments = private_change(self._current.value, self._segments, replacements, first)
-        check_close(
-            with_private(self._current.value, segments)
-        )  # the metadata must still have room for the close
+        # The metadata must still have room for the close.
+        check_close(with_private(self._current.value, segments))
         self._segments = segments
         return segments[-1][1]
 
@@ -503,7 +507,7 @@ async def check_key(
 
     Raises:
         UnauthorizedError: A bookie refused the key, or no bookie that answered knows the ledger.
-            `causes` names the bookies that did not answer.
+            `causes` has the error of each bookie that gave no answer or an error.
     """
     failed: dict[str, QuireError] = {}
     asked: set[str] = set()

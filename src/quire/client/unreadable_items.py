@@ -50,8 +50,8 @@ class skipping:
 
 
 def log_skipped(logger: logging.Logger, doing: str, skipped: Sequence[Skipped]) -> None:
-    """Log one warning (event `items_skipped`) with the number of skipped items and the names of the
-    first. Log nothing if there are none."""
+    """Log one warning (event `items_skipped`) with the number of skipped items, and the names and
+    reasons of the first `NAMED_MAX`. Log nothing if none was skipped."""
     if not skipped:
         return
     named = "; ".join(map(str, skipped[:NAMED_MAX]))

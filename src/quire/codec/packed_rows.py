@@ -14,10 +14,11 @@ from typing import Any
 from quire.codec.entry.digest import Buffer
 
 ROWS_MAX = 128
-"""The number of rows in one call. What `struct` keeps for as many rows of four fields takes 16
-KB."""
+"""The number of rows in one call. A `struct.Struct` for this many rows of four fields takes 16 KB
+of memory."""
 LAYOUTS_MAX = 256
-"""The number of layouts that are kept. Each is for one number of rows."""
+"""The number of `struct.Struct` objects that are kept. Each is for one row format and one number of
+rows."""
 
 
 @lru_cache(maxsize=LAYOUTS_MAX)

@@ -1,7 +1,8 @@
 """Protobuf's varints: 7 bits in each byte, the lowest bits first.
 
-Negative numbers are 64-bit two's complement. Only code that handles many requests as columns reads
-and writes varints by hand (`wire/v3_adds`).
+Negative numbers are 64-bit two's complement. Generated code reads and writes whole messages. These
+functions are for code that handles many requests as columns (`wire/v3_adds`), and for the length
+before binary ledger metadata.
 """
 
 from __future__ import annotations

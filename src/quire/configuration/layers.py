@@ -60,7 +60,8 @@ class Layer:
     tables: dict[str, str] = field(default_factory=dict)
     """The places of the inner tables that are present, even if empty, by name."""
     needed: dict[str, str] = field(default_factory=dict)
-    """A problem for each key that any layer must set. It counts if no layer does."""
+    """The problem to report for each key that must be set, by the key's name. It is reported only
+    if no layer sets the key."""
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     """One warning for each use of a former name of a key."""
@@ -180,7 +181,8 @@ def _take_table(
 
 
 def _lines_of(text: str) -> dict[str, int]:
-    """Return the line of each key and table that can be found without parsing TOML fully."""
+    """Return the line number of each key and table that can be found without parsing TOML
+    completely."""
     found: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -292,7 +294,8 @@ def _check_missing(key: ConfigKey, tables: Mapping[str, str], problems: list[str
 
 
 def _derive(values: dict[str, Any], origins: dict[str, str]) -> None:
-    """Require client certificates if authorities are given and nothing else is said."""
+    """Require client certificates if authorities for them are configured, unless a layer sets
+    `client_certificates`."""
     name, authorities = "bookie.tls.client_certificates", "bookie.tls.ca"
     if origins[name] == DEFAULT and values[authorities] is not None:
         values[name], origins[name] = "required", f"because of {authorities}"

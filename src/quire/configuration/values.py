@@ -96,7 +96,7 @@ def _mapping(given: object) -> dict[str, str]:
 
 
 def as_toml(value: object) -> str:
-    """Return a value in TOML's form. TOML has no form for None: see `may_be_none` of the key."""
+    """Return a value in TOML's form. It must not be None, for which TOML has no form."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):

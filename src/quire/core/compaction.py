@@ -1,10 +1,10 @@
 """The choice of the segments of a log to compact, and the reasons why others stay as they are.
 
 A segment is worth compacting if too little of its file is live, and its share of the output is
-clearly smaller than the file. Several segments go into one output, the emptiest first. A segment
-goes alone if several together free too little, or if it is larger than segments are made now. The
-estimate of the output is an upper bound, so the output fits into the space that was reserved for
-it.
+clearly smaller than the file. Several segments are rewritten as one output, the emptiest first. A
+segment is rewritten alone if several together free too little, or if it is larger than new segments
+are. The estimate of the output is an upper bound, so the output fits into the space that was
+reserved for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GAIN_SHARE = 16
 
 @dataclass(frozen=True, slots=True)
 class CompactionCandidate:
-    """A sealed segment, with what the choice depends on."""
+    """A sealed segment, with the sizes on which the choice depends."""
 
     number: int
     file_bytes: int
@@ -46,7 +46,8 @@ class CompactionCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Segments to rewrite as one, ascending. The output replaces the last of them."""
+    """Segments to rewrite as one, by number, ascending. The output takes the place of the last of
+    them, and the others are removed."""
 
     numbers: tuple[int, ...]
     file_bytes: int
@@ -55,7 +56,7 @@ class Choice:
 
     @property
     def position(self) -> int:
-        """The number of the segment that the output replaces."""
+        """The number of the segment whose place the output takes."""
         return self.numbers[-1]
 
 
@@ -109,7 +110,8 @@ def alone(one: CompactionCandidate) -> Choice:
 
 
 def is_worth_it(file_bytes: int, output_bytes: int) -> bool:
-    """Return whether a compaction frees enough."""
+    """Return whether a compaction frees at least one block and the `GAIN_SHARE`th part of what it
+    reads."""
     return file_bytes - output_bytes >= max(BLOCK_BYTES, file_bytes // GAIN_SHARE)
 
 

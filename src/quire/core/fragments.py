@@ -2,8 +2,8 @@
 
 Source: replication spec, 12.2 and 12.4; rules 18, 24, 25, 28.
 
-A *fragment* is the known part of a segment. A *closed* fragment gets no more entries. Only a closed
-one may be copied to another bookie.
+A *fragment* is the known part of a segment of a ledger. A *closed* fragment gets no more entries.
+Only a closed one may be copied to another bookie.
 """
 
 from __future__ import annotations
@@ -112,9 +112,10 @@ def replaced_in(
     """Return the segment whose members at these indexes are replaced: index -> (old, new).
 
     If the old bookie is no longer at an index, that index does not change, because another client
-    has replaced it. Returns None if there is nothing to write: no index is left, or the segment is
-    gone or takes entries again. It also returns None if a new bookie has become a member of the
-    segment in the meantime, because one bookie cannot be two members.
+    has replaced it. Returns None if there is nothing to write: no index is left, the segment is
+    gone, or it is the last segment of a ledger that is not closed. It also returns None if a new
+    bookie has become a member of the segment in the meantime, because one bookie cannot be two
+    members.
     """
     there = metadata.segment_of(segment_first)
     if there.first_entry_id != segment_first:

@@ -44,9 +44,10 @@ def changed_ensemble(
 
 
 def closed_by_writer(now: LedgerMetadata, last: int, length: int) -> LedgerMetadata | None:
-    """Return the metadata after its writer has closed the ledger, or None if it is closed.
+    """Return the metadata after its writer has closed the ledger, or None if it is closed already.
 
-    A writer may close a ledger that is in recovery. All its entries are acknowledged then.
+    A writer may close a ledger that is in recovery, because all entries up to `last` are
+    acknowledged.
     """
     return None if now.closed else now.with_close(last, length)
 
@@ -89,7 +90,7 @@ def closed_by_recovery(
 ) -> LedgerMetadata | None:
     """Return the metadata after a recovery has closed the ledger.
 
-    None if the ledger is not in recovery. If it is closed already, the first close counts.
+    Returns None if the ledger is not in recovery. If it is closed already, the first close counts.
     """
     if now.state is not LedgerState.IN_RECOVERY:
         return None

@@ -10,7 +10,8 @@ Range = tuple[int, int]
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """Return the same numbers as a set of ranges, from ranges in any order."""
+    """Return the numbers of these ranges, which may overlap and come in any order, as a set of
+    ranges."""
     found: list[Range] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:
@@ -53,7 +54,7 @@ def overlapping(ranges: Sequence[Range], first: int, last: int) -> Sequence[Rang
 
 
 def widened(ranges: Sequence[Range], most: int) -> list[Range]:
-    """Return at most `most` ranges that contain all the numbers.
+    """Return at most `most` ranges that contain all the numbers. `most` is 1 or more.
 
     If there were more ranges, the narrowest gaps between them are filled, so the result contains
     other numbers too.

@@ -40,18 +40,19 @@ class TrustModel:
 
     @property
     def compares_copies(self) -> bool:
-        """Whether copies have to be compared."""
+        """Whether several equal copies of an entry are needed before it is believed."""
         return self.copies_needed > 1
 
     def covered(
         self, known: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int
     ) -> bool:
-        """Apply rule 4 with fewer than `ack_quorum - byzantine` unknown members in each window."""
+        """Return whether the answers include enough honest bookies: rule 4, with fewer than
+        `ack_quorum - byzantine` members without an answer in each window."""
         return covered(known, ensemble_size, write_quorum, ack_quorum - self.byzantine)
 
     def believed_lac(self, lacs: Collection[int]) -> int:
-        """Return the highest LAC that an honest bookie certainly has. `lacs` has one LAC of each
-        bookie."""
+        """Return the highest LAC that an honest bookie certainly has, or -1. `lacs` has the LAC of
+        each bookie."""
         ranked = sorted(lacs, reverse=True)
         return ranked[self.copies_needed - 1] if len(ranked) >= self.copies_needed else -1
 
@@ -84,7 +85,7 @@ class EntryVotes:
     """The members that have each content, if contents are compared."""
 
     def most(self) -> tuple[Hashable, int]:
-        """Return the content that most members have, and their number."""
+        """Return the content that most members have, and their number, or (None, 0)."""
         ranked = [(value, len(who)) for value, who in self.copies.items()]
         return max(ranked, key=lambda one: one[1], default=(None, 0))
 

@@ -1,10 +1,10 @@
 """Findings about the replicas of a ledger, from the answers of each bookie.
 
 Every bookie is asked for all entries that it should hold (`fragments.stored_by`), so unreadable
-entries are known at once. Sums show whether replicas are *equal*. There is one sum over id,
-cumulative length and payload for each block of entries, and for each set of entries with the same
-write set. LAC and digest are not included: they may differ for a good reason, if recovery wrote an
-entry again.
+entries are known at once. Checksums, called *sums* here, show whether replicas are *equal*. There
+is one sum over the payloads, their sizes and the cumulative lengths for each block of entries, and
+within it for each set of entries with the same write set. LAC and digest are not included: they may
+differ for a good reason, if recovery wrote an entry again.
 
 An entry that a member denies is MISSING or SHORT. Writers and recovery promise only an ack quorum
 of copies (replication spec, I5 and rule 40). A member that was away when the end of a segment was
@@ -35,11 +35,14 @@ class Kind(enum.StrEnum):
     """The kind of problem with entries at one bookie."""
 
     MISSING = "missing"
-    """The bookie says that it never had the entries, but it must have had them."""
+    """The bookie denies the entries, and they are not SHORT: too few other bookies have them, the
+    bookie has later ones, or it has nothing of the segment."""
     SHORT = "short"
-    """The bookie never got the entries and did not have to, because an ack quorum has them."""
+    """The bookie denies entries at the end of a segment that an ack quorum of others has, so it may
+    never have got them."""
     DAMAGED = "damaged"
-    """The digest is wrong, the read failed, or the bookie does not know what it lost."""
+    """The digest is wrong, the read failed, or the bookie has lost data and does not know whether
+    it had the entries."""
     DIFFERENT = "different"
     """The digest is right, but the other replicas have another content."""
     UNREACHABLE = "unreachable"
@@ -222,7 +225,10 @@ def findings(
 def _judged(
     metadata: LedgerMetadata, fragment: Fragment, found: Mapping[int, Sequence[Bad]]
 ) -> dict[int, list[Bad]]:
-    """Return `found` with the missing entries divided by number of copies, each with its kind."""
+    """Return `found` with MISSING entries classified as MISSING or SHORT.
+
+    Ranges of missing entries are divided where the set of members without a copy changes.
+    """
     cuts: list[tuple[int, bool, int]] = []
     for index, bads in found.items():
         for bad in bads:

@@ -17,7 +17,10 @@ from quire.errors import (
 
 
 class NoEntryAnswer(BookieError):
-    """Raised when a bookie says that it has no such entry, or no such ledger: a negative vote."""
+    """Raised when a bookie says that it has no such entry, or no such ledger.
+
+    Recovery counts it as evidence that the entry was not acknowledged.
+    """
 
     code = -13
     outcome_known = True

@@ -51,7 +51,7 @@ class BookieChannel(Link):
         self._batch_reads: dict[int, asyncio.Future[bytes]] = {}
         self._request_id = 0
         self._expected_done = 0
-        """The number of answered rows of the first expected answers."""
+        """The number of rows of the first expected answers whose answers have arrived."""
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -89,10 +89,11 @@ class BookieChannel(Link):
         flags: int = 0,
         key: bytes = b"",
     ) -> bytes:
-        """Read consecutive entries, and return the whole answer frame.
+        """Read consecutive entries from `first` on, and return the whole answer frame, unverified.
 
-        Its (length, entry bytes) pairs begin at BATCH_RESPONSE_BYTES. Raises the error that the
-        bookie reports for the first entry. Cancel-safe.
+        Its (length, entry bytes) pairs begin at BATCH_RESPONSE_BYTES. They end before the first
+        entry that the bookie lacks, after `max_count` entries, or when the next one would exceed
+        `max_size` bytes. Raises the error that the bookie reports for entry `first`. Cancel-safe.
         """
         await self._writable.wait()
         self._request_id += 1
@@ -189,7 +190,7 @@ class BookieChannel(Link):
         ahead = bytes(buffer[at:stop]).find(wanted[:ADD_RESPONSE_BYTES])
         if ahead > 0 and ahead % ADD_RESPONSE_BYTES == 0:
             return 0, ahead // ADD_RESPONSE_BYTES
-        if ahead >= 0:  # it is there, but something unexpected follows it
+        if ahead >= 0:  # the expected answer is there, but something unexpected follows it
             expected.end_in_disorder()
         return 0, count
 
@@ -203,7 +204,7 @@ class BookieChannel(Link):
         """Handle OK answers to adds of several ledgers in one pass.
 
         With thousands of ledgers most have one or few answers in a row, so there are as many runs
-        as adds. Returns how many answers are left from the first one that is something else.
+        as adds. Returns how many answers are left, from the first one on that is not OK.
         """
         sink_of = self._sinks.get
         answers = _ADD_ANSWER.iter_unpack(view)

@@ -1,8 +1,9 @@
 """A client's connection to one bookie, protocol v3, for requests that v2 does not have.
 
 Each call has a future, matched by transaction id, because every call is a batch or a slow path.
-Deferred-sync adds use the way of adds (see `link`), with their entry id as the transaction id.
-Their answers contain ledger and entry, and are passed on chunk by chunk.
+Deferred-sync adds have no future. They are sent with `Link.send`, with their entry id as the
+transaction id. Their answers contain ledger and entry, and go to the `AddSink` of the ledger, all
+answers of one received chunk together.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class PollAnswer:
     max_lac: int
     """The LAC according to the bookie, or -1 if it knows none."""
     entry: bytes
-    """The entry after the known LAC. It is empty if the bookie sends none."""
+    """The entry after the known LAC, or the bookie's last entry if that was asked for. It is empty
+    if the bookie sends none."""
     packet: bytes = b""
     """The explicit LAC packet that proves `max_lac`. It is empty if there is none, or if the bookie
     is not Quire's."""

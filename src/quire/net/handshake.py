@@ -27,8 +27,8 @@ from quire.net.network import Network
 from quire.net.tls import client_tls
 
 MAX_ANSWER_BYTES = 1024
-"""The largest of the two answers before the channel takes over. Correct ones have about 20
-bytes."""
+"""The largest size, in bytes, of an answer before the channel takes over. Correct answers have
+about 20 bytes."""
 START_TLS_TXN = 1
 PROBE_TXN = 2
 
@@ -41,7 +41,7 @@ P = TypeVar("P", bound=asyncio.Protocol)
 
 
 class Dialer:
-    """The connections of a client, each made with its whole configuration."""
+    """The connector of one client, which applies the client's TLS settings and time-out."""
 
     def __init__(self, network: Network, config: ClientConfig) -> None:
         """Load the TLS files, if TLS is configured. Raises TlsConfigError if they cannot be
@@ -246,8 +246,7 @@ def _check_welcome(answer: Response, who: str) -> None:
 
 
 def handshake_error(error: OSError, who: str, host: str) -> TlsError:
-    """Return the error for a failed handshake: what went wrong on the client's side, and what to
-    do."""
+    """Return the error for a failed handshake: what the client found wrong, and what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
         code = error.verify_code
         if code in _WRONG_NAME:

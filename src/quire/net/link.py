@@ -1,7 +1,7 @@
 """The common part of a client's connections to a bookie, for both protocols.
 
-It has the received chunks, one write for each event-loop iteration, the receivers of answers to
-adds, and the end of the connection.
+It receives chunks, sends adds in one write for each event-loop iteration, knows the receivers of
+the answers to adds, and ends the connection.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ WRITE_BUFFER_HIGH_BYTES = 8 * 1024 * 1024
 (`max_unacked_bytes`)."""
 
 CLOSE_DRAIN_S = 2.0
-"""Seconds for data that was handed over before a connection was closed. A third replica may be
-behind."""
+"""Seconds that closing waits until data that was handed over before has been sent. An acknowledged
+entry may still be waiting for a bookie that was not needed for its ack quorum."""
 
 
 DIED_SILENTLY = frozenset((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH))
@@ -78,13 +78,21 @@ class ExpectedAnswers(Protocol):
 class AddSink(Protocol):
     """The receiver of the answers to the adds of one ledger on one connection."""
 
-    def on_acked_run(self, first: int, last: int) -> None: ...
+    def on_acked_run(self, first: int, last: int) -> None:
+        """Handle OK answers to the adds of all entries first..last."""
+        ...
 
-    def on_acked(self, entries: Sequence[int]) -> None: ...
+    def on_acked(self, entries: Sequence[int]) -> None:
+        """Handle OK answers to the adds of these entries, in any order."""
+        ...
 
-    def on_add_error(self, entry_id: int, error: QuireError) -> None: ...
+    def on_add_error(self, entry_id: int, error: QuireError) -> None:
+        """Handle an answer that refuses an add."""
+        ...
 
-    def on_lost(self, error: BookieUnavailableError) -> None: ...
+    def on_lost(self, error: BookieUnavailableError) -> None:
+        """Handle the end of the connection. No other call follows."""
+        ...
 
 
 class Link(asyncio.Protocol):
@@ -97,6 +105,7 @@ class Link(asyncio.Protocol):
     def __init__(self, bookie_id: str, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self.bookie_id = bookie_id
         self.lost: BookieUnavailableError | None = None
+        """The error with which the connection ended, or None while it has not."""
         self.received_bytes = 0
         self.writes = 0
         """The number of writes so far. It only shows whether something was sent."""
@@ -112,6 +121,7 @@ class Link(asyncio.Protocol):
         """The expected answers, in the order of what was sent, each with this connection's place in
         them. The senders limit them: adds that wait too long for an answer are taken back."""
         self._spent: set[int] = set()
+        """The ledgers whose former receiver left while answers to its adds were outstanding."""
         self._ended = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()

@@ -17,7 +17,8 @@ TLS_SHUTDOWN_TIMEOUT_S = 2.0
 DEAD_PEER_S = 30.0
 """The default number of seconds until a connection ends whose other side acknowledges nothing."""
 KEEPALIVE_PROBES = 3
-"""The number of probes that TCP sends to a silent peer in the second half of that time."""
+"""The number of probes that TCP sends to a silent peer in the second half of the time after which
+its connection ends."""
 
 TCP_INFO_BYTES, UNACKED_AT = 104, 24
 """The size of the beginning of `struct tcp_info` on Linux, and the offset of `tcpi_unacked`."""
@@ -26,7 +27,10 @@ ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
 class Port(Protocol):
-    """A port that is bound but does not listen yet. A server announces itself in between."""
+    """A port that is bound but does not listen yet.
+
+    A server can register its address between binding and listening.
+    """
 
     number: int
     """The number of the port, which the system chooses if 0 was given."""
@@ -109,8 +113,8 @@ def end_when_peer_is_dead(sock: socket.socket, dead_peer_s: float) -> None:
 def has_unacknowledged(transport: asyncio.Transport) -> bool:
     """Return whether the peer's system has not acknowledged everything that was sent to it.
 
-    If it has, the connection is alive in both directions, whatever the peer's process does. The
-    result is True if the platform does not provide this; Linux does (TCP_INFO).
+    If everything was acknowledged, the connection is alive in both directions, whatever the peer's
+    process does. The result is True if the platform does not provide this; Linux does (TCP_INFO).
     """
     sock = transport.get_extra_info("socket")
     option = getattr(socket, "TCP_INFO", None)
@@ -165,8 +169,8 @@ class AsyncioNetwork:
     """TCP through the running event loop."""
 
     def __init__(self, dead_peer_s: float = DEAD_PEER_S) -> None:
-        """Set the limit for dead peers, which applies to both sides. See
-        `end_when_peer_is_dead`."""
+        """Set the limit for dead peers, for connections that are made and for those that are
+        accepted. See `end_when_peer_is_dead`."""
         self._dead_peer_s = dead_peer_s
 
     async def connect(self, host: str, port: int, factory: ProtocolFactory) -> asyncio.Protocol:
@@ -235,9 +239,9 @@ class AsyncioNetwork:
 def close_client_side(transport: asyncio.Transport) -> None:
     """Close a connection whose requests have been answered or given up.
 
-    A TLS connection is aborted, while `close` would wait for the bookie's end of TLS. The event
-    loop may end with the client, and since frames have lengths, nobody mistakes a cut for the end
-    of data.
+    A TLS connection is aborted, because `close` would wait until the bookie ends TLS as well, and
+    the event loop may end before that. Frames have lengths, so the bookie does not mistake the cut
+    for the end of data.
     """
     if transport.get_extra_info("ssl_object") is not None:
         transport.abort()

@@ -110,7 +110,10 @@ def server_tls(
 def client_tls(
     config: TlsClientConfig, monotonic: Callable[[], float], log: EventLog
 ) -> TlsContext:
-    """Return the context of a client. Raises TlsConfigError if the files cannot be used."""
+    """Return the context of a client.
+
+    Raises TlsConfigError if the files cannot be used, or if there is a key without a certificate.
+    """
     return TlsContext(
         lambda: client_context(config),
         _files(config.certificate, config.private_key, config.key_password_file, config.ca),
@@ -121,7 +124,7 @@ def client_tls(
 
 
 def server_context(config: TlsServerConfig) -> ssl.SSLContext:
-    """Make a context for a server."""
+    """Make a context for a server. Raises the errors of `server_tls`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = MINIMUM_VERSION
     # Every connection shows its certificate again: no ticket keeps one valid.
@@ -142,7 +145,7 @@ def server_context(config: TlsServerConfig) -> ssl.SSLContext:
 
 
 def client_context(config: TlsClientConfig) -> ssl.SSLContext:
-    """Make a context for a client."""
+    """Make a context for a client. Raises the errors of `client_tls`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies certificates and host names
     context.minimum_version = MINIMUM_VERSION
     context.check_hostname = config.verify_host_name

@@ -71,7 +71,7 @@ class _Starter:
         try:
             return started.result()
         except KeyboardInterrupt:
-            # Nobody will know the process, so it must not stay.
+            # The caller never receives the process, so nobody else would end it.
             process = started.result()
             process.kill()
             process.communicate()
@@ -339,7 +339,7 @@ class ServerProcess:
             timeout_s: Seconds to wait before the process is killed with SIGKILL.
 
         Returns:
-            Whether the process ended by itself with status 0. True if it did not run.
+            Whether the process ended with status 0 in time. True if it did not run.
         """
         process = self._own_process()
         if process is None or process.poll() is not None:
@@ -395,8 +395,9 @@ class ServerProcess:
 def free_ports(count: int) -> list[int]:
     """Return loopback ports on which nobody listens.
 
-    None of them is a port that the system assigns to outgoing connections, so a server that is down
-    for a while finds its port free when it returns.
+    If possible none of them is a port that the system assigns to outgoing connections, so a server
+    that is down for a while finds its port free when it returns. Raises StartError if there are too
+    few.
     """
     top = _ephemeral_port_min()
     if top - PORT_MIN < count:

@@ -235,7 +235,7 @@ class LocalCluster:
             self._start(time.monotonic() + self._timeout_s)
         except StartError as error:
             if self.temporary:
-                error.remedy = ""  # it names a log that is now removed
+                error.remedy = ""  # the remedy names a log, which `stop` removes
             self.stop()
             raise
         except BaseException:
@@ -376,9 +376,8 @@ class LocalCluster:
         for bookie in self.bookies:
             bookie.terminate()
         unclean = []
-        for process in reversed(
-            self.processes
-        ):  # the metadata server last, so that bookies can unregister
+        # Stop the metadata server last, so that bookies can unregister.
+        for process in reversed(self.processes):
             if not process.stop():
                 unclean.append(
                     f"{process.name} ended {process.how_it_ended()}. Last log line: "

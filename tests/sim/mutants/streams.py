@@ -87,7 +87,7 @@ def a_conflict_is_taken_for_success(patch: pytest.MonkeyPatch) -> None:
     seeds=100,
 )
 def a_rename_does_not_see_a_truncation(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Namespace, "rename_stream", ("life.version)", "-1)"))
+    edit(patch, Namespace, "_rename", ("Delete(life.path, life.version)", "Delete(life.path, -1)"))
 
 
 @mutant(

@@ -11,6 +11,8 @@ import pytest
 
 from quire._runtime.tasks import TaskSet
 from quire.client.client import pool_of
+from quire.client.cluster import absences
+from quire.client.cluster.absences import Absences
 from quire.client.cluster.health import BookieHealth, Misbehaviour, UnhealthyBookie
 from quire.codec.entry.digest import DigestType
 from quire.codec.metadata.ledger_metadata import LedgerState, Segment
@@ -43,6 +45,39 @@ class Times:
             lambda: self.now_s,
             TaskSet(),
         )
+
+
+# -- absences ----
+
+
+def test_confirmed_absences_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A known absence is reported again at once, without asking the bookie."""
+    monkeypatch.setattr(absences, "CONFIRMED_MAX", 3)
+
+    async def scene() -> None:
+        asked: list[int] = []
+        reported: list[int] = []
+        found = Absences(ClientConfig(absence_recheck_s=0.001), TaskSet())
+
+        async def deny(ledger_id: int) -> None:
+            async def ask() -> bool:
+                asked.append(ledger_id)
+                return True
+
+            before = len(reported)
+            found.denied("b", ledger_id, 0, ask, lambda: reported.append(ledger_id), checks=1)
+            await until(lambda: len(reported) > before)
+
+        for ledger_id in (1, 2, 3, 1, 2, 3):
+            await deny(ledger_id)
+        assert asked == [1, 2, 3]
+        await deny(4)  # all are forgotten, and this one is remembered
+        await deny(4)
+        await deny(1)
+        assert asked == [1, 2, 3, 4, 1]
+        assert reported == [1, 2, 3, 1, 2, 3, 4, 4, 1]
+
+    asyncio.run(scene())
 
 
 # -- quarantine -------------------------------------------------------------------------------

@@ -93,6 +93,19 @@ async def test_an_iterator_may_use_its_buffer_again(objects: Objects) -> None:
     assert await content(objects, "two") == data
 
 
+@pytest.mark.parametrize("view", [memoryview, lambda held: memoryview(held).toreadonly()])
+async def test_an_iterator_may_reuse_its_buffer(view: Callable[[bytearray], Buffer]) -> None:
+    held = bytearray(4)
+
+    async def source() -> AsyncIterator[Buffer]:
+        for piece in (b"aaaa", b"bbbb", b"cccc"):
+            held[:] = piece
+            yield view(held)
+
+    chunks = [chunk async for chunk in chunks_of(source(), 4)]
+    assert [bytes(chunk) for chunk in chunks] == [b"aaaa", b"bbbb", b"cccc"]
+
+
 @given(st.lists(st.binary(max_size=40), max_size=20), st.integers(1, 50), st.sampled_from("bmv"))
 def test_chunks_have_one_size(pieces: list[bytes], chunk_bytes: int, kind: str) -> None:
     as_kind: Callable[[bytes], Buffer] = {"b": bytes, "m": bytearray, "v": memoryview}[kind]

@@ -8,7 +8,9 @@ from contextlib import aclosing
 
 import pytest
 
+from quire.codec.distributedlog.control_record import CreationTime, encode_control
 from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.record import control_record, decode_entry, encode_record
 from quire.codec.distributedlog.segment import Truncation
 from quire.errors import (
     ClientClosedError,
@@ -28,7 +30,7 @@ from quire.errors import (
     UsageError,
 )
 from quire.streams.namespace.namespace import open_namespace
-from quire.streams.read.positions import LATEST, AtSequence, AtTime, AtTxid
+from quire.streams.read.positions import LATEST, AtSequence, AtTime, AtTxid, creation_time_ms
 from quire.streams.read.reader import StreamReader
 from quire.streams.read.records import Gap
 from quire.streams.write.segments import Segments, SegmentWriter
@@ -273,6 +275,18 @@ def test_places_to_begin() -> None:
             assert await first(record.position.next_slot()) in (record.sequence + 1, -1)
 
     run(scene)
+
+
+def test_the_time_of_a_record_is_that_of_the_last_control_record_before_it() -> None:
+    def control(time_ms: int, position: int) -> bytes:
+        return control_record(position, 0, encode_control(CreationTime(time_ms)))
+
+    body = b"".join([
+        encode_record(0, 0, b"a"), control(5, 1), encode_record(1, 0, b"b"),
+        control(9, 2), encode_record(2, 0, b"c"),
+    ])  # fmt: skip
+    records = decode_entry(body, enveloped=False)
+    assert [creation_time_ms(records, at) for at in range(5)] == [None, None, 5, 5, 9]
 
 
 def test_a_bounded_read() -> None:

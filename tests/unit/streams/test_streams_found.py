@@ -13,6 +13,7 @@ import pytest
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import (
+    MetadataError,
     MetadataUnavailableError,
     NoSuchStreamError,
     StreamClosedError,
@@ -206,6 +207,47 @@ def test_a_stream_with_too_many_nodes_to_be_renamed_keeps_its_writer(
             monkeypatch.undo()
             await writer.append(b"2")
         assert [r.payload for r in await b.read("s")] == [b"1", b"2"]
+
+    run(scene)
+
+
+def test_a_stream_that_is_just_too_large_to_be_renamed_keeps_its_writer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The nodes of the stream would fit, but not the operations on its life."""
+
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await writer.append(b"1")
+            metadata, target = b.streams.metadata("s"), b.streams.metadata("t")
+            moved = await b.streams._moves(metadata.paths, target.paths.root)
+            monkeypatch.setattr(namespace, "COMMIT_OPERATIONS_MAX", sum(map(len, moved)))
+            with pytest.raises(UsageError, match="stream s was not renamed"):
+                await b.streams.rename_stream("s", "t")
+            monkeypatch.undo()
+            await writer.append(b"2")
+        assert [r.payload for r in await b.read("s")] == [b"1", b"2"]
+
+    run(scene)
+
+
+def test_a_rename_that_others_disturb_again_and_again_says_so() -> None:
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await writer.append_many([bytes([n]) for n in range(20)])
+        real = b.streams._moves
+        positions = [record.position for record in await b.read("s")]
+
+        async def moves(*what: Any) -> Any:
+            found = await real(*what)
+            if len(what) == 2:
+                await b.streams.truncate("s", positions.pop(0))
+            return found
+
+        b.streams._moves = moves  # type: ignore[method-assign]
+        with pytest.raises(MetadataError, match="during 5 attempts"):
+            await b.streams.rename_stream("s", "t")
+        assert await b.streams.streams() == ["s"]
 
     run(scene)
 
@@ -463,19 +505,19 @@ def test_a_rename_does_not_bring_back_what_is_given_up_meanwhile() -> None:
             await writer.append_many([b"0", b"1", b"2"])
         real = b.streams._moves
         positions = [record.position for record in await b.read("s")]
-        before = [positions[1]]
+        before, calls = [positions[1]], list[int]()
 
         async def moves(*what: Any) -> Any:
             found = await real(*what)
-            if before and len(what) == 2:  # all is read
+            calls.append(1) if len(what) == 2 else None
+            if before and len(calls) == 2:  # what is to be committed is read
                 await b.streams.truncate("s", before.pop(0))
             return found
 
         b.streams._moves = moves  # type: ignore[method-assign]
         await b.streams.truncate("s", positions[0])
-        with pytest.raises(VersionConflictError):
-            await b.streams.rename_stream("s", "t")
-        await b.streams.rename_stream("s", "t")
+        await b.streams.rename_stream("s", "t")  # the first attempt conflicts with the truncation
+        assert not before
         assert [r.payload for r in await b.read("t")] == [b"1", b"2"]
 
     run(scene)

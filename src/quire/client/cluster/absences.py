@@ -62,8 +62,8 @@ class Absences:
     ) -> None:
         """Record a denial, without waiting.
 
-        `confirmed` is called when the denial was repeated `checks` times, or immediately if the
-        replica is known to be missing.
+        `confirmed` is called when the denial was repeated `checks` times. It is called immediately
+        if the replica is known to be missing, or if `absence_recheck_s` is 0.
         """
         replica = (ledger_id, bookie)
         if replica in self._confirmed or not self._pauses.first_s:

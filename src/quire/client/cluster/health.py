@@ -3,9 +3,10 @@
 It decides the order in which bookies are asked and chosen, and what is reported. It never decides
 whether data is valid. A bookie in quarantine is still asked if no other one is left.
 
-    errors       `quarantine_errors` of them within `quarantine_window_s` (replication spec, 11.1)
-    slow         overtaken by the answer to a speculative read (11.2)
-    misbehaviour an answer that cannot be right, as its digest or the other replicas show
+    errors        `quarantine_errors` errors within `quarantine_window_s` lead to quarantine
+                  (replication spec, 11.1)
+    slow          a speculative read of another bookie overtook the bookie (11.2)
+    misbehaviour  an answer was wrong, as its digest or the other replicas show
 
 A replica that lacks an entry is not always at fault. An entry of a closed ledger is on an ack
 quorum of its write set, not on all of it (rule 40), so a member that was away when it was written
@@ -135,9 +136,8 @@ class BookieHealth:
         count = 1 if known is None else known.count + 1
         if known is not None or len(self._unhealthy) < UNHEALTHY_MAX:
             self._unhealthy[key] = UnhealthyBookie(bookie, kind, count, ledger_id, entry_id)
-        if (
-            str(count).strip("0") == "1"
-        ):  # log at 1, 10, 100 ...: a broken bookie gives many wrong answers
+        # Log at 1, 10, 100 ..., because a broken bookie gives many wrong answers.
+        if str(count).strip("0") == "1":
             log_event(
                 logging.WARNING, "bookie_misbehaved", bookie=bookie, kind=kind.value, count=count,
                 ledger=ledger_id, entry=entry_id,
@@ -160,7 +160,8 @@ class BookieHealth:
 
         This has no effect until the bookie has denied the entry again, because it may merely lag
         (`absences`). `acknowledged` says that every member has acknowledged the entry. Then no
-        member can lag, and asking again only shows whether the bookie is still a member.
+        member can lag, and the bookie is asked only once more, mainly to see in the metadata
+        whether it is still a member.
         """
         kind = Misbehaviour.DROPPED if acknowledged else Misbehaviour.MISSING
         self._absences.denied(

@@ -54,11 +54,14 @@ class Links(Generic[L]):
         self._links: dict[str, list[L]] = {}
 
     def find(self, bookie_id: str, adds_of: int | None) -> L | None:
-        """Return a connection that can be relied on, or None."""
+        """Return a connection that can be relied on, or None.
+
+        With `adds_of`, the connection must be free for the adds of this ledger.
+        """
         return self._find(bookie_id, adds_of, trusted=True)
 
     def find_untrusted(self, bookie_id: str, adds_of: int | None) -> L | None:
-        """Return a connection that must be examined before it is used, or None."""
+        """Return a connection that must be examined before it is used, as `find` does, or None."""
         return self._find(bookie_id, adds_of, trusted=False)
 
     def _find(self, bookie_id: str, adds_of: int | None, *, trusted: bool) -> L | None:

@@ -1,4 +1,4 @@
-"""Locations from a table file or from a script. Neither exists inside the simulation.
+"""Locations from a table file or from a script. The simulator uses neither.
 
 A thread reads the file or runs the script, so that the event loop continues meanwhile.
 """
@@ -21,10 +21,12 @@ from quire.metadata.interface import BookieAddress
 
 MAX_TABLE_BYTES = 4 * 1024 * 1024
 MAX_ANSWER_BYTES = 64 * 1024
-"""The largest answer of one call of the script. Less of its standard error is kept."""
+"""The largest answer of one call of the script, in bytes."""
 COMPLAINT_CHARACTERS = 200
+"""The number of characters of the script's standard error that an error message quotes."""
 
 Stamp = tuple[int, int, int]
+"""The modification time, size and inode of a file, which change when the file is replaced."""
 
 
 class FileLocations(TableLocations):
@@ -60,7 +62,7 @@ class FileLocations(TableLocations):
         text = Path(self._path).read_text(encoding="utf-8")
         table = (parse_toml if self._path.endswith(".toml") else parse_lines)(text)
         if not table:
-            raise UsageError("it has no locations")  # somebody may be writing it just now
+            raise UsageError("it has no locations")  # perhaps it is being written just now
         return stamp, table
 
 
@@ -78,9 +80,9 @@ class ScriptLocations(TableLocations):
         self._timeout_s = config.script_timeout_s
 
     async def learn(self, bookies: Collection[BookieAddress]) -> None:
-        """Ask for the locations of all hosts, because only the script knows who has moved.
+        """Ask for the locations of all hosts, because only the script knows which have moved.
 
-        New hosts come first.
+        Hosts without a known location come first.
         """
         hosts = sorted({bookie.host for bookie in bookies})
         hosts.sort(key=lambda host: host in self._table)

@@ -1,7 +1,8 @@
 """Sources of the network locations of bookies (metadata spec, 6.1 and 6.8).
 
-A source answers at once from what it knows, and learns in the background. If it cannot learn, the
-known locations stay: placement never waits for ever, and a script that fails moves nobody.
+A source answers at once from what it knows, and learns in the background. If it cannot learn, it
+keeps the locations that it knows. So placement never waits for ever, and a script that fails
+changes no location.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from quire.metadata.interface import BookieAddress, MetadataStore, Versioned
 logger = logging.getLogger("quire.placement")
 
 PULSAR_NODE = "/bookies"
-"""The default node of the table in the metadata store, which is Pulsar's."""
+"""The node of the metadata store that has the table by default. Pulsar keeps its table there."""
 
 
 class Locations(Protocol):
     """A source of locations."""
 
     failures: int
-    """The number of times that it could not learn."""
+    """The number of times that learning failed."""
     trouble: str
-    """Why it could not learn the last time. It is empty once it could."""
+    """Why learning failed the last time, or an empty string if it succeeded."""
 
     def find(self, bookie_id: str, host: str) -> str | None:
         """Return the location that is known now, or None."""
@@ -41,19 +42,22 @@ class Locations(Protocol):
         ...
 
     refresh_s: float | None
-    """Seconds until it should learn again even if no bookie has come. None if changes arrive by
-    themselves."""
+    """Seconds until the source should learn again even if no new bookie has registered. None if the
+    source notices changes by itself."""
 
     def close(self) -> None: ...
 
 
 class TableLocations:
-    """A table of names, and the parts of a source that need not ask anybody about one bookie."""
+    """A table of locations by bookie id or host, which does not change by itself.
+
+    The other sources derive from it: each keeps such a table up to date.
+    """
 
     refresh_s: float | None = None
 
     def __init__(self, table: Mapping[str, str] | None = None) -> None:
-        """Take the table. Raises UsageError if a location is not valid."""
+        """Create a source with this table. Raises UsageError if a location is not valid."""
         self.failures = 0
         self.trouble = ""
         self._table = parse_mapping(table or {})

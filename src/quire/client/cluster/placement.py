@@ -51,7 +51,7 @@ def make_policy(config: PlacementConfig) -> Policy:
         config: The placement configuration.
 
     Raises:
-        UsageError: There is no such policy, or it cannot be made.
+        UsageError: There is no such policy, or its settings contradict each other.
     """
     make: Callable[[PlacementConfig], Policy] | None = POLICIES.get(config.policy)
     if make is None:
@@ -67,10 +67,12 @@ def make_policy(config: PlacementConfig) -> Policy:
 
 
 def open_locations(config: PlacementConfig, metadata: MetadataStore) -> Locations | None:
-    """Return the source of locations that a client is configured with; None if it has none.
+    """Return the configured source of locations, or None if none is configured.
+
+    The caller closes it.
 
     Raises:
-        UsageError: There is no such source.
+        UsageError: There is no such source, or a location in the configured table is not valid.
     """
     given = config.locations
     if not isinstance(given, str):
@@ -139,8 +141,8 @@ class Placement:
     def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
         """Return how well an ensemble satisfies the policy, and in words where it does not.
 
-        If no source of locations is configured, no ensemble can violate the policy unless the
-        policy enforces something: the result is STRICT.
+        Without a configured source of locations the result is STRICT, unless the settings of the
+        policy enforce something (`Policy.indifferent`).
 
         Args:
             ensemble: The ids of the bookies, in order.
@@ -156,8 +158,8 @@ class Placement:
     def ack_domains(
         self, ensemble: Sequence[str], write_quorum: int
     ) -> tuple[list[str], int] | None:
-        """Return the fault domain of each member, and how many domains an acknowledged entry must
-        be in.
+        """Return the fault domain of each member, and in how many domains an entry must be to count
+        as acknowledged.
 
         Returns None if the ack quorum is enough.
         """
@@ -193,8 +195,10 @@ class Placement:
         return "" if self._locations is None else self._locations.trouble
 
     def fill(self, wanted: Wanted, view: View) -> dict[int, str]:
-        """Return a bookie for each open place, by index. There are fewer, or none, if too few
-        fit."""
+        """Return a bookie for each open place, by index. There are fewer, or none, if too few fit.
+
+        Raises UsageError if a policy of another package fails or breaks the rules.
+        """
         try:
             found = self.policy.fill(wanted, view, self._rng)
         except Exception as error:
@@ -222,7 +226,7 @@ class Placement:
         return found
 
     def why(self, wanted: Wanted, view: View) -> str:
-        """Return in words why the bookies of `wanted` are not available."""
+        """Return in words which bookies are wanted, and why there are not enough."""
         verb = "is" if len(wanted.holes) == 1 else "are"
         return f"{self.policy.wish(wanted, view)} {verb} wanted; {situation(wanted, view)}"
 
@@ -264,9 +268,10 @@ class Placement:
     # -- what it knows ------------------------------------------------------------------------
 
     def view(self, rested_out: frozenset[str] = frozenset()) -> View:
-        """Return everything that is known now.
+        """Return everything that is known about the bookies now.
 
-        `rested_out` has the writable bookies that must not be chosen.
+        `rested_out` has the writable bookies that must not be chosen, because they failed a moment
+        ago.
         """
         default = self.policy.default_location
         places = self._writable(default)
@@ -321,8 +326,11 @@ class Placement:
         return self._locations.find(host, host) or ""
 
     def _misplaced(self, places: Mapping[str, Place], default: str) -> dict[str, str]:
-        """Return the bookies whose locations have another depth than the policy or the others
-        have."""
+        """Return the bookies that are not chosen because of the depth of their locations, each with
+        the reason.
+
+        The depth must be the one that the policy demands, or else the one that most locations have.
+        """
         depths = {
             bookie: len(parts_of(place.location))
             for bookie, place in places.items()
@@ -351,7 +359,8 @@ class Placement:
     def on_bookies(self, bookies: Bookies, known: Mapping[str, BookieAddress]) -> None:
         """Take over the registered bookies.
 
-        `known` has all bookies that ever were registered. The caller may add to it.
+        `known` has all bookies that were registered since the client was made. The caller may add
+        to it later.
         """
         self._bookies = bookies
         self._known = known
@@ -384,7 +393,7 @@ class Placement:
         return self._locations is not None and type(self._locations) is not TableLocations
 
     async def _learn_on(self) -> None:
-        """Ask for locations whenever a bookie has come, and at intervals."""
+        """Ask for locations whenever a new bookie has registered, and at intervals."""
         while self._asks:
             source = self._locations
             assert source is not None
@@ -408,8 +417,10 @@ class Placement:
             pass
 
     async def _weigh_on(self) -> None:
-        """Ask for free disk space every `weight_refresh_s`. It is unknown for bookies without an
-        answer."""
+        """Ask for free disk space every `weight_refresh_s`, and whenever a new bookie registers.
+
+        The free space of a bookie that does not answer is unknown.
+        """
         while True:
             bookies = {**self._bookies.readonly, **self._bookies.writable}
             found = await each(bookies, self._free_of)

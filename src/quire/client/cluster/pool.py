@@ -1,7 +1,7 @@
-"""A client's connections to bookies: one of each kind to each bookie.
+"""A client's connections to bookies: one of each kind (protocol v2 and v3) to each bookie.
 
-There are more only if one ledger has several handles in this client. The pool also knows the
-registered bookies and their addresses.
+There are more only if several handles of this client add to the same ledger. The pool also knows
+the registered bookies and their addresses.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 REST_S = 0.25
 """Seconds after a failure within which a bookie is not chosen again as a replacement. Bookies that
 are gone stay registered until their sessions expire. Without this pause an ensemble would change
-from one to the other as fast as connections are refused and metadata is written."""
+from one such bookie to the next as fast as connections are refused and metadata is written."""
 
 
 class BookiePool:
@@ -79,7 +79,8 @@ class BookiePool:
     async def close(self) -> None:
         """Close all connections.
 
-        On return everything that was handed over has been sent, or was given up (`CLOSE_DRAIN_S`).
+        On return everything that was handed over has been sent, or was given up after
+        `CLOSE_DRAIN_S`.
         """
         self.closed = True
         self._watch.close()
@@ -102,16 +103,16 @@ class BookiePool:
         self.health.error(bookie_id)
 
     def failed_lately(self, bookie_id: str) -> bool:
-        """Return whether the bookie failed within `avoid_failed_bookie_s`. Others are asked before
-        it."""
+        """Return whether the bookie failed within the last `avoid_failed_bookie_s`."""
         horizon = asyncio.get_running_loop().time() - self._config.avoid_failed_bookie_s
         return self._failed_at.get(bookie_id, horizon) > horizon
 
     def read_order(self, bookies: Sequence[str], near: str | None = None) -> list[str]:
         """Return the order in which a reader asks these bookies.
 
-        `near` is the first. The others are ordered by nearness if the policy wants it, and bookies
-        in trouble come last. All of them are asked if those before have no answer.
+        `near` comes first, and the others are ordered by nearness if the policy wants it. But if
+        one of them is slow, in quarantine or unavailable, standing decides first, also for `near`.
+        Each bookie is asked if those before it have no answer.
         """
         order = list(bookies)
         if self.placement.orders_reads:
@@ -134,10 +135,10 @@ class BookiePool:
         return Standing.SLOW if self.health.slow(bookie_id) else usual
 
     async def pick(self, wanted: Wanted, *, rested: bool = False) -> dict[int, str]:
-        """Choose bookies as `pick_now` does, but wait for them first.
+        """Choose bookies as `pick_now` does, but wait until there are enough.
 
-        It waits up to `bookies_wait_s` for enough bookies to register, for those that failed to
-        rest, and for their locations.
+        It waits at most `bookies_wait_s` for bookies to register, for their locations, and with
+        `rested` for the `REST_S` of bookies that failed.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.bookies_wait_s
@@ -149,7 +150,10 @@ class BookiePool:
             await self.changed(min(deadline, loop.time() + REST_S) if rested else deadline)
 
     async def changed(self, deadline: float) -> bool:
-        """Wait for a change of the registered bookies until `deadline` (loop time)."""
+        """Wait for a change of the registered bookies until `deadline` (loop time).
+
+        Returns whether there was a change.
+        """
         return await came(self._changed, asyncio.timeout_at(deadline))
 
     def pick_now(self, wanted: Wanted, *, rested: bool = False) -> dict[int, str]:
@@ -212,9 +216,10 @@ class BookiePool:
     # -- channels -----------------------------------------------------------------------------
 
     async def channel(self, bookie_id: str, adds_of: int | None = None) -> BookieChannel:
-        """Return a connected channel. With `adds_of`, no other handle adds to that ledger over it.
+        """Return a connected channel, and connect first if there is none.
 
-        Raises BookieUnavailableError. Cancel-safe.
+        With `adds_of`, no other handle adds to that ledger over the channel. Raises
+        BookieUnavailableError. Cancel-safe.
         """
         found = self._channels.find(bookie_id, adds_of)
         return found or await self._link(self._channels, bookie_id, adds_of)
@@ -226,7 +231,7 @@ class BookiePool:
     def received_bytes(self, bookie_id: str) -> int:
         """Return the bytes that the channels to this bookie have received.
 
-        The number grows while the bookie answers anybody.
+        The number grows while the bookie answers any request of this client over protocol v2.
         """
         return self._channels.received_bytes(bookie_id)
 
@@ -242,8 +247,8 @@ class BookiePool:
     async def ask(self, bookie_id: str, call: Callable[[BookieChannel], Awaitable[T]]) -> T:
         """Make a request that may be repeated.
 
-        It is repeated once if its connection turns out to be dead while it waits. Raises the errors
-        of `call`, and BookieUnavailableError. Cancel-safe.
+        It is repeated once, over a new connection, if its connection turns out to be dead while it
+        waits. Raises the errors of `call`, and BookieUnavailableError. Cancel-safe.
         """
         try:
             return await call(await self.channel(bookie_id))

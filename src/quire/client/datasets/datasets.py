@@ -223,9 +223,9 @@ class Datasets(Ready):
 
         On return the publication is as durable as the metadata store, and every later `read`
         includes it. With a transaction key the call is idempotent: a key that was published before
-        changes nothing, and the call resolves an unknown outcome itself. A dataset remembers its
-        newest 1,000 keys, across overwrites, until it is dropped. If the call is cancelled, the
-        outcome is unknown.
+        changes nothing, and the call itself repeats an attempt whose outcome is unknown. A dataset
+        remembers its newest 1,000 keys, across overwrites, until it is dropped. If the call is
+        cancelled, the outcome is unknown.
 
         Args:
             name: The name of the dataset, which is created if it does not exist.
@@ -239,12 +239,15 @@ class Datasets(Ready):
             The sequence number, and what an overwrite replaced.
 
         Raises:
-            NoSuchLedgerError: A ledger was deleted meanwhile, for example by a sweep whose age
-                limit is shorter than the job. Nothing was published.
+            NoSuchLedgerError: A ledger does not exist or is being deleted, for example by a sweep
+                whose age limit is shorter than the job. Nothing was published.
             UsageError: The name or the key is not valid, two ranges overlap, or the dataset would
                 become too large. Nothing was published.
-            MetadataUnavailableError: The metadata store does not answer. Without a transaction key
-                the outcome is unknown.
+            MetadataUnavailableError: The metadata store does not answer. The outcome is unknown.
+                With a transaction key, call again with the same arguments.
+            MetadataError: The dataset is damaged, or other clients changed it during each of 100
+                attempts. Nothing was published. Without `overwrite`, it is not noticed if a part of
+                the dataset's list of ledgers is missing.
         """
         check_dataset_name(name)
         added = tuple(ledgers)
@@ -258,7 +261,8 @@ class Datasets(Ready):
             nonlocal tried, replaced
             head, version = await self._head(name)
             if txn is not None and (done := head.transactions.get(txn)) is not None:
-                # If the answer to an attempt of this call was lost, it is known what it replaced.
+                # If this call made the publication and only the answer was lost, it knows which
+                # ledgers it replaced.
                 return Publication(done, True, replaced if done == tried else ())
             if overwrite:
                 replaced = await self._ledgers(name, head)
@@ -277,10 +281,15 @@ class Datasets(Ready):
 
         Args:
             name: The name of the dataset.
-            delete_ledgers: Whether to delete the ledgers that were written for the dataset as well.
+            delete_ledgers: Whether to delete also those ledgers of the dataset that were written
+                for it. This happens after the removal. If it fails, the dataset is removed, and
+                `sweep` deletes the rest later.
 
         Returns:
             The dataset as it was, or None if it did not exist.
+
+        Raises:
+            MetadataError: The dataset is damaged, so it cannot be dropped.
         """
 
         async def attempt() -> Dataset | None:
@@ -303,12 +312,14 @@ class Datasets(Ready):
     async def discard(self, name: str, ledger_ids: Iterable[int]) -> list[int]:
         """Delete ledgers that were written for a dataset and that it does not contain.
 
-        Afterwards none of them can be published. The call is safe to repeat, and safe while others
-        publish. If it is cancelled, the next call deletes the ledgers that this one condemned.
+        Afterwards none of the deleted ledgers can be published. The call is safe to repeat, and
+        safe while others publish. If it is cancelled, the next call for the dataset deletes the
+        ledgers that this one condemned.
 
         Args:
             name: The name of the dataset.
-            ledger_ids: The ids of the ledgers. Ledgers of other datasets are ignored.
+            ledger_ids: The ids of the ledgers. Ledgers that the dataset contains, that were written
+                for another one, or whose metadata cannot be read are not deleted.
 
         Returns:
             The ids of the deleted ledgers.
@@ -368,12 +379,12 @@ class Datasets(Ready):
 
         A ledger belongs to a dataset if its custom metadata `quire.dataset` names it. A ledger or a
         dataset that cannot be read is skipped, and the sweep continues. The ledgers that were
-        written for such a dataset are kept, because it may contain them. Ledgers whose metadata
-        names no dataset, or has no creation time, are never deleted.
+        written for a dataset that cannot be read are kept, because it may contain them. Ledgers
+        whose metadata names no dataset, or has no creation time, are never deleted.
 
         Ledgers of a job that is still running are unpublished as well, so the age limit must be
-        longer than the longest job. A job whose ledgers were swept fails to publish: it never
-        publishes gaps.
+        longer than the longest job. If ledgers of a running job were swept, its `publish` raises
+        NoSuchLedgerError, so a dataset never has gaps.
 
         Args:
             older_than_s: The age limit, in seconds. Younger ledgers are kept.
@@ -381,7 +392,8 @@ class Datasets(Ready):
             job: Sweep only the ledgers of this job.
             first: The smallest ledger id to look at.
             keep: The ids of ledgers that are kept in any case.
-            look_at_most: The number of ledgers whose metadata is read. The default is no limit.
+            look_at_most: The largest number of ledgers whose metadata is read. The default is no
+                limit.
 
         Returns:
             The ids of the deleted ledgers, and the items that were skipped.
@@ -451,9 +463,10 @@ class Datasets(Ready):
         return [ledger_id for ledger_id in condemned if ledger_id in set(ledger_ids)]
 
     async def _condemn(self, name: str, ledger_ids: Sequence[int]) -> Sequence[int]:
-        """Condemn ledgers, and return all that are condemned now, including leftovers of others.
+        """Condemn ledgers, and return all that are condemned now.
 
-        The write also ends publications in flight whose outcome may have been unknown.
+        The result includes ledgers that an interrupted call condemned and did not delete. The write
+        also makes publications in flight fail, because it changes the version of the head.
         """
 
         async def attempt() -> Sequence[int]:
@@ -475,7 +488,10 @@ class Datasets(Ready):
         return await swap(f"dataset {name!r}", attempt, self._rng)
 
     async def _pardon(self, name: str, ledger_ids: Sequence[int]) -> None:
-        """Remove deleted ledgers from the condemned ones. They can still not be published."""
+        """Take deleted ledgers off the list of condemned ones.
+
+        They still cannot be published, because they do not exist any more.
+        """
         gone = set(ledger_ids)
 
         async def attempt() -> None:
@@ -515,7 +531,8 @@ class Datasets(Ready):
     async def _ledgers(self, name: str, head: Head) -> tuple[DatasetLedger, ...]:
         """Return all ledgers of a head.
 
-        Raises NoSuchKeyError if a chunk is gone, which means that the head is not the newest one.
+        Raises NoSuchKeyError if a chunk is gone, because another client has replaced the head
+        meanwhile or because the dataset is damaged.
         """
 
         async def load(chunk: Chunk) -> tuple[DatasetLedger, ...]:
@@ -565,7 +582,7 @@ class Datasets(Ready):
             try:
                 await self._store.write_value((CHUNKS, name, part[0].chunk_id), part[1], None)
             except KeyExistsError:
-                pass  # by its id, it has the same bytes
+                pass  # the id contains a digest, so the stored chunk has the same bytes
 
         await each(chunks, store)
         await self._write(name, new, version)
@@ -579,7 +596,7 @@ class Datasets(Ready):
     async def _remove_chunks(self, name: str) -> None:
         """Delete the chunks that no head can name any more.
 
-        This is best effort. A later call finds the chunks that stay.
+        This is best effort. A later call finds the chunks that it leaves.
         """
         try:
             found = await self._store.list_values((CHUNKS, name))

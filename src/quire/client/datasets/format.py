@@ -39,8 +39,8 @@ can still be swept, overwritten and dropped."""
 SWEPT_BYTES_MAX = 1_000_000
 """The largest head, in bytes, while ledgers are being deleted."""
 INLINE_BYTES_MAX = 64 * 1024
-"""The largest size, in bytes, of the ledgers in the head, which every publication rewrites. If
-there are more, they move into chunks."""
+"""The largest size, in bytes, of the ledgers in the head, which every publication rewrites. If they
+are larger, all of them move into chunks."""
 CHUNK_BYTES_MAX = 256 * 1024
 TRANSACTIONS_MAX = 1_000
 """The number of transaction keys that a dataset remembers. The oldest is forgotten first."""
@@ -53,7 +53,7 @@ NAME_BYTES_MAX = 4_096
 it."""
 NO_HEAD = "new"
 CONDEMNED_MAX = 1_000
-"""The number of ledgers that are deleted at a time."""
+"""The number of ledgers that one compare-and-swap condemns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +142,10 @@ def check_dataset_name(name: str) -> str:
 
 
 def check_transaction_key(txn: str) -> str:
-    """Return `txn`, if `TRANSACTIONS_MAX` keys of this size fit into one head.
+    """Return `txn`.
 
-    Raises UsageError if they do not.
+    Raises UsageError if it is empty, or so long that `TRANSACTIONS_MAX` such keys may not fit into
+    one head.
     """
     size, stored = len(txn.encode()), len(_dump(txn)) - len('""')
     if not txn or size > TRANSACTION_KEY_BYTES_MAX:
@@ -233,14 +234,15 @@ def chunk_id_digest(data: bytes) -> str:
 def split(
     ledgers: Sequence[DatasetLedger], version: int | None
 ) -> tuple[list[tuple[Chunk, bytes]], Sequence[DatasetLedger]]:
-    """Split ledgers into new chunks and a rest that stays in the head.
+    """Move ledgers into new chunks if together they are too large for the head.
 
     Args:
         ledgers: The ledgers after those of the chunks that the head has already.
         version: The version of the head that the publication replaces, or None for the first one.
 
     Returns:
-        The new chunks with their bytes, and the ledgers that stay in the head.
+        The new chunks with their bytes, and the ledgers that stay in the head: all of them if there
+        are no new chunks, and otherwise none.
     """
     sizes = [len(_dump(_ledger_value(ledger))) + 1 for ledger in ledgers]
     if sum(sizes) <= INLINE_BYTES_MAX:

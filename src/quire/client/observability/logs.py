@@ -21,7 +21,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 def log_event(level: int, event: str, **fields: Field) -> None:
-    """Log one event, if its level is enabled."""
+    """Log one event with its fields, if the level is enabled."""
     if logger.isEnabledFor(level):
         text = " ".join(f"{name}={_text(value)}" for name, value in fields.items())
         logger.log(level, "%s %s", event, text, extra={"event": event, **fields})

@@ -10,7 +10,7 @@ from quire._runtime.metrics import Histogram, Metric, counter, gauge, histogram
 
 @dataclass(slots=True)
 class ClientCounters:
-    """The counts since the client was made. They are counted a batch at a time."""
+    """The counts since the client was made. Adds are counted a batch at a time."""
 
     adds: int = 0
     add_bytes: int = 0

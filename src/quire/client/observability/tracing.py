@@ -45,16 +45,16 @@ class Tracing:
         return self._tracer.start_as_current_span(f"quire.{name}", attributes=_attributes(values))
 
     def of_session(self, ledger_id: int) -> SessionSpans | None:
-        """Return the spans of a session, or None without a tracer.
+        """Return the spans of a session that adds to a ledger, or None without a tracer.
 
-        Call it where the session is made: the work that the session does in the background is
-        linked to the caller's span.
+        Call it while the session is made. The span that is current then is linked to the spans of
+        the session's ensemble changes, which run in the background.
         """
         return None if self._tracer is None else SessionSpans(self._tracer, ledger_id)
 
 
 def note(span: Span | None, **values: Value) -> None:
-    """Add attributes that are known only at the end of a block."""
+    """Add attributes to a span, each with the prefix "quire.". Without a span nothing happens."""
     if span is not None:
         span.set_attributes(_attributes(values))
 
@@ -70,7 +70,7 @@ class SessionSpans:
         made_by = get_current_span().get_span_context()
         self._links = [Link(made_by)] if made_by.is_valid else []
         self._batches: deque[tuple[int, Span]] = deque()
-        """The last entry and the span of each batch without acknowledgement, in the order of
+        """The last entry and the span of each batch that is not acknowledged yet, in the order of
         entries."""
 
     def sent(self, first: int, last: int, size_bytes: int) -> None:

@@ -1,7 +1,7 @@
 """Ranges of entries as Arrow tables, pandas or Polars frames, without Spark.
 
 The columns are `ledger_id` (int64), `entry_id` (int64), `length` (int64, payload bytes of the
-entry) and `value` (binary). This needs the extra `arrow` (for Polars `polars`).
+entry) and `value` (binary). This needs the extra `arrow`, and for Polars the extra `all`.
 
 No object is made per entry. The buffer of a run, cut at the beginning and the end of each payload,
 is an Arrow array whose odd elements are the headers in between. A gather of the even elements
@@ -50,7 +50,7 @@ def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
 
 
 def record_batch(run: EntryRun, columns: Sequence[str] = COLUMNS) -> pa.RecordBatch:
-    """Return one run of entries, of at most 2 GiB, as a record batch."""
+    """Return one run of entries as a record batch. Raises UsageError if it has 2 GiB or more."""
     arrow = import_pyarrow()
     arrays = {
         "ledger_id": ledger_ids,

@@ -40,18 +40,19 @@ from quire.net.answer_codes import NoEntryAnswer
 FIRST_WINDOW_ENTRIES = 256
 """The number of entries in the first window, when the size of entries is not known yet."""
 FIRST_SINGLE_READS = 32
-"""The number of entries in the first window of single reads, whose answers only it limits."""
+"""The number of entries in the first window of single reads. A single read has no limit in bytes,
+so this number alone limits the size of the answers."""
 MAX_WINDOW_ENTRIES = 16_384
 
 _Window = tuple[list[EntryRun], QuireError | None]
-"""The runs that were read from a window, and why there are no more."""
+"""The runs that were read from a window, and the error that ended the reading, or None."""
 
 
 class ReadEngine:
     """The reads of the entries of one ledger.
 
-    `metadata` returns the newest known metadata. `refresh` reads it again, because replicas may
-    have moved (rule 38).
+    `metadata` returns the newest known metadata. `refresh` reads it again from the store, because
+    replicas may have moved, and returns whether it changed (rule 38).
     """
 
     def __init__(
@@ -81,7 +82,8 @@ class ReadEngine:
         """Yield verified entries first..last, in order, as runs. The caller knows that they exist.
 
         `near` is the bookie to ask first if batches are read; without it the replicas take turns.
-        Entries before one that cannot be read are yielded before the error is raised.
+        If an entry cannot be read, all entries before it are yielded first. Then NoSuchEntryError,
+        DigestError or another ReadError is raised.
         """
         windows: deque[asyncio.Task[_Window]] = deque()
         upcoming = first
@@ -103,10 +105,10 @@ class ReadEngine:
             await cancelled(windows)
 
     async def runs_there_are(self, first: int, last: int) -> AsyncGenerator[EntryRun, None]:
-        """Yield entries that may not exist, as `runs` does.
+        """Yield verified entries from `first` to `last`, as far as they exist, in order, as runs.
 
-        NoSuchEntryError is raised at the first entry that every replica denies, after all entries
-        before it.
+        At the first entry that every replica denies, NoSuchEntryError is raised. All entries before
+        it have been yielded then.
         """
         while first <= last:
             found, error = await self._window(first, self._window_end(first, last), None)
@@ -175,7 +177,7 @@ class ReadEngine:
         return await self._fetch(first, last, turn, near)
 
     async def _fetch(self, first: int, last: int, turn: int, near: str | None) -> EntryRun:
-        """Return at least the first entry of first..last."""
+        """Return verified entries from `first` on, at least one, and none after `last`."""
         metadata = self._metadata()
         if self.trust.compares_copies:
             return await self._agreed(metadata, first, last)
@@ -186,7 +188,7 @@ class ReadEngine:
                 raise
             except ReadError:
                 run = await self._singles(metadata, first, first)
-                self._no_batches = True  # they answer single reads only
+                self._no_batches = True  # these bookies answer single reads only
                 return run
         return await self._singles(metadata, first, last)
 
@@ -201,7 +203,11 @@ class ReadEngine:
         ask: Callable[[str, int, int], Awaitable[EntryRun]],
         near: str | None = None,
     ) -> EntryRun:
-        """Ask the replicas in turn. Each call begins with another one."""
+        """Ask one replica after the other, and return the first good answer.
+
+        `turn` is the number of the replica to begin with, modulo the write quorum. Raises
+        NoSuchEntryError if all of them deny entry `first`, and otherwise ReadError or DigestError.
+        """
         ensemble = metadata.segment_of(first).ensemble
         members = write_set(first, metadata.ensemble_size, metadata.write_quorum)
         at = turn % len(members)
@@ -216,9 +222,9 @@ class ReadEngine:
     def _note(
         self, metadata: LedgerMetadata, entry_id: int, errors: dict[str, QuireError], found: bool
     ) -> None:
-        """Record what was seen of bookies that did not return an entry.
+        """Record the errors of bookies that did not return an entry.
 
-        `found` says that another bookie returned it.
+        `found` says whether another bookie returned it.
         """
         health, ledger_id = self._pool.health, self._codec.ledger_id
         for bookie, error in errors.items():
@@ -252,7 +258,7 @@ class ReadEngine:
         return False
 
     def _bad(self, bookie: str, error: BadEntryError, entry_id: int) -> DigestError:
-        """Record that a bookie sent bytes that fail verification, and return the error."""
+        """Record that a bookie sent bytes that fail verification, and return the error to raise."""
         metadata, ledger_id = self._metadata(), self._codec.ledger_id
         # If the metadata has no password to compare, the reader's own key may be wrong.
         if metadata.password is not None or self._codec.digest is not DigestType.HMAC:
@@ -273,9 +279,10 @@ class ReadEngine:
         *,
         flags: int = 0,
     ) -> EntryRun:
-        """Return the entries of first..last that one bookie has: at least the first, in order.
+        """Ask one bookie for consecutive entries from `first` on, and return them verified.
 
-        The others take at most `max_bytes`.
+        The result has at least entry `first` and ends at `last` at the latest. It ends earlier
+        where the bookie lacks an entry, or where the answer would exceed `max_bytes`.
         """
         count = last - first + 1
         size = self._config.read_window_bytes * 2 if max_bytes is None else max_bytes
@@ -303,10 +310,11 @@ class ReadEngine:
     # -- single reads -------------------------------------------------------------------------
 
     async def _singles(self, metadata: LedgerMetadata, first: int, last: int) -> EntryRun:
-        """Return the entries of first..last that come before one that cannot be read.
+        """Return the entries from `first` to `last`, or to the one before the first unreadable one.
 
-        Entries with the same write set are requested together, in one write, from one replica after
-        the other. Entries that are then still missing are requested one by one.
+        Raises ReadError if entry `first` itself cannot be read. Entries with the same write set are
+        requested together, in one write, from one replica after the other. Entries that are then
+        still missing are requested one by one.
         """
         found: dict[int, bytes] = {}
         denied: dict[int, dict[str, QuireError]] = {}
@@ -324,7 +332,7 @@ class ReadEngine:
                 except ReadError:
                     if entry == first:
                         raise
-                    last = entry - 1  # a read of the next one raises the error
+                    last = entry - 1  # the caller's next read begins at `entry` and raises
                     break
                 found[entry] = memoryview(run.data)[:].tobytes()
         for entry, errors in denied.items():
@@ -339,13 +347,13 @@ class ReadEngine:
         found: dict[int, bytes],
         denied: dict[int, dict[str, QuireError]],
     ) -> None:
-        """Add valid answers of these replicas to `found`, and entries that they never had to
+        """Ask these replicas for the entries. Add valid answers to `found`, and denials to
         `denied`."""
 
         async def ask(bookie: str) -> None:
             left = [entry for entry in entries if entry not in found]
             if not left:
-                return  # a late bookie has returned them meanwhile
+                return  # a slow bookie has returned them meanwhile
             with self._span("read_stripe", left[0], left[-1], bookie=bookie):
                 answers = await self._pool.ask_many(bookie, self._codec.ledger_id, left)
             self._take(bookie, dict(zip(left, answers)), found, denied)
@@ -362,9 +370,10 @@ class ReadEngine:
         found: dict[int, bytes],
         denied: dict[int, dict[str, QuireError]],
     ) -> None:
-        """Take the answers of one bookie.
+        """Add the answers of one bookie to `found` and `denied`.
 
-        Raises one of its errors, unless another bookie has returned that entry.
+        If entries are still missing after that, raise the bookie's error for one of them, so that
+        the next replica is asked.
         """
         problem: BaseException | None = None
         for entry, answer in answers.items():
@@ -388,7 +397,8 @@ class ReadEngine:
     async def _agreed(self, metadata: LedgerMetadata, first: int, last: int) -> EntryRun:
         """Return the entries of first..last on which `copies_needed` members agree.
 
-        The result ends before the first entry without agreement.
+        The result ends before the first entry without agreement. Raises ReadError if that is entry
+        `first`.
         """
         ensemble = metadata.segment_of(first).ensemble
         size, quorum = metadata.ensemble_size, metadata.write_quorum
@@ -425,7 +435,8 @@ class ReadEngine:
         copies: dict[int, dict[int, bytes]],
         errors: dict[str, QuireError],
     ) -> None:
-        """Add the copies of one member."""
+        """Read the entries from one member. Add valid copies to `copies`, and errors to
+        `errors`."""
         limit = self._config.read_timeout_s
         try:
             async with asyncio.timeout(limit):
@@ -450,7 +461,10 @@ class ReadEngine:
     def _agreement(
         self, ensemble: tuple[str, ...], entry: int, copies: dict[int, bytes]
     ) -> bytes | None:
-        """Return the copy on which enough members agree, or None. Other members misbehave."""
+        """Return the copy on which enough members agree, or None.
+
+        Members that have another copy are recorded as misbehaving.
+        """
         votes = EntryVotes()
         for index, data in copies.items():
             votes.copies.setdefault(self._codec.content(data), set()).add(index)
@@ -460,7 +474,8 @@ class ReadEngine:
         for index in copies.keys() - votes.copies[content]:
             health, ledger_id = self._pool.health, self._codec.ledger_id
             health.misbehaved(ensemble[index], Misbehaviour.WRONG_ENTRY, ledger_id, entry)
-        # LACs may differ for good reasons. The lowest is at most that of an honest bookie.
+        # The LACs in copies of one entry may differ, because recovery writes entries again. The
+        # lowest of them is not higher than that of an honest bookie.
         equal = [copies[index] for index in sorted(votes.copies[content])]
         return min(equal, key=lambda data: int.from_bytes(data[16:24], "big", signed=True))
 
@@ -480,7 +495,7 @@ class ReadEngine:
         )
 
     def run_of(self, first: int, entries: Iterable[bytes]) -> EntryRun:
-        """Return verified entries, one after the other, as a run."""
+        """Return verified entries, given as bookies store them, as a run that begins at `first`."""
         head = self._codec.head_bytes
         offsets, ends, lengths = [], [], []
         at, highest = 0, -1

@@ -1,16 +1,16 @@
-"""Followers of a ledger that is being written. Those of one client share the new entries.
+"""Followers of a ledger that is being written. The followers in one client share a feed.
 
-    Feed            one poll of the bookies, one read of the new entries, which are kept for a while
-    LedgerFollower  one reader's place in the ledger: it takes what is kept, and reads the rest
+    Feed            polls the bookies once for all, reads new entries, and keeps them for a while
+    LedgerFollower  one reader's position: it takes kept entries from the feed, and reads the rest
 
-No task works for the feed alone. The first follower that has had everything and waits does the
-work, and the others are woken when there is something new. If it leaves in the middle, another
-follower continues. So a single follower costs no more than without a feed, no task has to be
-supervised, and everything ends with the last follower.
+No task works for the feed alone. The first follower that has delivered all known entries and has to
+wait *drives* the feed: it polls and reads. The others are woken when there is something new. If the
+driving follower leaves in the middle, another one continues. So a single follower costs no more
+than without a feed, no task has to be supervised, and everything ends with the last follower.
 
-A follower has no queue: it takes the kept entries at its own speed. One that is more than
-`read_windows` windows of entries behind no longer finds its next entry there, and reads it from the
-bookies. It delays nobody, and no memory grows because of it.
+A follower has no queue: it takes the kept entries at its own speed. A follower that is more than
+`read_windows` windows of entries behind does not find its next entry among the kept ones, and reads
+it from the bookies. It delays no other follower, and takes no more memory.
 
 A feed is shared only by readers of one client with the same password and the same `assume_liars`,
 so that evidence that one of them may trust is good for all of them.
@@ -46,8 +46,8 @@ KEPT_RUNS_MAX = 1_024
 by `read_windows` windows. A run has the entries of one answer: a single entry, if entries come one
 by one."""
 READ_ATTEMPTS = 6
-"""The number of attempts in a row to read an acknowledged entry, after which the reader gets the
-error."""
+"""The number of failed attempts in a row to read an acknowledged entry, after which the reader gets
+the error."""
 READ_BACKOFF = Backoff(0.1)
 """The pauses between two attempts to read an acknowledged entry."""
 
@@ -117,7 +117,7 @@ class Feed:
         """The followers, in the order in which they joined."""
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._driven = False
-        """Whether one of the followers is doing the work now. The others wait."""
+        """Whether one of the followers drives the feed now. The others wait."""
         self._behind = True
         """Whether acknowledged entries from `_tail.upcoming` on are not collected: there are too
         many of them, nobody wanted them, or they cannot be read. Each follower then reads them
@@ -141,7 +141,7 @@ class Feed:
         return bool(self._followers)
 
     def learn(self, view: LedgerView) -> None:
-        """Take over what a reader of the ledger knows. It may know more than all followers."""
+        """Take over what a reader of the ledger knows, because it may know more than the feed."""
         before = self.view.last_add_confirmed
         if not self.view.learn(view):
             return
@@ -153,13 +153,14 @@ class Feed:
 
     @property
     def gone(self) -> QuireError | None:
-        """Return a new error that says why nothing more can come, or None."""
+        """A new error if the ledger was deleted or recreated, so that nothing more can come, or
+        None."""
         gone = self._tail.gone
         return None if gone is None else gone(self.view.ledger_id)
 
     @property
     def near(self) -> str | None:
-        """The bookie that certainly has the newest entries."""
+        """The bookie that proved the newest LAC, and probably has the newest entries, or None."""
         return self._tail.near
 
     def kept(self, first: int, last: int) -> EntryRun | None:
@@ -174,16 +175,17 @@ class Feed:
         return run.part(first, last) if first <= run.last else None
 
     def gap(self, first: int, last: int) -> int:
-        """Return the last entry, up to `last`, of the gap from `first` on that the feed does not
-        have."""
+        """Return the end of the gap in the kept entries that begins at `first`: the entry before
+        the first kept one, or `last`."""
         kept = self._kept
         return min(last, kept[0].first - 1) if kept and kept[0].first > first else last
 
     def collects(self, entry_id: int) -> bool:
-        """Return whether this acknowledged entry is the next one that is read for all followers.
+        """Return whether the feed will read this entry, which the caller knows to be acknowledged.
 
-        It is not if only one follower knows that it is acknowledged: a view that knows of a
-        recovery ignores later LACs.
+        It is the next entry that the feed reads, unless the feed itself does not know that it is
+        acknowledged. The follower can know more, because a feed whose metadata shows a recovery
+        ignores later LACs.
         """
         known = entry_id <= self.view.last_add_confirmed
         return known and entry_id == self._tail.upcoming and not self._behind
@@ -193,7 +195,7 @@ class Feed:
     async def more(self) -> None:
         """Wait until there is something new: entries, or metadata.
 
-        The first follower that waits does the work for all. Raises ClientClosedError. Cancel-safe.
+        The first follower that waits drives the feed. Raises ClientClosedError. Cancel-safe.
         """
         if self._pool.closed:
             raise ClientClosedError("the client is closed", remedy="Connect again")
@@ -208,11 +210,11 @@ class Feed:
             self._wake()
 
     async def looked_around(self, timeout_s: float) -> None:
-        """Wait until somebody interrupts or the metadata changes, for `timeout_s` at most."""
+        """Wait until the metadata changes or `interrupt` is called, for `timeout_s` at most."""
         await asyncio.wait((self._tail.expect_change(),), timeout=timeout_s)
 
     def interrupt(self) -> None:
-        """Wake the follower that works or pauses. It wakes the others."""
+        """Wake the follower that drives the feed, which wakes the others, and those that pause."""
         self._tail.interrupt()
 
     async def _woken(self) -> None:
@@ -234,7 +236,7 @@ class Feed:
         if len(self._followers) == 1:
             self._forget()  # the only follower has had everything
         if tail.upcoming <= self.view.last_add_confirmed:
-            if not self._behind:  # the previous follower left in the middle
+            if not self._behind:  # the follower that drove the feed before left in the middle
                 await self._collect()
                 return
             tail.skip()
@@ -250,8 +252,7 @@ class Feed:
         return any(follower.reads for follower in self._followers)
 
     async def _collect(self) -> None:
-        """Keep the acknowledged entries, and read missing ones from the bookies, within the
-        limit."""
+        """Keep the new acknowledged entries, and read those that are missing, within the limit."""
         tail, last = self._tail, self.view.last_add_confirmed
         for run in tail.ready():
             self._keep(run)
@@ -271,7 +272,7 @@ class Feed:
                     if taken >= self._kept_bytes_max:
                         break
         except QuireError:
-            pass  # a follower that wants them reads them itself, and tries again
+            pass  # a follower that wants these entries reads them itself, with several attempts
         self._behind = tail.upcoming <= last
 
     def _keep(self, run: EntryRun) -> None:
@@ -289,7 +290,7 @@ class Feed:
 
 
 class LedgerFollower:
-    """The way of one reader along one ledger, from `first` on."""
+    """The progress of one reader through one ledger, from entry `first` on."""
 
     def __init__(
         self, view: LedgerView, engine: ReadEngine, first: int, *, reads: bool = True
@@ -308,14 +309,17 @@ class LedgerFollower:
         self._feed: Feed | None = None
 
     def stop(self, error: QuireError) -> None:
-        """End soon, with `error`."""
+        """Make `runs` or `wait` raise `error` soon."""
         self._stopped = error
         if self._feed is not None:
             self._feed.interrupt()
 
     async def runs(self, feed: Feed) -> AsyncGenerator[EntryRun, None]:
-        """Yield acknowledged entries. It ends after the last entry of the ledger, once it is
-        closed."""
+        """Yield acknowledged entries as runs. End after the last entry once the ledger is closed.
+
+        Raises the error of `stop`, ReadError for an entry that cannot be read in `READ_ATTEMPTS`
+        attempts, and the error of `Feed.gone`.
+        """
         self._feed = feed
         while True:
             last = self._look(feed)
@@ -341,16 +345,18 @@ class LedgerFollower:
                 await self._more(feed)
 
     async def wait(self, feed: Feed) -> None:
-        """Wait until this follower's next entry may be delivered.
+        """Wait until this follower's next entry is known to be acknowledged.
 
-        Return as well if the ledger is closed before that entry.
+        Return also if the ledger is closed and ends before that entry. Raises the error of `stop`
+        and that of `Feed.gone`.
         """
         self._feed = feed
         while self._upcoming > self._look(feed) and not self._view.closed:
             await self._more(feed)
 
     def _look(self, feed: Feed) -> int:
-        """Return the last entry that is known to be acknowledged."""
+        """Exchange knowledge with the feed, and return the last entry that is known to be
+        acknowledged."""
         self._view.learn(feed.view)
         feed.learn(self._view)
         return self._view.last_add_confirmed
@@ -375,13 +381,13 @@ class LedgerFollower:
                         self._view.confirmed(run.last_add_confirmed)
                         yield run
             except (ReadError, MetadataUnavailableError):
-                # Its bookies may be coming back, or another bookie may be getting a copy.
+                # The bookies of this entry may come back, or another bookie may get a copy.
                 if not retry.failed() or self._stopped is not None:
                     raise
                 await self._pause(feed, retry.pause_s())
 
     async def _pause(self, feed: Feed, seconds: float) -> None:
-        """Pause for this time, or until the metadata changes."""
+        """Pause for this time, or until the metadata changes or `stop` is called."""
         loop, before = asyncio.get_running_loop(), self._view.metadata
         deadline = loop.time() + seconds
         while self._stopped is None and self._view.metadata == before:

@@ -15,9 +15,9 @@ from quire.errors import BookieTimeoutError, QuireError
 T = TypeVar("T")
 
 PATIENCE_ROUNDS = 6
-"""The most time that a bookie may take while it still sends something, as a multiple of
-`read_timeout_s`. Large answers over a slow line arrive one after the other, and asking again would
-only make the queue longer."""
+"""The longest time that a bookie may take while data still arrives from it, as a multiple of
+`read_timeout_s`. Large answers over a slow network arrive one after the other, and asking again
+would only make the queue longer."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The question to the bookies of the last segment how far a ledger is confirmed."""
+"""The read of a ledger's LAC from the bookies of its last segment."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LastConfirmed:
     lac: int = -1
     """The highest LAC in a valid entry or LAC packet, or -1 if there is none."""
     known: set[int] = field(default_factory=set)
-    """The ensemble indexes of the bookies that answered."""
+    """The ensemble indexes of the bookies whose answers count."""
     lacs: dict[str, int] = field(default_factory=dict)
     """The LAC that each bookie has proved, or -1 if it has nothing of the ledger."""
     errors: dict[str, QuireError] = field(default_factory=dict)
@@ -49,12 +49,12 @@ async def read_last_confirmed(
     trust: TrustModel = HONEST_BOOKIES,
     cover: bool = True,
 ) -> LastConfirmed:
-    """Return the LAC according to the last ensemble.
+    """Return the LAC according to the bookies of the last segment.
 
     It returns as soon as the answers include a member of every possible ack quorum (replication
-    spec, 6.2 and 7). With `fence_with` (the master key) each bookie is fenced, and returns its last
-    entry. Without it, a bookie also returns the LAC that the writer told it last, if there is one
-    (READ_LAC of protocol v3; a bookie that speaks only v2 returns its last entry).
+    spec, 6.2 and 7). With `fence_with` (the master key) the ledger is fenced on each bookie, which
+    returns its last entry. Without it, a bookie also returns the last explicit LAC of the writer,
+    if there is one (READ_LAC of protocol v3; a bookie that speaks only v2 returns its last entry).
 
     An answer with a wrong digest does not count (rule 9). If bookies may be Byzantine, more answers
     are needed, and a LAC that one of them could forge is used only if enough bookies prove it that
@@ -67,12 +67,12 @@ async def read_last_confirmed(
         timeout_s: Seconds that each bookie may take.
         fence_with: The master key, to fence the ledger.
         trust: How far bookies are trusted.
-        cover: Whether the answers must include every possible ack quorum. If not, the LAC was
-            reached but is perhaps not the newest.
+        cover: Whether the answers must include a member of every possible ack quorum. If not, all
+            bookies get the full `timeout_s`, and the LAC may be lower than the newest one.
 
     Raises:
         UnauthorizedError: A bookie does not accept the key. It is raised at once.
-        ReadError: All bookies have answered, and too few of them with a result.
+        ReadError: `cover` is true, and too few bookies gave an answer that counts.
     """
     ensemble = metadata.last_segment.ensemble
     result = LastConfirmed()
@@ -107,7 +107,7 @@ async def _ask(
     result: LastConfirmed,
     fence_with: bytes | None,
 ) -> bool:
-    """Ask a bookie, and return whether its answer counts."""
+    """Ask a bookie, add its answer or error to `result`, and return whether the answer counts."""
     try:
         async with asyncio.timeout(timeout_s):
             if fence_with is None:
@@ -165,7 +165,8 @@ async def _read_lac(
 def verified_lac(codec: EntryCodec, answer: LacAnswer) -> int:
     """Return the highest LAC in an answer that a digest proves to come from a writer of the ledger.
 
-    Raises BadEntryError if the answer has no such LAC.
+    Returns -1 if the answer has neither an explicit LAC nor an entry. Raises BadEntryError if it
+    has one of them, and none has a valid digest.
     """
     bad: BadEntryError | None = None
     lacs: list[int] = []

@@ -1,7 +1,7 @@
 """The knowledge of a reader about its ledger, which only grows.
 
-A LAC never decreases on a handle (replication spec, rule 39), and only newer metadata replaces
-metadata.
+The LAC of a handle never decreases (replication spec, rule 39), except if the metadata says that
+the ledger was closed at an earlier entry (rule 20). Older metadata never replaces newer metadata.
 """
 
 from __future__ import annotations
@@ -41,20 +41,21 @@ class LedgerView:
         return self._stored.value.closed
 
     async def refresh(self) -> bool:
-        """Read the metadata again, and return whether the segments or the state changed.
+        """Read the metadata again, and return whether it changed.
 
-        Raises LedgerRecreatedError if another ledger has the id by now.
+        Raises NoSuchLedgerError if the ledger was deleted, LedgerRecreatedError if another ledger
+        has its id by now, and MetadataUnavailableError.
         """
         return self.adopt(await self.store.read_ledger(self.ledger_id))
 
     @property
     def creation(self) -> tuple[int, int]:
-        """The creation of this ledger, which differs from that of any other ledger with the same
+        """An identity of this ledger, which differs from that of any other ledger with the same
         id."""
         return self._stored.value.ctoken, self._stored.created
 
     def adopt(self, stored: Versioned[LedgerMetadata]) -> bool:
-        """Take over metadata unless newer metadata is known, and return whether anything changed.
+        """Take over metadata unless newer metadata is known, and return whether the value changed.
 
         Raises LedgerRecreatedError for the metadata of another ledger with the same id.
         """
@@ -75,19 +76,19 @@ class LedgerView:
         return changed
 
     def confirmed(self, lac: int) -> None:
-        """Take over a verified LAC of an entry or a packet.
+        """Take over a LAC whose digest, in an entry or an explicit LAC, was verified.
 
-        While a recovery runs it does not count: the recovery may write back entries that a
-        concurrent one cuts off (replication spec, 6.6).
+        It is ignored unless the ledger is open. While a recovery runs, the recovery may write back
+        entries that a concurrent one cuts off (replication spec, 6.6).
         """
         if lac > self.last_add_confirmed and self._stored.value.state is LedgerState.OPEN:
             self.last_add_confirmed = lac
 
     def learn(self, other: LedgerView) -> bool:
-        """Take over what another view of this ledger knows, based on the same digests.
+        """Take over what another view of this ledger knows, and return whether anything changed.
 
-        Return whether the LAC, the segments or the state changed. Raises LedgerRecreatedError if
-        the other view is of another ledger with the same id.
+        The other view must have verified its LACs with the same password and trust model. Raises
+        LedgerRecreatedError if it is of another ledger with the same id.
         """
         if other._stored is not self._stored:
             check_same_creation(self.ledger_id, self._stored, other._stored)

@@ -83,7 +83,7 @@ class LedgerReader:
 
     @property
     def closed(self) -> bool:
-        """Whether this handle is closed. `ledger_closed` tells whether the ledger is."""
+        """Whether this handle is closed. `ledger_closed` says whether the ledger is."""
         return self._closed
 
     @property
@@ -121,6 +121,8 @@ class LedgerReader:
         Raises:
             ReadError: Too few bookies answer.
             NoSuchLedgerError: The ledger was deleted.
+            LedgerRecreatedError: The ledger was deleted, and its id was used again.
+            MetadataUnavailableError: The metadata store does not answer.
             UsageError: This handle is closed.
         """
         self._check_open()
@@ -158,7 +160,8 @@ class LedgerReader:
             ReadError: No replica of an entry could be read, so the entry may exist. On an open
                 ledger this is also raised for entries after `last_add_confirmed`: call `refresh`
                 first.
-            DigestError: Every replica of an entry that was read is damaged.
+            DigestError: At least one replica of an entry is damaged, and the others are damaged or
+                deny the entry.
         """
         async with aclosing(self.read_runs(first, last)) as runs:
             async for run in runs:
@@ -197,9 +200,8 @@ class LedgerReader:
         """Read a range of entries whether or not they are acknowledged, in order.
 
         Reading an entry this way proves nothing about its durability. While the ledger is open, a
-        later recovery may drop the entry. An acknowledged entry may be missing from the result
-        while its bookies are unreachable. On a closed ledger this is the same as `read`. Every
-        entry is checked against its digest. Cancelling this call is safe.
+        later recovery may drop the entry. On a closed ledger this is the same as `read`. Every
+        entry is checked against its digest. The result has no gaps. Cancelling this call is safe.
 
         Args:
             first: The id of the first entry.
@@ -213,7 +215,9 @@ class LedgerReader:
             NoSuchEntryError: `last` was given, and every replica denies an entry.
             UsageError: The range is not valid, or this handle is closed.
             ReadError: No replica of an entry could be read. The entry may exist.
-            DigestError: Every replica of an entry that was read is damaged.
+            DigestError: At least one replica of an entry is damaged, and the others are damaged or
+                deny the entry.
+            NoSuchLedgerError: The ledger was deleted.
         """
         self._check_open()
         _check_entry_ids(first, last)
@@ -274,8 +278,10 @@ class LedgerReader:
 
         Raises:
             NoSuchLedgerError: The ledger was deleted.
+            LedgerRecreatedError: The ledger was deleted, and its id was used again.
             ReadError: An acknowledged entry could not be read from any replica in several attempts.
-            DigestError: Every replica of an acknowledged entry that was read is damaged.
+            DigestError: At least one replica of an acknowledged entry is damaged, and the others
+                are damaged or deny the entry.
             UsageError: `first` is negative, or this handle is closed.
             ClientClosedError: The client was closed.
         """
@@ -316,14 +322,15 @@ class LedgerReader:
     async def wait_confirmed(self, entry_id: int) -> int:
         """Wait until an entry is known to be acknowledged, or until the ledger is closed.
 
-        Waiting costs next to nothing: one bookie at a time is asked, in a long poll. Cancelling
-        this call is safe.
+        Waiting costs next to nothing: one or two bookies are asked at a time, in a long poll.
+        Cancelling this call is safe.
 
         Args:
             entry_id: The id of the entry.
 
         Returns:
-            The value of `last_add_confirmed` then.
+            The value of `last_add_confirmed` then. It is smaller than `entry_id` if the ledger was
+            closed before that entry.
 
         Raises:
             QuireError: The errors of `tail`.
@@ -394,6 +401,7 @@ class LedgerReader:
             The table, with one row for each entry.
 
         Raises:
+            UsageError: pyarrow or numpy is not installed.
             QuireError: The errors of `read`.
         """
         async with aclosing(self.read_runs(first, last)) as runs:
@@ -410,7 +418,7 @@ class LedgerReader:
             The data frame, with one row for each entry.
 
         Raises:
-            QuireError: The errors of `read`.
+            QuireError: The errors of `to_arrow`.
         """
         return (await self.to_arrow(first, last)).to_pandas()
 
@@ -425,14 +433,16 @@ class LedgerReader:
             The data frame, with one row for each entry.
 
         Raises:
-            QuireError: The errors of `read`.
+            UsageError: polars is not installed.
+            QuireError: The errors of `to_arrow`.
         """
         return arrow.to_polars(await self.to_arrow(first, last))
 
     def close(self) -> None:
-        """Close this handle. Reads and tails that are running, and later ones, raise UsageError.
+        """Close this handle. Tails that are running, and all later reads, raise UsageError.
 
-        No bookie needs to be told: readers hold nothing there.
+        A call of `read` that is in progress continues to its end. Bookies keep nothing for a
+        reader, so none is contacted.
         """
         self._closed = True
         for follower in list(self._tails):

@@ -2,25 +2,33 @@
 
 Source: wire-protocol spec, 6.6 and 6.7; replication spec, 8.
 
-    long poll on one bookie: "answer when your LAC passes mine, and add your last entry"
+An entry contains the LAC of the moment at which it was written, so it *proves* that earlier entries
+are acknowledged. Entries that no LAC covers yet are *held*, within a limit, until a later entry
+proves them. A tail works in rounds. A round gets new LACs from one bookie:
+
+    long poll: "answer when your LAC passes mine, and add your last entry"
       -> batch read from the same bookie: everything after that, acknowledged or not
       -> the LACs in these entries prove how far they are acknowledged: runs to be delivered
     while the poll takes long: batch reads of entries that will be acknowledged together
 
-Entries that are not proven to be acknowledged yet are held for the next round, within a limit. If
-entries come one by one, a round is the poll alone: its entry proves the one before, which is held,
-and is then held itself. If rounds return more than one entry, the poll is left out: a round is one
-batch read, which waits on a bookie of Quire for a moment if it comes too early. The slower the
-reader, the more entries there are in a round. Entries may prove nothing new (the writer has sent
-its LAC in a message of its own), they cannot be read in batches in a striped ledger, or too much
-may be held. Then the answer to the poll contains the proof, or READ_LAC does if the bookie is not
-Quire's, and entries that are not held are read from any replica.
+A round is shorter in these cases:
 
-After a bookie without news, or with an error, the next one of the ensemble is asked. If news are
-overdue, judged by the intervals between the latest news, the next bookie is asked at the same time.
-The one that has news first is asked from then on: a bookie for which a writer need not wait must
-not delay its readers. The metadata is watched meanwhile. A new ensemble, the end, or the deletion
-of the ledger interrupts a poll.
+- Entries come one by one. The round is the poll alone: the entry in its answer proves the one
+  before, which is held, and is then held itself.
+- The last round returned several entries. The round is one batch read without a poll. If it comes
+  too early, a bookie of Quire waits for a moment before it answers. The slower the reader, the more
+  entries there are in a round.
+
+In these cases no batch read can prove anything: the writer has sent an explicit LAC, so no entry
+contains it; the ledger is striped; or too much is held already. Then the proof is the explicit LAC
+or the entry in the answer to the poll, or in an answer to READ_LAC if the bookie is not Quire's.
+Entries that are not held are then read from any replica.
+
+A round has *news* if it proves more entries. After a bookie without news, or with an error, the
+next one of the ensemble is asked. If the usual interval between news has long passed, the next
+bookie is asked at the same time, and whichever has news first is asked from then on. So a slow
+bookie, for which the writer need not wait, does not delay readers either. The metadata is watched
+meanwhile. A new ensemble, the close or the deletion of the ledger interrupts a poll.
 
 Only verified LACs decide what is delivered (`LedgerReader.tail` explains why). The LAC of one
 bookie is enough, because it names an entry that an ack quorum had (invariant I3).
@@ -63,24 +71,24 @@ from quire.net.answer_codes import NoEntryAnswer
 from quire.net.control import ControlChannel, PollAnswer
 
 OVERDUE_GAPS = 4
-"""News are overdue after this many times their usual interval."""
+"""News is overdue after this many times its usual interval."""
 OVERDUE_MIN_S = 0.004
-"""News are never overdue before this many seconds, which a sync may take. If the time until they
-are overdue is longer than `speculative_read_s`, there is no usual interval."""
+"""News is never overdue before this many seconds, which a sync may take. If it would be overdue
+only after `speculative_read_s`, it counts as having no usual interval."""
 LEVEL_POLL_MS = 50
 """The length of a poll of a bookie that may not know as much as the reader yet, in milliseconds."""
 POLLS_MAX = 2
 """The number of bookies that one tail asks at the same time."""
 PROOF_ENTRY_BYTES_MAX = 16 * 1024
 AHEAD_BYTES_MAX = 512 * KIB
-"""The largest answer to a batch read that reads ahead. A bookie sends an answer of this size within
-one event-loop iteration, because it has the end of a ledger in memory. Larger reads go to its
-threads."""
+"""The largest answer, in bytes, to a batch read that reads ahead. A bookie of Quire answers a read
+of this size within one event-loop iteration, because it has the end of a ledger in memory. It
+passes larger reads to threads."""
 ASK_BACKOFF = Backoff(0.01, 0.25)
 """The pauses before the bookies of an ensemble are asked again if none of them had an answer."""
 EMPTY_BACKOFF = Backoff(0.01, 0.05)
-"""The pauses if a bookie answers that it knows nothing about the ledger: the first entry is still
-to come, and no bookie can be asked to wait for it."""
+"""The pauses if a bookie answers that it knows nothing about the ledger: there is no first entry
+yet, and a long poll cannot wait for it."""
 
 
 def bytes_of(run: EntryRun) -> int:
@@ -89,7 +97,7 @@ def bytes_of(run: EntryRun) -> int:
 
 
 class LedgerTail:
-    """The end of one ledger. The LACs that it learns are in `view`."""
+    """The polls and reads at the end of one ledger. The LACs that they prove go to `view`."""
 
     def __init__(
         self,
@@ -107,7 +115,7 @@ class LedgerTail:
         """A function that returns the error for this ledger if it was deleted, or created again
         with the same id. None while the ledger exists."""
         self.wanted = True
-        """Whether the entries are wanted, or only the knowledge that they are acknowledged."""
+        """Whether the entries are wanted, and not only the LAC."""
         self._view = view
         self._codec = codec
         self._engine = engine
@@ -116,25 +124,25 @@ class LedgerTail:
         self._at = pool.any_index(view.metadata.ensemble_size)
         """The ensemble index of the bookie to ask."""
         self._aimed_at = -1
-        """In a striped ledger, the entry for which that bookie was chosen."""
+        """In a striped ledger, the entry for which the bookie at `_at` was chosen."""
         self._flowing = False
         """Whether the last round returned more than one entry, so that there may already be
         more."""
         self._gap_s = math.inf
         """The usual time between two rounds with news, as a running mean."""
         self._news_at = 0.0
-        """The time at which the latest one ended, on the loop's clock."""
+        """The time at which the latest round with news ended, on the loop's clock."""
         self._misses = 0
-        """The number of bookies asked in a row without an answer to rely on."""
+        """The number of bookies asked in a row that gave no usable answer."""
         self._empty = False
-        """Whether the last one knew nothing about the ledger."""
+        """Whether the bookie that was asked last knew nothing about the ledger."""
         self._levels: dict[str, int] = {}
         """The LAC that each bookie of the ensemble is known to have."""
         self._held: deque[EntryRun] = deque()
         """Consecutive verified entries from `upcoming` on that are not known to be acknowledged."""
         self._held_bytes = 0
         self._spare: EntryRun | None = None
-        """The last entry of a poll, if the entries before it are not held."""
+        """The entry in the answer to a poll, while the entries before it are not held."""
         self._entry_bytes = 0
         """The mean size of the entries that were delivered last."""
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -154,7 +162,7 @@ class LedgerTail:
             yield run
 
     def passed(self, run: EntryRun) -> None:
-        """Record that these entries are delivered."""
+        """Record that these entries are delivered: continue after them."""
         self.upcoming = run.last + 1
         self._entry_bytes = bytes_of(run) // len(run)
 
@@ -298,7 +306,7 @@ class LedgerTail:
     async def _poll(
         self, channel: ControlChannel, known: int, poll_ms: int, wants_last: bool
     ) -> PollAnswer | None:
-        """Do a long poll. If news are overdue, read and hold what arrives meanwhile.
+        """Do a long poll. If news is overdue, read and hold what arrives meanwhile.
 
         If a disk delays the writer, all these entries are acknowledged together in the end. Returns
         None if the reads contained the proof.
@@ -324,7 +332,7 @@ class LedgerTail:
 
     @property
     def _overdue_s(self) -> float | None:
-        """The seconds from the latest news (a new LAC) until the next news are overdue.
+        """The seconds from the latest news (a new LAC) until the next news is overdue.
 
         None if `speculative_read_s` would pass first, so that nothing is known to be overdue.
         """
@@ -347,8 +355,8 @@ class LedgerTail:
     ) -> bool:
         """Learn the LAC that the bookie can prove, and return whether it has passed the next entry.
 
-        With `ahead`, the entries that are wanted next are read, if they can prove it. With `wait`,
-        the bookie waits for them for a moment.
+        With `ahead`, read the next entries for this and hold them, if batch reads are possible and
+        more may be held. With `wait`, the bookie waits for a moment if it has no such entry yet.
         """
         try:
             if self._engine.trust.compares_copies:
@@ -419,8 +427,9 @@ class LedgerTail:
     def _wants_proof(self) -> bool:
         """Whether a poll should return the last entry, whose LAC proves the entries before it.
 
-        These may already be held, which saves one exchange. The entry is not wanted if entries are
-        large, because it will be read again, nor of an empty ledger, for which it is an error.
+        If these entries are held already, no other request is needed. The last entry is not wanted
+        if entries are large, because it will be read again. Nor is it wanted if none is known to be
+        acknowledged, because asking for the last entry of an empty ledger is an error.
         """
         return self._view.last_add_confirmed >= 0 and self._entry_bytes <= PROOF_ENTRY_BYTES_MAX
 
@@ -467,7 +476,7 @@ class LedgerTail:
     def expect_change(self) -> asyncio.Future[None]:
         """Return a future that ends at the next change of the metadata or interruption.
 
-        Earlier changes are known already. Wait for it with `asyncio.wait`, which does not cancel
+        Earlier ones do not count. Wait for the future with `asyncio.wait`, which does not cancel
         it, because others may wait for it too.
         """
         if self._changed.done():

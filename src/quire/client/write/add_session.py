@@ -46,11 +46,11 @@ from quire.net.link import Link
 REACH_S = 1.0
 """Seconds that the end of a session waits for connections that are still being made."""
 CHECKS = 10
-"""The number of checks in one time-out. A time-out is therefore noticed late by at most one part in
-this many."""
+"""The number of checks in one time-out. A time-out is therefore noticed late, by at most the
+`CHECKS`th part of its length."""
 AT_ONCE = 512
-"""The number of sessions that one event-loop iteration checks. More are checked at once if all of
-them would otherwise take more than `STEPS_MAX` iterations."""
+"""The number of sessions that one call of the timer checks. It checks more if a round over all
+sessions would otherwise need more than `STEPS_MAX` calls."""
 STEPS_MAX = 16
 
 
@@ -106,7 +106,8 @@ class AddSession:
         """Create a session that is not connected yet.
 
         `lac_sent` is the LAC that every entry carries instead of the advancing one; recovery sets
-        it. With `spread_acks` an entry waits for as many fault domains as the placement demands.
+        it. With `spread_acks` an entry is confirmed only when an ack quorum has it in as many fault
+        domains as the placement demands.
         """
         codec, ensemble = how["codec"], how["ensemble"]
         write_quorum, ack_quorum = how["write_quorum"], how["ack_quorum"]
@@ -138,7 +139,7 @@ class AddSession:
         self._room: asyncio.Future[None] | None = None
         self.hears_every_ack = self.always_hears
         """Whether acknowledgements that complete no quorum must be processed as well. They must
-        while somebody waits for room."""
+        while a caller waits in `room`."""
         self._group: ConnectionGroup | None = None
         """The group of the connections to all members, while every member has a connection."""
         self._places: tuple[int, ...] = ()
@@ -173,13 +174,16 @@ class AddSession:
 
     @property
     def full(self) -> bool:
-        """Whether appends must wait for room."""
+        """Whether appends must wait in `room`, because too many bytes are not acknowledged."""
         if self.pipeline.unacked_bytes_max() >= self.config.max_unacked_bytes:
             return True
         return self._changes is not None and self._changes.full
 
     async def room(self) -> None:
-        """Wait until the slowest member has acknowledged enough. Cancel-safe."""
+        """Wait until the slowest member has acknowledged enough for further appends.
+
+        Raises the error that ended the session. Cancel-safe.
+        """
         while self.full and self.failure is None:
             if self._room is None:
                 self._room = self._loop.create_future()
@@ -205,7 +209,10 @@ class AddSession:
             )
 
     def push(self, payloads: Sequence[Buffer]) -> int:
-        """Send consecutive entries, and return the id of the last one."""
+        """Send consecutive entries, and return the id of the last one.
+
+        Raises WriteError, and sends nothing, if the ids of the ledger are used up.
+        """
         pipeline = self.pipeline
         first = pipeline.last_pushed + 1
         lac = pipeline.last_confirmed if self._lac_sent is None else self._lac_sent
@@ -237,8 +244,9 @@ class AddSession:
     def attach(self, payload: Buffer) -> bool:
         """Attach this entry to the coalesced adds of the current flush, if that is possible.
 
-        Returns whether the entry was attached. It can be attached only during a flush and only if
-        nothing is unusual. Otherwise the caller must push the entry.
+        Returns whether the entry was attached. It can be attached only during a flush, while all
+        members are connected and no other entry of this ledger is outstanding. Otherwise the caller
+        must push the entry.
         """
         if not self._members:
             self._start()
@@ -295,9 +303,10 @@ class AddSession:
         self.pipeline.detach()
 
     def wait_for(self, entry_id: int) -> asyncio.Future[int]:
-        """Return a future of `entry_id` that is done once the entry is accepted.
+        """Return a future whose result is `entry_id` once the entry is accepted.
 
-        Accepted means confirmed, except with deferred sync. The entry may not have been pushed yet.
+        Accepted means confirmed, except with deferred sync. The entry need not have been pushed
+        yet. If the session ends first, the future has the error that ended it.
         """
         future: asyncio.Future[int] = self._loop.create_future()
         if self.failure is not None:
@@ -333,8 +342,8 @@ class AddSession:
         """Wait at most `REACH_S` until everything pushed was sent to every reachable member.
 
         This is the last call before `stop`, when all entries are confirmed. An ack quorum has them,
-        but a member whose connection is still being made would never get them. They would lack a
-        copy for as long as nobody audits the ledger. Cancel-safe.
+        but a member whose connection is still being made would never get them. The entries would
+        lack a copy until an audit finds that. Cancel-safe.
         """
         self._reached = self._loop.create_future()
         self.wake_reached()
@@ -397,7 +406,10 @@ class AddSession:
         self.fail_member(member, may_return=may_return)
 
     def fail_member(self, member: EnsembleMember, *, may_return: bool = False) -> None:
-        """Replace this member as soon as no other change of the ensemble is in progress."""
+        """Replace this member as soon as no other change of the ensemble is in progress.
+
+        At the end of the session (`reached`), leave the member without a replacement.
+        """
         if self._reached is not None:
             member.leave()
             self.wake_reached()
@@ -463,7 +475,7 @@ class AddSession:
             self.pipeline.spread_over(*(found or ([""] * len(self.ensemble), 1)))
 
     def begin_again(self, indexes: set[int]) -> None:
-        """Start again with the bookies that are in these places now."""
+        """Send everything after the last confirmed entry to the bookies at these indexes."""
         self.pipeline.restart(indexes, self._loop.time())
         for index in indexes:
             self._members[index].leave()
@@ -527,7 +539,8 @@ class AddSession:
     # -- stopping -----------------------------------------------------------------------------
 
     def stop(self, error: QuireError | None = None) -> None:
-        """Detach from all bookies. Entries that are not confirmed fail with `error`."""
+        """Detach from all bookies. Entries that are not confirmed fail with `error`, or with
+        LedgerClosedError if none is given."""
         self._stopped = error is None
         self.fail(
             error
@@ -556,9 +569,10 @@ class Member:
         self.bookie_id = bookie_id
         self.channel: Link | None = None
         self.sent = -1
-        """The last entry that needs no sending: the backlog of a new connection begins after it."""
+        """The last entry that need not be sent: the backlog of a new connection begins after it."""
         self.gone = False
-        """Whether the member was replaced. Answers that still arrive are then ignored (rule 14)."""
+        """Whether this object takes no more part, because the member was replaced, was joined
+        again, or the session ended. Answers that still arrive are then ignored (rule 14)."""
 
     def join(self) -> None:
         """Begin to send, at once if there is a usable connection."""
@@ -582,7 +596,7 @@ class Member:
             return
         if self.gone or session.failure is not None:
             return
-        # Another session took it before this task ran.
+        # Another session of this ledger may have taken the connection before this task ran.
         if not channel.takes_adds_of(session.ledger_id):
             session.tasks.start(self.connect())
             return
@@ -598,7 +612,7 @@ class Member:
 
     @property
     def reached(self) -> bool:
-        """Whether the member was sent all that it has to store, or never will be."""
+        """Whether the member was sent all that it has to store, or will never be sent more."""
         if self.gone or self.channel is not None:
             return True
         return self.session.pipeline.outstanding_since(self.index) is None

@@ -26,11 +26,12 @@ class CallerIdWriter(WriteHandle):
     """A handle that appends entries under ids that the caller chooses.
 
     `Client.create_ledger(caller_ids=True)` returns it. Ids begin at 0, and each is used once. They
-    may be appended in any order, but in the end no id may be missing.
+    may be appended in any order. An entry after a missing id is *held* in memory until that id is
+    appended. Entries that are still held when the handle is closed are not part of the ledger.
 
-    Entries are acknowledged strictly in the order of their ids: `append_at` of an entry after a
-    missing id returns once that id has been appended too. Durability, errors and deferred sync are
-    as for `LedgerWriter`.
+    Entries are acknowledged strictly in the order of their ids: `append_at` of a held entry returns
+    once the missing id has been appended too. Durability, errors and deferred sync are as for
+    `LedgerWriter`.
     """
 
     def __init__(self, **how: Unpack[HowToWrite]) -> None:
@@ -131,7 +132,7 @@ class CallerIdWriter(WriteHandle):
         self._held_bytes += size
 
     def _feed(self, payload: Buffer) -> None:
-        """Add the payload to the batch under the next id, as `LedgerWriter.submit` does."""
+        """Add the payload of the next id to the batch, as `LedgerWriter.submit` does."""
         batch = self._batch
         if not batch:
             self._begin_batch()

@@ -61,7 +61,7 @@ class DeferredSession(AddSession):
         return self.pipeline.unconfirmed_bytes >= self.config.max_unforced_bytes
 
     async def room(self) -> None:
-        """Wait as any session does, and force if too much is not durable."""
+        """Wait until appends may continue, and force first if too many bytes are not durable."""
         if self._too_much_unforced:
             self._force_soon()
         await super().room()
@@ -102,9 +102,10 @@ class DeferredSession(AddSession):
             self._forcing = False
 
     async def _force_once(self, target: int) -> None:
-        """Run one round of a force, which moves `last_confirmed` to `target` at least.
+        """Ask the members once to force, which moves `last_confirmed` to `target` at least.
 
-        If something changed meanwhile, the next round does it.
+        If a member failed or the ensemble changed meanwhile, nothing moves, and the caller has to
+        ask again.
         """
         pipeline = self.pipeline
         while (members := self._forceable(target)) is None:
@@ -122,7 +123,12 @@ class DeferredSession(AddSession):
             self._tell_forced()
 
     def _forceable(self, target: int) -> list[tuple[Member, ControlChannel]] | None:
-        """Return the members to ask, or None until an ack quorum has everything up to `target`."""
+        """Return the members to ask, with their connections, or None while no force is possible.
+
+        A force is not possible before an ack quorum has everything up to `target`, nor while the
+        ensemble is being changed, nor while a member that stores entries to be forced is being
+        connected.
+        """
         pipeline = self.pipeline
         if pipeline.frozen or pipeline.stored_through() < target:
             return None
@@ -160,7 +166,7 @@ class DeferredSession(AddSession):
                 future.set_result(confirmed)
         self.after_acks()
 
-    # -- what moves forces on -----------------------------------------------------------------
+    # -- events that let a force continue -----------------------------------------------------
 
     def after_acks(self) -> None:
         super().after_acks()

@@ -6,7 +6,7 @@ confirmed meanwhile (replication spec, 4.2):
     only its connection is lost   the member returns over a new connection, if that is made at once
     another bookie is available   it replaces the member, once the metadata names it
     no bookie is available        the session continues without the member while every write set has
-                                  its ack quorum; else nothing is acknowledged for a while
+                                  its ack quorum; else it waits, `lost_quorum_limit_s` at most
 
 A member that is absent is tried again until it rejoins or another bookie replaces it. Connections
 to several bookies that break at the same moment usually break because of the network between (a
@@ -155,11 +155,13 @@ class EnsembleChanges:
         is tried."""
         self._attempts: dict[int, int] = {}
         self._giving_up: asyncio.TimerHandle | None = None
-        """There is one while no ack quorum is left, and perhaps a little longer."""
+        """The timer that ends the session. It is started when no ack quorum is left, and is not
+        stopped when there is one again."""
         self._done: tuple[int, int] | None = None
-        """The accepted and the durable entry when the timer was started."""
+        """The value of `_progress` when the timer was started."""
         self._late = False
-        """Whether the time was up while members were connected that had not answered yet."""
+        """Whether the time was up while an ack quorum was connected again but had acknowledged
+        nothing yet."""
 
     # -- what is left -------------------------------------------------------------------------
 
@@ -181,10 +183,8 @@ class EnsembleChanges:
 
     @property
     def _patience_s(self) -> float:
-        """Seconds to wait for an ack quorum: 0 for bookies that were never connected.
-
-        In that case there mostly is a mistake.
-        """
+        """Seconds to wait for an ack quorum. It is 0 if no member was ever connected, because there
+        is usually a mistake in the configuration then."""
         return self._session.config.lost_quorum_limit_s if self._session.met else 0.0
 
     def _wanted(self, failed: dict[int, str]) -> Wanted:
@@ -248,11 +248,12 @@ class EnsembleChanges:
             session.after_acks()
 
     async def _return(self, indexes: Collection[int]) -> list[int]:
-        """Resume with those of these members that can be connected to at once, and return their
-        indexes.
+        """Reconnect to these members, resume with those that can be reached at once, and return
+        their indexes.
 
-        The metadata does not change, and the members are not trusted: each is sent all entries that
-        are not confirmed, and refuses them if the ledger was fenced meanwhile.
+        A member that returned within the last `RETURN_REST_S` is not tried. The metadata does not
+        change, and the members are not trusted: each is sent all entries that are not confirmed,
+        and refuses them if the ledger was fenced meanwhile.
         """
         session = self._session
         now = asyncio.get_running_loop().time()
@@ -346,9 +347,10 @@ class EnsembleChanges:
     # -- going on with fewer ------------------------------------------------------------------
 
     def _go_on_without(self, indexes: Collection[int]) -> None:
-        """Continue without these members, for which no bookie is available.
+        """Continue without these members, for which there is no replacement.
 
-        Raises NotEnoughBookiesError if no ack quorum is left and there is no time to wait.
+        Raises NotEnoughBookiesError if no ack quorum is left and the session may not wait for one
+        (`_patience_s`).
         """
         session = self._session
         if not self._patience_s and not self.bearable(indexes):
@@ -362,10 +364,11 @@ class EnsembleChanges:
             session.tasks.start(self._bring_back(index))
 
     def _limit_the_wait(self) -> None:
-        """Start the time that the session waits for an ack quorum.
+        """Start the timer that limits how long the session waits for an ack quorum.
 
-        It starts again only if something was acknowledged since, or if nothing had to be. Otherwise
-        members that accept connections and break them again, or never answer, could prolong it.
+        A timer that runs is started again only if something was acknowledged since, or if nothing
+        waits to be acknowledged. Otherwise members that accept connections and break them again, or
+        never answer, could prolong the wait.
         """
         session = self._session
         moved = self._progress != self._done or not session.owes
@@ -391,13 +394,14 @@ class EnsembleChanges:
             self._late = session.owes and self._progress == self._done
 
     def stop(self) -> None:
-        """Wait for no member any more, because the session has ended."""
+        """Stop the timer that ends the session."""
         if self._giving_up is not None:
             self._giving_up.cancel()
             self._giving_up = None
 
     async def _bring_back(self, index: int) -> None:
-        """Replace the member, or let it rejoin, as soon as a bookie is available."""
+        """Replace the absent member as soon as another bookie is available, or let it rejoin as
+        soon as it can be reached."""
         session = self._session
         member, pool = session.member(index), session.pool
         await self._pause(index, longer=True)
@@ -428,7 +432,10 @@ class EnsembleChanges:
                 return
 
     async def _pause(self, index: int, *, longer: bool) -> None:
-        """Wait until bookies came or went, or it is time for another attempt."""
+        """Wait until the registered bookies change, or it is time for another attempt.
+
+        With `longer` the next pause for this member is longer than this one.
+        """
         attempts = self._attempts.get(index, 0) + 1
         if longer:
             self._attempts[index] = attempts
@@ -437,7 +444,7 @@ class EnsembleChanges:
         await pool.changed(asyncio.get_running_loop().time() + pause_s)
 
     def _nobody_left(self, indexes: Iterable[int]) -> NotEnoughBookiesError:
-        """Return the error for members for which no bookie is available."""
+        """Return the error that ends the session because these members cannot be replaced."""
         session = self._session
         lost = {index: session.ensemble[index] for index in sorted(indexes)}
         placement = session.pool.placement

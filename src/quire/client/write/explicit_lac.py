@@ -47,7 +47,7 @@ class ExplicitLac:
         self._tick_s = interval_s / TICKS
         self._written = -1
         self._busy: dict[str, asyncio.Task[bool]] = {}
-        """The bookies that have not answered the last one yet. They get no other."""
+        """The bookies that have not answered the last LAC yet. They get no other."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -34,19 +34,19 @@ class Flush:
         """The functions to call at the end of this iteration. Each writer appears at most once, so
         the number of open writers bounds this list."""
         self._groups: WeakValueDictionary[tuple[Link, ...], ConnectionGroup] = WeakValueDictionary()
-        """The groups by their connections, with one key for each order that was asked for. A group
-        exists while a session uses it."""
+        """The groups by their connections. A group has one key for each order in which its
+        connections were given. It exists while a session uses it."""
         self.running = False
         """Whether the writers are being called. The frames that they put into groups meanwhile are
         sent afterwards."""
         self.loaded: list[ConnectionGroup] = []
-        """The groups that hold something. The call that puts the first piece into a group adds it
-        here."""
+        """The groups that have something to send. The call that puts the first piece into a group
+        adds the group here."""
 
     def at_end(self, call: Callable[[], None]) -> None:
         """Call this function at the end of the event-loop iteration, in the order of requests.
 
-        All functions run in the context of the first request.
+        All functions run in the context (`contextvars`) of the caller that came first.
         """
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._run)
@@ -123,8 +123,11 @@ class ConnectionGroup:
         self._pieces += pieces
 
     def coalesced(self, ack_quorum: int) -> CoalescedAdds | None:
-        """Return the coalesced adds that take the next entry, or None while answers arrive in
-        another order."""
+        """Return the coalesced adds that take the next entry.
+
+        Returns None for `FLUSHES_ALONE` flushes after answers arrived in another order than the
+        adds were sent. Each entry must then be sent by itself.
+        """
         coalesced = self._filling
         if coalesced is not None and coalesced.ack_quorum == ack_quorum and not coalesced.sealed:
             return coalesced

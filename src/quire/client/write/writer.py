@@ -110,7 +110,7 @@ class HowToWrite(TypedDict):
 
 
 class WriteHandle:
-    """A ledger that is open for writing. It can be waited for, forced and closed.
+    """A ledger that is open for writing: the calls that wait for entries, force them and close.
 
     Subclasses add the calls that append entries.
     """
@@ -182,12 +182,15 @@ class WriteHandle:
 
     @property
     def last_add_pushed(self) -> int:
-        """The id of the last entry that was handed over, or -1 if there is none."""
+        """The id of the last entry that was handed over, or -1 if there is none.
+
+        Entries that a `CallerIdWriter` holds do not count.
+        """
         return self._session.pipeline.last_pushed + len(self._batch)
 
     @property
     def length(self) -> int:
-        """The number of payload bytes of all entries that were handed over."""
+        """The number of payload bytes of all entries up to `last_add_pushed`."""
         return self._session.pipeline.length + self._batch_bytes
 
     @property
@@ -203,9 +206,11 @@ class WriteHandle:
     # -- waiting ------------------------------------------------------------------------------
 
     async def room(self) -> None:
-        """Wait until fewer than `ClientConfig.max_unacked_bytes` are unacknowledged.
+        """Wait while `ClientConfig.max_unacked_bytes` wait for the slowest bookie of the ensemble.
 
-        Cancelling this call is safe.
+        While too few bookies can be reached, the bytes that wait for an ack quorum count instead.
+        With deferred sync, wait also while `ClientConfig.max_unforced_bytes` are not durable; the
+        writer forces them meanwhile. Cancelling this call is safe.
 
         Raises:
             QuireError: The writer has failed. See `LedgerWriter.append`.
@@ -233,7 +238,7 @@ class WriteHandle:
         return await self._waiter(entry_id)
 
     async def flush(self) -> int:
-        """Wait until every entry that was handed over is acknowledged.
+        """Wait until every entry up to `last_add_pushed` is acknowledged.
 
         On return these entries are durable on an ack quorum, unless the ledger has deferred sync.
         Cancelling this call is safe: it takes no entry back.
@@ -264,6 +269,7 @@ class WriteHandle:
             LedgerFencedError: Another client opened the ledger with recovery. Outcome unknown.
             NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
             LedgerClosedError: The ledger was closed. Outcome unknown.
+            QuireError: The writer failed for another reason. See `LedgerWriter.append`.
         """
         return await self._session.force()
 
@@ -285,6 +291,8 @@ class WriteHandle:
                 ledger is not closed, and the entries appended here are gone with the deleted
                 ledger.
             LedgerClosedError: Another client closed the ledger at another entry.
+            MetadataUnavailableError: The metadata store does not answer. The ledger may or may not
+                be closed, and all entries are durable.
             QuireError: An outstanding append failed. The ledger then stays open until it is
                 recovered.
         """
@@ -334,7 +342,11 @@ class WriteHandle:
         return last
 
     def abandon(self) -> None:
-        """Stop at once without closing the ledger. The next client that opens it recovers it."""
+        """Stop at once without closing the ledger.
+
+        Outstanding appends raise LedgerClosedError. The ledger stays open until a client opens it
+        with recovery. After `close`, or after the writer has failed, this does nothing.
+        """
         if self._closing is None and self._session.failure is None:
             self._stop()
 
@@ -376,11 +388,12 @@ class WriteHandle:
             try:
                 if len(batch) > 1 or not session.attach(batch[0]):
                     session.push(batch)
-            except QuireError as error:  # the ledger is full: its waiters get this error
+            except QuireError as error:  # the ledger is full: callers that wait get this error
                 session.fail(error)
             except Exception as error:
-                # Later entries may be given the ids of this batch. Its waiters must fail now, so
-                # that an acknowledgement of those later entries never reaches them.
+                # Later entries may be given the ids of this batch. The callers that wait for this
+                # batch must fail now, so that they never receive an acknowledgement of those
+                # later entries.
                 session.fail(self._unsent_error(error))
                 raise
 
@@ -388,7 +401,7 @@ class WriteHandle:
         if type(entry_id) is not int:
             check_type("an entry id", entry_id, int)
         if not self._handed_over(entry_id):
-            if self._session.failure is not None:  # the entry may have been held until the failure
+            if self._session.failure is not None:  # the failure may have dropped held entries
                 raise self._session.failure
             raise UsageError(
                 f"entry {entry_id} of ledger {self.ledger_id} cannot be waited for, because it "
@@ -441,7 +454,7 @@ class WriteHandle:
         return updated.value.last_segment.ensemble
 
     def _over(self, now: LedgerMetadata) -> QuireError | None:
-        """Return the error that ends a writer for good when it finds this metadata, or None."""
+        """Return the error that ends the writer if another client fenced or closed the ledger."""
         if now.state is LedgerState.IN_RECOVERY:
             return LedgerFencedError(
                 f"ledger {self.ledger_id} is being recovered by another client, so this writer "
@@ -484,12 +497,12 @@ class LedgerWriter(WriteHandle):
     An entry is *acknowledged* when `append`, or a call that waits for it, returns. The entry and
     all entries before it are then written and fsynced on at least `ack_quorum` bookies. When a call
     raises, its entries may or may not be in the ledger: open the ledger with recovery to find out.
-    After LedgerFencedError or any other final error the handle can no longer be used.
+    The handle can no longer be used then. The exceptions are UsageError and EntryTooLargeError:
+    nothing was sent, and the handle can still be used.
 
     With deferred sync (`create_ledger(deferred_sync=True)`) "acknowledged" means less: `ack_quorum`
     bookies have *accepted* the entry, and a crash of those machines loses it. Once `force` or
-    `close` has returned, the entry is durable, part of `last_add_confirmed`, and visible to
-    readers.
+    `close` has returned, the entry is durable, and `last_add_confirmed` includes it.
 
     The handle is an asynchronous context manager: leaving the block closes the ledger, or abandons
     it after an error.
@@ -502,8 +515,8 @@ class LedgerWriter(WriteHandle):
 
         On return the entry is durable on an ack quorum, unless the ledger has deferred sync. Calls
         made in one event-loop iteration are sent together, and thousands may be outstanding. The
-        call first waits while `ClientConfig.max_unacked_bytes` are unacknowledged. Cancelling the
-        call does not take the entry back: it may still become part of the ledger.
+        call first waits as `room` does. Cancelling the call after that does not take the entry
+        back: it may still become part of the ledger.
 
         Args:
             payload: The bytes of the entry. A mutable buffer may be reused when the call returns.
@@ -516,7 +529,12 @@ class LedgerWriter(WriteHandle):
             ArgumentTypeError: The payload is not a buffer. Nothing was sent.
             LedgerFencedError: Another client opened the ledger with recovery. Outcome unknown.
             LedgerClosedError: The handle or the ledger is closed. Outcome unknown.
+            NoSuchLedgerError: The ledger was deleted. Its entries are gone.
+            LedgerRecreatedError: The ledger was deleted, and its id was used again. Its entries are
+                gone.
             NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
+            ClientClosedError: The client was closed. Outcome unknown.
+            MetadataError: The metadata store failed during an ensemble change. Outcome unknown.
             WriteError: The writer failed for another reason. Outcome unknown.
         """
         session = self._session
@@ -575,8 +593,9 @@ class LedgerWriter(WriteHandle):
             The id of the last entry, or `last_add_pushed` if there are no payloads.
 
         Raises:
-            QuireError: The errors of `append`. Either no entry was sent because of a bad payload,
-                or the first of the entries may be in the ledger, up to any one of them.
+            QuireError: The errors of `append`. After EntryTooLargeError or UsageError no entry was
+                sent. After any other error all, none or only the first of the entries may be in the
+                ledger, without a gap.
         """
         last = await self.submit_many(payloads)
         return await self._session.wait_for(last) if len(payloads) else last
@@ -584,9 +603,8 @@ class LedgerWriter(WriteHandle):
     async def submit_many(self, payloads: Sequence[Buffer]) -> int:
         """Hand over entries with consecutive ids, without waiting until they are acknowledged.
 
-        Nothing is durable on return: `wait` or `flush` reports when it is. The call waits only
-        while `ClientConfig.max_unacked_bytes` are unacknowledged. If it is cancelled, a first part
-        of the entries may have been sent.
+        Nothing is durable on return: `wait` or `flush` reports when it is. The call waits only as
+        `room` does. If it is cancelled, a first part of the entries may have been sent.
 
         Args:
             payloads: The bytes of each entry.
@@ -595,7 +613,7 @@ class LedgerWriter(WriteHandle):
             The id of the last entry, or `last_add_pushed` if there are no payloads.
 
         Raises:
-            QuireError: The errors of `append`.
+            QuireError: The errors of `append_many`.
         """
         session = self._session
         payloads = payload_list(payloads)
@@ -612,7 +630,7 @@ class LedgerWriter(WriteHandle):
     def _chunks(self, payloads: Sequence[bytes]) -> list[Sequence[Buffer]]:
         """Check every payload, then return them in chunks of about `max_batch_bytes`.
 
-        All payloads are checked first, so either all of them are sent or none.
+        All payloads are checked first, so a payload that is too large is found before any is sent.
         """
         chunks: list[Sequence[Buffer]] = []
         start = size = 0

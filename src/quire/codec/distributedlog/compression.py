@@ -101,8 +101,11 @@ def compress(compression: Compression, body: bytes) -> tuple[Compression, bytes]
 def check_lengths(code: int, size_bytes: int, stored_bytes: int, room_bytes: int) -> None:
     """Check the three numbers of a header against each other and against the bytes that follow it.
 
+    The numbers are the compression code, the size before compression and the stored size.
+
     Raises:
-        StreamFormatError: They do not fit together.
+        LaterStreamFormatError: The compression code is unknown.
+        StreamFormatError: The sizes do not fit together.
     """
     if code > Compression.LZ4:
         found, known = f"compression code {code}", f"the codes 0 to {Compression.LZ4:d}"
@@ -128,7 +131,9 @@ def expand(block: Buffer, size_bytes: int, limit_bytes: int) -> bytes:
     """Return the `size_bytes` bytes of an LZ4 block.
 
     Raises:
-        StreamFormatError: The block is damaged, or expands to another number of bytes.
+        StreamFormatError: The block is damaged, expands to another number of bytes, or to more than
+            `limit_bytes`.
+        UsageError: The library for LZ4 is not installed.
     """
     if size_bytes > limit_bytes:
         raise StreamFormatError(

@@ -14,9 +14,9 @@ counts are unsigned, and other numbers signed.
 | `f`  | fencing token   | the token                                                          |
 | `t`  | creation time   | milliseconds since 1970 (8)                                        |
 
-Ids and tokens are UTF-8. An item of an unknown kind is skipped. What must not be overlooked needs
-another version. Payloads that do not begin with `quire:` belong to others: `control` and
-`keepalive` are Apache's.
+Ids and tokens are UTF-8. An item of an unknown kind is skipped. An item that a reader must not skip
+requires another version. Payloads that do not begin with `quire:` were written by other programs:
+`control` and `keepalive` are Apache's.
 """
 
 from __future__ import annotations

@@ -84,6 +84,7 @@ class DLSN(NamedTuple):
         """Decode the stored text of a position of either version.
 
         Raises:
+            LaterStreamFormatError: A later version wrote the position.
             StreamFormatError: The text is not the standard Base64 of a position.
         """
         try:

@@ -5,8 +5,8 @@ All integers are big-endian.
 | offset | size | type   | field                                                                   |
 |--------|------|--------|-------------------------------------------------------------------------|
 | 0      | 1    | int8   | version, 1                                                              |
-| 1      | 4    | uint32 | flags: bits 0 and 1 are the compression; the others are written as 0    |
-|        |      |        | and ignored                                                             |
+| 1      | 4    | uint32 | flags: bits 0 and 1 are the compression; the others are 0, or from a    |
+|        |      |        | later version                                                           |
 | 5      | 4    | int32  | length of the body in bytes, before compression                         |
 | 9      | 4    | int32  | stored length in bytes                                                  |
 | 13     |      |        | body: records, perhaps compressed; bytes after the stored length are    |
@@ -50,7 +50,7 @@ def wrap(
 
     Raises:
         UsageError: The body has more than `MAX_BODY_BYTES` bytes, so that a Java reader may refuse
-            it.
+            it, or the library for the compression is not installed.
     """
     if size_bytes > MAX_BODY_BYTES:
         raise UsageError(
@@ -75,6 +75,7 @@ def unwrap(entry: bytes) -> tuple[bytes, int, int]:
     Raises:
         LaterStreamFormatError: A later version wrote the envelope.
         StreamFormatError: The envelope is damaged.
+        UsageError: The body is compressed, and the library for that is not installed.
     """
     if len(entry) < HEAD.size:
         raise StreamFormatError(

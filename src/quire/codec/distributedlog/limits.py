@@ -1,17 +1,18 @@
 """The limits, reserved numbers and the error of all formats of streams (distributedlog spec, 1.1).
 
-| module           | format                                                          |
-|------------------|-----------------------------------------------------------------|
-| `dlsn`           | positions in a stream                                           |
-| `envelope`       | the envelope of an entry                                        |
-| `compression`    | the compression of entries and of record sets                   |
-| `record`         | records and whole entries: the hot path                         |
-| `record_set`     | many records of one producer in one record                      |
-| `control_record` | the content of Quire's control records                          |
-| `segment`        | the metadata of a segment, and the name of its node             |
-| `binding`        | the binding of a namespace, its URI, access rights              |
-| `name`           | the names of streams and the nodes of a stream                  |
-| `lock`           | the members of a stream's lock                                  |
+| module              | format                                                       |
+|---------------------|--------------------------------------------------------------|
+| `dlsn`              | positions in a stream                                        |
+| `envelope`          | the envelope of an entry                                     |
+| `compression`       | the compression of entries and of record sets                |
+| `record`            | records and whole entries: the hot path                      |
+| `record_set`        | many records of one producer in one record                   |
+| `control_record`    | the content of Quire's control records                       |
+| `segment`           | the metadata of a segment, and the name of its node          |
+| `namespace_binding` | the binding of a namespace, its URI, access rights           |
+| `thrift_json`       | the JSON of bindings and access rights                       |
+| `name`              | the names of streams and the nodes of a stream               |
+| `lock`              | the members of a stream's lock                               |
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ UNASSIGNED_LSSN = 0
 UNASSIGNED_SEQUENCE_ID = -1
 
 MAX_TXID = 2**63 - 1
-"""The txid of the end of a stream, which no other record has."""
+"""The txid of the end of a stream, which no user record has."""
 MAX_USER_TXID = MAX_TXID - 1
 INVALID_TXID = -999
 """The last txid of a segment in progress. It is never stored."""
@@ -51,4 +52,4 @@ MAX_ENTRY_BYTES = 1_048_576 - 4_096
 set."""
 MAX_EXPANDED_BYTES = 5_242_880
 """The largest number of bytes to which the compressed parts of one entry may expand together. No
-Java writer makes entries of that size. The limit prevents that a few bytes fill the memory."""
+Java writer makes entries of that size. The limit keeps a few bytes from filling the memory."""

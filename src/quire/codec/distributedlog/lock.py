@@ -5,7 +5,7 @@ member with the lowest number owns the lock.
 
 | name                                 | written by                                             |
 |--------------------------------------|--------------------------------------------------------|
-| `member_CLIENT_sSESSION_0000000007`  | present versions: the client id, encoded as in a URL,  |
+| `member_CLIENT_sSESSION_0000000007`  | current versions: the client id, encoded as in a URL,  |
 |                                      | and the session id in decimal, padded with blanks to   |
 |                                      | ten characters                                         |
 | `member_CLIENT_0000000007`           | old writers                                            |

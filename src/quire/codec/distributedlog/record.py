@@ -82,7 +82,7 @@ def encode_records(
     """Return user records from `first_position` on, as two buffers for each, and their size.
 
     The size is in bytes, and the buffers are to be joined. Nothing is encoded if an argument is
-    invalid. `entry_ends` tells how many records fit into an entry.
+    invalid. `entry_ends` returns how many records fit into an entry.
 
     Raises:
         UsageError: A payload exceeds `MAX_PAYLOAD_BYTES`, a txid is outside 0..`MAX_USER_TXID`, or
@@ -200,8 +200,9 @@ def entry_ends(
 class Records:
     """The records of an entry as columns over one buffer, without an object for each record.
 
-    The payload of record k is `data[starts[k] : ends[k]]`. Record sets are expanded. Control
-    records and the end of the stream are included, and marked by their flags.
+    The payload of record k is `data[starts[k] : ends[k]]`. Record sets are replaced by their
+    members, unless `decode_entry` was called with `expand_sets=False`. Control records and the end
+    of the stream are included, and marked by their flags.
     """
 
     data: bytes
@@ -294,6 +295,7 @@ def decode_entry(entry: Buffer, enveloped: bool = True, *, expand_sets: bool = T
 
     Raises:
         StreamFormatError: The entry is damaged or has an unknown form.
+        UsageError: The entry is compressed, and the library for that is not installed.
     """
     data = entry if isinstance(entry, bytes) else bytes(entry)
     data, at, end = unwrap(data) if enveloped else (data, 0, len(data))

@@ -10,8 +10,8 @@ The set is the payload of the record. All integers are 4 bytes wide, signed and 
 | 12     | 4    | stored length in bytes                                                          |
 | 16     |      | body, perhaps compressed: for each member its length in bytes (4) and its bytes |
 
-Members have no header of their own. They share the txid of the set. Their positions and slots count
-on from those of the set.
+Members have no header of their own. They share the txid of the set. The first member has the
+position and slot of the set, and the others have the following ones.
 """
 
 from __future__ import annotations

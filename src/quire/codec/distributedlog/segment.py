@@ -263,7 +263,8 @@ class StreamSegment:
     def last_dlsn(self) -> DLSN:
         """The position of the last record.
 
-        It is (lssn, -1, -1) while the segment is in progress.
+        It is (lssn, -1, -1) while the segment is in progress. For a lost segment it is after every
+        position that a record of the segment can have had.
         """
         return DLSN(self.lssn, self.last_entry_id, self.last_slot_id)
 
@@ -284,7 +285,10 @@ class StreamSegment:
 
     @property
     def following_sequence_id(self) -> int:
-        """The start sequence id that the next segment stores when it is completed."""
+        """The start sequence id that the next segment stores when it is completed.
+
+        It is 0 if this segment is in progress or its layout stores no sequence ids.
+        """
         if self.in_progress or self.layout < CURRENT_LAYOUT:
             return 0
         return self.first_sequence_id + self.record_count
@@ -364,6 +368,9 @@ class StreamSegment:
         """Return the segment with all records truncated.
 
         As in Java, the position of an earlier partial truncation is kept.
+
+        Raises:
+            UsageError: The segment is in progress, or its layout is too old.
         """
         self._require_completed(OLDEST_LAYOUT)
         return self._with_truncation(Truncation.TRUNCATED)
@@ -375,8 +382,8 @@ class StreamSegment:
         changes nothing.
 
         Raises:
-            UsageError: The position is in another segment or after the last record, or the
-                segment's layout cannot store it.
+            UsageError: The segment is in progress, the position is in another segment or after the
+                last record, or the segment's layout cannot store it.
         """
         self._require_completed(_MIN_ACTIVE_SINCE)
         if at.lssn != self.lssn or at > self.last_dlsn:

@@ -32,8 +32,8 @@ def read_struct(text: str, kinds: Mapping[int, str]) -> dict[int, Value]:
     each field id.
 
     Raises:
-        ValueError: The text is not a struct, or contains a blank between two tokens, which Java's
-            reader refuses as well.
+        ValueError: The text is not a struct, a value does not have the type that is given with it,
+            or there is a blank between two tokens, which Java's reader refuses as well.
     """
     if _BLANK.search(_STRING.sub('""', text)):
         raise ValueError("its JSON has blanks between tokens, which DistributedLog refuses")

@@ -321,7 +321,9 @@ class EntryRun:
         return self.first + len(self.offsets) - 1
 
     def part(self, first: int, last: int) -> EntryRun:
-        """Return the part of the run from one entry to another. It shares the buffer.
+        """Return the part of the run from one entry to another.
+
+        It shares the buffer, and its `last_add_confirmed` is that of the whole run.
 
         Args:
             first: The id of the first entry wanted.

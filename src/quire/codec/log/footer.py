@@ -177,8 +177,8 @@ class LedgerRows:
 
 
 PLAIN_ROWS_MAX = 64
-"""The largest number of rows that one call packs. A ledger that received its entries in turn with
-others has a few rows of one kind."""
+"""The largest number of rows that one call packs. A ledger whose entries arrived between those of
+other ledgers usually has a few rows, each with consecutive ids and one frame size."""
 
 
 @lru_cache(maxsize=PLAIN_ROWS_MAX)

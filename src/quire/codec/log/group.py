@@ -114,7 +114,7 @@ GROUP_LAST = 2
 GROUP_BARE = 4
 GROUP_FLAGS = GROUP_COMPACTED | GROUP_LAST | GROUP_BARE
 WRONG_BYTES_MAX = 4
-"""The number of wrong bytes in the first fields of a header with which it is still recognised."""
+"""The largest number of wrong bytes in the first fields of a header that is still recognised."""
 
 
 def head_bytes_of(*, bare: bool) -> int:
@@ -197,7 +197,7 @@ class GroupTable:
 
 
 class ColumnarBatch(NamedTuple):
-    """Entries of several ledgers in turn.
+    """Single entries of several ledgers, in columns.
 
     Their frames have one size and are back to back, and each is a run of its own.
     """
@@ -393,8 +393,8 @@ def check_group_version(header: GroupHeader) -> None:
 def turned_table_length(data: Buffer, directory_id: bytes, segment: int, offset: int) -> bool:
     """Return whether header and table are valid after one bit of the table length is flipped.
 
-    If any other bit is wrong, the length in the header is right, so it is known how many bytes to
-    check.
+    This finds the only wrong bit that hides the size of the table. If any other bit is wrong, the
+    length in the header still says how many bytes belong to the table.
     """
     for bit in range(32):
         turned = bytearray(data)

@@ -22,7 +22,7 @@ number of `LEDG` for all ledgers, and one `ENDS`, which ends the file.
 | 4    | version of the format, 1                                                               |
 | 16   | directory id                                                                           |
 | 8    | number of a segment; the cache covers every existing segment up to it                  |
-| 8    | number of a segment; what was lost in segments before it is not missed any more        |
+| 8    | number of a segment; losses in segments before it were repaired                        |
 
 `SEGM`, N is the number of ledgers with runs or records in the segment:
 
@@ -145,8 +145,11 @@ class CacheHead:
 
     directory_id: bytes
     through: int
+    """The cache covers every existing segment up to this number."""
     segments: int
+    """The number of `SEGM` blocks."""
     repaired_before: int
+    """Losses in segments below this number were repaired."""
 
     def encode(self) -> list[Buffer]:
         body = _HEAD.pack(VERSION, self.directory_id, self.through, self.repaired_before)
@@ -227,8 +230,11 @@ class CachedLedger(NamedTuple):
     last_entry_id: int
     last_add_confirmed: int
     born: int
+    """The number of the first segment that contains something about the ledger."""
     touched: int
+    """The number of the last segment that contains something about the ledger."""
     ordered: bool
+    """Whether its rows ascend."""
     rows: bytes
 
 
@@ -268,7 +274,7 @@ def decode_ledgers(header: BlockHeader, body: Buffer) -> Iterator[CachedLedger]:
     """Yield the ledgers of a `LEDG` block.
 
     Raises:
-        FormatError: The parts of the block do not fit together.
+        FormatError: The parts of the block do not fit together, or a ledger has an unknown flag.
     """
     view, count = memoryview(body), header.items
     columns: list[Sequence[int]] = []
@@ -299,8 +305,10 @@ def decode_ledgers(header: BlockHeader, body: Buffer) -> Iterator[CachedLedger]:
 
 
 def _unknown(later: bool, found: str, known: str) -> FormatError:
-    """Return the error for a cache that is not used. It is not a `VersionError`: nothing is lost
-    without the cache, so a start need not be refused."""
+    """Return the error for a cache that is not used.
+
+    It is not a `VersionError`, which would end the start: nothing is lost without the cache.
+    """
     if later:
         return FormatError(written_later("it", found, known))
     return FormatError(f"it has {found}, but this version knows only {known}")
@@ -314,7 +322,9 @@ class CacheEnd:
     """The content of the `ENDS` block."""
 
     ledgers: int
+    """The number of all ledgers."""
     end_group: int
+    """The number of the group after the last one that may have changed anything in the cache."""
 
     def encode(self) -> list[Buffer]:
         return encode_block(END, 0, [_END.pack(self.ledgers, self.end_group)])

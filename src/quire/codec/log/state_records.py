@@ -20,8 +20,8 @@ little-endian. The run index is the number of runs of the same group that come b
 | 4 DELETED      | time in ms since 1970 (8 bytes, signed), number of a segment (8), 1 if the      |
 |                | ledger was fenced (1); see `Deleted`                                            |
 | 5 DROPPED      | number of a segment (8) that is about to be removed                             |
-| 6 REPAIRED     | number of a segment (8); what was lost in segments before it is not missed any  |
-|                | more                                                                            |
+| 6 REPAIRED     | number of a segment (8); losses in segments before it were repaired, so an      |
+|                | entry that is not found certainly does not exist                                |
 | 7 SUPERSEDED   | number of a segment (8), checksum in its trailer (4); see `Superseded`          |
 
 A kind above 7, and a value that is longer than the table says, are from a later version of Quire.
@@ -103,7 +103,7 @@ class RecordKind(enum.IntEnum):
     DROPPED = 5
     """The number of a segment that is about to be removed."""
     REPAIRED = 6
-    """The number of a segment. What was lost in segments before it is not missed any more."""
+    """The number of a segment. Losses in segments before it were repaired."""
     SUPERSEDED = 7
     """The replacement of a segment by compaction. See `Superseded`."""
 
@@ -168,7 +168,7 @@ class Deleted:
 
 
 class Superseded(NamedTuple):
-    """The value of a SUPERSEDED record: the live entries of that segment are copied here.
+    """The value of a SUPERSEDED record: this segment has copies of all live entries of that one.
 
     The value identifies a file and not only a segment number. If a crash prevents the removal of
     the superseded file and its index is lost, the segment is used again. Its number may then belong

@@ -122,10 +122,10 @@ def encode(cookie: Cookie) -> bytes:
 
 
 def decode(data: bytes) -> Cookie:
-    """Decode a cookie.
+    """Decode a cookie, in a later layout too if all of its fields are known.
 
     Raises:
-        LaterCookieError: A later version wrote the cookie.
+        LaterCookieError: A later version wrote the cookie, and this one cannot read it.
         CookieError: The bytes are not a cookie, or its layout is too old.
     """
     first, _, body = data.partition(b"\n")

@@ -70,8 +70,8 @@ class LedgerMetadata:
     ctime_ms: int = -1
     """The creation time in milliseconds since 1970, or -1 if it is not known."""
     ctime_stored: bool = False
-    """Whether the creation time is part of the stored bytes. Otherwise it is the creation time of
-    the store's node."""
+    """Whether the creation time is part of the stored bytes. Otherwise `ctime_ms` is the creation
+    time of the store's node, or -1 in format 1."""
     ctoken: int = 0
     """A random number by which a client recognises its own ledger if the response to the creation
     was lost. Java's clients drop it."""

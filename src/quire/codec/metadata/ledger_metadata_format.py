@@ -83,7 +83,7 @@ def decode(data: bytes, node_ctime_ms: int = -1) -> LedgerMetadata:
     Args:
         data: The stored bytes.
         node_ctime_ms: The creation time of the store's node, in milliseconds since 1970. It is used
-            if the bytes contain none.
+            if the bytes contain none, except in format 1, whose ledgers have no creation time.
 
     Raises:
         LaterMetadataError: A later version of Quire or of BookKeeper wrote the bytes.
@@ -217,9 +217,10 @@ def _refuse_later_names(body: bytes) -> None:
 
 
 def _refuse_later_values(message: LedgerMetadataFormat) -> None:
-    """Refuse a message with a value that must not be ignored and that this version does not know.
+    """Refuse a message with an unknown value that must not be ignored.
 
-    With a guess at the digest, every read would fail.
+    These are states, digest types, and fields of segments and custom metadata. If the digest type
+    were guessed, every read would fail.
     """
     if message.state > max(LedgerState):
         raise _unknown_value("state", str(message.state))

@@ -52,7 +52,8 @@ class LedgerTree:
 
     @property
     def top_digits(self) -> int:
-        """The number of digits directly below the root, which the groups of four leave over."""
+        """The number of digits of the nodes directly below the root: those before the groups of
+        four."""
         return self.digits % _PART_DIGITS
 
     def path_of(self, ledger_id: int) -> str:
@@ -71,7 +72,7 @@ TOP_DIGITS = tuple(digits % _PART_DIGITS for digits in (_SHORT_DIGITS, _LONG_DIG
 
 @dataclass(frozen=True, slots=True)
 class LedgerManager:
-    """An arrangement of ledgers. Use one of the four constants of this module."""
+    """The arrangement of a cluster's ledgers as nodes. Use one of the four constants here."""
 
     name: str
     """The name in metadata URIs."""
@@ -170,6 +171,9 @@ def sequence_of(name: str) -> int:
     """Return the number of a sequence node from its name.
 
     It is negative after 32 bits have overflowed.
+
+    Raises:
+        MetadataError: The name does not end with a number.
     """
     _, found, digits = name.rpartition(SEQUENCE_PREFIX)
     try:

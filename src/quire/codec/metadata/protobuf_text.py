@@ -1,8 +1,8 @@
 """Protobuf's text format, in which BookKeeper writes metadata (metadata spec, 2.3).
 
-Written are one field in each line, `name: value`, nested messages in braces, and bytes outside of
-printable ASCII as octal escapes. Everything that Java's parser accepts is read, which is more than
-any program writes.
+`write_text` writes one field in each line, `name: value`, nested messages in braces, and bytes
+outside of printable ASCII as octal escapes. `parse_text` reads everything that Java's parser
+accepts, which is more than any program writes.
 """
 
 from __future__ import annotations

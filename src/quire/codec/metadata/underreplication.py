@@ -61,7 +61,7 @@ _COMMENT = re.compile(rb"^# since_ms=(\d{1,18}) tag=([\w./-]*)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Underreplicated:
-    """The value of a mark. The list of bookies is only a hint, because workers check themselves."""
+    """The value of a mark. The list of bookies is only a hint: a worker checks the replicas."""
 
     replicas: tuple[str, ...] = ()
     """The bookies that are believed to lack entries of the ledger."""
@@ -98,6 +98,7 @@ class LockHolder:
     """The time since when the lock is held, in milliseconds since 1970, or None. Java's locks have
     none."""
     tag: str = ""
+    """The text by which the owner recognises its own lock. It is empty in Java's locks."""
 
     def encode(self) -> bytes:
         since = "" if self.since_ms is None else f"# since_ms={self.since_ms} tag={self.tag}\n"

@@ -1,7 +1,7 @@
 """Roles in certificates, in the form that Apache's `BookieAuthZFactory` reads.
 
 Source: wire-protocol spec, 1.6. The first OU of the certificate's subject has groups
-`CODE:NAME,NAME...` that are separated by `;`. Code 0 are roles, and code 1 is a cluster:
+`CODE:NAME,NAME...` that are separated by `;`. The code of roles is 0, and that of a cluster is 1:
 `0:writer,reader;1:east`. Only the first role counts.
 """
 

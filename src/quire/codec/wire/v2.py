@@ -230,7 +230,10 @@ def add_responses_of(ledger_id: int, entry_ids: Iterable[int], code: int = 0) ->
 
 
 def add_responses_each(ledger_ids: Sequence[int], entry_ids: Sequence[int]) -> bytes:
-    """Return the OK responses to adds of several ledgers in turn, as one bytes object."""
+    """Return the OK responses to adds of several ledgers, as one bytes object.
+
+    Response k is that of entry `entry_ids[k]` of ledger `ledger_ids[k]`.
+    """
     columns = {1: ledger_ids, 2: entry_ids}
     return pack_rows(">", "12sqq", (_ADD_OK, 0, 0), columns, len(ledger_ids))
 

@@ -2,7 +2,7 @@
 
 A frame is the length of the message in bytes (4 bytes, unsigned, big-endian), and the message.
 `messages.proto` defines the messages. This module frames them and translates status codes. Adds and
-their responses, which come by the thousand, have a faster way (`v3_adds`).
+their responses, of which there are thousands, are usually handled by `v3_adds`, which is faster.
 """
 
 from __future__ import annotations

@@ -68,6 +68,8 @@ class AddStretch(NamedTuple):
     txns: Sequence[bytes]
     """The transaction ids as varints of one size."""
     echoed_entries: Sequence[bytes]
+    """The entry ids outside of the bodies as varints of one size, to be repeated in the
+    responses."""
     shape: AddShape
 
 

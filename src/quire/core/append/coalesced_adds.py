@@ -76,7 +76,7 @@ class CoalescedAdds:
         self.confirmed = 0
         """The number of rows that an ack quorum has acknowledged."""
         self.sealed = False
-        """Whether it takes no more rows. The attributes below are known once it is sealed."""
+        """Whether it takes no more rows. The ids and `payload_bytes` are known from then on."""
         self.ledger_ids: Sequence[int] = ()
         self.entry_ids: Sequence[int] = ()
         self.payload_bytes = 0
@@ -88,9 +88,10 @@ class CoalescedAdds:
         """Whether no pipeline is attached any more: each row is acknowledged by all members, or
         detached."""
         self.disordered = False
+        """Whether answers arrived in another order than the adds were sent."""
         self._on_confirmed = on_confirmed
         self.rows: list[Row] = []
-        """The rows until it is sealed. Pipelines append to this list."""
+        """The rows, until the coalesced adds are sealed. Pipelines append to this list."""
         self._pipelines: Sequence[CoalescedPipeline] = ()
         self._pieces: Sequence[Buffer] = ()
         self._unsent: Sequence[Buffer] = ()
@@ -150,7 +151,7 @@ class CoalescedAdds:
             self._end()
 
     def detach_row(self, row: int) -> Sequence[Buffer]:
-        """Return the pieces of a row whose pipeline detaches."""
+        """Mark this row as detached, and return the pieces of its frame."""
         self._seal()
         self.detached_rows.add(row)
         pieces = self._pieces[row * PIECES : (row + 1) * PIECES]

@@ -3,12 +3,13 @@
 The invariants of `pipeline` hold with these changes:
 
 1. `accepted` moves as `last_confirmed` does there. `last_confirmed` moves only when every present
-member has answered a force. It then moves to the last entry that an ack quorum of them had accepted
-*before* the force was sent, counting only members that have not restarted since. 2. Entries that
-are not durable may be lost with a connection, because the bookie may have restarted. So a member
-that is away has nothing after `last_confirmed`, and a member that restarts is sent everything after
-it. Blocks are kept until a force has covered them. 3. `generation` changes whenever a member
-restarts or goes away. Answers to forces of an older generation prove nothing.
+   member has answered a force. It then moves to the last entry up to which an ack quorum had
+   accepted everything *before* the force was sent, if no member has restarted since.
+2. Entries that are not durable may be lost with a connection, because the bookie may have
+   restarted. So a member that is away counts as having nothing after `last_confirmed`, and a member
+   that restarts is sent everything after it. Blocks are kept until a force has covered them.
+3. `generation` changes whenever a member restarts or goes away. Answers to forces of an older
+   generation prove nothing.
 """
 
 from __future__ import annotations
@@ -56,16 +57,17 @@ class DeferredPipeline(AddPipeline):
         return [i for i in range(self._ensemble_size) if i not in self._parked]
 
     def has_unforced(self, index: int) -> bool:
-        """Return whether member `index` stores entries that are not durable."""
+        """Return whether member `index` has to store entries that were pushed and are not
+        durable."""
         return self._stripe_from(index, self.last_confirmed + 1) <= self.last_pushed
 
     def restart(self, indexes: Iterable[int], now: float) -> None:
-        """Restart these members, which have no entry after `last_confirmed`."""
+        """Restart these members, which count as having no entry after `last_confirmed`."""
         self.generation += 1
         super().restart(indexes, now)
 
     def park(self, indexes: Iterable[int]) -> None:
-        """Park these members, which are away and count as without any entry after
+        """Park these members, which are away. They count as having no entry after
         `last_confirmed`."""
         self.generation += 1
         for index in indexes:

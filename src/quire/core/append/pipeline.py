@@ -1,15 +1,18 @@
 """The acknowledgements of one ledger handle's adds, as watermarks instead of entry records.
 
 The writer pushes *blocks* (the entries of one event-loop iteration) and reports what each member of
-the ensemble acknowledged. Invariants, with their rules of the replication spec (14):
+the ensemble acknowledged. A member's *stripe* is the entries that it has to store. Invariants, with
+the numbers of their rules in the replication spec (section 14):
 
-1. `last_confirmed` only grows, one entry at a time. Entry e is confirmed when at least `ack_quorum`
-members of its write set have acknowledged it (15). 2. `next[index]` is the first entry of the
-member's stripe that it has not acknowledged. It has acknowledged every earlier entry of its stripe.
-Acknowledgements that arrive out of order wait in `ahead[index]`. 3. Nothing is confirmed while the
-pipeline is frozen, which means that an ensemble change is running (10). A replaced member starts
-again at the first unconfirmed entry. *All* resets happen before the next confirmation (12), and
-every unconfirmed entry of its stripe is sent again (13).
+1. `last_confirmed` only grows, and skips no entry. An entry is confirmed when at least `ack_quorum`
+   members of its write set have acknowledged it (rule 15), and all entries before it are confirmed.
+2. `next[index]` is the first entry of the member's stripe that the member has not acknowledged. It
+   has acknowledged every earlier entry of its stripe. Acknowledgements that arrive out of order
+   wait in `ahead[index]`.
+3. Nothing is confirmed while the pipeline is frozen, which means that an ensemble change is running
+   (rule 10). A replaced member starts again at the first unconfirmed entry. *All* resets happen
+   before the next confirmation (rule 12), and every unconfirmed entry of its stripe is sent again
+   (rule 13).
 
 Blocks form a linked list with one cursor per member and one for confirmation. A block is freed when
 the last cursor has passed it.
@@ -60,7 +63,7 @@ class Block:
         self.next: Block | None = None
 
     def frames(self, entries: Sequence[int]) -> bytes:
-        """Return the frames of those of `entries` (ascending) that are in this block."""
+        """Return the frames of these entries of the block, which are ascending."""
         data = b"".join(self.pieces)
         if len(entries) == self.last - self.first + 1:
             return data
@@ -109,7 +112,8 @@ class AddPipeline:
         self._striped = ensemble_size != write_quorum
         self.last_confirmed = last_confirmed
         self.accepted = last_confirmed
-        """The last entry whose append may return. In this class it equals `last_confirmed`."""
+        """The last entry whose append may return. Without deferred sync it equals
+        `last_confirmed`."""
         self.last_pushed = last_confirmed
         self.length = length
         """The number of payload bytes up to `last_pushed`."""
@@ -128,7 +132,7 @@ class AddPipeline:
         """The coalesced adds that the newest entry is attached to. They stay here after all members
         have acknowledged it, until the pipeline detaches."""
         self.row = 0
-        """The row of that entry in the coalesced adds."""
+        """The row of the newest entry in `coalesced`."""
         self._places: Sequence[int] = ()
         self._alone_until = -1
 
@@ -164,8 +168,12 @@ class AddPipeline:
 
     @property
     def can_attach(self) -> bool:
-        """Whether the next entry may be attached: nothing is outstanding anywhere, and nothing is
-        unusual."""
+        """Whether the next entry may be attached to coalesced adds.
+
+        It may if no entry is outstanding on any member, no member is away, and the ensemble is not
+        striped and not being changed. In addition, none of the last `PUSHES_ALONE` entries may have
+        been detached because of the entry after it.
+        """
         coalesced = self.coalesced
         if coalesced is not None:
             return coalesced.over and not self.frozen
@@ -220,8 +228,9 @@ class AddPipeline:
     def frames_for(self, index: int, after: int) -> Iterator[tuple[int, bytes]]:
         """Yield what member `index` has to be sent, as (last entry of the block, frames).
 
-        These are the entries after `after` in the member's stripe that the member has not
-        acknowledged, whether or not other members have confirmed them.
+        These are the entries after `after` in the member's stripe, from the first block on that the
+        member has not acknowledged completely. They may include entries that it has acknowledged,
+        and entries that are confirmed.
         """
         self.detach()
         block = self._cursors[index]
@@ -238,8 +247,8 @@ class AddPipeline:
     def acked_run(self, index: int, first: int, last: int) -> bool:
         """Note that member `index` has stored all of first..last.
 
-        This is for ensembles without striping only. Returns whether an ack quorum may have more
-        than is accepted. If not, `confirm` moves nothing.
+        Returns whether an ack quorum may now have more than is accepted. If not, `confirm` moves
+        nothing.
         """
         if self.coalesced is not None:
             self._end_coalesced()
@@ -332,8 +341,8 @@ class AddPipeline:
     # -- ensemble changes ---------------------------------------------------------------------
 
     def restart(self, indexes: Iterable[int], now: float) -> None:
-        """Restart these members, which are new: they have acknowledged nothing after
-        `last_confirmed`."""
+        """Restart these members, which are new or were away: from now on they count as having
+        acknowledged nothing after `last_confirmed`."""
         self.detach()
         for index in indexes:
             self._parked -= {index}
@@ -364,8 +373,11 @@ class AddPipeline:
         return not any(self._cursors)
 
     def outstanding_since(self, index: int) -> float | None:
-        """Return when the oldest entry that member `index` has not acknowledged was sent, or
-        None."""
+        """Return since when member `index` has an entry to acknowledge (loop time), or None.
+
+        That is the time at which its oldest such block was sent, or at which the member restarted
+        if that is later.
+        """
         self.detach()
         cursor = self._cursors[index]
         if cursor is None:
@@ -373,7 +385,7 @@ class AddPipeline:
         return max(cursor.sent_at, self._restarted_at.get(index, 0.0))
 
     def unaccepted_since(self) -> float | None:
-        """Return when the oldest entry after `accepted` was pushed, or None."""
+        """Return when the oldest entry after `accepted` was pushed (loop time), or None."""
         self.detach()
         block = self._confirming
         # With deferred sync, blocks may be accepted but not durable yet.
@@ -382,8 +394,8 @@ class AddPipeline:
         return None if block is None else block.sent_at
 
     def unacked_bytes(self, index: int) -> int:
-        """Return the payload bytes pushed since the oldest entry that member `index` has not
-        acknowledged."""
+        """Return the payload bytes of all entries from the oldest block on that member `index` has
+        not acknowledged completely."""
         self.detach()
         cursor = self._cursors[index]
         return 0 if cursor is None else self.length - cursor.length_before

@@ -11,8 +11,8 @@ from collections.abc import Collection, Sequence
 def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
     """Return the ensemble indexes that store an entry, in order.
 
-    This is the mathematical modulo. Java's add path truncates to 32 bits first (replication spec,
-    3.2).
+    The first is the entry id modulo the ensemble size. Java's add path truncates the id to 32 bits
+    first (replication spec, 3.2).
     """
     return tuple((entry_id + k) % ensemble_size for k in range(write_quorum))
 

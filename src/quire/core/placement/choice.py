@@ -85,7 +85,8 @@ def weighed(
     """Return weights for all `ids`, in proportion to free disk space.
 
     A weight is at most `multiple` times the median, so that a new, empty bookie does not receive
-    every ledger. A bookie whose free space is not known counts as the fullest one.
+    every ledger. A bookie whose free space is not known counts as the fullest one. The result is
+    empty if no free space is known.
     """
     known = [free_bytes[bookie] for bookie in ids if free_bytes.get(bookie, 0) > 0]
     if not known:

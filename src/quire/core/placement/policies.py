@@ -68,13 +68,13 @@ class DomainPolicy:
     def __init__(self, config: PlacementConfig) -> None:
         self.config = config
 
-    # -- what those that derive say -----------------------------------------------------------
+    # -- what a subclass defines --------------------------------------------------------------
 
     def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
         """Raise UsageError for quorums with which the policy can never be satisfied."""
 
     def rules(self, wanted: Wanted, view: View) -> Sequence[Rule]:
-        """Return the rules, the best first. The last one must hold at least."""
+        """Return the rules, the best first. An ensemble is possible only if one of them holds."""
         return (ANYTHING,)
 
     def admits(self, place: Place, view: View) -> bool:
@@ -84,7 +84,8 @@ class DomainPolicy:
     def rank(self, index: int, place: Place, members: Members, wanted: Wanted, view: View) -> Rank:
         """Return how well a bookie fits. Smaller is better.
 
-        Among equals a new host decides, then the random order (and weight).
+        Among equal bookies one on a host that has no member yet is preferred. After that the random
+        order decides, which respects weights.
         """
         return ()
 
@@ -108,7 +109,7 @@ class DomainPolicy:
         own = view.own_location
         return sorted(bookies, key=lambda bookie: distance(own, view.find(bookie).location))
 
-    # -- what they share ----------------------------------------------------------------------
+    # -- what all policies share --------------------------------------------------------------
 
     def fill(self, wanted: Wanted, view: View, rng: Chance) -> dict[int, str]:
         if self.indifferent(view):
@@ -186,8 +187,8 @@ class RackAware(DomainPolicy):
     def _habit(
         self, index: int, location: str, view: View, members: Members, wanted: Wanted
     ) -> Rank:
-        """Prefer the rack of the bookie to replace or, for the first member of a new ensemble, our
-        own."""
+        """Prefer the rack of the bookie to replace or, for the first member of a new ensemble, the
+        client's own rack."""
         if wanted.gone:
             before = view.find(wanted.gone[index]).location
             return (location != before,)
@@ -237,10 +238,10 @@ class RackAware(DomainPolicy):
 
 
 class RegionAware(RackAware):
-    """A policy that prefers the client's region, then each other region in turn.
+    """A policy that spreads each write quorum over as many regions as possible.
 
-    It uses different racks within a region. With `regions` it writes only to those, and every
-    possible ack quorum spans `min_regions` of them.
+    It begins with the client's region, and uses different racks within a region. With `regions` it
+    writes only to those, and every possible ack quorum spans `min_regions` of them.
     """
 
     default_location = "/default-region/default-rack"
@@ -314,9 +315,11 @@ class RegionAware(RackAware):
         return Adherence(Level.STRICT)
 
     def read_order(self, bookies: Sequence[str], view: View) -> list[str]:
-        """Return the bookies of our region, but with one of another region in the second place.
+        """Return the bookies of the client's region first, but one of another region in second
+        place.
 
-        The others come last. If our region is in trouble, the second question leaves it.
+        So if the client's region is in trouble, the second request leaves it. The remaining bookies
+        of other regions come last.
         """
         if not view.own_location or self.config.local_reads is False:
             return list(bookies)

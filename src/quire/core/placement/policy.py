@@ -10,8 +10,8 @@ from quire.core.placement.values import Adherence, Place, View, Wanted
 
 
 class Policy(Protocol):
-    """A placement policy. It is deterministic: the same question with the same random numbers gives
-    the same answer."""
+    """A placement policy. It is deterministic: the same arguments and the same random numbers give
+    the same result."""
 
     default_location: str
     """The location of bookies whose location is not known."""
@@ -52,8 +52,8 @@ class Policy(Protocol):
     def ack_domains(
         self, members: Sequence[Place], write_quorum: int, view: View
     ) -> tuple[list[str], int] | None:
-        """Return the fault domain of each member, and how many domains an acknowledged entry must
-        be in.
+        """Return the fault domain of each member, and in how many domains an entry must be to count
+        as acknowledged.
 
         Returns None if the ack quorum is enough.
         """

@@ -34,11 +34,13 @@ class Rule:
     """A condition on the members of each write quorum (each cyclic window of the ensemble)."""
 
     holds: Callable[[Window], bool]
-    """Whether it holds, or can still hold if places (None) are open."""
+    """A function that returns whether the rule holds for a window, or can still hold if some of its
+    places are open (None)."""
     feasible: Callable[[Collection[Place]], bool] = lambda places: True
-    """Whether it can hold at all with the given places. If not, there is no search."""
+    """A function that returns whether the rule can hold at all with the given bookies. If not,
+    there is no search."""
     mends_nothing: bool = False
-    """Whether quorums that violated it before a replacement may violate it afterwards."""
+    """Whether quorums that violated the rule before a replacement may violate it afterwards."""
 
 
 ANYTHING = Rule(lambda window: True)
@@ -63,7 +65,8 @@ def fill(
     """Return a bookie for every open place, by index, such that one of `rules` holds.
 
     The first rule that can be satisfied is used; the best comes first. If not all bookies to
-    replace have a replacement, as many as possible are replaced. The result is {} if there is none.
+    replace have a replacement, only some of them are replaced. The result is {} if none can be, or
+    if a new ensemble cannot be filled completely.
     """
     for some in _attempts(wanted):
         if len(options) < len(some.holes):
@@ -122,8 +125,8 @@ def _fill_all(
 def _few(options: Sequence[Place], view: View, holes: int) -> list[Place]:
     """Return a few bookies of each location: as many as there are places to fill.
 
-    Healthy and unhealthy ones are counted apart, and other hosts come first. Bookies in one
-    location are equal to a rule.
+    Healthy and unhealthy bookies are counted separately, and bookies on different hosts come first.
+    A few are enough, because a rule does not distinguish bookies in one location.
     """
     fresh: list[Place] = []
     second: list[Place] = []

@@ -45,7 +45,7 @@ def parse_lines(text: str) -> dict[str, str]:
 
 
 def parse_toml(text: str) -> dict[str, str]:
-    """Parse a TOML file."""
+    """Parse a TOML file. Raises UsageError, which says what is wrong."""
     try:
         found = tomllib.loads(text).get("locations")
     except tomllib.TOMLDecodeError as error:
@@ -56,7 +56,10 @@ def parse_toml(text: str) -> dict[str, str]:
 
 
 def parse_mapping(found: Mapping[Any, Any]) -> dict[str, str]:
-    """Check a mapping from bookies to locations, and return it with normalised locations."""
+    """Check a mapping from bookies to locations, and return it with normalised locations.
+
+    Raises UsageError if a name is not a string or a location is not valid.
+    """
     table: dict[str, str] = {}
     for name, location in found.items():
         if not isinstance(name, str) or not isinstance(location, str):
@@ -69,8 +72,8 @@ def parse_mapping(found: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def parse_groups(data: bytes) -> dict[str, str]:
-    """Return the locations of bookie ids and host names in the JSON. An id takes precedence over a
-    host."""
+    """Return the locations in the JSON, by bookie id and by host name. An id takes precedence over
+    a host. Raises UsageError."""
     hosts: dict[str, str] = {}
     ids: dict[str, str] = {}
     for members in read_groups(data).values():
@@ -105,9 +108,10 @@ def read_groups(data: bytes) -> dict[str, dict[str, dict[str, Any]]]:
 def with_location(
     data: bytes, bookie: str, location: str | None, group: str = "", host: str = ""
 ) -> bytes:
-    """Return the JSON with another location of one bookie, or without the bookie if it is None.
+    """Return the JSON with this location for one bookie, or without the bookie if it is None.
 
-    Everything else in the JSON stays the same.
+    A bookie stays in its group unless another `group` is given. A group whose last bookie is
+    removed is removed as well. Everything else in the JSON stays the same.
     """
     groups = read_groups(data)
     where = next((name for name, members in groups.items() if bookie in members), None)

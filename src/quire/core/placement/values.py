@@ -1,4 +1,4 @@
-"""The values of placement: what is known, what is wanted, and the judgement of an ensemble."""
+"""The values of placement: what is known, what is wanted, and how well an ensemble fits."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Wanted:
     gone: Mapping[int, str] = field(default_factory=dict)
     """The bookies that are to be replaced, by index. It is empty for a new ensemble."""
     exclude: frozenset[str] = frozenset()
-    """Bookies that must not be chosen, apart from the members and the bookies to replace."""
+    """Bookies that must not be chosen, in addition to the members and the bookies to replace."""
 
     @classmethod
     def new(cls, size: int, write_quorum: int = 0, ack_quorum: int = 0) -> Wanted:
@@ -148,8 +148,11 @@ class Level(enum.Enum):
     """How well an ensemble satisfies a policy, in BookKeeper's terms."""
 
     STRICT = "strict"
+    """The ensemble satisfies the policy."""
     SOFT = "soft"
+    """The ensemble satisfies the minimum of the policy, but not all that it desires."""
     FAIL = "fail"
+    """The ensemble violates the policy."""
 
 
 @dataclass(frozen=True, slots=True)

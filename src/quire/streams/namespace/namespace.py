@@ -8,7 +8,7 @@ path, and the settings of a stream below the stream.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -24,6 +24,7 @@ from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import (
     ArgumentTypeError,
     ClientClosedError,
+    KeyExistsError,
     LaterMetadataError,
     MetadataError,
     MetadataURIError,
@@ -37,7 +38,15 @@ from quire.errors import (
     VersionConflictError,
     check_type,
 )
-from quire.metadata.tree import COMMIT_OPERATIONS_MAX, Create, Delete, Operation, Put
+from quire.metadata.common import check_operations
+from quire.metadata.tree import (
+    COMMIT_BYTES_MAX,
+    COMMIT_OPERATIONS_MAX,
+    Create,
+    Delete,
+    Operation,
+    Put,
+)
 from quire.metadata.uri import VALUES_ROOT, Driver, parse_uri
 from quire.streams.namespace.removal import delete_stream
 from quire.streams.namespace.settings import (
@@ -74,6 +83,10 @@ Names that begin with "." are hidden in listings, including the listings of Java
 STREAM_SETTINGS_NODE = "quire"
 """The node with the settings of a stream, below the stream's root."""
 NESTED_DEPTH_MAX = 16
+RENAME_ATTEMPTS = 5
+"""The number of attempts to rename a stream that other processes change."""
+FENCED_OPERATIONS = 10
+"""The most operations that a rename gains when the writer is fenced."""
 ALL_BUFFERED_BYTES_MAX = 64 * 1024 * 1024
 """The largest number of unacknowledged bytes of all writers that one `Namespace` opened."""
 
@@ -350,42 +363,61 @@ class Namespace:
             NoSuchStreamError: There is no stream with the present name.
             StreamExistsError: There is a stream with the new name.
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
+            MetadataError: Other processes changed the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction, which is reached at about
                 490 segments. Nothing was changed.
         """
         metadata, target = self.metadata(name), self.metadata(new_name)
-        if await target.exists():
-            raise StreamExistsError(
-                f"stream {name} was not renamed: stream {new_name} already exists",
-                remedy="Choose another name",
+        for _ in range(RENAME_ATTEMPTS):
+            if await target.exists():
+                raise StreamExistsError(
+                    f"stream {name} was not renamed: stream {new_name} already exists",
+                    remedy="Choose another name",
+                )
+            await metadata.require()
+            self._check_size_of_rename(name, await self._rename(metadata, target))
+            try:
+                # This completes the segment in progress. Otherwise its writer would continue in the
+                # same ledger.
+                await take_over(self.client, metadata, self.password)
+            except StreamEndedError:
+                pass
+            try:
+                await self._tree.commit(*await self._rename(metadata, target))
+                break
+            except (VersionConflictError, KeyExistsError, NoSuchKeyError):
+                continue  # Another process changed one of the streams. Begin again.
+        else:
+            raise MetadataError(
+                f"stream {name} was not renamed, because other processes changed it during "
+                f"{RENAME_ATTEMPTS} attempts. It has its old name",
+                remedy="Try again",
             )
-        await metadata.require()
-        nodes = await self._count_nodes(metadata.paths.root)
-        if 2 * nodes > COMMIT_OPERATIONS_MAX:  # check this before the writer is fenced
-            raise UsageError(
-                f"stream {name} was not renamed: it has {nodes:,} nodes in the metadata store, "
-                f"and renaming it would need more than the {COMMIT_OPERATIONS_MAX:,} operations "
-                "of one transaction",
-                remedy="Truncate the stream, so that it has fewer segments, and try again",
-            )
-        try:
-            # This completes the segment in progress. Otherwise its writer would continue in the
-            # same ledger.
-            await take_over(self.client, metadata, self.password)
-        except StreamEndedError:
-            pass
+        await metadata.remove_markers()
+        await metadata.lives.clear()
+
+    async def _rename(self, metadata: StreamMetadata, target: StreamMetadata) -> list[Operation]:
+        """Return the operations that rename a stream as it is now."""
         await self._tree.make_path(target.paths.stream)
         # Read the life before the segment nodes, which a concurrent truncation replaces.
         life = await metadata.life()
         creates, deletes = await self._moves(metadata.paths, target.paths.root)
         creates += await target.lives.begin()
-        await self._tree.commit(Delete(life.path, life.version), *creates, *reversed(deletes))
-        await metadata.remove_markers()
-        await metadata.lives.clear()
+        return [Delete(life.path, life.version), *creates, *reversed(deletes)]
 
-    async def _count_nodes(self, path: str) -> int:
-        names = await self._tree.children(path)
-        return 1 + sum([await self._count_nodes(f"{path}/{name}") for name in names])
+    def _check_size_of_rename(self, name: str, operations: Sequence[Operation]) -> None:
+        """Raise UsageError if a rename would be too large, before the writer is fenced."""
+        try:
+            if len(operations) + FENCED_OPERATIONS > COMMIT_OPERATIONS_MAX:
+                raise UsageError(f"it has {len(operations):,} operations")
+            check_operations(operations)
+        except UsageError as error:
+            raise UsageError(
+                f"stream {name} was not renamed: the nodes of a stream move in one transaction, "
+                f"which has at most {COMMIT_OPERATIONS_MAX:,} operations and {COMMIT_BYTES_MAX:,} "
+                f"bytes, and this one is too large ({error.args[0]})",
+                remedy="Truncate the stream, so that it has fewer segments, and try again",
+            ) from None
 
     async def _moves(
         self, paths: StreamPaths, target: str, below: str = ""

@@ -58,7 +58,8 @@ async def chunks_of(source: Source, chunk_bytes: int) -> AsyncGenerator[Buffer, 
                     f"the source of an object yielded {type(piece).__name__}, but it must yield "
                     "bytes, bytearray or memoryview"
                 ) from None
-            if not view.readonly:
+            if type(view.obj) is not bytes:
+                # A view that is read-only for us may still show a buffer that its owner changes.
                 view = memoryview(bytes(view))
             while len(held) + len(view) >= chunk_bytes:
                 cut = chunk_bytes - len(held)
