@@ -154,6 +154,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "replication.repair.fragment": "SEGMENT_MARGIN_BYTES",
         "storage.config": "KIB MIB",
         "storage.read.cache": "ENTRY_OVERHEAD_BYTES",
+        "streams.namespace.namespace": "FENCED_OPERATIONS",
         "storage.recovery.startup": "LEAST_ROOM_BYTES FOOTER_SHARE",
     },
     (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from quire_simulator.knobs.knob import Knob, limits
 
 KNOBS = (
-    *limits("streams.namespace.namespace", ALL_BUFFERED_BYTES_MAX=1),
+    *limits("streams.namespace.namespace", RENAME_ATTEMPTS=2,
+            ALL_BUFFERED_BYTES_MAX=1),
     *limits("streams.namespace.removal", ATTEMPTS_MAX=3),
     *limits("streams.namespace.stream_life", FIND_ATTEMPTS=3),
     *limits("streams.namespace.stream_metadata", LOST_REPLY_ATTEMPTS=1,
