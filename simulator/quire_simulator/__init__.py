@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quire._runtime.lazy import lazily
+from quire._runtime.names.lazy import lazily
 
 if TYPE_CHECKING:
     from quire_simulator.plans.faults import Fault

@@ -20,6 +20,7 @@ from quire_simulator.invariants.recreated import RecreatedLedgers
 from quire_simulator.invariants.silent_connections import SilentConnections
 from quire_simulator.knobs.applied import applied
 from quire_simulator.machine.loop import SimulationError
+from quire_simulator.metadata.limits import metadata_limits
 from quire_simulator.plans.plans import RunPlan
 from quire_simulator.plans.workloads import WORKLOADS
 from quire_simulator.report.recorder import TraceRecorder
@@ -79,7 +80,8 @@ def _run_plan(plan: RunPlan, *, trace: bool) -> RunResult:
     begin_s = world.loop.time()
     failure: RunFailure | None = None
     try:
-        world.loop.run(_main(world, plan, history, checker, broken))
+        with metadata_limits(plan):
+            world.loop.run(_main(world, plan, history, checker, broken))
     except InvariantError as error:
         failure = RunFailure(error.invariant, error.what)
     except SimulationError as error:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from quire._runtime.former_names import was_in_milliseconds
 from quire._runtime.limits import Limits, PositiveInt, PositiveSeconds, Share, check_fields
+from quire._runtime.names.former_names import was_in_milliseconds
 from quire.errors import UsageError
 
 KIB = 1024

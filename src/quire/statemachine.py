@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from quire._runtime.former_names import deprecated
+from quire._runtime.names.former_names import deprecated
 from quire._runtime.opening import Opening
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.statemachine import state_machine

@@ -526,3 +526,19 @@ async def test_a_closed_store(backend: Backend, base: str) -> None:
             watch(base, lambda found: None)
     with pytest.raises(ClientClosedError):
         store.tree.on_session_lost(lambda: None)
+
+
+async def test_a_node_that_is_created_and_deleted_at_once(tree: Tree, base: str) -> None:
+    """Such a transaction succeeds exactly if the node does not exist, and leaves nothing."""
+    await tree.make_path(f"{base}/a/b")
+    absent = [Create(f"{base}/a/c"), Delete(f"{base}/a/c")]
+    await tree.commit(*absent, Delete(f"{base}/a/b"))
+    assert await tree.children(f"{base}/a") == []
+    await tree.make_path(f"{base}/a/b")
+    await tree.make_path(f"{base}/a/c")
+    with pytest.raises(KeyExistsError):
+        await tree.commit(*absent, Delete(f"{base}/a/b"))
+    assert await tree.children(f"{base}/a") == ["b", "c"]
+    await tree.delete_tree(f"{base}/a")
+    with pytest.raises(NoSuchKeyError):
+        await tree.commit(*absent)

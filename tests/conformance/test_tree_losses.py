@@ -9,24 +9,32 @@ import asyncio
 import itertools
 import os
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from quire._runtime.clock import SystemClock
-from quire.errors import KeyExistsError, MetadataUnavailableError, VersionConflictError
+from quire.errors import (
+    KeyExistsError,
+    MetadataDeniedError,
+    MetadataError,
+    MetadataUnavailableError,
+    VersionConflictError,
+)
 from quire.metadata.interface import Versioned
-from quire.metadata.tree import Check, Create, Delete, Put, Tree
+from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
 from quire.metadata.uri import MetadataURI
 from quire.metadata.zookeeper import commits as zookeeper_commits
+from quire.metadata.zookeeper import tree as zookeeper_tree
 from quire.metadata.zookeeper.commits import COMMITS_AT_ONCE_MAX
-from quire.metadata.zookeeper.kazoo_adapter import ZooKeeperConnection
+from quire.metadata.zookeeper.kazoo_adapter import NoNodeError, ZooKeeperConnection
 from quire.metadata.zookeeper.server import ZooKeeperServer
 from quire.metadata.zookeeper.store import ZooKeeperStore
 from quire_simulator.metadata.store import MemoryCluster, MemoryStore
 from tests.support.metadata.backends import SESSION_TIMEOUT_MS, Backend, connect
-from tests.support.metadata.zookeeper_proxy import DELETE, MULTI, Loss, Proxy, Request
+from tests.support.metadata.zookeeper_proxy import CREATE_2, DELETE, MULTI, Loss, Proxy, Request
 from tests.support.waiting import until
 
 zookeeper_test = pytest.mark.zookeeper
@@ -442,3 +450,63 @@ async def test_lost_in_memory(after: bool) -> None:
     store.restore_session()
     assert await store.tree.exists("/a")
     await store.close()
+
+
+@zookeeper_test
+async def test_a_tree_that_is_deleted_in_part(
+    other: ZooKeeperStore, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes of the first commits are gone, so the error must not say that none is."""
+    monkeypatch.setattr(zookeeper_tree, "COMMIT_OPERATIONS_MAX", 2)
+    for name in ("a", "b", "c"):
+        await other.tree.make_path(f"{base}/{name}")
+    commit, left = other._zk.commit, 1
+
+    async def refuse(operations: Sequence[Operation], *how: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise MetadataDeniedError("ZooKeeper refuses access")
+        return await commit(operations, *how)
+
+    monkeypatch.setattr(other._zk, "commit", refuse)
+    with pytest.raises(MetadataDeniedError) as part:
+        await other.tree.delete_tree(base)
+    assert not part.value.outcome_known
+    assert len(await other.tree.children(base)) == 1
+    with pytest.raises(MetadataDeniedError) as nothing:
+        await other.tree.delete_tree(base)
+    assert nothing.value.outcome_known
+
+
+@zookeeper_test
+@pytest.mark.parametrize("loss", [None, Loss.ANSWER])
+async def test_a_path_whose_parents_others_delete(
+    store: ZooKeeperStore,
+    proxy: Proxy,
+    base: str,
+    loss: Loss | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a lost connection it is known that the node was not created."""
+    attempts = 0
+    create = store._zk.create
+
+    async def hidden(path: str, *words: Any, **how: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1 and loss is not None:
+            return await create(path, *words, **how)
+        raise NoNodeError
+
+    monkeypatch.setattr(store._zk, "create", hidden)
+    monkeypatch.setattr(store._zk, "exists", nothing)
+    if loss is not None:
+        proxy.lose(lambda request: request.kind == CREATE_2, loss)
+    with pytest.raises(MetadataError, match="was not created") as raised:
+        await store.tree.make_path(f"{base}/a")
+    assert raised.value.outcome_known == (loss is None)
+
+
+async def nothing(path: str) -> None:
+    return None

@@ -247,6 +247,7 @@ async def test_from_the_environment(
     """Reaches the client, its blocking twin and the commands."""
     file = tmp_path / "identity"
     file.write_text(f"{OWNER.digest}\n")
+    file.chmod(0o600)
     monkeypatch.setenv(AUTH_FILE_VARIABLE, str(file))
     async with quire.connect(uri) as client:
         assert [i async for i in client.list_ledgers()] == []
@@ -297,6 +298,11 @@ def test_options_of_the_environment(tmp_path: Path) -> None:
     good.write_bytes(b"u:p p\r\n")
     bad.write_bytes(b"u:geheim\nv:q\n")
     long.write_bytes(b"u:" + b"p" * 5_000)
+    for file in (good, bad, long):
+        file.chmod(0o600)
+    exposed = tmp_path / f"{AUTH_FILE_VARIABLE} that everybody can read"
+    exposed.write_bytes(b"u:p")
+    exposed.chmod(0o644)
     read = ZooKeeperOptions.from_environment
     assert read({}) == ZooKeeperOptions()
     assert read({AUTH_VARIABLE: "u:p", ACL_VARIABLE: "open"}) == ZooKeeperOptions("u:p", "open")
@@ -305,6 +311,7 @@ def test_options_of_the_environment(tmp_path: Path) -> None:
         {AUTH_FILE_VARIABLE: str(bad)},
         {AUTH_FILE_VARIABLE: str(long)},
         {AUTH_FILE_VARIABLE: str(tmp_path / "missing")},
+        {AUTH_FILE_VARIABLE: str(exposed)},
         {AUTH_FILE_VARIABLE: str(tmp_path)},
         {AUTH_FILE_VARIABLE: str(good), AUTH_VARIABLE: "u:p"},
         {ACL_VARIABLE: "creator"},

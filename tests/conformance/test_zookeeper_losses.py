@@ -15,6 +15,7 @@ import pytest
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.errors import (
+    ClusterNotInitialisedError,
     KeyExistsError,
     LedgerExistsError,
     MetadataUnavailableError,
@@ -272,6 +273,59 @@ async def test_two_writes_of_the_same_bytes_are_told_apart(
     proxy.open.set()
     with pytest.raises(KeyExistsError):
         await creating
+
+
+async def test_a_cookie_that_others_have_created_again(
+    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
+) -> None:
+    """The first attempt was carried out, so the error must not say that nothing was changed."""
+    await store.write_cookie("b:1", b"0", None)
+    await store.write_cookie("b:1", b"1", 0)
+    proxy.lose(change(DELETE, "cookies"), Loss.ANSWER, reopen=False)
+    deleting = asyncio.ensure_future(store.delete_cookie("b:1", 1))
+    await held_back(proxy)
+    await other.write_cookie("b:1", b"2", None)
+    proxy.open.set()
+    with pytest.raises(VersionConflictError) as deleted:
+        await deleting
+    assert not deleted.value.outcome_known
+
+    await other.write_cookie("b:1", b"3", 0)
+    proxy.lose(change(SET, "cookies"), Loss.ANSWER, reopen=False)
+    changing = asyncio.ensure_future(store.write_cookie("b:1", b"4", 1))
+    await held_back(proxy)
+    await other.delete_cookie("b:1")
+    await other.write_cookie("b:1", b"5", None)
+    proxy.open.set()
+    with pytest.raises(VersionConflictError) as changed:
+        await changing
+    assert not changed.value.outcome_known
+
+    await other.delete_cookie("b:1")
+    proxy.lose(change(CREATE_2, "cookies"), Loss.ANSWER, reopen=False)
+    creating = asyncio.ensure_future(store.write_cookie("b:1", b"6", None))
+    await held_back(proxy)
+    await other.write_cookie("b:1", b"7", 0)
+    proxy.open.set()
+    with pytest.raises(KeyExistsError) as created:
+        await creating
+    assert not created.value.outcome_known
+
+
+async def test_a_cluster_that_was_erased_after_the_first_attempt(
+    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, raw: ZooKeeperConnection
+) -> None:
+    proxy.lose(change(CREATE_2, "cookies"), Loss.ANSWER, reopen=False)
+    creating = asyncio.ensure_future(store.write_cookie("b:1", b"0", None))
+    await held_back(proxy)
+    await other.tree.delete_tree(other._root.path)
+    proxy.open.set()
+    with pytest.raises(ClusterNotInitialisedError) as raised:
+        await creating
+    assert not raised.value.outcome_known
+    with pytest.raises(ClusterNotInitialisedError) as known:
+        await store.read_cookie("b:1")
+    assert known.value.outcome_known
 
 
 async def test_a_ledger_of_someone_else_under_our_id(

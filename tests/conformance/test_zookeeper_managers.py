@@ -117,6 +117,8 @@ async def _listed(store: ZooKeeperStore, *, complete: bool) -> list[int]:
         (layout.LONG_HIERARCHICAL, "/000/0000/backup/0000/L0008"),
         (layout.LEGACY_HIERARCHICAL, "/00/0000/L8"),
         (layout.FLAT, "/L8"),
+        (layout.FLAT, "/L00000000008"),
+        (layout.FLAT, f"/L{2**63}"),
         (layout.FLAT, "/0000"),
     ],
 )

@@ -251,11 +251,36 @@ def test_a_killed_writer_is_recovered(quire: Quire) -> None:
 
 def test_a_wrong_password(quire: Quire) -> None:
     ledger_id = quire.write(b"one\n", "--password", "right")
-    for arguments in (("--password", "wrong"), ()):
-        done = quire("ledger", "read", ledger_id, *arguments)
+    for password in ("wrong", ""):
+        done = quire("ledger", "read", ledger_id, QUIRE_PASSWORD=password)
         done.fails(1, "password", f"ledger {ledger_id}")
         assert done.out == b""
     assert quire("ledger", "read", ledger_id, "--password", "right").ok() == b"one\n"
+
+
+def test_where_a_password_comes_from(quire: Quire, tmp_path: Path) -> None:
+    """The option comes first, then the file, then the environment."""
+    file = tmp_path / "password"
+    file.write_bytes(b"right\n")
+    file.chmod(0o600)
+    ledger_id = quire.write(b"one\n", "--password-file", str(file))
+    read = ("ledger", "read", ledger_id)
+    for arguments, variable in (
+        (("--password-file", str(file)), "wrong"),
+        ((), "right"),
+    ):
+        done = quire(*read, *arguments, QUIRE_PASSWORD=variable)
+        assert (done.ok(), done.err) == (b"one\n", "")
+    done = quire(*read, "--password", "right", QUIRE_PASSWORD="wrong")
+    assert done.ok() == b"one\n"
+    assert done.err == (
+        "warning: other users of this machine can see --password: use --password-file or "
+        "QUIRE_PASSWORD instead\n"
+    )
+    quire(*read, "--password-file", str(file), "--password", "right").fails(2, "not both")
+    quire(*read, "--password-file", str(tmp_path / "missing")).fails(2, "missing cannot be read")
+    file.chmod(0o644)
+    quire(*read, "--password-file", str(file)).fails(2, "every account", f"chmod 600 {file}")
 
 
 @pytest.mark.parametrize("verb", ["read", "show", "delete", "recover"])
@@ -413,6 +438,13 @@ def test_bench(quire: Quire, verb: str, arguments: tuple[str, ...]) -> None:
             assert found["acked_p50_ms"] <= found["acked_p99_ms"] <= found["p99_ms"]
             assert found["delivery_cpu_us"] > 0
     assert quire("ledger", "list").ok() == before, "the ledgers of a benchmark are deleted"
+
+
+def test_bench_stream_tail_ends_soon_by_default(quire: Quire) -> None:
+    """It once appended a million records one by one, as many as `write` appends together."""
+    found = json.loads(quire("bench", "stream", "tail", "--rounds", "1", "--json").ok())
+    assert (found["verb"], found["entries"]) == ("stream tail", 500)
+    assert found["p50_ms"] > 0
 
 
 def test_bench_keeps_its_ledgers_if_asked(quire: Quire) -> None:

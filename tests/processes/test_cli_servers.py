@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from quire.errors import StartError
 from quire.testing.cluster import LocalCluster, free_ports
 from tests.support.processes.cli import (
     TIMEOUT_S,
@@ -489,3 +490,22 @@ def test_the_plugin_costs_little_until_it_is_used() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "[]\n"
+
+
+def test_a_bookie_that_could_not_be_added_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It once stayed in `bookies`, so that the next call added another one."""
+    with LocalCluster(1, tmp_path) as cluster, socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        monkeypatch.setattr(cluster, "_new_ports", lambda count, state: [port])
+        with pytest.raises(StartError):
+            cluster.add_bookie()
+        assert len(cluster.bookies) == 1
+        busy.close()
+        added = cluster.add_bookie()
+        assert added.port == port
+        assert cluster.bookies[1:] == [added]
+        assert added.alive

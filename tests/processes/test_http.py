@@ -365,6 +365,7 @@ def ended(job: Any) -> Any:
 def test_a_server_of_the_cluster_alone(cluster: LocalCluster, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123\n")
+    token.chmod(0o600)
     command = quire_command(
         "http", "--metadata", cluster.uri, "--http", "127.0.0.1:0", "--http-token-file", str(token)
     )

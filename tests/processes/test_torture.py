@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 import quire
 from quire.testing import LocalCluster
+from quire.testing._process import ServerProcess
 from tests.support.torture.__main__ import torture
 from tests.support.torture.clients import create_streams
 from tests.support.torture.journal import (
@@ -25,6 +28,9 @@ from tests.support.torture.journal import (
     record_payload,
 )
 from tests.support.torture.judge import judge
+from tests.support.torture.nemesis import Nemesis
+from tests.support.torture.place import CLIENTS, ZOOKEEPER, Place, Server, ZooKeeperServer
+from tests.support.waiting import wait_for
 
 BOOKIES = 3
 MINUTES = 0.2
@@ -104,6 +110,29 @@ def test_promises_are_read_as_they_are_written(tmp_path: Path) -> None:
     assert promises.figures["reads"] == 2
     assert longest_pause([1.0, 7.0, 2.0]) == 5.0
     one.close()
+
+
+@pytest.mark.parametrize(("status", "trouble"), [(0, False), (3, True)])
+def test_a_program_that_ends_is_noted_and_started_again(
+    tmp_path: Path, status: int, trouble: bool
+) -> None:
+    """The end of a program with status 0 once raised IndexError, or logged an older text again."""
+    command = [sys.executable, "-c", f"raise SystemExit({status})"]
+    process = ServerProcess("p", command, tmp_path / "p.log")
+    program = Server("reader-1", CLIENTS, process)
+    zookeeper = ZooKeeperServer("zookeeper", ZOOKEEPER, process, busy=True)
+    place = Place(tmp_path, "", None, zookeeper, [], [], [program])
+    nemesis = Nemesis(place, random.Random(1))
+    process.launch()
+    first = process.pid
+    try:
+        wait_for(lambda: not process.alive)
+        nemesis._check()
+        assert process.pid != first
+    finally:
+        process.kill()
+    assert f"reader-1 ended with status {status}" in (tmp_path / "faults.log").read_text()
+    assert nemesis.trouble == [f"reader-1 ended with status {status}: nothing"] * trouble
 
 
 Change = Callable[[Promises, int], None]

@@ -14,15 +14,26 @@ from typing import Any
 
 import pytest
 
+from quire.cli.common.progress import JobBar
+from quire.cli.shell.replicas import _recovering as recovering
 from quire.client import Client
 from quire.codec.entry.digest import master_key
 from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.codec.wire.v2 import Code, Flag
 from quire.errors import JobError, NoSuchKeyError, NotEnoughBookiesError, UsageError
-from quire.metadata.bookies.directories import read_directories
+from quire.http.routes.cluster import ClusterRoutes
+from quire.http.routes.jobs import HttpJob, Jobs
+from quire.http.server.api import Call
+from quire.metadata.bookies.directories import (
+    BookieDirectories,
+    forget_bookie,
+    read_directories,
+    write_directories,
+)
 from quire.metadata.bookies.orders import What, order_path, read_order
 from quire.replication import ReplicationLocks
 from quire.replication.explain.explain import explain_ledger
+from quire.replication.moves import recover as recover_module
 from quire.replication.moves.decommission import Decommissioned, decommission, take_back
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
 from quire.replication.moves.recover import MoveOptions, OpenLedgers, recover_bookie
@@ -105,6 +116,23 @@ def test_a_bookie_that_nobody_knows_is_refused(dry_run: bool) -> None:
             UsageError, match="the cluster knows no bookie nobody: no ledger names it, and"
         ):
             await retire(world, client, "nobody", dry_run=dry_run)
+
+    simulated(scenario)
+
+
+def test_the_shell_refuses_a_bookie_that_nobody_knows_also_for_one_ledger() -> None:
+    """`recover -ledger ID` once ended successfully, having done nothing."""
+
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        (ledger_id, *_) = await filled(client, bookie_id("bookie-1"))
+        work = recovering("nobody", ledger_id, False, False, None)
+        with pytest.raises(
+            UsageError, match=f"no bookie nobody: ledger {ledger_id} does not name it, and it has"
+        ):
+            await work(client, locks_of(world, client), JobBar(shown=False))
+        await client.close()
 
     simulated(scenario)
 
@@ -202,8 +230,124 @@ def test_an_open_ledger_is_waited_for_or_fenced_or_left(mode: OpenLedgers) -> No
             assert metadata.closed
             assert metadata.last_entry_id == 49
             assert await names(other, lost) == []
+        closed = (writer.ledger_id,)
+        assert done.recovered == (closed if mode is OpenLedgers.WAIT else ())
+        assert done.fenced == (closed if mode is OpenLedgers.FENCE else ())
+        assert done.as_json()["fenced"] == done.fenced
         await client.close()
         await other.close()
+
+    simulated(scenario)
+
+
+async def recovered_by_http(client: Client, bookie: str) -> HttpJob:
+    """Run the HTTP job that recovers a bookie and removes its cookie."""
+
+    async def connect() -> Client:
+        return client
+
+    jobs = Jobs(client.clock)
+    routes = ClusterRoutes(connect, jobs, "operator")
+    reply = await routes.recover(Call({}, {}, {"bookie_src": [bookie], "delete_cookie": True}))
+    assert reply.status == 202
+    (job,) = jobs.all()
+    assert job.task is not None
+    await asyncio.wait([job.task])
+    return job
+
+
+def test_a_recovery_removes_the_cookie() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        lost = bookie_id("bookie-1")
+        await filled(client, lost)
+        await world.stop("bookie-1")
+        job = await recovered_by_http(client, lost)
+        assert job.result is not None
+        assert job.result["cookie_removed"] is True
+        assert lost not in await client.metadata.list_cookies()
+        assert await read_directories(client.metadata, lost) is None
+        again = await recovered_by_http(client, lost)
+        assert again.state == "failed"
+        assert again.error is not None
+        assert f"the cluster knows no bookie {lost}" in again.error["what"]
+        await client.close()
+
+    simulated(scenario)
+
+
+async def created_again(client: Client, bookie: str) -> None:
+    """Do what an operator does who removes a bookie and starts a new one with the same id.
+
+    The new cookie has the same bytes and the same version as the old one.
+    """
+    store = client.metadata
+    cookie = (await store.read_cookie(bookie)).value
+    await store.delete_cookie(bookie)
+    await forget_bookie(store, bookie)
+    await write_directories(store, bookie, BookieDirectories({"/data": "ab" * 16}), None)
+    await store.write_cookie(bookie, cookie, None)
+
+
+@pytest.mark.parametrize("job", ["recover", "decommission"])
+def test_a_job_keeps_the_cookie_of_a_bookie_that_was_created_again(
+    job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`recover` once removed any cookie, and `decommission` every one with the same version."""
+    taken_out = recover_module.take_out_of
+
+    async def then_created(client: Client, locks: Any, bookie: str, *more: Any, **how: Any) -> Any:
+        done = await taken_out(client, locks, bookie, *more, **how)
+        await created_again(client, bookie)
+        return done
+
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        lost = bookie_id("bookie-1")
+        await filled(client, lost)
+        await world.stop("bookie-1")
+        monkeypatch.setattr(f"quire.replication.moves.{job}.take_out_of", then_created)
+        if job == "recover":
+            told = (await recovered_by_http(client, lost)).error
+            assert told is not None
+            assert "created the bookie again" in told["what"]
+        else:
+            with pytest.raises(JobError, match="created the bookie again"):
+                await retire(world, client, lost)
+        assert (await client.metadata.read_cookie(lost)).value
+        found = await read_directories(client.metadata, lost)
+        assert found is not None
+        assert found.value.ids == {"/data": "ab" * 16}
+        await client.close()
+
+    simulated(scenario)
+
+
+def test_a_recovery_keeps_the_cookie_of_a_bookie_that_came_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken_out = recover_module.take_out_of
+
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        lost = bookie_id("bookie-1")
+        await filled(client, lost)
+        await world.stop("bookie-1")
+
+        async def then_started(*words: Any, **how: Any) -> Any:
+            done = await taken_out(*words, **how)
+            await world.start("bookie-1")
+            return done
+
+        monkeypatch.setattr(recover_module, "take_out_of", then_started)
+        told = (await recovered_by_http(client, lost)).error
+        assert told is not None
+        assert "the bookie was started during the job" in told["what"]
+        assert (await client.metadata.read_cookie(lost)).value
+        await client.close()
 
     simulated(scenario)
 

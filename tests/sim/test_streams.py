@@ -146,6 +146,24 @@ def test_a_reader_that_begins_too_late_or_too_early() -> None:
     assert invariants.no_record_is_skipped(facts, begun, seen(b"c", 2)) is None
 
 
+def test_a_reader_that_passes_over_a_segment_that_was_lost() -> None:
+    """The next segment begins with a later number. Only a reader that knew the end misses nothing.
+
+    A seed of the workload `damaged` found a reader that had read the ledger to its end before
+    somebody deleted it.
+    """
+    facts = facts_of(b"a", b"b", b"c")
+    facts.destroyed.add(1)
+    after = ReadRecord(b"d", DLSN(2, 0, 0), 9, 1_000)
+    at_the_end = ReaderPosition("reader", DLSN(1, 0, 0), upcoming=3)
+    facts.positions.update({one.position: one.payload for one in facts.log.values()})
+    assert invariants.no_record_is_skipped(facts, at_the_end, after) is None
+    before_it = ReaderPosition("reader", DLSN(1, 0, 0), upcoming=2)
+    assert invariants.no_record_is_skipped(facts, before_it, after) is not None
+    facts.destroyed.clear()
+    assert invariants.no_record_is_skipped(facts, at_the_end, after) is not None
+
+
 def test_a_writer_that_is_told_something_wrong() -> None:
     facts = facts_of(b"a", b"b")
     old, sent = facts.handles[0], facts.sent[b"b"][0]

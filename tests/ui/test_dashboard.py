@@ -252,6 +252,7 @@ def test_the_token_is_asked_for(
     token = "0123456789abcdef"
     file = tmp_path_factory.mktemp("token") / "token"
     file.write_text(token)
+    file.chmod(0o600)
     run = Quire(dashboard.cluster.uri)
     with run.start("ui", "--http", "127.0.0.1:0", "--http-token-file", str(file)) as server:
         page = browser.new_page()

@@ -15,11 +15,12 @@ from quire_simulator.actors.holders import hold, is_holder
 from quire_simulator.actors.operators import JobInvariants, operate
 from quire_simulator.actors.publishers import follow, publish
 from quire_simulator.actors.racks import RackInvariants
-from quire_simulator.actors.readers import delete, read, recover, tail
+from quire_simulator.actors.readers import delete, read, read_closed, recover, tail
 from quire_simulator.actors.writers import write
 from quire_simulator.faults.byzantine import BYZANTINE, ByzantineBookie, hear
 from quire_simulator.machine.loop import SimTask
 from quire_simulator.plans.plans import LedgerPlan, readers_of
+from quire_simulator.plans.workloads import WORKLOADS
 from quire_simulator.streams.actors import is_tailer, stream_actors
 from quire_simulator.streams.stage import StreamStage
 from quire_simulator.world.stage import Stage
@@ -65,6 +66,8 @@ class Actors:
                 for k, at_s in enumerate(times):
                     work = partial(READERS[what], plan=plan)
                     self._spawn(f"{what}-{plan.number}.{k}", at_s, work)
+            for k in range(WORKLOADS[self.stage.plan.workload].eager):
+                self._spawn(f"eager-{plan.number}.{k}", 0.0, partial(read_closed, plan=plan))
             if self.stage.plan.later:
                 for k in range(HOLDERS):
                     self._spawn(f"holder-{plan.number}.{k}", 0.0, partial(hold, plan=plan))

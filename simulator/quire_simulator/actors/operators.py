@@ -21,6 +21,7 @@ from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.moves import decommission as taking_away
 from quire.replication.moves import rebalance as balancing
 from quire.replication.moves.recover import MoveOptions, OpenLedgers
+from quire_simulator.actors import shuttles
 from quire_simulator.metadata.store import MemoryStore
 from quire_simulator.plans.plans import JobPlan
 from quire_simulator.world.stage import Stage
@@ -29,6 +30,8 @@ from quire_simulator.world.world import bookie_id
 LAST = "job-last"
 RETRY_S = 1.0
 SPREAD_PERCENT = 20.0
+SHUTTLED = 2
+"""The number of ledgers that one job moves back and forth, while there are faults."""
 
 
 async def operate(stage: Stage, name: str, client: Client, plan: JobPlan) -> None:
@@ -37,7 +40,12 @@ async def operate(stage: Stage, name: str, client: Client, plan: JobPlan) -> Non
     assert isinstance(store, MemoryStore)
     stage.world.sessions[name] = store
     locks = ReplicationLocks(store, name, client.clock)
-    if plan.kind == "rebalance":
+    if plan.kind == "shuttle":
+        moved = await shuttles.shuttle(
+            stage, name, client, locks, plan, 1 if name.startswith(LAST) else SHUTTLED
+        )
+        note = f"shuttle: {moved} moved"
+    elif plan.kind == "rebalance":
         balanced = await balancing.rebalance(
             client,
             locks,
@@ -70,7 +78,8 @@ async def operate(stage: Stage, name: str, client: Client, plan: JobPlan) -> Non
 async def finish(stage: Stage) -> None:
     """Repeat the jobs until each bookie to be decommissioned is gone."""
     for plan in stage.plan.jobs:
-        if plan.kind == "rebalance":  # now that all ledgers are closed
+        if plan.kind == "rebalance" or (plan.kind == "shuttle" and not plan.number):
+            # Now all ledgers are closed.
             await _again(stage, f"{LAST}.{plan.number}", plan)
     leaving = {plan.bookie: plan for plan in stage.plan.jobs if plan.kind == "decommission"}
     for name, plan in leaving.items():

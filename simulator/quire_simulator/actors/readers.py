@@ -20,6 +20,10 @@ LOOKS = 4
 """How often a reader refreshes and reads."""
 LATE_SHARE = 0.25
 """The share of the plan's duration after which the late tail starts."""
+CLOSED_S = 0.02
+"""The interval at which a reader that waits for the close of a ledger looks for it."""
+AFTERWARDS_S = 3.0
+"""The time for which such a reader stays. In this time it asks bookies again."""
 RESTLESS_S = 0.05
 RESTLESS_ENTRIES = 7
 """The restless tail stops after this time or this number of entries, wherever it is then."""
@@ -84,6 +88,24 @@ async def read(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> Non
         if upcoming:
             # Read again from the middle, so that old entries are read as well.
             await read_range(stage, name, reader, upcoming // 2)
+    except QuireError as error:
+        stage.failed(name, ledger_id, error)
+        stage.denied(name, ledger_id, error)
+
+
+async def read_closed(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> None:
+    """Read a ledger as soon as it is closed, while some of its bookies may still lag."""
+    ledger_id = await stage.ledger_id(plan)
+    if ledger_id is None:
+        return
+    facts, loop = stage.checker.facts(ledger_id), stage.world.loop
+    while not facts.closed_by and loop.time() < stage.begin_s + stage.plan.span_s:
+        await asyncio.sleep(CLOSED_S)
+    try:
+        reader = await client.open_ledger(ledger_id, password=plan.password)
+        if reader.metadata.closed:
+            await read_range(stage, name, reader, 0)
+            await asyncio.sleep(AFTERWARDS_S)
     except QuireError as error:
         stage.failed(name, ledger_id, error)
         stage.denied(name, ledger_id, error)
@@ -157,6 +179,8 @@ async def _follow(
                         break
             _still(stage, name, reader, creation)
             if upcoming == leaves_at:
+                if stage.world.loop.time() > stage.begin_s + stage.plan.span_s:
+                    takes *= 2  # The faults are over, and it must come to its end.
                 continue
             stage.history.add(name, "tail ended", ledger_id, 0, upcoming - 1)
             facts = stage.checker.facts(ledger_id)

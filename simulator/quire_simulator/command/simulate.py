@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 SEEDS_DEFAULT = "0..100"
 EVERY = "every"
-ON_TRIAL = (
-    "cancelled", "damaged", "disorder", "hostile", "log files", "moving", "older metadata",
-    "publishing", "recreated", "retention", "spark", "unreadable",
-)  # fmt: skip
+ON_TRIAL = ("damaged", "full metadata", "publishing", "retention", "returning", "spark")
 """Workloads that `every` leaves out, because some of their seeds fail for an unknown reason."""
 WAITING_PER_PROCESS = 4
 """The number of seeds queued for each process in advance."""

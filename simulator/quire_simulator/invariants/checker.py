@@ -244,6 +244,11 @@ class Checker:
         if complete and name in self.world.partly_lost:
             await self._count_what_is_left(name, bookie)
         self.what_is_lost_is_unknown(name, bookie)
+        if (
+            back := self.world.claims.returned[bookie_id(name)]
+        ) and name not in self.world.tampered:
+            what = f"{name} has ledgers {back} again, which it had dropped"
+            self.fail("what_is_dropped_stays_gone", what)
         uneasy = bookie.store.negatives_unknown or bool(report.problems)
         damaged = report.damaged_blocks and name not in self.world.tampered
         if (complete and uneasy and name not in self.world.lossy) or damaged:

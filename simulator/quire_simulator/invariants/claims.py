@@ -18,6 +18,8 @@ from quire.storage.directories import Store
 from quire.storage.recovery.early_reads import EarlyReads
 from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.segment.batch import LogBatch, Run
+from quire.storage.segment.segment import LedgerInfo
+from quire.storage.store import LedgerStore
 
 Done = Callable[[LogBatch, StorageError | None], None]
 RecordDone = Callable[[StorageError | None], None]
@@ -51,6 +53,16 @@ class Claims:
         self._lost: dict[int, dict[str, set[int]]] = {}
         self.lost_fences: dict[str, set[int]] = {}
         """Ledgers that the bookie had fenced when it lost them and that still name it."""
+        self._gone: dict[str, dict[int, bool]] = {}
+        """The ledgers that each bookie dropped and has not had since, and whether that is durable.
+
+        Bookies with several directories are left out, because one of them may be missing.
+        """
+        self.returned: dict[str, list[int]] = {}
+        """The ledgers that each bookie found at its last start, although it had dropped them for
+        good."""
+        self.drops_kept = 0
+        """The number of durable drops that starts were compared with."""
         self.lost_at_s: dict[str, float] = {}
         """The time when each bookie last lost a directory."""
 
@@ -69,6 +81,7 @@ class Claims:
     def lose(self, bookie_id: str, ledger_ids: Iterable[int], now_s: float) -> None:
         """Record that a bookie lost these ledgers, with their fences."""
         self.lost_at_s[bookie_id] = now_s
+        self._gone.pop(bookie_id, None)
         for ledger_id in ledger_ids:
             entries = self._entries.get(ledger_id, {}).pop(bookie_id, set())
             self._lost.setdefault(ledger_id, {}).setdefault(bookie_id, set()).update(entries)
@@ -115,6 +128,12 @@ class Claims:
     def fenced(self, bookie_id: str, ledger_id: int) -> bool:
         return bookie_id in self._fences.get(ledger_id, {})
 
+    def ends(self, bookie_id: str, store: Store) -> None:
+        """Note which drops of a bookie are durable, at the moment when it stops or dies."""
+        gone = self._gone.get(bookie_id, {})
+        if isinstance(store, LedgerStore) and store._maintenance.collector.deletions_logged:
+            gone.update(dict.fromkeys(gone, True))
+
     def watch(self, bookie_id: str, store: Store) -> None:
         """Record from now on what this store claims."""
         self._watch_start(bookie_id, store)
@@ -135,12 +154,22 @@ class Claims:
                 for part in info.open_parts:
                     for run in part.runs:
                         self._claimed(bookie_id, ledger_id).update(entries_of(run))
+            self._compare_drops(bookie_id, store.ledgers)
             return report
 
         store.recover = noted_recover  # type: ignore[method-assign]
 
+    def _compare_drops(self, bookie_id: str, found: Mapping[int, object]) -> None:
+        gone = self._gone.pop(bookie_id, {})
+        kept = {ledger_id for ledger_id, durable in gone.items() if durable}
+        self.drops_kept += len(kept)
+        self.returned[bookie_id] = sorted(kept & found.keys())
+        # The log that was just loaded does not have these, so no later start may find them.
+        self._gone[bookie_id] = dict.fromkeys(gone.keys() - found.keys(), True)
+
     def _watch_writes(self, bookie_id: str, store: Store) -> None:
         append, fence, drop = store.append, store.fence, store.drop_ledgers
+        create = store.create_ledger
 
         def noted_append(batch: LogBatch, done: Done, *, reserve: bool = False) -> None:
             append(batch, lambda b, error: synced(b, error, done), reserve=reserve)
@@ -163,7 +192,15 @@ class Claims:
             for ledger_id in ids:
                 self.dropped(bookie_id, ledger_id)
                 self.forget(bookie_id, ledger_id)
+            if isinstance(store, LedgerStore):
+                self._gone.setdefault(bookie_id, {}).update(dict.fromkeys(ids, False))
             drop(ids)
+
+        def noted_create(ledger_id: int, master_key: bytes, *, again: bool = False) -> LedgerInfo:
+            self._gone.get(bookie_id, {}).pop(ledger_id, None)
+            return create(ledger_id, master_key, again=again)
+
+        store.create_ledger = noted_create  # type: ignore[method-assign]
 
         store.append = noted_append  # type: ignore[method-assign]
         store.fence = noted_fence  # type: ignore[method-assign]

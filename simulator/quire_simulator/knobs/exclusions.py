@@ -39,6 +39,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "It is part of a format or a protocol: a size, a version, a flag, or a number "
         "with a meaning of its own."
     ): {
+        "_runtime.secret_files": "PRIVATE_FILE_MODE PRIVATE_DIRECTORY_MODE",
         "bookie.background.collection_guard": "_TOKEN_BYTES",
         "bookie.protocol.add_batcher": "MIN_ENTRY_BYTES",
         "bookie.protocol.connection": "MIN_ADD_BYTES",

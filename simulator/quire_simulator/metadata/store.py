@@ -40,6 +40,7 @@ from quire.metadata.common import (
     no_such_ledger,
     registered_here,
     stamped,
+    store_closed,
 )
 from quire.metadata.interface import (
     ANY_VERSION,
@@ -462,7 +463,7 @@ class MemoryStore:
 
     def check_open(self, name: str) -> None:
         if self._closed:
-            raise ClientClosedError(f"the metadata store {self.uri} is closed: {name} was not done")
+            raise store_closed(f"the metadata store {self.uri} (for {name})")
 
     def watch_tree(self, watch: Callable[[Callable[[], bool]], ClusterWatch]) -> Watch:
         """Create and keep a watch.

@@ -56,6 +56,8 @@ COMPACTED_SEGMENT_BYTES = 1 << 17
 COMPACT_RATIOS = (0.5, 0.95)
 COMPACT_INTERVALS_S = (0.3, 1.0)
 COMPACT_BYTES_PER_S = (0, 200_000)
+COMPACT_SLOWLY_BYTES_PER_S = (0, 15_000)
+"""So slowly that ledgers are dropped and come back while a segment is compacted."""
 SCRUB_INTERVALS_S = (0.5, 3.0)
 DAMAGE_REPORTS_S = (0.5, 3.0)
 DAMAGE_REPORTS_SELDOM_S = 10.0
@@ -124,7 +126,7 @@ class JobPlan:
 
     number: int
     kind: str
-    """decommission or rebalance."""
+    """decommission, rebalance or shuttle."""
     bookie: str
     """The bookie to be decommissioned."""
     begin_s: float
@@ -250,7 +252,9 @@ class RunPlan:
             racks=RACKS if mix.racked else 0,
             gc_over_replicated_interval_s=GC_OVER_REPLICATED_S[seed % 2] if jobs else 0.0,
             compact_ratio=space.choice(COMPACT_RATIOS) if mix.compacting else 0.0,
-            compact_bytes_per_s=space.choice(COMPACT_BYTES_PER_S),
+            compact_bytes_per_s=space.choice(
+                COMPACT_SLOWLY_BYTES_PER_S if mix.shuttling else COMPACT_BYTES_PER_S
+            ),
             directories=random.Random(f"{seed}/directories {workload}").choice(mix.directories),
             scrub_interval_s=SCRUB_INTERVALS_S[seed % 2] if mix.bit_rot else 0.0,
             metadata_mark_interval_s=1.0 if mix.older_metadata else 10.0,
@@ -491,6 +495,20 @@ def _healer_clients(healers: tuple[HealerPlan, ...]) -> dict[str, float]:
 
 def _jobs(chance: random.Random, mix: Mix, bookies: int, span_s: float) -> tuple[JobPlan, ...]:
     """Plan jobs that rebalance, or that decommission the same one bookie."""
+    if mix.shuttling:
+        return tuple(
+            JobPlan(
+                number=number,
+                kind="shuttle",
+                bookie="",
+                begin_s=chance.uniform(0.1, 0.6) * span_s,
+                open_ledgers="skip",
+                open_grace_s=0.5,
+                parallel=1,
+                bytes_per_s=None,
+            )
+            for number in range(chance.randint(1, 3))
+        )
     if not mix.jobs:
         return ()
     if mix.moving:

@@ -54,6 +54,8 @@ class Mix:
     tail: float = 0.6
     readers: tuple[int, int] = (0, 2)
     """The range of the number of clients that open the ledger without recovery at any time."""
+    eager: int = 0
+    """The number of readers of each ledger that begin when it is closed."""
     delete: float = 0.25
     deferred: float = 0.12
     """The share with deferred sync, where only `force` makes entries durable."""
@@ -127,6 +129,10 @@ class Mix:
     """The choices for the share of clients' calls that are cancelled."""
     jobs: bool = False
     """Whether operators decommission a bookie and rebalance."""
+    small_metadata: bool = False
+    """Whether ledgers reach the largest size of their metadata after a few ensemble changes."""
+    shuttling: bool = False
+    """Whether operators move ledgers away from bookies and back, again and again."""
 
 
 PLACED = Mix((), (0, 0), crowd=0.0, datasets=0.0, tight=0.0)
@@ -155,6 +161,22 @@ WORKLOADS: dict[str, Mix] = {
         cancelling=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.1, 0.5),
     ),
     "calm": Mix(("pause client",), (0, 0), crowd=0.3, uneven=0.7),
+    "lagging": Mix(
+        ("pause client",),
+        (0, 0),
+        ledgers=(4, 8),
+        takeover=0.2,
+        tail=0.2,
+        readers=(0, 0),
+        eager=3,
+        delete=0.0,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        busy=True,
+        uneven=1.0,
+        shapes=((3, 3, 2), (3, 2, 1), (2, 2, 1), (4, 3, 2), (5, 3, 2), (3, 3, 1)),
+    ),
     "recovery": Mix(
         (*CLIENT_KINDS, "crash", "kill", "crash member in write", *BETWEEN_TWO),
         (2, 10),
@@ -198,6 +220,22 @@ WORKLOADS: dict[str, Mix] = {
         sparse=True,
         tight=0.0,
         bookies_min=5,
+    ),
+    "full metadata": Mix(
+        ("crash member", "crash member", "crash fastest member", "restart", "kill client",
+         "slow metadata", "cut"),
+        (12, 30),
+        ledgers=(3, 6),
+        takeover=0.6,
+        recoverers=(1, 1, 2, 3),
+        delete=0.05,
+        sparse=True,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        tight=0.0,
+        bookies_min=6,
+        small_metadata=True,
     ),
     "race": Mix(
         (*CLIENT_KINDS, *CLIENT_KINDS, "crash member", "crash", "pause", "slow metadata"),
@@ -571,6 +609,23 @@ WORKLOADS: dict[str, Mix] = {
         idle=0.4,
         tight=0.5,
         compacting=True,
+    ),
+    "returning": replace(
+        PLACED,
+        kinds=("crash", "crash", "crash in write", "kill", "kill, start, crash", "crash in start",
+               "restart", "rolling crash", "disk full", "fsync fails, crash", "metadata fails",
+               "kill job", *FULL_KINDS[3:5], *INDEX_KINDS),
+        faults=(4, 14),
+        ledgers=(5, 9),
+        takeover=0.5,
+        delete=0.3,
+        tail=0.1,
+        large=0.0,
+        bookies_min=5,
+        shapes=((3, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1)),
+        compacting=True,
+        caching=True,
+        shuttling=True,
     ),
     "index": Mix(
         (*INDEX_KINDS, *INDEX_KINDS, *INDEX_KINDS, *FULL_KINDS[3:], "crash", "crash in write",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -52,6 +53,8 @@ class QueryCheckpoint:
     """The views of the sources after each micro-batch. Those before the first one have key -1."""
     rows: dict[int, dict[int, tuple[bytes, ...]]] = field(default_factory=dict)
     """The rows of each micro-batch by source, as they were computed first."""
+    first_start: str = ""
+    """The offsets, as JSON, at which the first micro-batch began when it was computed last."""
     ended: str = ""
     """The reason why the query cannot continue."""
 
@@ -111,21 +114,24 @@ class SourceInvariants:
 
     def _skipped(self, view: SourceView, record: Record) -> None:
         """Let a lenient query skip records, but only if they may be gone."""
-        upcoming = view.position.upcoming
-        if upcoming is None or record.sequence <= upcoming:
-            return
-        end = min(record.sequence, upcoming + SKIPPED_MAX)
-        known = [view.facts.log.get(number) for number in range(upcoming, end)]
-        if all(one is None or view.facts.may_be_gone(one) for one in known):
+        if _gone(view, record.sequence):
             view.position.upcoming, view.position.begin = None, record.position
 
-    def alike(self, number: int, found: Mapping[int, list[Record]]) -> None:
-        """Check that a micro-batch that is computed again has the same rows."""
+    def alike(self, number: int, found: Mapping[int, list[Record]], start: Offsets) -> None:
+        """Check that a micro-batch that is computed again has the same rows.
+
+        No offsets are stored before the first one is committed. Until then, Spark asks each driver
+        where it begins, which is later if its source was truncated meanwhile.
+        """
         rows = {
             source: tuple(record.payload for record in records)
             for source, records in found.items()
             if records
         }
+        if number == 0:
+            begin, self.checkpoint.first_start = self.checkpoint.first_start, _as_text(start)
+            if begin != self.checkpoint.first_start:
+                self.checkpoint.rows[number] = rows
         first = self.checkpoint.rows.setdefault(number, rows)
         if first != rows and not self.lenient:
             sizes = [sum(map(len, each.values())) for each in (first, rows)]
@@ -140,11 +146,26 @@ class SourceInvariants:
         for name, offset in end.streams.items():
             view = views[numbers[name]]
             upcoming = view.position.upcoming
-            if offset == start.streams.get(name) or None in (upcoming, offset.sequence):
+            if offset == start.streams.get(name) or upcoming is None or offset.sequence is None:
                 continue
-            if offset.sequence != upcoming and self.stage.is_current(view.facts):
+            if offset.sequence == upcoming or (self.lenient and _gone(view, offset.sequence)):
+                continue
+            if self.stage.is_current(view.facts):
                 what = (
                     f"the query read {name} before record {upcoming}, but its offset "
                     f"{offset.position} is before record {offset.sequence}"
                 )
                 self.checkpoint.fail("a_query_reads_what_its_offsets_say", what)
+
+
+def _gone(view: SourceView, sequence: int) -> bool:
+    """Return whether all records that the query has not read before this one may be gone."""
+    facts, upcoming = view.facts, view.position.upcoming
+    if upcoming is None or sequence <= upcoming or not (facts.truncated or facts.destroyed):
+        return False
+    known = [facts.log.get(n) for n in range(upcoming, min(sequence, upcoming + SKIPPED_MAX))]
+    return all(one is None or facts.may_be_gone(one) for one in known)
+
+
+def _as_text(offsets: Offsets) -> str:
+    return json.dumps(offsets.to_json())

@@ -63,6 +63,8 @@ ABORTS = 0.7
 """The probability that Spark aborts a micro-batch that failed, before it ends the query."""
 RUNS_MAX = 20
 """The number of times that one process starts the query again after an error."""
+LIMITED_BATCHES = 3
+"""The number of micro-batches with limits at the end of a run."""
 # A query logs what it waits for. The simulator does not need these lines.
 logging.getLogger("quire.spark").addHandler(logging.NullHandler())
 Found = dict[int, list[Record]]
@@ -150,12 +152,10 @@ class QueryDriver:
         # A driver reads the checkpoint once. Later it knows only what it did itself.
         self.committed = self.checkpoint.committed
         self.offsets = dict(self.checkpoint.offsets)
+        self.limited = bool(query.records_max or query.bytes_max)
+        """Whether the limits of the query apply to its next micro-batch."""
         self._planned = False
         self._steps = 0
-
-    @property
-    def limited(self) -> bool:
-        return bool(self.query.records_max or self.query.bytes_max)
 
     async def run(self) -> None:
         """Run micro-batches until the time is over."""
@@ -170,15 +170,27 @@ class QueryDriver:
                 await query.close()
 
     async def drain(self) -> None:
-        """Run micro-batches until there is nothing left to read, as with `availableNow`."""
+        """Run micro-batches until there is nothing left to read, as with `availableNow`.
+
+        Only the first few have the limits of the query, because one record each would take too
+        long.
+        """
         query = StreamQuery(self.client, self.reading)
         try:
             await query.open()
             if self.committed + 1 in self.offsets:
                 await self.batch(query)
             await query.prepare_available_now()
+            ended = False
+            for _ in range(LIMITED_BATCHES if self.limited else 0):
+                if not await self.batch(query):
+                    ended = True
+                    break
+            self.limited = False
             while await self.batch(query):
-                pass
+                if ended:
+                    what = f"{self.who} found nothing to read within the limits, but there was more"
+                    self.checkpoint.fail("a_query_reads_everything", what)
         finally:
             await query.close()
 
@@ -309,7 +321,7 @@ class QueryDriver:
             for source, records in each.items():
                 together[source] += records
         views = self.invariants.computed(number, self.who, together)
-        self.invariants.alike(number, together)
+        self.invariants.alike(number, together, start)
         self.checkpoint.views[number] = views
         self.invariants.reached(views, start, end, self.numbers)
         parts = tuple(
@@ -397,6 +409,9 @@ class QueryDriver:
         except BaseException:
             if chance.random() >= LEAVES:
                 await output.discard()
+            elif output._pending is not None:
+                # What it is writing may fail, but nobody is left who would be told.
+                output._pending.add_done_callback(lambda rows: rows.cancelled() or rows.exception())
             raise
         return message_of(plan, partition, attempt, built), found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from quire.client import Client
 from quire.errors import QuireError
@@ -18,8 +17,7 @@ ATTEMPTS_MAX = 10
 async def judge_query(stage: StreamStage, judge: str, client: Client, plan: StreamPlan) -> None:
     """Let the query of this sink read what is left, and check that it has read everything."""
     checkpoint, chance = checkpoint_of(stage, plan), stage.world.loop.derive(f"query {judge}")
-    # Small micro-batches would take too long, because each of them is a transaction.
-    query = replace(plan.queries[0], records_max=0, bytes_max=0)
+    query = plan.queries[0]
     if not all(stage.exists(stage.lives[number].plan) for number in (*query.sources, plan.number)):
         return  # One of them was never created, or not created again.
     for attempt in range(ATTEMPTS_MAX):

@@ -87,6 +87,10 @@ class ReaderPosition:
     """The sequence id of the next record, once the reader has received one."""
     floor: DLSN = INITIAL_DLSN
     """The position before which everything was truncated when the reader was opened."""
+    life: ObservedStream | None = None
+    """The life of the stream to which the records of the present `StreamReader` belong, once it has
+    certainly received one.
+    """
 
     def has_passed(self, seen: ReadRecord) -> bool:
         """Return whether the reader has received this record, or a later one, or a gap after it."""
@@ -111,7 +115,7 @@ def no_record_is_skipped(
 ) -> str | None:
     """Each reader receives every record from its start on, once and in order."""
     if view.upcoming is not None:
-        if seen.sequence == view.upcoming:
+        if seen.sequence == view.upcoming or _ended_with(facts, view.upcoming - 1, seen):
             return None
         return f"{view.who} received record {seen.sequence} instead of {view.upcoming}"
     if seen.position < view.begin:
@@ -120,6 +124,19 @@ def no_record_is_skipped(
     if before is not None and before.position >= view.begin and not facts.may_be_gone(before):
         return f"{view.who} began at {view.begin} but did not receive {before.position}"
     return None
+
+
+def _ended_with(facts: ObservedStream, sequence: int, seen: ReadRecord) -> bool:
+    """Return whether a segment that was lost later ended with this record, just before `seen`.
+
+    A writer that finds such a segment leaves out all the sequence ids that it may have had. A
+    reader that had read it to its end has missed nothing, and is not told of a gap.
+    """
+    last = facts.log.get(sequence)
+    if last is None or last.position.lssn not in facts.destroyed:
+        return False
+    follows = seen.position.lssn == last.position.lssn + 1
+    return follows and not any(last.position < at < seen.position for at in facts.positions)
 
 
 def what_was_truncated_is_not_read(

@@ -56,13 +56,14 @@ async def read_view(
     It must have been opened with on_gap="deliver" if `batches`, and on_gap="raise" otherwise.
     """
 
+    view.life = life
+
     def saw(record: Record) -> None:
-        nonlocal life
         found = stage.life_of(facts.plan, record.payload)
-        if found is not None and life not in (None, found):
+        if found is not None and view.life not in (None, found):
             what = f"{view.who} received {record.payload[:20]!r} of another stream of this name"
             stage.fail(facts, "a_reader_stays_with_its_stream", what)
-        life = life or found
+        view.life = view.life or found
         stage.saw(facts, view, record)
 
     if not batches:
@@ -116,7 +117,9 @@ class _Follower:
         self.start: Start = EARLIEST
         self.view = ReaderPosition(who, INITIAL_DLSN)
         self.reader: StreamReader | None = None
-        """The last reader that has received something."""
+        """The last reader that has received a record of this life. Before its first read, a reader
+        may belong to any stream that gets the name.
+        """
         self.subscription: Subscription | None = None
         self.name = ""
 
@@ -184,7 +187,7 @@ class _Follower:
         finally:
             if reader.position is not None:
                 self.start = reader.position
-            if self.view.upcoming is not None:
+            if self.view.life is facts:
                 self.reader = reader
         if not stage.is_current(facts):
             return False

@@ -346,9 +346,16 @@ class StreamStage:
                 self.fail(facts, "what_was_truncated_is_gone", what)
 
     def is_at_the_end(self, facts: ObservedStream, view: ReaderPosition) -> bool:
-        """Return whether this reader has received the last record that will ever be written."""
+        """Return whether this reader has received the last record that will ever be written, or
+        knows that it was truncated.
+        """
         number = facts.plan.number
-        return number in self.finished and (view.upcoming or 0) >= self.ends.get(number, 0)
+        if number not in self.finished:
+            return False
+        if view.upcoming is None:  # It has received nothing since a gap.
+            newest = in_order(facts.segments)[-1:]
+            return bool(newest) and not newest[0].in_progress and newest[0].last_dlsn < view.begin
+        return view.upcoming >= self.ends.get(number, 0)
 
     def judge_whole(self, facts: ObservedStream, records: Sequence[Record]) -> None:
         # Ignore what was truncated while it was read.

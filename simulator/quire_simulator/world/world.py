@@ -303,6 +303,7 @@ class World:
         host, bookie = self.network.node(name), self.bookies[name]
         stopped = await self.until_dead(host.node, host.node.create_task(bookie.stop()))
         if stopped and self.bookies.get(name) is bookie:
+            self.claims.ends(bookie_id(name), bookie.store)
             await bookie.metadata.close()
             del self.bookies[name]
             self._end(name)
@@ -401,6 +402,8 @@ class World:
         bookie = self.bookies.pop(name, None)
         if bookie is None:
             return
+        if bookie.recovered:
+            self.claims.ends(bookie_id(name), bookie.store)
         store = bookie.metadata
         assert isinstance(store, MemoryStore)
         if session_left_s:

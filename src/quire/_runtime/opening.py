@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from quire._runtime.caller_warnings import warn_caller
+from quire._runtime.names.caller_warnings import warn_caller
 
 P = ParamSpec("P")
 

@@ -17,7 +17,7 @@ calls, and `handles`, which has the common parts of the classes, first. This pac
 
 from typing import TYPE_CHECKING
 
-from quire._runtime.lazy import lazily
+from quire._runtime.names.lazy import lazily
 
 if TYPE_CHECKING:
     from quire.blocking.client import Client, connect

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
-from quire._runtime.caller_warnings import blocking_caller, find_caller
+from quire._runtime.names.caller_warnings import blocking_caller, find_caller
 from quire.errors import ClientClosedError, UsageError
 
 P = ParamSpec("P")

@@ -88,7 +88,9 @@ class Datasets(ContextHandle[AsyncDatasets]):
             ledgers: The ledgers to add. Ranges of the same ledger must not overlap. Ranges that
                 earlier calls published are not compared with them.
             overwrite: Whether the new ledgers replace all ledgers of the dataset. The replaced
-                ledgers are not deleted.
+                ledgers are not deleted. If parts of the old list are missing or damaged, the
+                ledgers in them are replaced as well, but the result cannot name them. A warning in
+                the log says so.
             txn: A transaction key, which identifies this publication if it is repeated.
 
         Returns:
@@ -101,9 +103,9 @@ class Datasets(ContextHandle[AsyncDatasets]):
                 become too large. Nothing was published.
             MetadataUnavailableError: The metadata store does not answer. The outcome is unknown.
                 With a transaction key, call again with the same arguments.
-            MetadataError: The dataset is damaged, or other clients changed it during each of 100
-                attempts. Nothing was published. Without `overwrite`, it is not noticed if a part of
-                the dataset's list of ledgers is missing.
+            MetadataError: The head of the dataset is damaged, or other clients changed the dataset
+                during each of 100 attempts. Nothing was published. Without `overwrite`, it is not
+                noticed if a part of the dataset's list of ledgers is missing or damaged.
         """
         return call(self.aio.publish(name, ledgers, overwrite=overwrite, txn=txn))
 
@@ -120,10 +122,11 @@ class Datasets(ContextHandle[AsyncDatasets]):
                 `sweep` deletes the rest later.
 
         Returns:
-            The dataset as it was, or None if it did not exist.
+            The dataset as it was, or None if it did not exist. If parts of its list of ledgers are
+            missing or damaged, the ledgers in them are not included. A warning in the log says so.
 
         Raises:
-            MetadataError: The dataset is damaged, so it cannot be dropped.
+            MetadataError: The head of the dataset is damaged, so the dataset cannot be dropped.
         """
         return call(self.aio.drop(name, delete_ledgers=delete_ledgers))
 

@@ -267,7 +267,8 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
             The id of the last entry, or `last_add_pushed` if there are no payloads.
 
         Raises:
-            QuireError: The errors of `append_many`.
+            QuireError: The errors of `append_many`. After any error but EntryTooLargeError and
+                UsageError, a first part of the entries may have been sent.
         """
         return call(self.aio.submit_many(payloads))
 

@@ -217,9 +217,10 @@ def _ledger_lines(found: Explained) -> list[str]:
         lines.append(_segment(segment))
         lines += [f"  {_replica(one, width)}" for one in segment.replicas]
     if found.mark is not None:
-        since = "" if found.mark.age_s is None else f" for {found.mark.age_s:.0f} s"
+        age_s = found.mark.age_s
+        changed = "" if age_s is None else f" (mark last changed {age_s:.0f} s ago)"
         named = f", naming {', '.join(found.mark.replicas)}" if found.mark.replicas else ""
-        lines.append(f"marked for repair{since}{named}: {found.mark.sentence()}")
+        lines.append(f"marked for repair{changed}{named}: {found.mark.sentence()}")
     text = found.verdict.sentence
     if found.verdict.command:
         text += f". Type: {found.verdict.command}"

@@ -1,6 +1,6 @@
 """Deprecated: the names of `quire.blocking` at their former place."""
 
-from quire._runtime.former_names import moved
+from quire._runtime.names.former_names import moved
 
 __getattr__, __dir__ = moved(
     __name__,

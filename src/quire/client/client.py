@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeVar, overload
 from weakref import WeakValueDictionary
 
 from quire._runtime.clock import Clock, SystemClock
-from quire._runtime.former_names import deprecated
 from quire._runtime.metrics import exposition
+from quire._runtime.names.former_names import deprecated
 from quire._runtime.opening import Opening, open_or_closed, opening, represented
 from quire._runtime.tasks import TaskSet
 from quire.client.checks import check_config, check_ledger_id, check_new_ledger

@@ -14,7 +14,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from quire._runtime.caller_warnings import CallerLine, caller_line, warn_caller
+from quire._runtime.names.caller_warnings import CallerLine, caller_line, warn_caller
 from quire.errors import QuireError
 from quire.metadata.interface import MetadataStore
 

@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from quire._runtime.suggest import nearest
+from quire._runtime.names.suggest import nearest
 from quire.config import BookieConfig, ClientConfig
 from quire.configuration.fields import (
     ENVIRONMENT_PREFIX,

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from quire._runtime.caller_warnings import warn_caller
+from quire._runtime.names.caller_warnings import warn_caller
 from quire.config import ClientConfig
 from quire.configuration.layers import file_layer, merged
 from quire.errors import UsageError

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from quire._runtime.clock import Clock, SystemClock
-from quire._runtime.former_names import in_seconds_now
+from quire._runtime.names.former_names import in_seconds_now
 from quire.errors import MetadataURIError, UsageError
 from quire.metadata.common import SESSION_TIMEOUT_MS
 from quire.metadata.interface import MetadataStore

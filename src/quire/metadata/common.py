@@ -14,18 +14,21 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import replace
+from typing import TypeVar
 
 from quire._runtime.clock import Clock
 from quire.codec.metadata import registration
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.errors import (
+    ClientClosedError,
     KeyExistsError,
     LedgerExistsError,
     MetadataError,
     NoSuchKeyError,
     NoSuchLedgerError,
     NotEmptyError,
+    QuireError,
     UsageError,
     VersionConflictError,
 )
@@ -40,6 +43,8 @@ from quire.metadata.tree import (
     Operation,
     Put,
 )
+
+E = TypeVar("E", bound=QuireError)
 
 SESSION_TIMEOUT_MS = 10_000
 """Milliseconds after which a process that was not heard of loses its ephemeral nodes."""
@@ -149,6 +154,12 @@ def conflict(
     return error
 
 
+def in_doubt(error: E) -> E:
+    """Return the error, which now says that the outcome of the call is unknown."""
+    error.outcome_known = False
+    return error
+
+
 def bookie_exists(bookie_id: str, waited_ms: int | None = None) -> KeyExistsError:
     """Return the error for a bookie id that another process holds.
 
@@ -244,6 +255,17 @@ def decode_address(bookie_id: str, payload: bytes) -> BookieAddress | None:
         dict(info.properties),
         tls=registration.TLS_EXTENSION in endpoint.extensions,
         others=tuple(e for e in info.endpoints if e.protocol != registration.RPC_PROTOCOL),
+    )
+
+
+def store_closed(what: str) -> ClientClosedError:
+    """Return the error of a call on a metadata store that this process has closed.
+
+    Programs do not open and close the store themselves: their client does. `what` is the store, as
+    the message names it.
+    """
+    return ClientClosedError(
+        f"the client is closed, so {what} can no longer be used", remedy="Connect again"
     )
 
 

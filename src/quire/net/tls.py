@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable, Sequence
 
 from quire._runtime.event_log import EventLog
+from quire._runtime.secret_files import exposure_of
 from quire.config import TlsClientConfig, TlsServerConfig
 from quire.errors import TlsConfigError
 
@@ -185,6 +186,9 @@ def _load_own(
             f"the key file {key} holds no private key in PEM format: name the right file, or "
             "convert it with openssl"
         )
+    for secret in _files(key, password_file):
+        if problem := exposure_of(secret):
+            raise TlsConfigError(problem)
     asked = False
 
     def password() -> bytes:  # without it OpenSSL would ask on the terminal

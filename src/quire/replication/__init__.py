@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quire._runtime.former_names import former_names
-from quire._runtime.lazy import lazily
+from quire._runtime.names.former_names import former_names
+from quire._runtime.names.lazy import lazily
 
 if TYPE_CHECKING:
     from quire.core.replicas import Finding, Kind

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from quire import DigestType
-from quire._runtime.suggest import nearest
+from quire._runtime.names.suggest import nearest
 from quire._runtime.units import parse_size
 from quire.client.cluster.placement import parse_placement
 from quire.client.datasets.format import check_dataset_name, check_transaction_key

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from quire._runtime.secret_files import PRIVATE_DIRECTORY_MODE, PRIVATE_FILE_MODE
 from quire.storage.interfaces import Buffer
 
 try:
@@ -188,7 +189,7 @@ class RealDisk:
         self._open_flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
         self._lock_fd = -1
         if make and not read_only:
-            os.makedirs(self.path, exist_ok=True)
+            os.makedirs(self.path, PRIVATE_DIRECTORY_MODE, exist_ok=True)
 
     def _full(self, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/"):
@@ -198,7 +199,8 @@ class RealDisk:
     def create(self, name: str) -> RealFile:
         full = self._full(name)
         return RealFile(
-            os.open(full, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), full
+            os.open(full, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE_MODE),
+            full,
         )
 
     def open(self, name: str) -> RealFile:
@@ -221,7 +223,7 @@ class RealDisk:
         disappear together with it.
         """
         if not name:
-            os.makedirs(self.path, exist_ok=True)
+            os.makedirs(self.path, PRIVATE_DIRECTORY_MODE, exist_ok=True)
             return
         done: list[str] = []
         for part in name.split("/"):
@@ -229,7 +231,7 @@ class RealDisk:
             done.append(part)
             full = Path(self._full("/".join(done)))
             if not full.is_dir():
-                full.mkdir(exist_ok=True)
+                full.mkdir(PRIVATE_DIRECTORY_MODE, exist_ok=True)
                 self.sync_directory(parent)
 
     def remove(self, name: str) -> None:
@@ -253,7 +255,9 @@ class RealDisk:
     def lock(self) -> None:
         if self._lock_fd >= 0:
             return
-        fd = os.open(self._full(LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(
+            self._full(LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE_MODE
+        )
         try:
             if fcntl is not None:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

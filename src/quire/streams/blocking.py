@@ -1,6 +1,6 @@
 """Deprecated: use `quire.blocking`, and `client.namespace` of its client."""
 
-from quire._runtime.former_names import moved
+from quire._runtime.names.former_names import moved
 
 __getattr__, __dir__ = moved(
     __name__,

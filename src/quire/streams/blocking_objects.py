@@ -1,6 +1,6 @@
 """Deprecated: use `client.objects` of a `quire.blocking` client."""
 
-from quire._runtime.former_names import moved
+from quire._runtime.names.former_names import moved
 
 __getattr__, __dir__ = moved(
     __name__,

@@ -344,7 +344,8 @@ class LocalCluster:
             The new bookie.
 
         Raises:
-            StartError: The bookie did not start.
+            StartError: The bookie did not start. `bookies` does not contain it, and the next call
+                tries to start the same bookie.
             UsageError: The cluster does not run.
         """
         if self._lock is None:
@@ -358,7 +359,13 @@ class LocalCluster:
         number = len(self.bookies) + 1
         bookie = self._bookie(number, self._state.bookie_ports[number - 1])
         self.bookies.append(bookie)
-        bookie.start(self._timeout_s)
+        try:
+            bookie.start(self._timeout_s)
+        except BaseException:
+            bookie.kill()
+            if bookie in self.bookies:  # unless another thread has stopped the cluster
+                self.bookies.remove(bookie)
+            raise
         return bookie
 
     # -- ending -------------------------------------------------------------------------------

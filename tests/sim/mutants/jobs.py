@@ -111,8 +111,8 @@ def the_cookie_goes_before_the_ledgers(patch: pytest.MonkeyPatch) -> None:
         "decommission",
         (
             "moved = await job.empty()",
-            "if cookie is not None:\n"
-            "        await job.remove_cookie(cookie)\n"
+            "if before.cookie is not None:\n"
+            "        await remove_cookie(client.metadata, bookie, before)\n"
             "    moved = await job.empty()",
         ),
     )

@@ -6,7 +6,8 @@ import pytest
 
 from quire.client import recovery
 from quire.client.write import writer
-from quire.metadata.ledgers import update
+from quire.client.write.ensemble_changes import EnsembleChanges
+from quire.metadata.ledgers import size, update
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.store import MemoryRegistration, MemoryStore
 from tests.sim.mutants.mutant import edit, mutant
@@ -102,3 +103,35 @@ def an_expired_session_does_not_come_back(patch: pytest.MonkeyPatch) -> None:
 )
 def nobody_hears_of_a_close(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryCluster, "ledger_changed", lambda self, ledger_id: None)
+
+
+@mutant(
+    lost="A ledger can never be closed, because its writer has filled its metadata.",
+    invariants=("metadata_leaves_room", "quiet_heals"),
+    workload="full metadata",
+    seeds=120,
+    rule="issue 28, point 15",
+)
+def no_room_is_left_for_the_close(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        size,
+        "ledger_bytes_max",
+        ("if state is LedgerState.OPEN else NODE_BYTES_MAX + CLOSING_BYTES", ""),
+    )
+
+
+@mutant(
+    lost="A writer fails when another bookie would not fit into the metadata of its ledger.",
+    invariants=("metadata_leaves_room",),
+    workload="full metadata",
+    seeds=60,
+    rule="issue 28, point 15",
+)
+def a_writer_ends_when_the_metadata_is_full(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        EnsembleChanges,
+        "_replace",
+        ("except MetadataTooLargeError as error:", "except ZeroDivisionError as error:"),
+    )

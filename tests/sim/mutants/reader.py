@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from quire.client.cluster.absences import Absences
 from quire.client.read.follow import Feed, LedgerFollower
 from quire.client.read.hedge import Hedge
 from quire.client.read.ledger_view import LedgerView
@@ -163,4 +164,20 @@ def digests_are_not_checked(patch: pytest.MonkeyPatch) -> None:
         entry,
         "_check_each",
         ("or of(view[start:meta], view[body:at]) != data[meta:body]", ""),
+    )
+
+
+@mutant(
+    lost="A replica that is a moment late is reported for repair.",
+    invariants=("a_late_replica_is_not_accused", "only_a_liar_is_accused"),
+    workload="lagging",
+    seeds=60,
+    rule="issue 28, point 13",
+)
+def a_replica_that_lags_is_accused(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Absences,
+        "denied",
+        ("if replica in self._confirmed or not self._pauses.first_s:", "if True:"),
     )

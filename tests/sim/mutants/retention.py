@@ -78,7 +78,7 @@ def only_one_limit_counts(patch: pytest.MonkeyPatch) -> None:
     seeds=60,
 )
 def explicit_truncation_is_ignored(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, truncation, "retain", ("if not settings.explicit_truncation:", "if True:"))
+    edit(patch, truncation, "retain", ("if settings.explicit_truncation:", "if False:"))
 
 
 @mutant(
@@ -108,7 +108,7 @@ def the_newest_completed_segment_is_freed(patch: pytest.MonkeyPatch) -> None:
     seeds=30,
 )
 def the_newest_truncated_ledger_is_kept(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, truncation, "free", ("for segment in truncated[-1:]:", "for segment in ():"))
+    edit(patch, truncation, "_free", ("for segment in truncated[-1:]:", "for segment in ():"))
 
 
 @mutant(
@@ -121,7 +121,7 @@ def no_truncated_segment_is_named(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
         truncation,
-        "free",
+        "_free",
         ("for segment in truncated[:-1]:", "for segment in truncated:"),
         ("freed = truncated[:-1]", "freed = truncated"),
         ("for segment in truncated[-1:]:", "for segment in ():"),
@@ -165,4 +165,4 @@ def a_truncation_beyond_the_end_does_nothing(patch: pytest.MonkeyPatch) -> None:
     seeds=60,
 )
 def a_dry_run_looks_at_the_newest_segment_too(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, truncation, "would_free", ("_truncated(segments)", "segments"))
+    edit(patch, truncation, "_would_free", ("_truncated(completed)", "completed"))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from quire.bookie.background import garbage
+from quire.storage.background.collector import Collector
 from quire.storage.background.compactor import CompactionReserve, Compactor
 from quire.storage.background.rewrite import Rewrite
+from quire.storage.segment.catalogue import Catalogue
 from tests.sim.mutants.mutant import edit, mutant
 from tests.sim.mutants.storage import LOST_IN_A_CRASH
 
@@ -124,3 +126,49 @@ def nothing_is_compacted(patch: pytest.MonkeyPatch) -> None:
         ("now >= self._next_major_s", "False"),
         ("now >= self._next_minor_s", "False"),
     )
+
+
+@mutant(
+    lost="Entries of a ledger that came back are lost when its first deletion is logged again.",
+    invariants=(*LOST_IN_A_CRASH, "no_false_absence"),
+    workload="returning",
+    seeds=30,
+)
+def a_deletion_counts_from_its_copy(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Collector,
+        "_deletion",
+        ("Deleted(deleted.time_ms, deleted.fenced, before)",
+         "Deleted(deleted.time_ms, deleted.fenced)"),
+    )  # fmt: skip
+
+
+@mutant(
+    lost="Entries of a ledger that came back are lost, because all segments count as older ones.",
+    invariants=(*LOST_IN_A_CRASH, "no_false_absence"),
+    workload="returning",
+    seeds=30,
+)
+def a_copied_deletion_takes_everything(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Catalogue, "forget_before", ("if info.touched < number:", "if True:"))
+
+
+@mutant(
+    lost="A dropped copy is there again when the segment with its deletion is removed.",
+    invariants=("what_is_dropped_stays_gone",),
+    workload="returning",
+    seeds=30,
+)
+def a_deletion_goes_with_its_segment(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Collector, "_deletion", ("if not spoken_of and", "if"))
+
+
+@mutant(
+    lost="The same, when that segment is compacted.",
+    invariants=("what_is_dropped_stays_gone",),
+    workload="returning",
+    seeds=30,
+)
+def a_deletion_goes_with_a_compaction(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Compactor, "_is_deletion_needed", ("return any(", "return False and any("))

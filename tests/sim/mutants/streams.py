@@ -170,7 +170,7 @@ def what_is_stored_is_sent_again(patch: pytest.MonkeyPatch) -> None:
             "again = [entry for entry in writer.in_flight if not entry.control]\n"
             "    settle(writer.acknowledged_through(end))\n",
         ),
-        ("lost = [entry for entry in writer.in_flight if not entry.control]", "lost = again"),
+        ("return lost", "return again"),
     )
 
 

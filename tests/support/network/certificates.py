@@ -52,4 +52,5 @@ class Authority:
         Path(files.private_key).write_bytes(
             key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         )
+        Path(files.private_key).chmod(0o600)
         return files

@@ -58,12 +58,13 @@ class Quire:
         self.environment.pop("QUIRE_DEBUG", None)
         self._directory = directory
 
-    def __call__(self, *arguments: str, stdin: bytes = b"") -> Done:
+    def __call__(self, *arguments: str, stdin: bytes = b"", **environment: str) -> Done:
+        """Run a command to its end, with more variables in its environment."""
         done = subprocess.run(
             [*(COMMAND if FRESH else forked_command()), *arguments],
             input=stdin,
             capture_output=True,
-            env=self.environment,
+            env={**self.environment, **environment},
             cwd=self._directory,
             timeout=TIMEOUT_S,
             check=False,

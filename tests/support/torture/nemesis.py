@@ -151,11 +151,11 @@ class Nemesis:
         """
         for server in self._place.servers:
             if not server.busy and not server.process.alive:
-                ended = server.process.how_it_ended()
+                ended = f"{server.name} ended {server.process.how_it_ended()}"
                 if server not in self._place.programs or server.process.returncode not in (0, None):
-                    words = server.process.last_words()
-                    self.trouble.append(f"{server.name} ended {ended}: {words}")
-                self._note(self.trouble[-1])
+                    ended += f": {server.process.last_words()}"
+                    self.trouble.append(ended)
+                self._note(ended)
                 server.start()
         if self._rolled_back is not None:
             bookie, healed = self._rolled_back

@@ -136,6 +136,35 @@ async def test_closing_a_client_leaves_no_task_of_it(client: quire.Client) -> No
     del settings, leader, follower, writer, ledger
 
 
+async def test_every_call_on_a_handle_of_a_closed_client_says_so(client: quire.Client) -> None:
+    """Some once advised to open the metadata store again, which programs cannot do."""
+    async with quire.connect(client.metadata.uri) as other:
+        writer = await other.create_ledger()
+        await writer.append(b"one")
+        await writer.append(b"two")
+        reader = await other.open_ledger(writer.ledger_id)
+        streams = await other.namespace("/a", create=True)
+        objects, datasets = other.objects("bucket"), other.datasets
+    calls: list[Callable[[], Awaitable[Any]]] = [
+        lambda: all_of(reader.read(0, 0)),
+        lambda: all_of(reader.read_unconfirmed(0)),
+        lambda: all_of(reader.tail()),
+        lambda: reader.refresh(),
+        lambda: reader.wait_confirmed(0),
+        lambda: reader.read_last(),
+        lambda: streams.streams(),
+        lambda: streams.open_reader("s"),
+        lambda: objects.get("o"),
+        lambda: objects.put("o", b"one"),
+        lambda: datasets.read("d"),
+        lambda: datasets.publish("d", []),
+        lambda: datasets.sweep(0),
+    ]
+    for call in calls:
+        with pytest.raises(ClientClosedError, match=r"the client is closed.* Connect again"):
+            await call()
+
+
 # -- handles that are closed by themselves ----------------------------------------------------
 
 

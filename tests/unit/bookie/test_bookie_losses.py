@@ -11,6 +11,7 @@ import pytest
 from quire.bookie.background.complete_ledger import is_complete
 from quire.bookie.protocol.answer_budget import Account
 from quire.bookie.protocol.service import BookieService
+from quire.codec.entry.digest import master_key
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.wire.v2 import HIGH_PRIORITY, LAST_ENTRY, RECOVERY_ADD, Code
 from quire.config import BookieConfig
@@ -26,6 +27,10 @@ from tests.support.storage.storage import (
 )
 
 LEDGER = 7
+
+
+KEY = master_key(b"")
+"""The key of a ledger with the password of `elsewhere`."""
 
 
 def quiet(event: str, **fields: object) -> None:
@@ -138,6 +143,35 @@ async def test_a_ledger_comes_back_whatever_was_left_of_it(left: str) -> None:
     disk_of(box).kill()
     box.open()
     assert box.store.ledgers[LEDGER].master_key == key_of(LEDGER)
+
+
+@pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED])
+@pytest.mark.parametrize("left", ["its fence", "its explicit LAC"])
+async def test_a_key_comes_back_although_nothing_is_copied_here(
+    left: str, state: LedgerState
+) -> None:
+    """The simulator found this (`log files` 1989353200): nothing else was missing, so no copy with
+    the key ever arrived, and the bookie refused the ledger for good after the loss was repaired.
+    """
+    box = with_a_ledger()
+    if left == "its fence":
+        box.fence(LEDGER)
+    else:
+        box.store.write_explicit_lac(LEDGER, bytes(40), lambda error: None)
+    service = with_a_loss(box)
+    assert service.fence(LEDGER, KEY, lambda code: None) == Code.UNKNOWN_LEDGER_STATE
+    await whole(box, elsewhere(state), recoveries_over=True)
+    box.store.mark_repaired(lambda error: None)
+    box.idle()
+    service.writable = True
+    assert service.may_add(LEDGER, b"another key".ljust(20), RECOVERY_ADD) == Code.UNAUTHORIZED
+    fenced = left == "its fence" or state is LedgerState.CLOSED
+    assert service.may_add(LEDGER, KEY, 0) == (Code.FENCED if fenced else Code.OK)
+    assert service.fence(LEDGER, KEY, lambda code: None) == Code.OK
+    box.idle()
+    disk_of(box).kill()
+    box.open()
+    assert box.store.ledgers[LEDGER].master_key == KEY
 
 
 # -- ledgers that do not name the bookie ----------------------------------------------------------

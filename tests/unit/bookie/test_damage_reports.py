@@ -43,6 +43,7 @@ ME, OTHER = "me:3181", "other:3181"
 
 class FakeStore:
     def __init__(self) -> None:
+        self.ledgers: dict[int, object] = {}
         self.damaged: dict[int, list[tuple[int, int]]] = {}
         self.negatives_unknown = False
         self.deletions_logged = True

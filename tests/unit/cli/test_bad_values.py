@@ -143,6 +143,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("ledger", "write", "--ensemble", "2"), "--ensemble 2"),
     (("ledger", "write", "--placement", "x=y"), "x=y"),
     (("ledger", "write", "--tls-ca", "TMP/file"), "TMP/file"),
+    (("ledger", "read", "1", "--password-file", "TMP/none"), "TMP/none"),
     # -- objects
     (("object", "show", ".."), "'..'"),
     (("object", "delete", "a//b"), "'a//b'"),

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import NamedTuple, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.cli.bench.core import Load, RoundResult
+from quire.cli.bench.stream import tail
 from quire.cli.common.output import OutputThread, ledger_as_json
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
+from quire.streams.namespace.namespace import Namespace
 
 TIMEOUT_S = 30.0
 
@@ -119,3 +124,45 @@ def test_percentiles_count_every_operation(
 
 def test_no_percentile_of_nothing() -> None:
     assert RoundResult().percentile_ms(50) is None
+
+
+class OneStream:
+    """A namespace with one stream, whose readers use much CPU before they follow it."""
+
+    CPU_S = 0.3
+
+    def __init__(self) -> None:
+        self._readers: list[asyncio.Queue[Record]] = []
+
+    async def open_writer(self, name: str, *, create: bool) -> OneStream:
+        return self
+
+    async def append(self, payload: bytes) -> None:
+        for records in self._readers:
+            records.put_nowait(Record(payload))
+
+    async def close(self) -> None:
+        pass
+
+    async def open_reader(self, name: str, **where: object) -> AsyncIterator[Record]:
+        until_s = time.process_time() + self.CPU_S
+        while time.process_time() < until_s:
+            pass
+        self._readers.append(asyncio.Queue())
+        return self._records(self._readers[-1])
+
+    async def _records(self, records: asyncio.Queue[Record]) -> AsyncIterator[Record]:
+        while True:
+            yield await records.get()
+
+
+class Record(NamedTuple):
+    payload: bytes
+
+
+async def test_the_cpu_time_of_followers_begins_with_the_measured_seconds() -> None:
+    """It once began before the readers were opened, so it could exceed the seconds."""
+    entries, readers = 5, 2
+    measured = await tail(cast("Namespace", OneStream()), Load(entries, 10, 1), readers)
+    assert (measured.operations, len(measured.latencies)) == (entries, entries * readers)
+    assert measured.cpu_seconds < OneStream.CPU_S

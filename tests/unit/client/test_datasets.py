@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -27,6 +27,7 @@ from quire.client.datasets.format import (
 )
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
+    LaterMetadataError,
     MetadataError,
     MetadataUnavailableError,
     NoSuchKeyError,
@@ -176,9 +177,14 @@ async def test_ranges_side_by_side_are_published(bench: Bench) -> None:
 async def test_a_deleted_ledger_cannot_be_published(bench: Bench) -> None:
     a, b = await bench.some(2)
     await bench.store.delete_ledger(b.ledger_id)
-    with pytest.raises(NoSuchLedgerError, match=f"ledger {b.ledger_id} was deleted"):
+    with pytest.raises(NoSuchLedgerError, match=f"ledger {b.ledger_id} does not exist"):
         await bench.datasets.publish("d", [a, b])
     assert await bench.datasets.list_datasets() == []
+
+
+async def test_a_ledger_that_never_was_is_not_said_to_be_deleted(bench: Bench) -> None:
+    with pytest.raises(NoSuchLedgerError, match="it was never created, or it was deleted"):
+        await bench.datasets.publish("d", [part(10_000)])
 
 
 async def test_concurrent_publishers_all_succeed(bench: Bench) -> None:
@@ -409,6 +415,112 @@ async def test_a_changed_piece_is_damage(bench: Bench) -> None:
         await bench.datasets.read("d")
 
 
+def lose_chunk(bench: Bench) -> None:
+    del bench.cluster.values[bench.chunks()[0]]
+
+
+def damage_chunk(bench: Bench) -> None:
+    node = bench.cluster.values[bench.chunks()[0]]
+    node.data = node.data.replace(b'"rows":10', b'"rows":11', 1)
+
+
+def cut_chunk(bench: Bench) -> None:
+    node = bench.cluster.values[bench.chunks()[0]]
+    node.data = node.data[:1_000]
+
+
+DAMAGES = pytest.mark.parametrize("damage", [lose_chunk, damage_chunk, cut_chunk])
+
+
+@DAMAGES
+@pytest.mark.parametrize("txn", [None, "t"])
+async def test_an_overwrite_replaces_a_list_of_which_a_chunk_is_lost(
+    bench: Bench,
+    damage: Callable[[Bench], None],
+    txn: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The remedy of `read` works: the dataset can be published again."""
+    await publish_unchecked(bench, 10_000, 20_000)
+    damage(bench)
+    with pytest.raises(MetadataError, match="publish the dataset again"):
+        await bench.datasets.read("d")
+    (new,) = await bench.some(1)
+    published = await bench.datasets.publish("d", [new], overwrite=True, txn=txn)
+    assert 0 < len(published.replaced) < 10_000
+    assert await bench.ids() == ids([new])
+    assert bench.chunks() == []
+    assert "1 parts of the list of ledgers that was removed could not be read" in caplog.text
+
+
+@DAMAGES
+async def test_a_dataset_of_which_a_chunk_is_lost_can_be_dropped(
+    bench: Bench, damage: Callable[[Bench], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    await publish_unchecked(bench, 10_000, 20_000)
+    damage(bench)
+    dropped = await bench.datasets.drop("d", delete_ledgers=True)
+    assert dropped is not None
+    assert 0 < len(dropped.ledgers) < 10_000
+    assert await bench.datasets.list_datasets() == []
+    assert bench.chunks() == []
+    assert "1 parts of the list of ledgers that was removed could not be read" in caplog.text
+
+
+async def test_a_chunk_that_another_publication_removed_is_not_reported_as_lost(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await publish_unchecked(bench, 10_000, 0)
+    a, b = await bench.some(2)
+    overwritten = False
+
+    async def hook(name: str, done: bool) -> None:
+        nonlocal overwritten
+        if name == "read" and done and not overwritten:
+            overwritten = True
+            await bench.datasets.publish("d", [a], overwrite=True)
+
+    slow = Datasets(MemoryStore(bench.cluster, hook=hook))
+    published = await slow.publish("d", [b], overwrite=True)
+    assert overwritten
+    assert published.replaced == (a,)
+    assert "could not be read" not in caplog.text
+
+
+async def test_a_chunk_of_a_later_version_is_neither_overwritten_nor_dropped(bench: Bench) -> None:
+    await publish_unchecked(bench, 10_000, 0)
+    node = bench.cluster.values[bench.chunks()[0]]
+    node.data = node.data.replace(b'"format":1', b'"format":2', 1)
+    with pytest.raises(LaterMetadataError):
+        await bench.datasets.publish("d", [], overwrite=True)
+    with pytest.raises(LaterMetadataError):
+        await bench.datasets.drop("d")
+
+
+async def test_ledgers_are_kept_while_a_chunk_of_their_dataset_is_lost(bench: Bench) -> None:
+    """The lost chunk may name them. The error says so, and blames no other clients."""
+    orphan = await bench.ledger("d")
+    await publish_unchecked(bench, 10_000, 20_000)
+    lose_chunk(bench)
+    with pytest.raises(MetadataError, match="damaged"):
+        await bench.datasets.discard("d", [orphan])
+    (skipped,) = (await bench.datasets.sweep(0)).skipped
+    assert "is missing in the metadata store" in skipped.why
+    assert bench.stored() == [orphan]
+    await bench.datasets.publish("d", [], overwrite=True)
+    assert await bench.datasets.sweep_orphans(0) == [orphan]
+
+
+async def test_the_remedy_for_a_damaged_head_is_not_to_publish_again(bench: Bench) -> None:
+    """That would fail as well, because the head names the ledgers that are being deleted."""
+    await bench.datasets.publish("d", [])
+    version = (await bench.store.read_value(("datasets", "d"))).version
+    await bench.store.write_value(("datasets", "d"), b"{", version)
+    with pytest.raises(MetadataError) as caught:
+        await bench.datasets.publish("d", [], overwrite=True)
+    assert "publish" not in str(caught.value)
+
+
 def test_a_head_has_a_limit() -> None:
     chunks = tuple(Chunk(f"{i}-{'0' * 32}", 700) for i in range(20_000))
     with pytest.raises(UsageError, match="too large") as caught:
@@ -623,7 +735,7 @@ async def test_a_condemned_ledger_is_not_published(bench: Bench) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(sweeper.sweep_orphans(0))
         await deleting.wait()
-        with pytest.raises(NoSuchLedgerError, match="was deleted before"):
+        with pytest.raises(NoSuchLedgerError, match="is being deleted"):
             await bench.datasets.publish("d", [a])
         go_on.set()
     assert bench.stored() == []

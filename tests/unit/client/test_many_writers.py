@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.client.observability.metrics import ClientCounters
+from quire.client.write import add_session
 from quire.client.write.add_session import AddSession
 from quire.client.write.flush import Flush
 from quire.codec.entry.entry import MAX_ENTRY_ID
@@ -161,6 +163,74 @@ def test_a_full_ledger_fails_those_who_wait() -> None:
             writer._session.pipeline.last_pushed = MAX_ENTRY_ID
             with pytest.raises(WriteError, match="is full"):
                 await writer.append(payload(0))
+
+    simulated(main)
+
+
+def test_a_ledger_that_fills_up_within_a_call_says_what_was_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The error once said that nothing of the call was sent, and the writer went on."""
+    monkeypatch.setattr(add_session, "MAX_ENTRY_ID", 2)
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client(replace(cluster.config, max_turn_bytes=1)) as client:
+            writer = await client.create_ledger()
+            await writer.append(payload(0))
+            with pytest.raises(WriteError, match="Nothing after entry 2 was sent") as caught:
+                await writer.submit_many([payload(i) for i in range(1, 5)])
+            assert not caught.value.outcome_known
+            assert writer.closed
+            with pytest.raises(WriteError, match="is full"):
+                writer.submit(payload(3))
+            stored = [
+                sorted(cluster[name].entries) for name in writer.metadata.last_segment.ensemble
+            ]
+            assert stored == [[0, 1, 2]] * len(stored)
+
+    simulated(main)
+
+
+def test_an_error_within_a_call_ends_the_writer() -> None:
+    """A first part of the entries was sent, so that the next entries must not follow them."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client(replace(cluster.config, max_turn_bytes=1)) as client:
+            writer = await client.create_ledger()
+            push = writer._session.push
+
+            def broken(payloads: Any) -> int:
+                if writer.last_add_pushed == 1:
+                    raise ValueError("broken")
+                return push(payloads)
+
+            with (
+                mock.patch.object(AddSession, "push", side_effect=broken),
+                pytest.raises(ValueError, match="broken"),
+            ):
+                await writer.submit_many([payload(i) for i in range(5)])
+            with pytest.raises(WriteError, match="from 2 on could not be sent"):
+                await writer.append(payload(2))
+
+    simulated(main)
+
+
+def test_a_failed_writer_takes_no_more_entries_of_any_call() -> None:
+    """`submit_many` once returned an id for entries that no bookie was ever sent."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer = await client.create_ledger()
+            await writer.append(payload(0))
+            writer._session.fail(WriteError("over", ledger_id=writer.ledger_id))
+            with pytest.raises(WriteError, match="over"):
+                writer.submit(payload(1))
+            with pytest.raises(WriteError, match="over"):
+                await writer.submit_many([payload(1)])
+            assert writer.last_add_pushed == 0
 
     simulated(main)
 

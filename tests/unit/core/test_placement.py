@@ -357,7 +357,10 @@ def test_local_first() -> None:
     for members in ensembles(chosen_by, known, Wanted.new(4, 3)):
         assert members[0].host == "h"
         assert [place.bookie_id for place in members[1:]] == ["near", "further", "far"]
-    assert chosen_by.read_order(["far", "mine"], known) == ["mine", "far"]
+    some = ["far", "further", "near", "mine"]
+    assert chosen_by.read_order(some, known) == ["mine", "near", "further", "far"]
+    silent = policy(policy="local-first", local_reads=False)
+    assert silent.read_order(some, known) == some
 
 
 def test_weights() -> None:

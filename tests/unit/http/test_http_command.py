@@ -32,6 +32,8 @@ def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     short, good = tmp_path / "short", tmp_path / "good"
     short.write_text("short")
     good.write_text(TOKEN)
+    short.chmod(0o600)
+    good.chmod(0o600)
     for more, said in (
         (["--http", "0.0.0.0:0"], "no token is given"),
         (["--http", "10.0.0.1:0", "--http-token-file", str(good)], "in clear text"),

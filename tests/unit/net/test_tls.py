@@ -74,7 +74,14 @@ def test_a_client_verifies_unless_told_otherwise(authority: Authority, own: File
 def test_one_file_may_hold_certificate_and_key(tmp_path: Path, own: Files) -> None:
     both = tmp_path / "both.pem"
     both.write_bytes(Path(own.private_key).read_bytes() + Path(own.certificate).read_bytes())
+    both.chmod(0o600)
     server_context(TlsServerConfig(str(both)))
+
+
+def test_a_key_that_everybody_can_read_is_refused(own: Files) -> None:
+    Path(own.private_key).chmod(0o644)
+    with pytest.raises(TlsConfigError, match=r"can read .* \(mode 0644\): chmod 600"):
+        server_context(TlsServerConfig(own.certificate, own.private_key))
 
 
 def test_a_file_that_is_too_large_is_refused_and_not_cut(
@@ -135,6 +142,7 @@ def test_encrypted_keys(tmp_path: Path, own: Files) -> None:
     )
     password = tmp_path / "password"
     password.write_bytes(b"secret\n")
+    password.chmod(0o600)
     server_context(server(own, key_password_file=str(password)))
     password.write_bytes(b"wrong")
     with pytest.raises(TlsConfigError, match=r"the password in .* does not open"):
@@ -190,11 +198,13 @@ def test_a_reload_that_fails_keeps_the_context_and_tries_again(
         time.now += 10.0
         assert tls.current() is first
     assert (tls.reloads, tls.reloads_failed, told.events) == (0, 3, ["tls_reload_failed"])
+    mode = os.stat(own.private_key).st_mode
     os.unlink(own.private_key)
     time.now += 10.0
     assert tls.current() is first
     assert told.events == ["tls_reload_failed"] * 2
     Path(own.private_key).write_bytes(Path(new.private_key).read_bytes())
+    Path(own.private_key).chmod(mode)
     time.now += 10.0
     assert tls.current() is not first
     assert (tls.reloads, tls.reloads_failed) == (1, 4)

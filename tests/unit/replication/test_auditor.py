@@ -19,6 +19,7 @@ from quire.codec.metadata.underreplication import (
     locked_ledger,
     vote_number,
 )
+from quire.errors import MetadataUnavailableError
 from quire.replication.autorecovery.auditor import Adheres, Auditor
 from quire.replication.autorecovery.lost_bookies import LostBookies
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
@@ -66,6 +67,32 @@ def test_more_than_one_are_not_waited_for() -> None:
     assert lost.due_s() == 103.0
     lost.look(("a", "b"), 104.0)  # again a single one
     assert lost.due_s() == 110.0
+
+
+def test_waits_and_returns_are_counted_only_if_it_is_waited() -> None:
+    lost = looked(0)
+    lost.look(("a", "b"), 100.0)
+    lost.look(ALL, 101.0)
+    assert (lost.waits, lost.returns) == (0, 0)  # There is no delay.
+    lost.set_delay(10)
+    lost.look(("a",), 200.0)
+    assert (lost.waits, lost.returns) == (0, 0)  # Several are missing.
+    lost.look(("a", "b"), 201.0)
+    assert (lost.waits, lost.returns) == (1, 0)  # Now c is the only one; b was not waited for.
+    lost.look(("a", "b"), 202.0)
+    lost.look(("a",), 203.0)
+    lost.look(("a", "b"), 204.0)
+    assert (lost.waits, lost.returns) == (1, 0)  # It is the same absence of c.
+    lost.look(ALL, 205.0)
+    assert (lost.waits, lost.returns) == (1, 1)
+    lost.look(("a", "b"), 300.0)
+    lost.give_up(("c",))
+    lost.look(ALL, 320.0)
+    assert (lost.waits, lost.returns) == (2, 1)  # c was given up before it returned.
+    lost.look(("a", "b"), 400.0)
+    lost.overrule()
+    lost.look(("a",), 401.0)
+    assert (lost.waits, lost.returns) == (3, 1)
 
 
 def test_what_was_given_up_counts_no_more_until_it_is_back() -> None:
@@ -339,6 +366,35 @@ def test_a_bookie_that_is_away_makes_no_ledger_misplaced() -> None:
         assert there.stats.ledgers_misplaced == 0
 
     office(scenario, lambda metadata: False, placement_check_interval_s=50)
+
+
+def test_a_placement_check_is_not_repeated_because_its_note_was_not_stored() -> None:
+    """The pass was once repeated, and all marks made again, until the store accepted the note."""
+    passes = 0
+
+    def adheres(metadata: LedgerMetadata) -> bool | None:
+        nonlocal passes
+        passes += 1
+        return False
+
+    async def scenario(there: Office) -> None:
+        await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1"))
+        write_value, refused = there.store.write_value, 0
+
+        async def refuse(key: Any, value: bytes, version: int | None) -> int:
+            nonlocal refused
+            if tuple(key) == ("autorecovery", "placement"):
+                refused += 1
+                raise MetadataUnavailableError("the metadata store does not answer")
+            return await write_value(key, value, version)
+
+        there.store.write_value = refuse  # type: ignore[method-assign]
+        await asyncio.sleep(40.0)
+        assert (passes, refused) == (1, 1)
+        assert (there.stats.placement_checks, there.stats.store_errors) == (1, 1)
+        assert await there.marks.checked_ms(CHECKED_PLACEMENT) is not None
+
+    office(scenario, adheres, placement_check_interval_s=50)
 
 
 def test_misplaced_ledgers_are_counted() -> None:

@@ -86,9 +86,9 @@ def test_marked_ledgers_are_listed_with_the_reason(uri: str) -> None:
 
     in_store(uri, mark)
     first, second = autorecovery(uri, "list").stdout.splitlines()
-    assert first.startswith("7 lacks 10.0.0.9:3181, 10.0.0.8:3181 since 2")
+    assert first.startswith("7 lacks 10.0.0.9:3181, 10.0.0.8:3181 (mark last changed 2")
     assert first.endswith(": no bookie is left (3 attempts, host-2)")
-    assert second.startswith("70000 lacks ? since 2")
+    assert second.startswith("70000 lacks ? (mark last changed 2")
     [found, _] = map(json.loads, autorecovery(uri, "list", "--json").stdout.splitlines())
     assert (found["ledger"], found["failure"]["attempts"]) == (7, 3)
     assert found["why"] == "no bookie is left (3 attempts, host-2)"

@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 
 import quire.replication
-from quire._runtime.former_names import former_names
+from quire._runtime.names.former_names import former_names
 
 
 @pytest.mark.parametrize(

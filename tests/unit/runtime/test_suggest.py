@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire._runtime.suggest import did_you_mean, nearest
+from quire._runtime.names.suggest import did_you_mean, nearest
 
 KNOWN = ("retention_s", "retention_bytes", "roll_bytes")
 
@@ -37,4 +37,4 @@ def test_names_are_compared_in_one_place() -> None:
     found = [
         str(path.relative_to(root)) for path in root.rglob("*.py") if "difflib" in path.read_text()
     ]
-    assert found == ["_runtime/suggest.py"]
+    assert found == ["_runtime/names/suggest.py"]

@@ -379,7 +379,8 @@ def test_a_full_disk_compacts_from_its_reserve_and_becomes_writable_again() -> N
     check(box)
 
 
-def test_the_log_gets_the_reserve_when_not_even_a_deletion_can_be_logged() -> None:
+def with_a_full_log() -> StoreOnDisk:
+    """Return a store whose log has no space left even for a state record."""
     box = opened()
     mixed(box, segments=4)
     compact(box)
@@ -395,6 +396,11 @@ def test_the_log_gets_the_reserve_when_not_even_a_deletion_can_be_logged() -> No
         box.fence(10_000 + number)
         box.pump()
         assert number < 1000
+    return box
+
+
+def test_the_log_gets_the_reserve_when_not_even_a_deletion_can_be_logged() -> None:
+    box = with_a_full_log()
     box.drop([1, 2, 3, 4, 5, 6])
     box.idle()
     for _ in range(5):
@@ -402,6 +408,28 @@ def test_the_log_gets_the_reserve_when_not_even_a_deletion_can_be_logged() -> No
         box.idle()
     assert box.store.stats().segments_removed >= 4
     assert box.store.writable
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "another deletion", "a refusal"])
+def test_a_deletion_that_cannot_be_logged_is_not_forgotten(meanwhile: str) -> None:
+    """A refusal that could not be logged either took the place of the deletion."""
+    box = with_a_full_log()
+    box.fence(1)
+    box.drop([1])
+    if meanwhile == "another deletion":
+        box.drop([2])
+    elif meanwhile == "a refusal":
+        box.store.refuse_ledger(77_777)
+    disk_of(box).capacity_bytes += 1 << 20
+    for _ in range(5):
+        box.store.check_space()
+        box.idle()
+    disk_of(box).crash()
+    box.open()
+    assert 1 not in box.store.ledgers
+    assert (2 in box.store.ledgers) is (meanwhile != "another deletion")
+    assert box.store.is_refused(1)
+    assert box.store.is_refused(77_777) is (meanwhile == "a refusal")
 
 
 def test_starts_go_on_with_nothing_left_of_an_output() -> None:

@@ -19,7 +19,8 @@ from quire.streams import Namespace
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.objects.format import head_key
 from quire.streams.objects.objects import Objects
-from quire.streams.ownership.owners import find_claims, refuse_owned
+from quire.streams.ownership import owners
+from quire.streams.ownership.owners import find_claims, missed, refuse_owned
 from quire.streams.statemachine.state_machine import BUCKET
 from tests.support.objects import Bench, object_bench
 from tests.support.waiting import until
@@ -171,14 +172,16 @@ async def test_a_record_that_cannot_be_read_may_name_any_ledger(client: Client) 
     await client.metadata.tree.commit(Put(paths.segment(name), b"nonsense"))
     for one in (ledger_id, segment.ledger_id):
         text = await told(client, one)
-        assert "perhaps stream" in text
+        assert f"ledger {one} may belong to stream /streams/orders: its record" in text
         assert "cannot be read" in text
     # With force only the ledger's own metadata is looked at.
     claims = await find_claims(client, [ledger_id], scan=False)
     assert claims == {ledger_id: []}
 
 
-async def test_a_look_that_takes_too_long_is_a_doubt(client: Client) -> None:
+async def test_a_look_that_takes_too_long_is_a_doubt(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await stream(client)
     ledger_id = await plain(client)
     listed = client.metadata.tree.children
@@ -188,8 +191,36 @@ async def test_a_look_that_takes_too_long_is_a_doubt(client: Client) -> None:
         return list(await listed(path))
 
     client.metadata.tree.children = slow  # type: ignore[method-assign]
-    with pytest.raises(LedgerOwnedError, match=r"within 0\.01 s"):
+    with pytest.raises(
+        LedgerOwnedError, match=r"may belong to an unknown owner: .* within 0\.01 s"
+    ) as refused:
         await refuse_owned(client, [ledger_id], limit_s=0.01)
+    assert refused.value.owners[ledger_id][0].startswith("perhaps an unknown owner: ")
+    # The same doubt about a ledger that does not exist.
+    monkeypatch.setattr(owners, "MISSED_LIMIT_S", 0.01)
+    error = await missed(client, NoSuchLedgerError("it does not exist"), 4711)
+    assert str(error).startswith(
+        "ledger 4711 does not exist. It is unknown whether an owner names it: not all"
+    )
+
+
+async def test_a_ledger_that_does_not_exist_and_its_owners(client: Client) -> None:
+    streams = await stream(client)
+    [segment] = await streams.segments("orders")
+    ledger_id = segment.ledger_id
+    gone = NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+    assert await missed(client, gone, 4711) is gone
+    told = str(await missed(client, gone, ledger_id))
+    assert told.startswith(f"ledger {ledger_id} does not exist, and stream orders in namespace")
+    assert ") names it. Readers of its owner" in told
+    await client.datasets.publish("flights", [DatasetLedger(ledger_id, 0, 1, 2, 100)])
+    await streams.create_stream("broken")
+    paths = StreamPaths(NAMESPACE, "broken")
+    await client.metadata.tree.commit(Create(paths.segment("x"), b"nonsense"))
+    told = str(await missed(client, gone, ledger_id))
+    assert "dataset flights (entries 0 to 1)" in told
+    assert " and stream orders" in told or " and dataset flights" in told
+    assert ") name it. It is unknown whether stream /streams/broken names it: its record" in told
 
 
 async def test_what_http_says(client: Client) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.errors import MetadataError, MetadataUnavailableError, UsageError, VersionConflictError
-from quire.metadata.tree import Create, Operation, Put, Result
+from quire.metadata.tree import Create, Delete, Operation, Put, Result
 from quire.streams.namespace.stream_life import FIND_ATTEMPTS
 from quire.streams.read.subscriptions import COMMIT_ATTEMPTS_MAX
 from tests.support.streams import Bench, run
@@ -33,7 +33,9 @@ def test_a_stream_whose_life_changes_all_the_time_is_not_reported_as_absent(
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
         metadata = b.streams.metadata("s")
-        await metadata.lives.clear()  # as if another program had created the stream
+        await metadata.tree.commit(
+            Delete((await metadata.life()).path)
+        )  # as if another program had created the stream
         refused = _refuse(b, monkeypatch, "/lives/")
         with pytest.raises(MetadataUnavailableError, match=r"stream s .* each of 10 attempts"):
             await metadata.life()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.errors import NoSuchStreamError
+from quire.metadata.tree import Delete, Operation, Result
+from quire.streams.namespace.removal import delete_stream
 from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.namespace.truncation import free, truncate
 from quire.streams.read.positions import EARLIEST
 from quire.streams.read.segment_list import SegmentList
 from tests.support.streams import Bench, run
@@ -92,7 +96,9 @@ def test_two_that_look_for_a_life_at_one_time_find_the_same() -> None:
     async def scene(b: Bench) -> None:
         await fill(b, 1)
         metadata = b.streams.metadata("s")
-        await metadata.lives.clear()  # as in a stream that Java made
+        await metadata.tree.commit(
+            Delete((await metadata.life()).path)
+        )  # as in a stream that Java made
         async with b.world.client("other") as other:
             second = StreamMetadata(other, metadata.paths)
             for each in (metadata, second):
@@ -111,5 +117,88 @@ def test_two_that_look_for_a_life_at_one_time_find_the_same() -> None:
             second.lives._paths_known = slow  # type: ignore[method-assign]
             assert (await second.life()).id == slow.begun  # type: ignore[attr-defined]
             assert len(await second_known()) == 1
+
+    run(scene)
+
+
+def before_it_deletes(
+    metadata: StreamMetadata, path: str, meanwhile: Callable[[], Awaitable[None]]
+) -> None:
+    """Run `meanwhile` just before the next transaction that deletes this node."""
+    tree, real = metadata.tree, metadata.tree.commit
+
+    async def commit(*operations: Operation) -> list[Result]:
+        if any(isinstance(one, Delete) and one.path == path for one in operations):
+            tree.commit = real  # type: ignore[method-assign]
+            await meanwhile()
+        return await real(*operations)
+
+    tree.commit = commit  # type: ignore[method-assign]
+
+
+def test_a_truncation_that_comes_late_takes_no_segment_of_the_present_stream() -> None:
+    """It deletes the ledgers and nodes of its segments, whose names are those of others by then."""
+
+    async def scene(b: Bench) -> None:
+        for number in range(4):
+            await fill(b, number)
+        async with b.world.client("other") as other:
+            metadata = StreamMetadata(other, b.streams.metadata("s").paths)
+            segments = await metadata.segments()
+            await truncate(metadata, segments[2].first_dlsn)
+
+            async def meanwhile() -> None:
+                await create_again(b, 4, 5)
+                await fill(b, 6)
+
+            before_it_deletes(metadata, metadata.paths.segment(segments[0].name), meanwhile)
+            await free(other, metadata)
+        assert [r.payload for r in await b.read("s")] == [b"4", b"5", b"6"]
+        assert len(await b.streams.segments("s")) == 2
+
+    run(scene)
+
+
+@pytest.mark.parametrize("what", ["a segment", "the root", "the lives"])
+def test_a_deletion_that_comes_late_takes_nothing_of_the_present_stream(what: str) -> None:
+    """Another client has deleted the stream by then, and a third one has created it again."""
+
+    async def scene(b: Bench) -> None:
+        await fill(b, 0)
+        writer = None
+        async with b.world.client("other") as other:
+            metadata = StreamMetadata(other, b.streams.metadata("s").paths)
+            segment = (await metadata.segments())[0]
+            life = await metadata.life()
+            paths = {
+                "a segment": metadata.paths.segment(segment.name),
+                "the root": metadata.paths.root,
+                "the lives": life.path.rpartition("/")[0],
+            }
+
+            async def meanwhile() -> None:
+                nonlocal writer
+                await create_again(b, 1, 2)
+                writer = await b.streams.open_writer("s")
+
+            before_it_deletes(metadata, paths[what], meanwhile)
+            await delete_stream(other, metadata, b"")
+        assert writer is not None
+        await writer.append(b"3")  # its claim holds
+        await writer.close()
+        assert [r.payload for r in await b.read("s")] == [b"1", b"2", b"3"]
+
+    run(scene)
+
+
+def test_a_deletion_leaves_no_nodes() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, 0)
+        assert await b.streams.subscription("s", "mine").commit(DLSN(1, 0, 0))
+        metadata = b.streams.metadata("s")
+        life = (await metadata.life()).path
+        await b.streams.delete_stream("s")
+        assert not await metadata.tree.exists(metadata.paths.stream)
+        assert not await metadata.tree.exists(life.rpartition("/")[0])
 
     run(scene)

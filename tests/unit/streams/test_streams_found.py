@@ -21,12 +21,14 @@ from quire.errors import (
     UsageError,
     VersionConflictError,
 )
-from quire.metadata.tree import Create, Delete, Operation, Put
+from quire.metadata.interface import Versioned
+from quire.metadata.tree import Create, Delete, Operation, Put, Result
 from quire.statemachine import Dictionary
 from quire.streams.namespace import namespace
 from quire.streams.namespace.namespace import open_namespace
+from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import StreamMetadata
-from quire.streams.namespace.truncation import free, remove, truncate
+from quire.streams.namespace.truncation import free, remove, retain, truncate
 from quire.streams.read.records import Gap
 from quire.streams.statemachine.durable_dict import open_dict
 from quire.streams.statemachine.state_machine import BUCKET, Objects, follow
@@ -264,8 +266,8 @@ def test_what_another_has_done_is_not_taken_for_one_s_own() -> None:
         segments = writer._segments
         assert segments.open is not None
         other = b.streams.metadata("s")
-        await other.claim()
-        await remove(b.client, other, segments.open.segment)
+        claim = await other.claim()
+        await remove(b.client, other, segments.open.segment, claim.life)
         with pytest.raises(StreamFencedError):
             await segments.metadata.change(segments.taken.claim, drop=segments.open.segment)
         writer.abandon()
@@ -284,6 +286,54 @@ def loses_an_answer(metadata: StreamMetadata, meanwhile: Callable[[], Awaitable[
         raise MetadataUnavailableError("the answer was lost")
 
     tree.commit = commit  # type: ignore[assignment, method-assign]
+
+
+def loses_answers(metadata: StreamMetadata, seconds: float) -> None:
+    """Execute transactions, and lose all answers for so long."""
+    tree, real = metadata.tree, metadata.tree.commit
+    until_s = asyncio.get_running_loop().time() + seconds
+
+    async def commit(*operations: Operation) -> list[Result]:
+        lost = asyncio.get_running_loop().time() < until_s
+        try:
+            return await real(*operations)
+        finally:
+            if lost:
+                raise MetadataUnavailableError("the answer was lost")
+
+    tree.commit = commit  # type: ignore[method-assign]
+
+
+def test_a_writer_whose_answers_are_lost_for_a_while_goes_on() -> None:
+    """It gave up after ten attempts, tried a change of other values, and took itself for fenced."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"0")
+        loses_answers(writer._segments.metadata, 40.0)
+        await writer.roll()
+        await writer.append(b"1")
+        await writer.close()
+        assert [r.payload for r in await b.read("s")] == [b"0", b"1"]
+
+    run(scene)
+
+
+def test_a_writer_whose_answers_are_lost_for_good_is_not_fenced() -> None:
+    """Nobody has taken over, so it must not say so."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"0")
+        # It ends while it mends the segment, whose node it then finds changed by itself.
+        loses_answers(writer._segments.metadata, 75.0)
+        with pytest.raises(MetadataUnavailableError, match="could not be written for 60 s"):
+            await writer.roll()
+        async with await b.streams.open_writer("s") as writer:
+            await writer.append(b"1")
+        assert [r.payload for r in await b.read("s")] == [b"0", b"1"]
+
+    run(scene)
 
 
 @pytest.mark.parametrize("slots", [0, 1], ids=["whole", "part"])
@@ -775,5 +825,74 @@ def test_a_writer_that_ends_while_it_sets_a_token_says_so() -> None:
             async with asyncio.timeout(60):
                 with pytest.raises((StreamFencedError, StreamClosedError)):
                     await writer.set_fencing_token("mine")
+
+    run(scene)
+
+
+def test_retention_reads_the_segments_once() -> None:
+    """A stream may have very many, and a writer applies retention after each segment."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"retention_s": 150})
+        for _ in range(8):
+            async with await b.streams.open_writer("s") as writer:
+                await writer.append(b"0")
+            await asyncio.sleep(20)
+        metadata, settings = b.streams.metadata("s"), await b.streams.stream_settings("s")
+        life, read, nodes = (await metadata.life()).path, metadata.tree.read, []
+
+        async def counted(path: str) -> Versioned[bytes]:
+            nodes.append(path)
+            return await read(path)
+
+        metadata.tree.read = counted  # type: ignore[method-assign]
+        assert [one.lssn for one in await retain(b.client, metadata, settings, life=life)] == [1]
+        assert len([path for path in nodes if path.startswith(metadata.paths.segments)]) == 8
+
+    run(scene)
+
+
+def test_retention_of_a_former_stream_leaves_the_present_one_alone() -> None:
+    """Its settings and the ages of its segments say nothing about another stream of its name."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"retention_bytes": 1})
+        await fill(b, "s", 1)
+        former, metadata = await b.streams.open_writer("s"), b.streams.metadata("s")
+        settings, life = await b.streams.stream_settings("s"), await metadata.life()
+        await b.streams.delete_stream("s")
+        await fill(b, "s", 4)
+        with pytest.raises(NoSuchStreamError, match="was not truncated"):
+            await retain(b.client, metadata, settings, life=life.path)
+        former._segments.retain()
+        await asyncio.sleep(1)
+        assert [r.payload for r in await b.read("s")] == [b"0", b"1", b"2", b"3"]
+
+    run(scene)
+
+
+def test_retention_does_not_mix_the_settings_of_two_streams() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"retention_bytes": 1})
+        former = b.streams.stream_settings
+
+        async def late(name: str) -> StreamSettings:
+            settings = await former(name)
+            b.streams.stream_settings = former  # type: ignore[method-assign]
+            await b.streams.delete_stream("s")
+            await fill(b, "s", 3)
+            return settings
+
+        b.streams.stream_settings = late  # type: ignore[method-assign]
+        with pytest.raises(NoSuchStreamError, match="another stream has its name"):
+            await b.streams.retain("s")
+        assert len(await b.read("s")) == 3
+        await b.streams.configure_stream("s", {"retention_bytes": 1})
+        b.streams.stream_settings = late  # type: ignore[method-assign]
+        async with await b.streams.open_writer("s") as writer:
+            await writer.append(b"3")
+            await writer.roll()
+            await asyncio.sleep(1)
+        assert len(await b.read("s")) == 4
 
     run(scene)

@@ -22,6 +22,9 @@ If the metadata does not name this bookie, it may have done so before, or may do
   complete while a recovery may be running that this bookie has acknowledged entries to.
 
 The fence of a ledger that was deleted is not restored.
+
+A ledger may have lost its key, and nothing else. Then nobody copies anything here, so the bookie
+takes the key from the metadata. Otherwise it would refuse every fence and every writer for good.
 """
 
 from __future__ import annotations
@@ -51,10 +54,12 @@ async def is_complete(
 
     If it is complete, closed and names this bookie, its fence is durable on return. If it is closed
     and does not name this bookie, it is refused from now on, which is durable with the next
-    barrier. The index is read from the disk. Safe to cancel.
+    barrier. If it is here and has lost its key, it has the key of the metadata on return, which is
+    durable with the next barrier. The index is read from the disk. Safe to cancel.
 
     `recoveries_over` says that no recovery is still running that began before this bookie started.
     """
+    _restore_key(store, ledger_id, metadata)
     recovering = metadata.state is LedgerState.IN_RECOVERY
     if not is_named(metadata, bookie):
         if recovering:
@@ -93,6 +98,17 @@ def has_its_entries(metadata: LedgerMetadata, bookie: str, here: Sequence[Range]
         for index in members(fragment, (bookie,))
         for first, last in without([(fragment.first, fragment.last)], here)
     )
+
+
+def _restore_key(store: Store, ledger_id: int, metadata: LedgerMetadata) -> None:
+    """Take the key of a ledger that has lost it from the metadata, if the metadata has it."""
+    info = store.ledgers.get(ledger_id)
+    if info is None or info.master_key or metadata.password is None:
+        return
+    try:
+        store.adopt_key(ledger_id, master_key(metadata.password))
+    except NoLedger:
+        pass  # Several directories have the ledger.
 
 
 async def _fence(store: Store, ledger_id: int, metadata: LedgerMetadata) -> bool:

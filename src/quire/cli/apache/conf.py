@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from quire._runtime.suggest import nearest
+from quire._runtime.names.suggest import nearest
 from quire.cli.apache.keys import RULES, rule_of
 from quire.cli.apache.rules import Asked, HostFacts, KeyOutcome, ignored, refused, unsaid
 from quire.configuration.layers import GivenValue, Layer

@@ -50,6 +50,10 @@ DEFAULT_SIZE_BYTES = 1_024
 DEFAULT_OUTSTANDING = 1_000
 DEFAULT_ROUNDS = 3
 DEFAULT_TAIL_RATE = 2_000
+DEFAULT_RECORDS = 1_000_000
+DEFAULT_TAIL_RECORDS = 500
+"""The records of a stream that is followed. They are appended one by one, so a million would take
+hours."""
 READERS_MAX = 1_000
 DEFAULT_WARM_UP_ENTRIES = 2_000
 WARM_UP_OUTSTANDING = 100
@@ -302,10 +306,11 @@ def tail(
 @click.command()
 @_options(
     click.argument("what", type=click.Choice(["write", "read", "tail"])),
-    _count(
+    click.option(
         "--entries",
-        1_000_000,
-        "The number of records of each stream in a round. For tail, 500 are enough.",
+        type=click.IntRange(min=1),
+        help="The number of records of each stream in a round. "
+        f"[default: {DEFAULT_RECORDS}; for tail {DEFAULT_TAIL_RECORDS}]",
     ),
     _size(1, 100, "The payload of each record, in bytes."),
     _ROUNDS,
@@ -313,8 +318,13 @@ def tail(
     _count("--readers", 1, "With tail: the number of readers that follow the stream."),
     flag("--lz4", "Compress entries with LZ4."),
 )
-def stream(what: str, streams: int, readers: int, lz4: bool, **given: Any) -> None:
+def stream(
+    what: str, entries: int | None, streams: int, readers: int, lz4: bool, **given: Any
+) -> None:
     """Measure writing, reading or following streams."""
+    if entries is None:
+        entries = DEFAULT_TAIL_RECORDS if what == "tail" else DEFAULT_RECORDS
+    given["entries"] = entries
     run_async(_stream(_work(f"stream {what}", given), what, streams, readers, lz4))
 
 

@@ -196,6 +196,7 @@ def done_text(result: RecoverResult) -> str:
     )
     for what, ledgers in (
         ("closed because their writers were gone", result.recovered),
+        ("fenced and closed at once", result.fenced),
         ("still being written", result.open),
         ("being copied by other processes", result.locked),
         ("failed", result.failed),

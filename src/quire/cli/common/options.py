@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import click
 
-from quire.cli.common.groups import EXIT_INTERRUPTED, say
+from quire._runtime.secret_files import exposure_of
+from quire.cli.common.groups import EXIT_INTERRUPTED, say, warn
 
 if TYPE_CHECKING:
     from quire.config import PlacementConfig
@@ -30,6 +31,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 METADATA_VARIABLE = "QUIRE_METADATA"
 WHICH_CLUSTER = f"no cluster is given: use --metadata URI, or set {METADATA_VARIABLE}"
 PLACEMENT_VARIABLE = "QUIRE_PLACEMENT"
+PASSWORD_VARIABLE = "QUIRE_PASSWORD"
+SECRET_BYTES_MAX = 64 * 1024
+"""The largest number of bytes in a file with a password."""
 LEDGER_ID_MAX = 2**63 - 1
 ENTRY_ID_MAX = 2**31 - 2
 EXPLICIT_LAC_MAX_S = 3_600
@@ -234,21 +238,60 @@ def ledger_argument(command: Command) -> Command:
 
 
 def password_of(
-    help_text: str, flags: str = "--password", **more: Any
+    help_text: str, flags: str = "--password", envvar: str = PASSWORD_VARIABLE
 ) -> Callable[[Command], Command]:
-    """Return an option for a password. The command receives bytes."""
-    return option(
-        flags,
-        help_text,
-        default="",
-        metavar="TEXT",
-        callback=lambda context, parameter, value: os.fsencode(value),
-        **more,
-    )
+    """Return the options for a password: itself, or a file that holds it.
+
+    The command receives bytes. The password comes from the option, from the file, or from the
+    environment variable, in this order. A password that is given as an option works, with a
+    warning, because other users of the machine can see command lines.
+    """
+    name = flags.lstrip("-").replace("-", "_")
+
+    def from_file(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            context.meta[f"{__name__}.{name}"] = _secret_in(value, context)
+
+    def chosen(context: click.Context, parameter: click.Parameter, value: str) -> bytes:
+        found: bytes | None = context.meta.get(f"{__name__}.{name}")
+        source = context.get_parameter_source(name)
+        if source is click.core.ParameterSource.COMMANDLINE and value:
+            if found is not None:
+                raise click.UsageError(f"give {flags} or {flags}-file, not both", context)
+            warn(
+                f"other users of this machine can see {flags}: use {flags}-file or {envvar} instead"
+            )
+        return os.fsencode(value) if found is None else found
+
+    def add(command: Command) -> Command:
+        command = click.option(
+            f"{flags}-file", metavar="FILE", is_eager=True, expose_value=False, callback=from_file,
+            help=f"A file with the password of {flags}. A newline at its end is not part of it.",
+        )(command)  # fmt: skip
+        return option(
+            flags, f"{help_text} [default: {envvar}, else none]",
+            default="", metavar="TEXT", callback=chosen, envvar=envvar,
+        )(command)  # fmt: skip
+
+    return add
+
+
+def _secret_in(path: str, context: click.Context) -> bytes:
+    """Return the secret in a file. Raises click.UsageError if the file must not be used."""
+    if problem := exposure_of(path):
+        raise click.UsageError(problem, context)
+    try:
+        with open(path, "rb") as file:
+            found = file.read(SECRET_BYTES_MAX + 1)
+    except OSError as error:
+        raise click.UsageError(f"{path} cannot be read: {error.strerror}", context) from None
+    if len(found) > SECRET_BYTES_MAX:
+        raise click.UsageError(f"{path} has more than {SECRET_BYTES_MAX} bytes", context)
+    return found.removesuffix(b"\n").removesuffix(b"\r")
 
 
 password_option: Callable[[Command], Command] = password_of(
-    "The password that the ledgers were created with. [default: none]"
+    "The password that the ledgers were created with."
 )
 
 

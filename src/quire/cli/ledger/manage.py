@@ -199,7 +199,7 @@ async def check_owners(client: Client, ledger_ids: Sequence[int], *, force: bool
     if force:
         for ledger_id, claims in (await find_claims(client, ledger_ids, scan=False)).items():
             for claim in claims:
-                say(f"warning: ledger {ledger_id} belongs to {claim}")
+                say(f"warning: ledger {ledger_id} {claim.verdict}")
         return
     with ProgressBar("look for owners", counted="records") as progress:
         await refuse_owned(client, ledger_ids, looked_at=lambda count: progress.advance(count, 0))

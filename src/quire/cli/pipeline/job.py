@@ -47,11 +47,9 @@ from quire.config import ClientConfig
 from quire.errors import QuireError
 
 if TYPE_CHECKING:
-    from quire.config import ClientConfig
     from quire.replication.marks.job_announcements import JobStatus
     from quire.spark.jobs import ClusterOptions
 
-PASSWORD_VARIABLE = "QUIRE_PASSWORD"
 MASTER = "local[*]"
 LOG_NAME = "spark.log"
 RETRY_BACKOFF = Backoff(10.0, 10.0)
@@ -116,12 +114,7 @@ class PipelineJob:
 
 
 _OPTIONS = (
-    password_of(
-        f"The password of the ledgers. Other users of this machine can see command lines, so the "
-        f"environment variable {PASSWORD_VARIABLE} is safer. [default: {PASSWORD_VARIABLE}, else "
-        "none]",
-        envvar=PASSWORD_VARIABLE,
-    ),
+    password_of("The password of the ledgers."),
     click.option(
         "--master",
         metavar="URL",

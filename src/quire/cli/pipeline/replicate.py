@@ -49,9 +49,7 @@ def _target(context: click.Context, parameter: click.Parameter, value: str) -> s
     help="The namespace of the copies. [default: that of the source]",
 )  # fmt: skip
 @password_of(
-    f"The password of the ledgers of the target. [default: {PASSWORD_VARIABLE}, else none]",
-    "--to-password",
-    envvar=PASSWORD_VARIABLE,
+    "The password of the ledgers of the target.", "--to-password", envvar=PASSWORD_VARIABLE
 )
 @click.option(
     "--streams",

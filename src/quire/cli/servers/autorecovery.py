@@ -211,8 +211,9 @@ def _store(uri: str) -> Any:
 async def list_marked(uri: str, as_json: bool) -> None:
     """List the ledgers that lack replicas, and why.
 
-    For each ledger, the command shows when it was last marked, which bookies lack replicas, which
-    process repairs it, and why it is not repaired yet.
+    For each ledger, the command shows which bookies lack replicas, when its mark was last changed,
+    which process repairs it, and why it is not repaired yet. The mark changes whenever a bookie is
+    added to it, so the ledger may lack replicas for longer.
     """
 
     from quire.replication.explain.status import marked_ledgers
@@ -230,8 +231,9 @@ async def list_marked(uri: str, as_json: bool) -> None:
 
 
 def _line(one: WhyNot) -> str:
-    since = time_text(one.marked_ms if one.marked_ms is not None else -1) or "an unknown time"
-    return f"{one.ledger} lacks {', '.join(one.replicas) or '?'} since {since}: {one.sentence()}"
+    changed = time_text(one.marked_ms if one.marked_ms is not None else -1) or "at an unknown time"
+    lacking = ", ".join(one.replicas) or "?"
+    return f"{one.ledger} lacks {lacking} (mark last changed {changed}): {one.sentence()}"
 
 
 @click.command()

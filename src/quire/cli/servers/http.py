@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.secret_files import exposure_of
 from quire.cli.common.configuration import configured
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
@@ -124,6 +125,8 @@ def given_options() -> HttpOptions | None:
     def token_in(file: str | None) -> str:
         if file is None:
             return ""
+        if problem := exposure_of(file):
+            raise click.UsageError(problem, context)
         try:
             return check_token(Path(file).read_text(encoding="ascii", errors="replace"), file)
         except UsageError as error:

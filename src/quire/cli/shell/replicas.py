@@ -19,7 +19,7 @@ from quire.codec.metadata.underreplication import (
     CHECKED_PLACEMENT,
     CHECKED_REPLICAS,
 )
-from quire.errors import NoSuchKeyError, NoSuchLedgerError
+from quire.errors import NoSuchLedgerError
 from quire.replication.autorecovery.settings import OPEN_GRACE_S
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from quire.client import Client
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.replication import ReplicationLocks
+    from quire.replication.moves.cookie_removal import BookieIdentity
     from quire.replication.moves.decommission import Decommissioned
     from quire.replication.moves.recover import RecoverResult
 
@@ -224,6 +225,8 @@ def recover(
         return EXIT_ERROR
     complete = True
     for name in names:
+        removing = delete_cookie and ledger_id is None and not plan
+        before = run_async(_identity(shell, name)) if removing else None
         work = _recovering(name, ledger_id, plan, skip_open, rate)
         result = run_job(uri, work, as_json=False, kind="recover", target=name)
         click.echo(planned_text(result) if plan else done_text(result))
@@ -234,8 +237,8 @@ def recover(
             (result.failed or result.unreadable_count) and not skip_failed
         )  # fmt: skip
         complete &= not bad
-        if delete_cookie and result.complete and ledger_id is None:
-            run_async(_delete_cookie(shell, name))
+        if before is not None and result.complete:
+            run_async(_delete_cookie(shell, name, before))
         elif delete_cookie:
             say(f"the cookie of bookie {name} was kept: ledgers may still have replicas on it")
     return 0 if complete else EXIT_ERROR
@@ -251,6 +254,7 @@ def _recovering(
             RecoverResult,
             check_bookie,
             recover_bookie,
+            refuse_unknown,
             take_out_of,
         )
         from quire.replication.repair.bookie_removal import move_of
@@ -263,6 +267,8 @@ def _recovering(
             )
         await check_bookie(client, name, even_if_alive=False)
         one = await move_of(client, ledger_id, name)
+        if one is None:
+            await refuse_unknown(client, name, 0, ledger_id)
         moves = [] if one is None else [one]
         if plan:
             return RecoverResult(name, True, tuple(moves))
@@ -299,15 +305,19 @@ def _tell_ledger(shell: Shell, ledger_id: int, metadata: LedgerMetadata, names: 
     click.echo(f"summary: [{told}]\n")
 
 
-async def _delete_cookie(shell: Shell, name: str) -> None:
-    from quire.metadata.bookies.directories import forget_bookie
+async def _identity(shell: Shell, name: str) -> BookieIdentity:
+    from quire.replication.moves.cookie_removal import identity_of
 
     async with shell.store() as store:
-        try:
-            known = await store.read_cookie(name)
-        except NoSuchKeyError:
-            say(f"No cookie to remove for {name}")
-            return
-        await store.delete_cookie(name, known.version)
-        await forget_bookie(store, name)
-    click.echo(f"the cluster's cookie of bookie {name} was removed")
+        return await identity_of(store, name)
+
+
+async def _delete_cookie(shell: Shell, name: str, before: BookieIdentity) -> None:
+    from quire.replication.moves.cookie_removal import remove_lost_bookie
+
+    async with shell.store() as store:
+        removed = await remove_lost_bookie(store, name, before)
+    if removed:
+        click.echo(f"the cluster's cookie of bookie {name} was removed")
+    else:
+        say(f"No cookie to remove for {name}")

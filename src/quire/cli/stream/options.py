@@ -69,7 +69,7 @@ def name_argument(
 
 
 password_option: Callable[[Command], Command] = password_of(
-    "The password of the ledgers of the namespace's streams. [default: none]"
+    "The password of the ledgers of the namespace's streams."
 )
 
 

@@ -29,6 +29,7 @@ from quire._runtime.opening import Ready, represented
 from quire._runtime.tasks import each
 from quire.client.compare_and_swap import UPDATE_ATTEMPTS_MAX, swap, too_many_conflicts
 from quire.client.datasets.format import (
+    CHUNK_REMEDY,
     CONDEMNED_MAX,
     VALUE_BYTES_MAX,
     Chunk,
@@ -45,6 +46,7 @@ from quire.client.datasets.format import (
 from quire.client.unreadable_items import Skipped, log_skipped, skipping
 from quire.errors import (
     KeyExistsError,
+    LaterMetadataError,
     MetadataError,
     MetadataUnavailableError,
     NoSuchKeyError,
@@ -66,7 +68,7 @@ JOB_KEY = "quire.job"
 """The key of a ledger's custom metadata that holds the job that wrote the ledger."""
 
 IDS_NAMED_MAX = 10
-"""The number of ledger ids that one message lists."""
+"""The number of ledger ids, or of lost parts of a list, that one message names."""
 
 logger = logging.getLogger("quire.datasets")
 
@@ -160,16 +162,9 @@ class Datasets(Ready):
             if not head.exists:
                 raise no_such_dataset(name)
             try:
-                ledgers = await self._ledgers(name, head)
-            except NoSuchKeyError as error:
-                if (await self._head(name))[1] == version:
-                    raise MetadataError(
-                        f"dataset {name!r} is damaged: a part of its list of ledgers is missing "
-                        f"in the metadata store ({error.args[0]})",
-                        remedy="Restore the metadata store from a backup, or publish the "
-                        "dataset again",
-                    ) from error
-                continue  # it was replaced between two reads
+                ledgers = await self._ledgers(name, head, version)
+            except VersionConflictError:
+                continue
             return Dataset(name, head.sequence, ledgers, head.transactions)
         raise too_many_conflicts(f"dataset {name!r}")
 
@@ -232,7 +227,9 @@ class Datasets(Ready):
             ledgers: The ledgers to add. Ranges of the same ledger must not overlap. Ranges that
                 earlier calls published are not compared with them.
             overwrite: Whether the new ledgers replace all ledgers of the dataset. The replaced
-                ledgers are not deleted.
+                ledgers are not deleted. If parts of the old list are missing or damaged, the
+                ledgers in them are replaced as well, but the result cannot name them. A warning in
+                the log says so.
             txn: A transaction key, which identifies this publication if it is repeated.
 
         Returns:
@@ -245,9 +242,9 @@ class Datasets(Ready):
                 become too large. Nothing was published.
             MetadataUnavailableError: The metadata store does not answer. The outcome is unknown.
                 With a transaction key, call again with the same arguments.
-            MetadataError: The dataset is damaged, or other clients changed it during each of 100
-                attempts. Nothing was published. Without `overwrite`, it is not noticed if a part of
-                the dataset's list of ledgers is missing.
+            MetadataError: The head of the dataset is damaged, or other clients changed the dataset
+                during each of 100 attempts. Nothing was published. Without `overwrite`, it is not
+                noticed if a part of the dataset's list of ledgers is missing or damaged.
         """
         check_dataset_name(name)
         added = tuple(ledgers)
@@ -256,22 +253,26 @@ class Datasets(Ready):
             check_transaction_key(txn)
         tried = -1
         replaced: tuple[DatasetLedger, ...] = ()
+        lost: Sequence[str] = ()
 
         async def attempt() -> Publication:
-            nonlocal tried, replaced
+            nonlocal tried, replaced, lost
             head, version = await self._head(name)
             if txn is not None and (done := head.transactions.get(txn)) is not None:
                 # If this call made the publication and only the answer was lost, it knows which
                 # ledgers it replaced.
                 return Publication(done, True, replaced if done == tried else ())
             if overwrite:
-                replaced = await self._ledgers(name, head)
+                replaced, lost = await self._readable_ledgers(name, head)
             tried = head.sequence + 1
             await self._check_publishable(name, head, added)
             sequence = await self._swap(name, head, version, added, overwrite, txn)
             return Publication(sequence, False, replaced)
 
-        return await swap(f"dataset {name!r}", attempt, self._rng, ask_again=txn is not None)
+        done = await swap(f"dataset {name!r}", attempt, self._rng, ask_again=txn is not None)
+        if not done.repeated or done.sequence == tried:
+            _tell_lost(name, lost)
+        return done
 
     async def drop(self, name: str, *, delete_ledgers: bool = False) -> Dataset | None:
         """Remove a dataset.
@@ -286,22 +287,26 @@ class Datasets(Ready):
                 `sweep` deletes the rest later.
 
         Returns:
-            The dataset as it was, or None if it did not exist.
+            The dataset as it was, or None if it did not exist. If parts of its list of ledgers are
+            missing or damaged, the ledgers in them are not included. A warning in the log says so.
 
         Raises:
-            MetadataError: The dataset is damaged, so it cannot be dropped.
+            MetadataError: The head of the dataset is damaged, so the dataset cannot be dropped.
         """
+        lost: Sequence[str] = ()
 
         async def attempt() -> Dataset | None:
+            nonlocal lost
             head, version = await self._head(name)
             if not head.exists:
                 return None
-            ledgers = await self._ledgers(name, head)
+            ledgers, lost = await self._readable_ledgers(name, head)
             await self._write(name, head.dropped(), version)
             return Dataset(name, head.sequence, ledgers, head.transactions)
 
         dropped = await swap(f"dataset {name!r}", attempt, self._rng)
         if dropped is not None:
+            _tell_lost(name, lost)
             await self._remove_chunks(name)
             if delete_ledgers:
                 await self.discard(name, [ledger.ledger_id for ledger in dropped.ledgers])
@@ -471,7 +476,7 @@ class Datasets(Ready):
 
         async def attempt() -> Sequence[int]:
             head, version = await self._head(name)
-            held = {ledger.ledger_id for ledger in await self._ledgers(name, head)}
+            held = {ledger.ledger_id for ledger in await self._ledgers(name, head, version)}
             new = [i for i in ledger_ids if i not in held and i not in head.condemned]
             if not new and not head.condemned:
                 return ()
@@ -528,36 +533,82 @@ class Datasets(Ready):
             return Head(), None
         return decode_head(name, stored.value), stored.version
 
-    async def _ledgers(self, name: str, head: Head) -> tuple[DatasetLedger, ...]:
-        """Return all ledgers of a head.
+    async def _ledgers(
+        self, name: str, head: Head, version: int | None
+    ) -> tuple[DatasetLedger, ...]:
+        """Return all ledgers of the head that has this version.
 
-        Raises NoSuchKeyError if a chunk is gone, because another client has replaced the head
-        meanwhile or because the dataset is damaged.
+        Raises VersionConflictError if the head was replaced meanwhile, and MetadataError if the
+        dataset is damaged.
         """
 
         async def load(chunk: Chunk) -> tuple[DatasetLedger, ...]:
-            stored = await self._store.read_value((CHUNKS, name, chunk.chunk_id))
-            return decode_chunk(name, chunk, stored.value)
+            return decode_chunk(name, chunk, await self._chunk(name, chunk))
+
+        try:
+            parts = await each(head.chunks, load)
+        except NoSuchKeyError as error:
+            # A chunk may be deleted once the head was replaced. Before that, it is lost.
+            if (await self._head(name))[1] != version:
+                raise VersionConflictError(
+                    f"dataset {name!r} was changed while its list of ledgers was read"
+                ) from error
+            raise MetadataError(
+                f"dataset {name!r} is damaged: a part of its list of ledgers is missing "
+                f"in the metadata store ({error.args[0]})",
+                remedy=CHUNK_REMEDY,
+            ) from error
+        return (*(ledger for part in parts for ledger in part), *head.ledgers)
+
+    async def _readable_ledgers(
+        self, name: str, head: Head
+    ) -> tuple[tuple[DatasetLedger, ...], Sequence[str]]:
+        """Return the ledgers of a head as far as they can be read, and what is wrong with the rest.
+
+        The result means something only if a compare-and-swap on the version of this head succeeds
+        afterwards: the chunks of a head that was replaced may have been deleted.
+        """
+        lost: list[str] = []
+
+        async def load(chunk: Chunk) -> tuple[DatasetLedger, ...]:
+            try:
+                data = await self._chunk(name, chunk)
+            except NoSuchKeyError as error:
+                lost.append(str(error.args[0]))
+                return ()
+            try:
+                return decode_chunk(name, chunk, data)
+            except LaterMetadataError:
+                raise
+            except MetadataError as error:
+                lost.append(str(error.args[0]))
+                return ()
 
         parts = await each(head.chunks, load)
-        return (*(ledger for part in parts for ledger in part), *head.ledgers)
+        return (*(ledger for part in parts for ledger in part), *head.ledgers), lost
+
+    async def _chunk(self, name: str, chunk: Chunk) -> bytes:
+        return (await self._store.read_value((CHUNKS, name, chunk.chunk_id))).value
 
     async def _check_publishable(
         self, name: str, head: Head, added: Sequence[DatasetLedger]
     ) -> None:
         async def exists(ledger_id: int) -> None:
+            found = f"ledger {ledger_id} is being deleted"
             if ledger_id not in condemned:
                 try:
                     await self._store.read_ledger(ledger_id)
                     return
                 except NoSuchLedgerError:
-                    pass
+                    found = (
+                        f"ledger {ledger_id} does not exist: it was never created, or it was "
+                        "deleted"
+                    )
             raise NoSuchLedgerError(
-                f"nothing was published to dataset {name!r}: ledger {ledger_id} was deleted "
-                "before that",
+                f"nothing was published to dataset {name!r}: {found}",
                 remedy=(
-                    "Write the data again. Sweep only orphans that are older than the "
-                    "longest job takes"
+                    "Check the id. If the ledger was deleted, write the data again, and sweep "
+                    "only orphans that are older than the longest job takes"
                 ),
             )
 
@@ -634,6 +685,17 @@ def no_such_dataset(name: str) -> NoSuchKeyError:
         f"dataset {name!r} does not exist",
         remedy="Check the name and the metadata URI, or publish the dataset first",
     )
+
+
+def _tell_lost(name: str, lost: Sequence[str]) -> None:
+    """Log which parts of a list of ledgers that was just removed could not be read."""
+    if lost:
+        logger.warning(
+            "dataset %s: %d parts of the list of ledgers that was removed could not be read (%s). "
+            "A sweep deletes the ledgers in them that were written for this dataset",
+            name, len(lost), "; ".join(lost[:IDS_NAMED_MAX]),
+            extra={"event": "dataset_list_lost", "dataset": name, "parts": len(lost)},
+        )  # fmt: skip
 
 
 def _kept(ledger_ids: Sequence[int], error: Exception) -> str:

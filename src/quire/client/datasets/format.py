@@ -54,6 +54,10 @@ it."""
 NO_HEAD = "new"
 CONDEMNED_MAX = 1_000
 """The number of ledgers that one compare-and-swap condemns."""
+HEAD_REMEDY = "Restore the metadata store from a backup"
+"""The remedy for a damaged head. An overwrite would forget which ledgers are being deleted."""
+CHUNK_REMEDY = f"{HEAD_REMEDY}, or publish the dataset again with `overwrite`"
+"""The remedy for a damaged or lost chunk, whose ledgers an overwrite replaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +192,7 @@ def encode_head(name: str, head: Head, bytes_max: int = SWEPT_BYTES_MAX) -> byte
 
 def decode_head(name: str, data: bytes) -> Head:
     """Return the head that these bytes hold. Raises MetadataError if they cannot be decoded."""
-    value = _load(f"dataset {name!r}", data)
+    value = _load(f"dataset {name!r}", data, HEAD_REMEDY)
     try:
         return Head(
             exists=bool(value["exists"]),
@@ -199,7 +203,7 @@ def decode_head(name: str, data: bytes) -> Head:
             condemned=tuple(int(ledger_id) for ledger_id in value["condemned"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
-        raise _not_understood(f"dataset {name!r}", error) from error
+        raise _not_understood(f"dataset {name!r}", error, HEAD_REMEDY) from error
 
 
 def encode_chunk(ledgers: Iterable[DatasetLedger]) -> bytes:
@@ -213,15 +217,14 @@ def decode_chunk(name: str, chunk: Chunk, data: bytes) -> tuple[DatasetLedger, .
     Raises MetadataError if its bytes are not the ones that were published.
     """
     what = f"chunk {chunk.chunk_id} of dataset {name!r}"
-    value = _load(what, data)
+    value = _load(what, data, CHUNK_REMEDY)
     try:
         ledgers = _ledgers(what, value["ledgers"])
     except (KeyError, TypeError, ValueError, UsageError) as error:
-        raise _not_understood(what, error) from error
+        raise _not_understood(what, error, CHUNK_REMEDY) from error
     if len(ledgers) != chunk.ledgers or chunk_id_digest(data) != chunk.chunk_id.split("-")[-1]:
         raise MetadataError(
-            f"{what} is damaged: its content is not what was published",
-            remedy="Restore the metadata store from a backup, or publish the dataset again",
+            f"{what} is damaged: its content is not what was published", remedy=CHUNK_REMEDY
         )
     return ledgers
 
@@ -301,22 +304,19 @@ def _dump(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _load(what: str, data: bytes) -> dict[str, Any]:
+def _load(what: str, data: bytes, remedy: str) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except ValueError as error:
-        raise _not_understood(what, error) from error
+        raise _not_understood(what, error, remedy) from error
     if not isinstance(value, dict):
-        raise _not_understood(what, "it is not a JSON object")
+        raise _not_understood(what, "it is not a JSON object", remedy)
     if message := later_json(what, value, _NAMES, FORMAT):
         raise LaterMetadataError(message)
     if value.get("format") != FORMAT:
-        raise _not_understood(what, f"it has format {value.get('format')!r}")
+        raise _not_understood(what, f"it has format {value.get('format')!r}", remedy)
     return value
 
 
-def _not_understood(what: str, why: object) -> MetadataError:
-    return MetadataError(
-        f"{what} cannot be decoded: {why}",
-        remedy="Restore the metadata store from a backup, or publish the dataset again",
-    )
+def _not_understood(what: str, why: object, remedy: str) -> MetadataError:
+    return MetadataError(f"{what} cannot be decoded: {why}", remedy=remedy)

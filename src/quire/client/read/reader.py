@@ -18,7 +18,13 @@ from quire.codec.entry.entry import MAX_ENTRY_ID, Entry, EntryCodec, EntryRun
 from quire.codec.metadata.ledger_metadata import NO_ENTRY, LedgerMetadata
 from quire.config import ClientConfig
 from quire.core.recovery import HONEST_BOOKIES, TrustModel
-from quire.errors import NoSuchEntryError, ReadError, UsageError, check_type
+from quire.errors import (
+    ClientClosedError,
+    NoSuchEntryError,
+    ReadError,
+    UsageError,
+    check_type,
+)
 from quire.metadata.interface import MetadataStore, Versioned
 
 if TYPE_CHECKING:
@@ -500,6 +506,8 @@ class LedgerReader:
     def _check_open(self) -> None:
         if self._closed:
             raise self._closed_error()
+        if self._pool.closed:
+            raise ClientClosedError("the client is closed", remedy="Connect again")
 
     def _closed_error(self) -> UsageError:
         return UsageError(

@@ -219,8 +219,8 @@ class AddSession:
         last = first + len(payloads) - 1
         if last > MAX_ENTRY_ID:
             raise WriteError(
-                f"ledger {self.ledger_id} is full: entry ids end at {MAX_ENTRY_ID}. Nothing of "
-                "this call was sent",
+                f"ledger {self.ledger_id} is full: entry ids end at {MAX_ENTRY_ID}. Nothing after "
+                f"entry {first - 1} was sent",
                 ledger_id=self.ledger_id,
                 remedy="Close it, and write to a new ledger",
             )

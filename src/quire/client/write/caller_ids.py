@@ -82,11 +82,8 @@ class CallerIdWriter(WriteHandle):
             EntryTooLargeError: The payload does not fit into one frame. Nothing was sent.
             QuireError: The writer has failed or is closed. Nothing was sent.
         """
+        self._check_open()
         session = self._session
-        if session.failure is not None:
-            raise session.failure
-        if self._closing is not None:
-            raise self._closed_error()
         if type(entry_id) is not int:
             check_type("an entry id", entry_id, int)
         payload = payload_bytes(payload)

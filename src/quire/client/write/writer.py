@@ -388,14 +388,18 @@ class WriteHandle:
             try:
                 if len(batch) > 1 or not session.attach(batch[0]):
                     session.push(batch)
-            except QuireError as error:  # the ledger is full: callers that wait get this error
-                session.fail(error)
             except Exception as error:
-                # Later entries may be given the ids of this batch. The callers that wait for this
-                # batch must fail now, so that they never receive an acknowledgement of those
-                # later entries.
-                session.fail(self._unsent_error(error))
-                raise
+                self._fail_unsent(error)
+                if not isinstance(error, QuireError):
+                    raise
+
+    def _fail_unsent(self, error: Exception) -> None:
+        """End the writer because an error kept entries that have ids from being sent.
+
+        Later entries may be given these ids. The callers that wait for the entries must fail now,
+        so that they never receive an acknowledgement of those later entries.
+        """
+        self._session.fail(error if isinstance(error, QuireError) else self._unsent_error(error))
 
     def _waiter(self, entry_id: int) -> asyncio.Future[int]:
         if type(entry_id) is not int:
@@ -419,6 +423,13 @@ class WriteHandle:
             ledger_id=self.ledger_id,
             remedy="Open the ledger with recovery to see which entries it has",
         )
+
+    def _check_open(self) -> None:
+        """Raise the error that ended this writer, or the error of a closed one."""
+        if self._session.failure is not None:
+            raise self._session.failure
+        if self._closing is not None:
+            raise self._closed_error()
 
     def _cut_short(self) -> LedgerClosedError:
         return LedgerClosedError(
@@ -561,10 +572,8 @@ class LedgerWriter(WriteHandle):
             QuireError: The writer has failed or is closed. Nothing was sent.
         """
         session = self._session
-        if session.failure is not None:
-            raise session.failure
-        if self._closing is not None:
-            raise self._closed_error()
+        if session.failure is not None or self._closing is not None:
+            self._check_open()
         if type(payload) is not bytes:
             payload = payload_bytes(payload)
         size = len(payload)
@@ -613,7 +622,8 @@ class LedgerWriter(WriteHandle):
             The id of the last entry, or `last_add_pushed` if there are no payloads.
 
         Raises:
-            QuireError: The errors of `append_many`.
+            QuireError: The errors of `append_many`. After any error but EntryTooLargeError and
+                UsageError, a first part of the entries may have been sent.
         """
         session = self._session
         payloads = payload_list(payloads)
@@ -621,10 +631,16 @@ class LedgerWriter(WriteHandle):
         for chunk in self._chunks(payloads):
             if session.full:
                 await session.room()
-            if self._closing is not None:
-                raise self._closed_error()
+            self._check_open()
             self._send_batch()
-            last = session.push(chunk)
+            self._check_open()  # the batch may have filled the ledger
+            try:
+                last = session.push(chunk)
+            except Exception as error:
+                # Earlier chunks may have been sent. The caller cannot tell which, so this handle
+                # must not append the entries that the caller tries next.
+                self._fail_unsent(error)
+                raise
         return last
 
     def _chunks(self, payloads: Sequence[bytes]) -> list[Sequence[Buffer]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from quire._runtime.suggest import did_you_mean
+from quire._runtime.names.suggest import did_you_mean
 from quire._runtime.units import parse_duration
 from quire.config import PlacementConfig
 from quire.core.placement.policies import POLICIES

@@ -17,11 +17,11 @@ from quire.http.server.api import Call, Field, Reply, Route
 from quire.http.server.error_responses import NotFoundError
 from quire.http.views.ledger_json import described_or_error, ledger_as_apache
 from quire.http.watch.observations import space_of
-from quire.metadata.bookies.directories import forget_bookie
 from quire.replication.autorecovery.election import auditor_of
 from quire.replication.explain.status import marked_ledgers
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import ReplicationMarks
+from quire.replication.moves.cookie_removal import identity_of, remove_lost_bookie
 from quire.replication.moves.decommission import decommission
 from quire.replication.moves.recover import recover_bookie
 from quire.streams.ownership.owners import refuse_owned
@@ -321,12 +321,12 @@ class ClusterRoutes:
         client = await self._connect()
 
         async def work(job: HttpJob) -> dict[str, Any]:
+            before = await identity_of(client.metadata, bookie)
             async with attended(client, job, self._owner):
                 result = await recover_bookie(client, self._locks(client), bookie, progress=job)
             done = result.as_json(RESULT_LEDGERS_MAX)
             if result.complete and call.body.get("delete_cookie"):
-                await client.metadata.delete_cookie(bookie)
-                await forget_bookie(client.metadata, bookie)
+                await remove_lost_bookie(client.metadata, bookie, before)
                 done["cookie_removed"] = True
             return done
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from quire._runtime.suggest import did_you_mean
+from quire._runtime.names.suggest import did_you_mean
 from quire._runtime.units import parse_duration, parse_size
 from quire.errors import UsageError
 

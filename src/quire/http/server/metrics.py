@@ -87,10 +87,10 @@ AUTORECOVERY = {
     "marks_malformed": "The number of nodes in the tree of repair marks that are not repair marks, "
     "at the last check",
     "audits": "The number of completed searches for lost bookies",
-    "bookies_waited_for": "The number of times a bookie was found to be missing while a delay "
-    "was set",
-    "bookies_returned": "The number of times a missing bookie returned before it was given up as "
-    "lost",
+    "bookies_waited_for": "The number of times the auditor began to wait for a single missing "
+    "bookie",
+    "bookies_returned": "The number of times a bookie that the auditor waited for returned before "
+    "it was given up as lost",
     "ledgers_marked": "The number of ledgers that this auditor has marked for repair",
     "ledger_checks": "The number of completed checks of the first and last entries of replicas",
     "replicas_checks": "The number of completed comparisons of the entry lists of replicas",

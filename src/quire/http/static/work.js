@@ -42,7 +42,7 @@ export const work = {
     ]);
     const paused = data.paused.map((one) => [`${one.kind} ${one.target}`, one.by || "–", time(one.at_ms || null), resume(one, act)]);
     const marked = data.marked.map((one) => [
-      link(`${one.ledger}`, "ledger", [one.ledger]), one.replicas.join(", ") || "–", seconds(one.age_s), one.why,
+      link(`${one.ledger}`, "ledger", [one.ledger]), one.replicas.join(", ") || "–", one.age_s === null ? "–" : `${seconds(one.age_s)} ago`, one.why,
     ]);
     return h("div", null,
       section("Autorecovery", facts([
@@ -57,7 +57,7 @@ export const work = {
       h("p", { class: "quiet" }, "These buttons apply to the whole cluster. While autorecovery is paused, nothing is repaired.")),
       section("Under-replicated ledgers", marked.length ? table(
         marked.length < autorecovery.marked ? `The first ${marked.length} of ${autorecovery.marked}` : "All of them",
-        [["Ledger", ""], ["Missing on", ""], ["Time since marked", ""], ["Why not repaired yet", ""]], marked) : h("p", null, "There are none.")),
+        [["Ledger", ""], ["Missing on", ""], ["Mark last changed", ""], ["Why not repaired yet", ""]], marked) : h("p", null, "There are none.")),
       section("Jobs of this server", jobs.length ? table("Newest first",
         [["Job", ""], ["State", ""], ["Progress", ""], ["Started", ""], ["", ""]], jobs)
         : h("p", null, "There are none. Recovering or decommissioning a bookie over HTTP starts one.")),

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from quire._runtime.secret_files import PRIVATE_FILE_MODE
 from quire.errors import (
     ClientClosedError,
     ClusterNotInitialisedError,
@@ -32,6 +33,7 @@ from quire.errors import (
     QuireError,
     written_later,
 )
+from quire.metadata.common import store_closed
 from quire.metadata.sqlite.open_file_check import LOG_SUFFIX, OpenFileCheck
 
 T = TypeVar("T")
@@ -275,9 +277,7 @@ class SqliteFile:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClientClosedError(
-                f"the metadata store {self.path} is closed", remedy="Open it again"
-            )
+            raise store_closed(f"the metadata store {self.path}")
 
     # -- on the thread ------------------------------------------------------------------------
 
@@ -310,6 +310,9 @@ class SqliteFile:
                     f"the directory {self.path.parent} of the metadata file does not exist",
                     remedy="Create it, or correct the URI",
                 )
+            if instance_id is not None:
+                # SQLite gives its log the mode of the file, but the file itself that of the umask.
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, PRIVATE_FILE_MODE))
         mode = "rwc" if instance_id is not None else "rw"
         self._connection = connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}",

@@ -45,6 +45,7 @@ from quire.metadata.common import (
     no_such_ledger,
     registered_here,
     stamped,
+    store_closed,
 )
 from quire.metadata.interface import (
     ANY_VERSION,
@@ -482,9 +483,7 @@ class SqliteStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClientClosedError(
-                f"the metadata store {self.uri} is closed", remedy="Open it again"
-            )
+            raise store_closed(f"the metadata store {self.uri}")
 
 
 class _SqliteRegistration:

@@ -79,7 +79,7 @@ class Commits:
                 return await commit.attempt()
 
             try:
-                return await self._root.do(what, work, check=False)
+                return await self._root.do(what, work, check=False, decides=True)
             finally:
                 commit.leave_mark()
 

@@ -28,6 +28,7 @@ from quire.errors import (
     MetadataError,
     MetadataUnavailableError,
 )
+from quire.metadata.common import store_closed
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Result
 from quire.metadata.zookeeper.kazoo_handler import (
     Handler,
@@ -549,10 +550,7 @@ class ZooKeeperConnection:
         return None if notify is None else Watcher(self._to_loop, notify)
 
     def _closed_error(self) -> ClientClosedError:
-        return ClientClosedError(
-            f"the connection to ZooKeeper at {self.servers} is closed",
-            remedy="Open the metadata store again",
-        )
+        return store_closed(f"the connection to ZooKeeper at {self.servers}")
 
 
 def _stat(stat: Any) -> Stat:

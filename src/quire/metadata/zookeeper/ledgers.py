@@ -136,7 +136,10 @@ class ZooKeeperLedgers:
             try:
                 there, stat = await self._root.zk.get(path)
             except NoNodeError:
-                raise ledger_exists(ledger_id) from None  # it existed a moment ago
+                # It existed a moment ago. The first attempt may have created it.
+                error = ledger_exists(ledger_id)
+                error.outcome_known = not again
+                raise error from None
             try:
                 value = decode_ledger(ledger_id, there, stat.ctime_ms, stat.version)
             except UnreadableMetadataError:
@@ -189,7 +192,7 @@ class ZooKeeperLedgers:
                 except NoNodeError:
                     raise await self._missing(ledger_id) from None
                 if not (again and there == data and stat.version == version + 1):
-                    own_write_possible = again and stat.version > version + 1
+                    own_write_possible = again and stat.version != version + 1
                     raise conflict(
                         f"ledger {ledger_id}", version, stat.version, unknown=own_write_possible
                     ) from None

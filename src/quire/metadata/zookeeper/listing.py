@@ -46,7 +46,7 @@ async def list_ledgers(
     walk = _Walk(root, complete)
     if complete:
         for name in top:
-            if _TOP_LIKE.fullmatch(name) and not _is_understood(name):
+            if _TOP_LIKE.fullmatch(name) and not _is_understood(manager, name):
                 raise walk.unknown(name)
     start = first
     for tree in manager.trees:
@@ -70,8 +70,21 @@ def _flat(manager: LedgerManager, top: Sequence[str], start: int) -> tuple[int, 
     """Return the ledgers directly below the root, where the flat manager stores them."""
     if manager.trees:
         return ()
-    found = (manager.ledger_id_of(name) for name in top if is_flat_name(name))
-    return tuple(sorted(ledger_id for ledger_id in found if ledger_id >= start))
+    found = (_flat_id(manager, name) for name in top)
+    return tuple(sorted(one for one in found if one is not None and one >= start))
+
+
+def _flat_id(manager: LedgerManager, name: str) -> int | None:
+    """Return the id of the flat manager's ledger with this name, or None if there is none.
+
+    A name may look like one and not be one: it has too many zeros, or its number is too large.
+    """
+    if not is_flat_name(name):
+        return None
+    try:
+        return manager.ledger_id_of(name)
+    except MetadataError:
+        return None
 
 
 async def _refuse_foreign(root: ZooKeeperRoot, manager: LedgerManager, top: Sequence[str]) -> None:
@@ -108,8 +121,10 @@ def _is_number(name: str) -> bool:
     return name.isascii() and name.isdigit()
 
 
-def _is_understood(name: str) -> bool:
-    return is_flat_name(name) or (_is_number(name) and len(name) in TOP_DIGITS)
+def _is_understood(manager: LedgerManager, name: str) -> bool:
+    if _flat_id(manager, name) is not None:
+        return True
+    return _is_number(name) and len(name) in TOP_DIGITS
 
 
 class _Walk:

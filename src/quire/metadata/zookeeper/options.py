@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from quire._runtime.limits import check_fields
+from quire._runtime.secret_files import exposure_of
 from quire.errors import UsageError
 
 AUTH_VARIABLE = "QUIRE_ZOOKEEPER_AUTH"
@@ -106,6 +107,8 @@ class ZooKeeperOptions:
 
 
 def _read(file: str) -> str:
+    if problem := exposure_of(file):
+        raise UsageError(problem)
     try:
         with Path(file).open("rb") as opened:
             text = opened.read(_AUTH_BYTES_MAX + 1).decode()

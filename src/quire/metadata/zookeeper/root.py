@@ -12,7 +12,19 @@ from typing import TypeVar
 
 from quire.codec.metadata import layout
 from quire.codec.metadata.ledger_path import LedgerManager
-from quire.errors import ClusterNotInitialisedError, MetadataError, MetadataUnavailableError
+from quire.errors import (
+    ClusterNotInitialisedError,
+    KeyExistsError,
+    LedgerExistsError,
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    NoSuchLedgerError,
+    NotEmptyError,
+    UnreadableMetadataError,
+    VersionConflictError,
+)
+from quire.metadata.common import in_doubt
 from quire.metadata.zookeeper.kazoo_adapter import (
     Access,
     LostConnectionError,
@@ -24,6 +36,18 @@ from quire.metadata.zookeeper.kazoo_adapter import (
 )
 
 T = TypeVar("T")
+
+_OF_ONE_NODE = (
+    KeyExistsError,
+    LedgerExistsError,
+    NoSuchKeyError,
+    NoSuchLedgerError,
+    NotEmptyError,
+    UnreadableMetadataError,
+    VersionConflictError,
+)
+"""Errors about the state of one node. The operation that raises one knows from the state of the
+node, after a lost connection as well, whether its own change may have been made."""
 
 OPERATION_TIMEOUT_S = 30.0
 """Seconds for one operation with all its repetitions. After that its outcome is unknown."""
@@ -78,10 +102,18 @@ class ZooKeeperRoot:
         """
         return self.at(self.manager.path_of(ledger_id))
 
-    async def do(self, what: str, work: Callable[[bool], Awaitable[T]], *, check: bool = True) -> T:
+    async def do(
+        self,
+        what: str,
+        work: Callable[[bool], Awaitable[T]],
+        *,
+        check: bool = True,
+        decides: bool = False,
+    ) -> T:
         """Return the result of `work`, which is repeated while connections are lost.
 
-        If the call is cancelled, the outcome is unknown.
+        If the call is cancelled, the outcome is unknown. Any other MetadataError than those about
+        the state of one node also says so, if an earlier attempt may have been carried out.
 
         Args:
             what: The operation, for error messages.
@@ -89,6 +121,7 @@ class ZooKeeperRoot:
                 been carried out. It must then recognise the traces of that attempt as its own
                 success.
             check: Whether to check first that the cluster exists.
+            decides: Whether all errors of `work` say correctly whether the outcome is known.
 
         Raises:
             MetadataUnavailableError: The operation took longer than `OPERATION_TIMEOUT_S`.
@@ -109,11 +142,18 @@ class ZooKeeperRoot:
                         # Wait for one event-loop iteration, so that kazoo's state arrives.
                         await asyncio.sleep(0)
         except NodeError as error:
-            raise MetadataError(
-                f"could not {what}: other processes changed the same nodes in ZooKeeper at the "
-                f"same time ({type(error).__name__})",
-                remedy="Try again",
+            # Earlier steps of the operation may have been carried out.
+            raise in_doubt(
+                MetadataError(
+                    f"could not {what}: other processes changed the same nodes in ZooKeeper at the "
+                    f"same time ({type(error).__name__})",
+                    remedy="Try again",
+                )
             ) from error
+        except MetadataError as error:
+            if again and not decides and not isinstance(error, _OF_ONE_NODE):
+                in_doubt(error)
+            raise
         except TimeoutError:
             raise MetadataUnavailableError(
                 f"could not {what}: ZooKeeper at {self.zk.servers} did not answer within "

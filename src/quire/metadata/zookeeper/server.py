@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from quire._runtime.secret_files import PRIVATE_DIRECTORY_MODE
 from quire._runtime.units import host_port
 from quire.errors import StartError, UsageError
 
@@ -109,7 +110,7 @@ class ZooKeeperServer:
         options = [f"-Xmx{HEAP_MB}m", "-XX:+UseSerialGC", "-cp", _class_path(), _MAIN]
         command = [*self._command_prefix, java, *options]
         try:
-            self.data_dir.mkdir(parents=True, exist_ok=True)
+            self.data_dir.mkdir(PRIVATE_DIRECTORY_MODE, parents=True, exist_ok=True)
             self._take_lock()
             for attempt in range(PORT_ATTEMPTS_MAX):
                 if self._any_port:

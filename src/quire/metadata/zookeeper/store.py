@@ -25,7 +25,7 @@ from quire._runtime.tasks import TaskSet
 from quire.codec.metadata import layout
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.registration import check_bookie_id
-from quire.errors import ClientClosedError, KeyExistsError, UsageError
+from quire.errors import KeyExistsError, UsageError
 from quire.metadata.common import (
     SESSION_TIMEOUT_MS,
     check_key,
@@ -37,6 +37,7 @@ from quire.metadata.common import (
     new_instance_id,
     registered_here,
     stamped,
+    store_closed,
 )
 from quire.metadata.interface import (
     ANY_VERSION,
@@ -394,6 +395,4 @@ class ZooKeeperStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClientClosedError(
-                f"the metadata store {self.uri} is closed", remedy="Open it again"
-            )
+            raise store_closed(f"the metadata store {self.uri}")

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from quire._runtime.batches import batches
 from quire._runtime.tasks import TaskSet
-from quire.errors import MetadataError
+from quire.errors import MetadataError, QuireError
 from quire.metadata.common import (
     ROOT,
     SessionWatches,
@@ -16,6 +16,7 @@ from quire.metadata.common import (
     check_operations,
     check_path,
     check_path_below_root,
+    in_doubt,
     no_such_node,
     parent_of,
 )
@@ -148,12 +149,16 @@ class ZooKeeperTree:
     async def delete_tree(self, path: str) -> None:
         check_path_below_root(path)
 
+        begun = False
+
         async def work(again: bool) -> None:
+            nonlocal begun
             for _ in range(DELETE_ATTEMPTS_MAX):
                 paths = await self._below(path)
                 try:
                     for operations in _deletions(paths):
                         await self._zk.commit(operations)
+                        begun = True
                     return
                 except (NoNodeError, NodeNotEmptyError):
                     continue  # others create or delete nodes below it at the same time
@@ -163,7 +168,12 @@ class ZooKeeperTree:
                 remedy="Stop these processes, or try again",
             )
 
-        await self._root.do(f"delete {path} with all below it", work, check=False)
+        try:
+            await self._root.do(f"delete {path} with all below it", work, check=False)
+        except QuireError as error:
+            if begun:
+                in_doubt(error)  # a part is deleted
+            raise
 
     async def _below(self, path: str) -> list[str]:
         """Return `path` and everything below it, children before parents.

@@ -18,7 +18,7 @@ import random
 from collections.abc import Sequence
 
 from quire.errors import KeyExistsError, MetadataError, NoSuchKeyError
-from quire.metadata.common import check_version, conflict
+from quire.metadata.common import check_version, conflict, in_doubt
 from quire.metadata.interface import ANY_VERSION, Versioned
 from quire.metadata.uri import VALUES_ROOT
 from quire.metadata.zookeeper.kazoo_adapter import (
@@ -62,9 +62,13 @@ class Cookies:
             try:
                 return (await self._root.create(path, data)).version
             except NodeExistsError:
-                if again and await _holds(self._root, path, data, 0):
-                    return 0
-                raise KeyExistsError(f"{what} already exists in the metadata store") from None
+                error = KeyExistsError(f"{what} already exists in the metadata store")
+                if again:
+                    if await _holds(self._root, path, data, 0):
+                        return 0
+                    if not await _has_version(self._root, path, 0):
+                        in_doubt(error)  # it may be our own cookie, which others changed
+                raise error from None
 
         async def update(again: bool) -> int:
             assert version is not None
@@ -79,7 +83,7 @@ class Cookies:
                     raise await self._missing(bookie_id) from None
                 if again and there == data and stat.version == version + 1:
                     return stat.version
-                unknown = again and stat.version > version + 1
+                unknown = again and stat.version != version + 1
                 raise conflict(what, version, stat.version, unknown=unknown) from None
 
         if version is not None:
@@ -93,7 +97,8 @@ class Cookies:
             except NoNodeError:
                 await self._root.check_layout()
             except BadVersionError:
-                raise conflict(f"the cookie of {bookie_id}", version) from None
+                # The first attempt may have deleted it, and another process created it again.
+                raise conflict(f"the cookie of {bookie_id}", version, unknown=again) from None
 
         await self._root.do(f"delete the cookie of {bookie_id}", work)
 
@@ -182,7 +187,7 @@ class Values:
                     return stat.version  # this is our own write, whose response was lost
                 if not there:
                     raise _no_value(key) from None
-                unknown = again and stat.version > version + 1
+                unknown = again and stat.version != version + 1
                 raise conflict(what, version, stat.version, unknown=unknown) from None
 
         if version is not None:
@@ -201,7 +206,10 @@ class Values:
                     if not payload:
                         return
                     if version not in (ANY_VERSION, stat.version):
-                        raise conflict(f"the value {'/'.join(key)}", version, stat.version)
+                        # The first attempt may have deleted it, and another process created it
+                        # again.
+                        what = f"the value {'/'.join(key)}"
+                        raise conflict(what, version, stat.version, unknown=again)
                     try:
                         await self._root.zk.delete(path, stat.version)
                     except NodeNotEmptyError:
@@ -212,7 +220,7 @@ class Values:
                 except BadVersionError:
                     continue
             else:
-                raise conflict(f"the value {'/'.join(key)}", version)
+                raise conflict(f"the value {'/'.join(key)}", version, unknown=again)
             await self._delete_empty_parents(key)
 
         await self._root.do(f"delete the value {'/'.join(key)}", work)
@@ -344,6 +352,11 @@ async def read_instance_id(root: ZooKeeperRoot) -> str:
         await root.check_layout()
         return ""
     return data.decode(errors="replace").strip()
+
+
+async def _has_version(root: ZooKeeperRoot, path: str, version: int) -> bool:
+    stat = await root.zk.exists(path)
+    return stat is not None and stat.version == version
 
 
 async def _holds(root: ZooKeeperRoot, path: str, data: bytes, version: int | None) -> bool:

@@ -467,7 +467,10 @@ class Auditor:
         self._stats.ledgers_misplaced = len(found)
         self._stats.placement_checks += 1
         now_ms, told = self._clock.now_ms(), tuple(found[:MISPLACED_TOLD_MAX])
-        await note_placement(self._store, PlacementCheck(now_ms, looked_at, len(found), told))
+        try:
+            await note_placement(self._store, PlacementCheck(now_ms, looked_at, len(found), told))
+        except MetadataError:
+            self._stats.store_errors += 1  # the next check records it
         if found:
             self._log("ledgers_misplaced", ledgers=len(found), ledgers_marked=marked)
 

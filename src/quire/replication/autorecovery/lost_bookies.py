@@ -22,15 +22,19 @@ class LostBookies:
         self.missing: dict[str, float] = {}
         """The missing bookies, with the time at which each was first missed."""
         self.waits = 0
-        """The number of times that a bookie was found to be missing while a delay was set."""
+        """The number of times that the auditor began to wait for a single missing bookie. Each
+        absence of a bookie counts once."""
         self.returns = 0
-        """The number of times that a missing bookie returned before it was given up."""
+        """The number of times that a bookie that was waited for returned before it was given
+        up."""
         self.known: set[str] = set()
         """The bookies that belong to the cluster: those that were registered, have a cookie, or are
         named by a ledger."""
         self.registered: frozenset[str] = frozenset()
         """The bookies that were registered at the last look."""
         self._given_up: set[str] = set()
+        self._waited: set[str] = set()
+        """The missing bookies that `waits` has counted."""
         self._overruled = False
 
     def learn(self, bookies: Collection[str]) -> None:
@@ -49,12 +53,15 @@ class LostBookies:
         gone = self.known.difference(registered) - self._given_up
         for bookie in sorted(gone - self.missing.keys()):
             self.missing[bookie] = now_s
-            self.waits += self.delay_s > 0
         for bookie in sorted(self.missing.keys() - gone):
             del self.missing[bookie]
-            self.returns += 1
+            self.returns += bookie in self._waited
+            self._waited.discard(bookie)
         if not self.missing:
             self._overruled = False
+        begun = self.waited_for(now_s) - self._waited
+        self.waits += len(begun)
+        self._waited |= begun
 
     def set_delay(self, seconds: int) -> None:
         """Change the delay, also for a bookie that is already waited for."""
@@ -86,4 +93,5 @@ class LostBookies:
         self._given_up.update(bookies)
         for bookie in bookies:
             self.missing.pop(bookie, None)
+            self._waited.discard(bookie)
         self._overruled = False

@@ -98,9 +98,10 @@ class AutorecoveryStats:
     audits: int = 0
     """The number of completed searches of all ledgers for lost bookies."""
     bookies_waited_for: int = 0
-    """The number of times that a bookie was found to be missing while a delay was set."""
+    """The number of times that the auditor began to wait for a single missing bookie."""
     bookies_returned: int = 0
-    """The number of times that a missing bookie returned before it was given up as lost."""
+    """The number of times that a bookie that the auditor waited for returned before it was given up
+    as lost."""
     ledgers_marked: int = 0
     """The number of ledgers that this auditor marked, for any reason."""
     ledger_checks: int = 0

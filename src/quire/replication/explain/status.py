@@ -1,5 +1,5 @@
-"""The state of ledgers that lack replicas: when they were marked, which process repairs them, and
-why they are not repaired yet.
+"""The state of ledgers that lack replicas: when their marks were last changed, which process
+repairs them, and why they are not repaired yet.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ class WhyNot:
     replicas: tuple[str, ...]
     """The bookies that are believed to lack entries. This is only a hint."""
     marked_ms: int | None
-    """When the ledger was last marked, in milliseconds since 1970 by the clock of the marking
-    process, or None if the mark does not say."""
+    """When the mark was last changed, in milliseconds since 1970 by the clock of the marking
+    process, or None if the mark does not say. Adding a bookie changes the mark, so the ledger may
+    lack replicas for longer."""
     age_s: float | None
-    """Seconds since the ledger was last marked, or None."""
+    """Seconds since the mark was last changed, or None."""
     lock_owner: str | None
     """The process that repairs the ledger now, or None."""
     lock_age_s: float | None

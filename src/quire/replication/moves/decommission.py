@@ -9,8 +9,8 @@ bookie. Then everything else is done, and the cookie stays.
     copies               are made ledger by ledger, also from the bookie if it is running
     another pass         checks all ledgers again from the beginning, after the last copy
     order RETIRED        makes the job irrevocable
-    cookie               is removed in the version that it had at the beginning; the bookie notices
-                         that and ends; then the order is withdrawn
+    cookie               is removed, unless the bookie was created again since the beginning; the
+                         bookie notices that and ends; then the order is withdrawn
 
 The metadata store shows which step was reached, so a job that was interrupted at any moment
 continues there.
@@ -43,6 +43,7 @@ from quire.metadata.bookies.orders import (
 from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.unreadable import Unread
 from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.moves.cookie_removal import identity_of, remove_cookie
 from quire.replication.moves.recover import (
     DEFAULT_OPTIONS,
     JobProgress,
@@ -121,12 +122,12 @@ async def decommission(
         MetadataError: The metadata store failed.
     """
     job = _Decommissioning(client, locks, bookie, options, progress)
-    cookie = await job.cookie()
+    before = await identity_of(client.metadata, bookie)
     order = await read_order(client.metadata, bookie)
     alive = await job.registered()
     unread = Unread()
     moves = await moves_of(client, bookie, unread, password=options.password, progress=progress)
-    if cookie is None and order is None and not alive and not moves:
+    if before.cookie is None and order is None and not alive and not moves:
         await refuse_unknown(client, bookie, len(unread))
     if dry_run:
         return Decommissioned(with_unread(RecoverResult(bookie, True, tuple(moves)), unread), alive)
@@ -140,8 +141,8 @@ async def decommission(
     # If the store went back in time, ledgers that it lacks may be on this bookie alone.
     await check_not_back(client.metadata)
     version = await job.retire(Order(What.RETIRED, now_ms(), owner))
-    if cookie is not None:
-        await job.remove_cookie(cookie)
+    if before.cookie is not None:
+        await remove_cookie(client.metadata, bookie, before)
     ended = await job.end(version)
     # A client that did not know yet that the bookie is read-only may have used it once more.
     unread = Unread()
@@ -284,16 +285,6 @@ class _Decommissioning:
             remedy="If it is to be decommissioned after all, run the command again",
         )
 
-    async def remove_cookie(self, cookie: Versioned[bytes]) -> None:
-        try:
-            await self.client.metadata.delete_cookie(self.bookie, cookie.version)
-        except VersionConflictError:
-            raise JobError(
-                f"the cookie of bookie {self.bookie} was kept, because another process changed "
-                "it during the decommissioning",
-                remedy="Find out who created the bookie again, and run the command again",
-            ) from None
-
     async def end(self, version: int | None) -> bool:
         """Wait until the bookie is no longer registered, and withdraw the order.
 
@@ -336,4 +327,5 @@ def together(before: RecoverResult, now: RecoverResult) -> RecoverResult:
         entries=before.entries + now.entries,
         bytes=before.bytes + now.bytes,
         recovered=(*before.recovered, *now.recovered),
+        fenced=(*before.fenced, *now.fenced),
     )

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
-from quire._runtime.suggest import did_you_mean
+from quire._runtime.names.suggest import did_you_mean
 from quire._runtime.tasks import each, pages
 from quire._runtime.units import counted
 from quire.client import Client
@@ -137,7 +137,7 @@ class RecoverResult:
     """The bytes of payload that were copied."""
     recovered: tuple[int, ...] = ()
     """The ledgers that were fenced and closed after the grace period, because their writers were
-    gone. Those that `OpenLedgers.FENCE` closes at once are not among them."""
+    gone."""
     open: tuple[int, ...] = ()
     """The ledgers that are being written, with the bookie in their last segment. Run the job again
     later."""
@@ -148,6 +148,9 @@ class RecoverResult:
     """Some of the ledgers whose metadata cannot be read. They may name the bookie."""
     unreadable_count: int = 0
     """The number of ledgers whose metadata cannot be read."""
+    fenced: tuple[int, ...] = ()
+    """The ledgers that were fenced and closed without a grace period, as `OpenLedgers.FENCE`
+    demands. Their writers may have been active."""
 
     @property
     def complete(self) -> bool:
@@ -162,7 +165,7 @@ class RecoverResult:
         `left` counts all of them.
         """
         described = asdict(self)
-        for name in ("moves", "recovered", "open", "locked", "failed", "unreadable"):
+        for name in ("moves", "recovered", "fenced", "open", "locked", "failed", "unreadable"):
             described[name] = described[name][:limit]
         return {
             **described,
@@ -207,18 +210,22 @@ async def _known(client: Client) -> list[str]:
     return sorted({*await client.metadata.list_cookies(), *bookies.writable, *bookies.readonly})
 
 
-async def refuse_unknown(client: Client, bookie: str, unread: int) -> None:
+async def refuse_unknown(
+    client: Client, bookie: str, unread: int, ledger_id: int | None = None
+) -> None:
     """Raise UsageError if the cluster does not know this bookie, which no ledger names.
 
     The bookie is known if it is registered or has a cookie. `unread` is the number of ledgers whose
-    metadata cannot be read, and which may name it. Raises MetadataError.
+    metadata cannot be read, and which may name it. With `ledger_id`, only this ledger was examined.
+    Raises MetadataError.
     """
     known = await _known(client)
     if bookie in known:
         return
     but = f" (the metadata of {counted(unread, 'ledger')} cannot be read)" if unread else ""
+    unnamed = "no ledger names it" if ledger_id is None else f"ledger {ledger_id} does not name it"
     raise UsageError(
-        f"the cluster knows no bookie {bookie}: no ledger names it{but}, and it has no cookie",
+        f"the cluster knows no bookie {bookie}: {unnamed}{but}, and it has no cookie",
         remedy=did_you_mean(bookie, known, "`quire cluster bookies` lists the registered bookies"),
     )
 
@@ -343,7 +350,7 @@ async def take_out_of(
     budget = MeteredBudget(options.bytes_per_s, progress)
     job = _Job(client, locks, bookie, options, progress, budget)
     await job.run(moves)
-    return result_of(bookie, moves, list(job.work.values()))
+    return replace(result_of(bookie, moves, list(job.work.values())), fenced=tuple(job.fenced))
 
 
 @dataclass(slots=True)
@@ -357,6 +364,8 @@ class _Job:
     work: dict[int, LedgerResult] = field(default_factory=dict)
     not_closed: dict[int, str] = field(default_factory=dict)
     """The reasons why open ledgers could not be fenced and closed."""
+    fenced: list[int] = field(default_factory=list)
+    """The open ledgers that were fenced and closed without a grace period."""
 
     async def run(self, moves: Sequence[LedgerMove]) -> None:
         self.work = {one.ledger: not_tried(one.ledger) for one in moves}
@@ -415,7 +424,10 @@ class _Job:
             ledger = await open_for_repair(
                 self.client, ledger_id, password=self.options.password, ask=False
             )
+            if ledger.metadata.closed:
+                return  # its writer has closed it meanwhile
             await fence_and_close(self.client, ledger)
+            self.fenced.append(ledger_id)
         except NoSuchLedgerError:
             return  # the next attempt finds that it was deleted
         except QuireError as error:

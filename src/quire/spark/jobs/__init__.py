@@ -14,7 +14,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from quire._runtime.former_names import former_names
+from quire._runtime.names.former_names import former_names
 
 if TYPE_CHECKING:
     from quire.spark.jobs.audit import audit

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from quire import blocking
-from quire._runtime.former_names import former_names
+from quire._runtime.names.former_names import former_names
 from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import MetadataError, QuireError, StreamGapError, UsageError

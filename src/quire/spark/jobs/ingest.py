@@ -18,8 +18,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from quire import blocking
-from quire._runtime.former_names import former_names
-from quire._runtime.suggest import did_you_mean
+from quire._runtime.names.former_names import former_names
+from quire._runtime.names.suggest import did_you_mean
 from quire._runtime.tasks import each
 from quire.blocking.background import call
 from quire.client import Client

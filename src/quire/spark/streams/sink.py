@@ -20,7 +20,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import IntegralType, StringType, StructType
 
 from quire import blocking
-from quire._runtime.suggest import did_you_mean
+from quire._runtime.names.suggest import did_you_mean
 from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import NoSuchStreamError, QuireError, StreamExistsError, UsageError

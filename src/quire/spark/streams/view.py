@@ -210,10 +210,14 @@ class StreamView:
         return CountedPosition(oldest, oldest.lssn)
 
     async def _frontier_in(
-        self, segment: StreamSegment, floor: DLSN | None
+        self, segment: StreamSegment, floor: DLSN | None, last: int | None = None
     ) -> CountedPosition | None:
+        """Return the place after the last record of a segment, or None if there is none.
+
+        `last` is the last entry to look at. By default it is the last acknowledged one.
+        """
         reader = await self._reader(segment)
-        at = await reader.refresh()
+        at = await reader.refresh() if last is None else last
         lowest = floor.entry_id if floor is not None and floor.lssn == segment.lssn else 0
         while at >= lowest:
             entry = await reader.read_entry(at)
@@ -281,7 +285,7 @@ class StreamView:
         # The position is after all records, so everything in the segment is before it.
         if not segment.in_progress:
             return await self._end_of(segment, position)
-        found = await self._frontier_in(segment, None)
+        found = await self._frontier_in(segment, None, last)  # what comes meanwhile is after it
         if found is None:
             return CountedPosition(position, segment.lssn)
         return CountedPosition(position, segment.lssn, found.records, found.size_bytes)
@@ -297,9 +301,10 @@ class StreamView:
             and counted_in.first_sequence_id >= 0
         ):
             sequence = counted_in.first_sequence_id + mark.records
-        return StreamOffset(
-            mark.position, here.ledger_id if here else None, sequence, self.life or None
-        )
+        ledger_id = here.ledger_id if here is not None else None
+        if here is not None and here.in_progress and mark.position == here.first_dlsn:
+            ledger_id = None  # if it stays empty, its number is assigned again with another ledger
+        return StreamOffset(mark.position, ledger_id, sequence, self.life or None)
 
     def knows(self, mark: CountedPosition) -> bool:
         """Return whether the segment in which the position is counted is still listed."""

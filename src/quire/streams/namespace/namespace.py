@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from quire._runtime.former_names import deprecated
+from quire._runtime.names.former_names import deprecated
 from quire._runtime.opening import Opening, open_or_closed, opening, represented
 from quire._runtime.tasks import each
 from quire.client import Client
@@ -495,8 +495,10 @@ class Namespace:
     async def _open_writer(
         self, metadata: StreamMetadata, lock: StreamLock | None = None
     ) -> StreamWriter:
-        settings = await self.stream_settings(metadata.paths.name)
+        await self.stream_settings(metadata.paths.name)  # fail before another writer is fenced
         taken = await take_over(self.client, metadata, self.password)
+        # Until then, another stream with other settings may have got the name.
+        settings = await self.stream_settings(metadata.paths.name)
         held_bytes = 0
         if settings.bytes_max:
             held_bytes = await stored_bytes(self.client, taken.segments)
@@ -660,8 +662,12 @@ class Namespace:
         Raises:
             NoSuchStreamError: The stream does not exist.
         """
-        apply = would_retain if dry_run else retain
-        return await apply(self.client, self.metadata(name), await self.stream_settings(name))
+        metadata = self.metadata(name)
+        if dry_run:
+            return await would_retain(self.client, metadata, await self.stream_settings(name))
+        life = (await metadata.life()).path  # read first, so that the settings are not older
+        settings = await self.stream_settings(name)
+        return await retain(self.client, metadata, settings, life=life)
 
     def metadata(self, name: str) -> StreamMetadata:
         """Return the access to the metadata nodes of a stream. Applications do not need it."""

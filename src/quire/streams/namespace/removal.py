@@ -39,9 +39,7 @@ async def delete_stream(client: Client, metadata: StreamMetadata, password: byte
             remedy="Stop its writers, and try again",
         )
     if not await metadata.exists():
-        await metadata.tree.delete_tree(metadata.paths.root)
-        await metadata.remove_markers()
-        await metadata.lives.clear()
+        await metadata.remove_rest()
 
 
 async def _delete(client: Client, metadata: StreamMetadata, password: bytes) -> None:
@@ -54,7 +52,7 @@ async def _delete(client: Client, metadata: StreamMetadata, password: bytes) -> 
     for segment in await metadata.segments():
         if segment.in_progress:
             await _fence(client, segment, password)
-        await remove(client, metadata, segment)
+        await remove(client, metadata, segment, claim.life)
     await free_allocated(client, metadata, claim)
     path = metadata.paths.segments
     others = [name for name in await metadata.tree.children(path) if not parse_segment_name(name)]

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
-from quire._runtime.former_names import in_seconds_now, was_in_milliseconds
-from quire._runtime.suggest import did_you_mean
+from quire._runtime.names.former_names import in_seconds_now, was_in_milliseconds
+from quire._runtime.names.suggest import did_you_mean
 from quire._runtime.units import parse_duration, parse_size
 from quire.codec.entry.digest import DigestType
 from quire.errors import (

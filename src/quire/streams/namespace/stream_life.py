@@ -110,10 +110,15 @@ class StreamLives:
         )
 
     async def clear(self) -> None:
-        """Delete what is left of the lives of a stream that no longer exists."""
-        for path in await self._paths_known():
-            await self._delete(path)
-        await self._delete(self._directory)
+        """Delete the directory of the lives if no life is left in it.
+
+        A life that is in it may be that of another stream, which has the name by now. What another
+        program left there is deleted when the next life begins.
+        """
+        try:
+            await self._tree.commit(Delete(self._directory))
+        except (NoSuchKeyError, NotEmptyError):
+            pass
 
     async def _paths_known(self) -> list[str]:
         try:
@@ -124,9 +129,3 @@ class StreamLives:
 
     def _new(self) -> str:
         return f"{self._directory}/{unique(self._tree)}"
-
-    async def _delete(self, path: str) -> None:
-        try:
-            await self._tree.commit(Delete(path))
-        except (NoSuchKeyError, NotEmptyError):
-            pass

@@ -10,9 +10,10 @@ only keeps writers from interrupting each other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import each
@@ -48,8 +49,15 @@ LOST_REPLY_ATTEMPTS = 10
 """The number of attempts to learn the outcome of a transaction whose reply was lost."""
 LOST_REPLY_BACKOFF = Backoff(0.1, 2.0)
 """The pauses between two attempts to learn the outcome of a transaction."""
+LOST_REPLY_LIMIT_S = 60.0
+"""Seconds for which an open writer tries to learn the outcome. It ends if it has no segment for so
+long.
+"""
 CREATE_ATTEMPTS = 5
 """The number of attempts to create a stream while another one with its name is deleted."""
+REST_ATTEMPTS = 10
+"""The number of attempts to delete the rest of a stream while other clients change it."""
+NODES_PER_COMMIT = 200
 LIST_ATTEMPTS = 20
 """The number of attempts to read all segments. An attempt fails if one is renamed meanwhile."""
 
@@ -70,10 +78,6 @@ class WriterClaim:
     """The path of the node that only this life of the stream has."""
     stamp: str
     """The value of that node, which identifies the newest claim."""
-    unfinished: Callable[[], Awaitable[None]] | None = None
-    """Repeats the last transaction under this claim if its outcome is unknown."""
-    changed: tuple[StreamSegment | None, ...] = ()
-    """The segments of the last call of `change` that succeeded."""
 
 
 class StreamMetadata:
@@ -87,6 +91,10 @@ class StreamMetadata:
         self.lives = StreamLives(self.tree, paths)
         self._old_names: dict[tuple[int, bool], str] = {}
         """The nodes with Java's former names at the last read, by segment number and `in_progress`.
+        """
+        self._doubted: WriterClaim | None = None
+        """The claim whose last transaction has an unknown outcome, so that its versions may be too
+        low.
         """
         self._committing = asyncio.Lock()
         """Held during each transaction under a claim.
@@ -166,6 +174,42 @@ class StreamMetadata:
         """Raise NoSuchStreamError unless the stream exists."""
         if not await self.exists():
             raise self._missing()
+
+    async def remove_rest(self) -> None:
+        """Delete what is left of a stream that was deleted.
+
+        This leaves another stream alone that gets the name meanwhile.
+        """
+        # Creating and deleting this node in one transaction fails if there is a stream.
+        absent: list[Operation] = [Create(self.paths.segments), Delete(self.paths.segments)]
+        for _ in range(REST_ATTEMPTS):
+            nodes = await self._below(self.paths.root)
+            try:
+                for at in range(0, len(nodes), NODES_PER_COMMIT):
+                    part = nodes[at : at + NODES_PER_COMMIT]
+                    await self.tree.commit(*absent, *[Delete(path) for path in part])
+            except KeyExistsError:
+                return  # another stream has the name now
+            except (NoSuchKeyError, NotEmptyError):
+                continue  # another client changed them meanwhile
+            break
+        else:
+            raise MetadataUnavailableError(
+                f"stream {self.paths.name} was deleted, but nodes of it are left: "
+                f"other clients changed them during each of {REST_ATTEMPTS} attempts",
+                remedy="Delete the stream again",
+            )
+        await self.remove_markers()
+        await self.lives.clear()
+
+    async def _below(self, path: str) -> list[str]:
+        """Return this node and all below it, children first."""
+        try:
+            names = await self.tree.children(path)
+        except NoSuchKeyError:
+            return []
+        parts = await each([f"{path}/{name}" for name in names], self._below)
+        return [*itertools.chain(*parts), path]
 
     async def remove_markers(self) -> None:
         """Delete the nodes of the stream's name that have no children any more."""
@@ -315,6 +359,8 @@ class StreamMetadata:
             operations.append(Delete(self.node(segment.lssn, in_progress=False)))
             operations.append(Create(self.paths.segment(segment.name), segment.to_bytes()))
         await self.tree.commit(*operations, Put(known.path, known.value, known.version))
+        for segment in segments:
+            self._old_names.pop((segment.lssn, False), None)  # the new node has the new name
         return StreamLife(known.path, known.value, known.version + 1)
 
     # -- the right to write -------------------------------------------------------------------
@@ -381,14 +427,10 @@ class StreamMetadata:
 
     async def _put_allocation(self, claim: WriterClaim, value: bytes) -> None:
         async with self._committing:
-            await self._finish(claim)
             put = Put(self.paths.allocation, value, claim.allocation_version)
-
-            def done() -> None:
-                claim.allocated = value
-                claim.allocation_version += 1
-
-            await self._commit(claim, [put], {self.paths.allocation: value}, done)
+            await self._commit(claim, [put], {self.paths.allocation: value})
+            claim.allocated = value
+            claim.allocation_version += 1
 
     async def change(
         self,
@@ -397,19 +439,17 @@ class StreamMetadata:
         complete: StreamSegment | None = None,
         begin: StreamSegment | None = None,
         drop: StreamSegment | None = None,
+        insist: bool = False,
     ) -> None:
         """Change segments in one transaction, so that readers see either all changes or none.
 
         The transaction completes a segment, removes an empty one (`drop`), and begins the next one
-        with the allocated ledger. Each of these is optional. Raises StreamFencedError if another
-        writer has claimed the stream. Nothing was changed then. After MetadataUnavailableError the
-        change may have been done, and the next change under this claim has to be the same one.
+        with the allocated ledger. Each of these is optional. With `insist`, it is repeated for
+        `LOST_REPLY_LIMIT_S` while all replies are lost. Callers that keep the claim need that,
+        because their next change would be another one. Raises StreamFencedError if another
+        writer has claimed the stream. Nothing was changed then.
         """
-        wanted = (complete, begin, drop)
         async with self._committing:
-            await self._finish(claim)
-            if claim.changed == wanted:
-                return  # it was done by an earlier call that did not learn its outcome
             paths = self.paths
             newest, max_txid = claim.newest, claim.max_txid
             operations: list[Operation] = []
@@ -434,18 +474,14 @@ class StreamMetadata:
                 after[paths.segment(begin.name)] = begin.to_bytes()
                 newest = max(newest, begin.lssn)
             operations.append(Put(paths.segments, encode_number(newest), claim.ledgers_version))
-
-            def done() -> None:
-                claim.changed = wanted
-                claim.newest, claim.max_txid = newest, max_txid
-                claim.ledgers_version += 1
-                if complete is not None:
-                    claim.max_txid_version += 1
-                if begin is not None:
-                    claim.allocated = NO_LEDGER
-                    claim.allocation_version += 1
-
-            await self._commit(claim, operations, after, done)
+            await self._commit(claim, operations, after, insist=insist)
+            claim.newest, claim.max_txid = newest, max_txid
+            claim.ledgers_version += 1
+            if complete is not None:
+                claim.max_txid_version += 1
+            if begin is not None:
+                claim.allocated = NO_LEDGER
+                claim.allocation_version += 1
 
     async def publish(
         self,
@@ -461,7 +497,6 @@ class StreamMetadata:
         StreamFencedError as `change` does.
         """
         async with self._committing:
-            await self._finish(claim)
             newest = max([claim.newest, *[segment.lssn for segment in segments]])
             max_txid = max([claim.max_txid, *[segment.last_txid for segment in segments]])
             operations: list[Operation] = [
@@ -472,54 +507,47 @@ class StreamMetadata:
                 Put(self.paths.max_txid, encode_number(max_txid), claim.max_txid_version),
                 Put(self.paths.segments, encode_number(newest), claim.ledgers_version),
             ]
-
-            def done() -> None:
-                claim.newest, claim.max_txid = newest, max_txid
-                claim.ledgers_version += 1
-                claim.max_txid_version += 1
-
-            await self._commit(claim, operations, after, done)
-
-    async def _finish(self, claim: WriterClaim) -> None:
-        """Repeat the last transaction if its outcome is unknown.
-
-        If it was done, the claim does not have the present versions. Every other transaction would
-        fail then, as if another writer had the stream.
-        """
-        if claim.unfinished is not None:
-            await claim.unfinished()
+            await self._commit(claim, operations, after)
+            claim.newest, claim.max_txid = newest, max_txid
+            claim.ledgers_version += 1
+            claim.max_txid_version += 1
 
     async def _commit(
         self,
         claim: WriterClaim,
         operations: Sequence[Operation],
         after: Mapping[str, bytes | None],
-        done: Callable[[], None],
+        *,
+        insist: bool = False,
     ) -> None:
         """Execute a transaction under the claim, and find out its outcome if the reply is lost.
 
         The transaction was done if the node `ledgers` has the next version, the nodes have the
         values in `after`, and nobody has claimed the stream since. The last condition is needed
-        because the next writer may have made the same change. `done` stores the new versions in
-        the claim.
+        because the next writer may have made the same change.
 
         Raises StreamFencedError if it was not done, and MetadataUnavailableError if the outcome is
-        still unknown after `LOST_REPLY_ATTEMPTS`.
+        still unknown after `LOST_REPLY_ATTEMPTS`, or with `insist` after `LOST_REPLY_LIMIT_S`. A
+        later conflict then does not show that there is another writer.
         """
-        claim.unfinished = partial(self._commit, claim, operations, after, done)
         guard = [Check(claim.life, ANY_VERSION)]
         version = claim.ledgers_version
         if any(operation.path == self.paths.segments for operation in operations):
             version += 1
         else:
             guard.append(Check(self.paths.segments, claim.ledgers_version))
-        retry = Retry(LOST_REPLY_BACKOFF, self._rng, attempts=LOST_REPLY_ATTEMPTS)
+        limits: dict[str, Any] = {"attempts": LOST_REPLY_ATTEMPTS}
+        if insist:
+            limits = {"limit_s": LOST_REPLY_LIMIT_S}
+        retry = Retry(LOST_REPLY_BACKOFF, self._rng, **limits)
         while True:
             try:
                 try:
                     await self.tree.commit(*operations, *guard)
                 except (VersionConflictError, KeyExistsError, NoSuchKeyError) as error:
                     if not await self._is_so(claim, version, after):
+                        if self._doubted is claim and await self._holds(claim):
+                            raise self._in_doubt() from error
                         raise StreamFencedError(
                             f"stream {self.paths.name} was taken over: another writer opened it, "
                             "or it was deleted or renamed",
@@ -527,20 +555,33 @@ class StreamMetadata:
                             "its end to find out. Open the stream for writing again "
                             "only if this process should be its writer",
                         ) from error
-                # It was done now, or by an earlier attempt whose reply was lost.
-                claim.unfinished = None
-                done()
-                return
+                self._doubted = None
+                return  # it was done now, or by an earlier attempt whose reply was lost
             except MetadataUnavailableError:
-                if not await retry.pause():
+                if self._doubted is claim or not await retry.pause():
+                    self._doubted = claim
                     raise
+
+    def _in_doubt(self) -> MetadataUnavailableError:
+        return MetadataUnavailableError(
+            f"the segments of stream {self.paths.name} could not be changed: it is not known "
+            "whether an earlier change was stored, because its replies were lost",
+            remedy="Open the stream for writing again",
+        )
+
+    async def _holds(self, claim: WriterClaim) -> bool:
+        """Return whether nobody has claimed the stream after this claim."""
+        try:
+            return (await self.tree.read(claim.life)).value == claim.stamp.encode("ascii")
+        except NoSuchKeyError:
+            return False
 
     async def _is_so(
         self, claim: WriterClaim, ledgers_version: int, after: Mapping[str, bytes | None]
     ) -> bool:
         """Return whether the claim holds with this version, and the nodes have these values."""
         try:
-            if (await self.tree.read(claim.life)).value != claim.stamp.encode("ascii"):
+            if not await self._holds(claim):
                 return False
             if (await self.tree.read(self.paths.segments)).version != ledgers_version:
                 return False

@@ -9,7 +9,8 @@ next segment continue from it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 
 from quire._runtime.tasks import each
@@ -23,7 +24,8 @@ from quire.errors import (
     NoSuchStreamError,
     VersionConflictError,
 )
-from quire.metadata.tree import Delete
+from quire.metadata.interface import ANY_VERSION
+from quire.metadata.tree import Check, Delete
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import StreamMetadata
 
@@ -43,6 +45,33 @@ async def truncate(
     another stream of the same name. Raises NoSuchStreamError, and UsageError if the position is
     after the last record of its segment.
     """
+
+    async def always(_: Sequence[StreamSegment]) -> DLSN | None:
+        return before
+
+    return (await _truncate(metadata, always, life)).changed
+
+
+@dataclass(frozen=True, slots=True)
+class _Truncated:
+    """What a truncation did, and what it left."""
+
+    life: str
+    """The path of the life that it was done in."""
+    changed: list[StreamSegment]
+    completed: list[StreamSegment]
+    """All completed segments after it.
+
+    A caller need not read them again, of which there may be very many.
+    """
+
+
+async def _truncate(
+    metadata: StreamMetadata,
+    choose: Callable[[Sequence[StreamSegment]], Awaitable[DLSN | None]],
+    life: str | None,
+) -> _Truncated:
+    """Truncate before the position that `choose` selects for the completed segments."""
     for _ in range(ATTEMPTS_MAX):
         known = await metadata.life()
         if life is not None and known.path != life:
@@ -50,8 +79,13 @@ async def truncate(
                 f"stream {metadata.paths.name} was deleted or renamed, and another stream has "
                 "its name now. The other stream was not truncated"
             )
+        segments = await metadata.segments()
+        completed = [segment for segment in segments if not segment.in_progress]
+        before = await choose(completed)
+        if before is None:
+            return _Truncated(known.path, [], completed)
         changed = []
-        for segment in await metadata.segments():
+        for segment in segments:
             if segment.in_progress:
                 break
             marked = _marked(segment, before)
@@ -61,9 +95,11 @@ async def truncate(
             for at in range(0, len(changed), SEGMENTS_PER_COMMIT):
                 part = changed[at : at + SEGMENTS_PER_COMMIT]
                 known = await metadata.mark_truncated(known, part)
-            return changed
         except (NoSuchKeyError, VersionConflictError):
             continue
+        now = {segment.lssn: segment for segment in changed}
+        left = [now.get(segment.lssn, segment) for segment in completed]
+        return _Truncated(known.path, changed, left)
     raise MetadataUnavailableError(
         f"stream {metadata.paths.name} was not truncated completely: its segments changed during "
         f"each of {ATTEMPTS_MAX} attempts",
@@ -87,9 +123,16 @@ async def would_free(
     Nothing is changed.
     """
     segments = [s for s in await metadata.segments() if not s.in_progress]
+    return await _would_free(client, segments, before)
+
+
+async def _would_free(
+    client: Client, completed: Sequence[StreamSegment], before: DLSN | None
+) -> list[StreamSegment]:
+    """Do what `would_free` does, with the completed segments as they were just read."""
     if before is not None:
-        segments = [_marked(segment, before) for segment in segments]
-    return await _not_freed(client, _truncated(segments))
+        completed = [_marked(segment, before) for segment in completed]
+    return await _not_freed(client, _truncated(completed))
 
 
 async def _not_freed(client: Client, truncated: Sequence[StreamSegment]) -> list[StreamSegment]:
@@ -120,11 +163,19 @@ async def free(client: Client, metadata: StreamMetadata) -> list[StreamSegment]:
 
     Returns the segments whose ledgers existed before this call and were deleted.
     """
+    life = (await metadata.life()).path  # read first, so that it is not newer than the segments
     segments = [s for s in await metadata.segments() if not s.in_progress]
-    truncated = _truncated(segments)
+    return await _free(client, metadata, segments, life)
+
+
+async def _free(
+    client: Client, metadata: StreamMetadata, completed: Sequence[StreamSegment], life: str
+) -> list[StreamSegment]:
+    """Do what `free` does, with the completed segments of this life as they were just read."""
+    truncated = _truncated(completed)
     there = await _not_freed(client, truncated)
     for segment in truncated[:-1]:
-        await remove(client, metadata, segment)
+        await remove(client, metadata, segment, life)
     freed = truncated[:-1]
     for segment in truncated[-1:]:
         if segment in there:
@@ -133,57 +184,69 @@ async def free(client: Client, metadata: StreamMetadata) -> list[StreamSegment]:
     return [segment for segment in freed if segment in there]
 
 
-async def remove(client: Client, metadata: StreamMetadata, segment: StreamSegment) -> None:
+async def remove(
+    client: Client, metadata: StreamMetadata, segment: StreamSegment, life: str
+) -> None:
     """Delete the ledger of a segment, and then its node.
 
     A crash in between leaves a node, which the next attempt finds. The other order would leave a
-    ledger that nothing names.
+    ledger that nothing names. `life` is the path of the life that the segment belongs to
+    (`StreamLife.path`): another stream of this name may have a segment with the same number.
     """
     await client.delete_ledger(segment.ledger_id)
     try:
         node = metadata.node(segment.lssn, in_progress=segment.in_progress)
-        await metadata.tree.commit(Delete(node))
+        await metadata.tree.commit(Check(life, ANY_VERSION), Delete(node))
     except NoSuchKeyError:
         pass
 
 
 async def retain(
-    client: Client, metadata: StreamMetadata, settings: StreamSettings
+    client: Client, metadata: StreamMetadata, settings: StreamSettings, *, life: str
 ) -> list[StreamSegment]:
     """Delete what the stream's settings do not keep, and return the freed segments.
 
     These are truncated segments and, unless `explicit_truncation` is set, completed segments that
     are too old or too large together, oldest first.
+
+    `life` is the path of the life that the settings belong to (`StreamLife.path`). Raises
+    NoSuchStreamError if another stream has the name now, which may have other settings.
     """
-    if not settings.explicit_truncation:
-        expired = await _expired(client, metadata, settings)
-        if expired is not None:
-            await truncate(metadata, expired)
-    return await free(client, metadata)
+    if settings.explicit_truncation:
+        return await free(client, metadata)
+
+    async def expired(completed: Sequence[StreamSegment]) -> DLSN | None:
+        return await _expired(client, completed, settings)
+
+    done = await _truncate(metadata, expired, life)
+    return await _free(client, metadata, done.completed, done.life)
 
 
 async def would_retain(
     client: Client, metadata: StreamMetadata, settings: StreamSettings
 ) -> list[StreamSegment]:
     """Return the segments whose ledgers `retain` would delete now. Nothing is changed."""
+    segments = [s for s in await metadata.segments() if not s.in_progress]
     expired = None
     if not settings.explicit_truncation:
-        expired = await _expired(client, metadata, settings)
-    return await would_free(client, metadata, expired)
+        expired = await _expired(client, segments, settings)
+    return await _would_free(client, segments, expired)
 
 
 async def _expired(
-    client: Client, metadata: StreamMetadata, settings: StreamSettings
+    client: Client, segments: Sequence[StreamSegment], settings: StreamSettings
 ) -> DLSN | None:
-    """Return the position before which retention keeps nothing, or None if it keeps everything."""
-    segments = [s for s in await metadata.segments() if not s.in_progress]
+    """Return the position before which retention keeps nothing, or None if it keeps everything.
+
+    `segments` are the completed ones.
+    """
     expired = 0
     if settings.retention_s:
         oldest_ms = client.clock.now_ms() - round(1000 * settings.retention_s)
         while expired < len(segments) and segments[expired].completion_time_ms < oldest_ms:
             expired += 1
     if settings.retention_bytes:
-        sizes = [await stored_bytes(client, [segment]) for segment in segments]
+        sizes = await _sizes(client, segments)
         left = sum(sizes[expired:])
         while expired < len(segments) and left - sizes[expired] >= settings.retention_bytes:
             left -= sizes[expired]
@@ -196,6 +259,11 @@ async def stored_bytes(client: Client, segments: Sequence[StreamSegment]) -> int
 
     A ledger that is open or gone counts as 0.
     """
+    return sum(await _sizes(client, segments))
+
+
+async def _sizes(client: Client, segments: Sequence[StreamSegment]) -> list[int]:
+    """Return the payload bytes in the ledger of each segment."""
 
     async def length(segment: StreamSegment) -> int:
         try:
@@ -203,4 +271,4 @@ async def stored_bytes(client: Client, segments: Sequence[StreamSegment]) -> int
         except NoSuchLedgerError:
             return 0
 
-    return sum(await each(segments, length))
+    return await each(segments, length)

@@ -51,7 +51,8 @@ DOUBTS_MAX = 5
 class OwnerClaim:
     """A reason not to delete a ledger."""
 
-    owner: Owner
+    owner: Owner | None
+    """The owner, or None if a doubt remains whether there is one."""
     part: str = ""
     """The part of the owner that the ledger holds."""
     doubt: str = ""
@@ -59,8 +60,18 @@ class OwnerClaim:
 
     def __str__(self) -> str:
         if self.doubt:
-            return f"perhaps {self.owner}: {self.doubt}"
-        return f"{self.owner} ({self.part})" if self.part else str(self.owner)
+            return f"perhaps {self.name}: {self.doubt}"
+        return f"{self.name} ({self.part})" if self.part else self.name
+
+    @property
+    def name(self) -> str:
+        """The owner as a message names it."""
+        return "an unknown owner" if self.owner is None else str(self.owner)
+
+    @property
+    def verdict(self) -> str:
+        """The end of a sentence that begins with the ledger."""
+        return f"may belong to {self.name}: {self.doubt}" if self.doubt else f"belongs to {self}"
 
 
 async def refuse_owned(
@@ -128,14 +139,20 @@ async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> No
     found, doubts = await _by_all_records(
         client, {ledger_id}, limit_s, lambda _: None, objects=True
     )
-    claims = [str(claim) for claim in (*found.get(ledger_id, ()), *doubts)]
-    if not claims:
+    owners = [str(claim) for claim in found.get(ledger_id, ())]
+    if not owners and not doubts:
         return error
-    told = f"ledger {ledger_id} does not exist, and {', and '.join(claims)} names it"
-    return NoSuchLedgerError(
-        told,
-        remedy="Readers of this owner cannot read what the ledger held, unless it is restored",
+    told = [f"ledger {ledger_id} does not exist"]
+    remedy = (
+        "Check the id. If an owner names the ledger, its readers cannot read what the ledger held"
     )
+    if owners:
+        told[0] += f", and {' and '.join(owners)} {'names' if len(owners) == 1 else 'name'} it"
+        remedy = "Readers of its owner cannot read what the ledger held, unless it is restored"
+    for claim in doubts:
+        owner = claim.name if claim.owner else "another owner" if owners else "an owner"
+        told.append(f"It is unknown whether {owner} names it: {claim.doubt}")
+    return NoSuchLedgerError(". ".join(told), remedy=remedy)
 
 
 # -- by the ledger's own metadata -------------------------------------------------------------
@@ -159,7 +176,7 @@ async def _hint(client: Client, ledger_id: int) -> _Hint:
     except NoSuchLedgerError:
         return _Hint(exists=False)
     except UnreadableMetadataError as error:
-        return _Hint(claims=(OwnerClaim(Owner("owner", "unknown"), doubt=str(error)),))
+        return _Hint(claims=(OwnerClaim(None, doubt=str(error)),))
     application = _text(metadata, APPLICATION_KEY)
     if application and application.encode() != APPLICATION["application"]:
         return _Hint(claims=(_foreign(metadata, application),))
@@ -263,14 +280,14 @@ async def _by_all_records(
         raise
     except TimeoutError:
         doubt = f"not all streams and datasets could be checked within {limit_s:g} s"
-        doubts.append(OwnerClaim(Owner("owner", "unknown"), doubt=doubt))
+        doubts.append(OwnerClaim(None, doubt=doubt))
     return found, doubts
 
 
 def _owned(claims: Mapping[int, Sequence[OwnerClaim]]) -> LedgerOwnedError:
     owners = {ledger_id: [str(claim) for claim in found] for ledger_id, found in claims.items()}
     told = "; ".join(
-        f"ledger {ledger_id} belongs to {', and to '.join(found)}"
-        for ledger_id, found in owners.items()
+        f"ledger {ledger_id} {', and it '.join(claim.verdict for claim in found)}"
+        for ledger_id, found in claims.items()
     )
     return LedgerOwnedError(f"{told}. Nothing was deleted", owners=owners)

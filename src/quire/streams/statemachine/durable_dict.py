@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from quire._runtime.former_names import deprecated
+from quire._runtime.names.former_names import deprecated
 from quire._runtime.opening import Opening, open_or_closed, opening, represented
 from quire.errors import ArgumentTypeError, UsageError, check_type
 from quire.streams.namespace.namespace import Namespace

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 from quire._runtime.tasks import TaskSet
 from quire.client import Client, LedgerWriter
@@ -207,8 +206,6 @@ class Segments:
         self._why: QuireError | None = None
         """The reason why there is no ledger."""
         self._retaining: asyncio.Task[None] | None = None
-        self._unfinished: Callable[[], Awaitable[list[PendingEntry]]] | None = None
-        """Repeats the last change of the segments, if it may have been done or not."""
 
     @property
     def next_number(self) -> int:
@@ -242,7 +239,8 @@ class Segments:
 
     async def _retain(self) -> None:
         try:
-            await retain(self._client, self.metadata, self._settings)
+            life = self.taken.claim.life
+            await retain(self._client, self.metadata, self._settings, life=life)
             if self._settings.bytes_max:
                 segments = await self.metadata.segments()
                 completed = [segment for segment in segments if not segment.in_progress]
@@ -330,41 +328,26 @@ class Segments:
 
     async def begin(self, entry: PendingEntry) -> None:
         """Open a segment for `entry`, which the caller sends next."""
-        if self._unfinished is not None:
-            await self._unfinished()
-            return
         assert self.open is None
         ledger = await self._take_spare()
         segment = self._new_segment(ledger, self.next_number, entry)
-
-        async def then() -> list[PendingEntry]:
-            self._opened(segment, ledger)
-            return []
-
-        await self._change(then, begin=segment)
+        await self.metadata.change(self.taken.claim, begin=segment, insist=True)
+        self._opened(segment, ledger)
 
     async def complete(self) -> None:
         """Close the open segment. No entry of it may be in flight."""
         completed = await self._close_ledger()
-
-        async def then() -> list[PendingEntry]:
-            self._completed(completed)
-            return []
-
-        await self._change(then, complete=completed)
+        await self.metadata.change(self.taken.claim, complete=completed, insist=True)
+        self._completed(completed)
 
     async def roll(self, entry: PendingEntry) -> None:
         """Complete the open segment and begin the next one in one transaction."""
         ledger = await self._take_spare()
         completed = await self._close_ledger()
         segment = self._new_segment(ledger, completed.lssn + 1, entry)
-
-        async def then() -> list[PendingEntry]:
-            self._completed(completed)
-            self._opened(segment, ledger)
-            return []
-
-        await self._change(then, complete=completed, begin=segment)
+        await self.metadata.change(self.taken.claim, complete=completed, begin=segment, insist=True)
+        self._completed(completed)
+        self._opened(segment, ledger)
 
     async def mend(self, settle: Callable[[Sequence[PendingEntry]], None]) -> list[PendingEntry]:
         """Recover the ledger of the open segment, and complete the segment with its entries.
@@ -374,11 +357,8 @@ class Segments:
         not part of it, without the control entries.
 
         A segment without entries is removed. A segment whose ledger was deleted after entries were
-        sent is kept as lost. If an earlier call may have changed the segments, its change is
-        finished instead.
+        sent is kept as lost.
         """
-        if self._unfinished is not None:
-            return await self._unfinished()
         writer = self.open
         assert writer is not None
         ledger_id = writer.ledger.ledger_id
@@ -394,45 +374,21 @@ class Segments:
             reader.close()
         settle(writer.acknowledged_through(end))
         lost = [entry for entry in writer.in_flight if not entry.control]
-        if end < 0 and not gone:
-
-            async def dropped() -> list[PendingEntry]:
-                self.open = None
-                await delete_insisting(self._client, ledger_id)
-                return lost
-
-            return await self._change(dropped, drop=writer.segment)
-        # The records of a lost ledger may have been read, so its number must not be assigned again.
-        now_ms = self._client.clock.now_ms()
-        completed = writer.lost(now_ms) if gone else writer.completed(now_ms)
-
-        async def then() -> list[PendingEntry]:
-            if gone:
-                tell_lost(self.metadata.paths.name, completed)
+        if gone:
+            # Its records may have been read, so its number must not be assigned again.
+            completed = writer.lost(self._client.clock.now_ms())
+            await self.metadata.change(self.taken.claim, complete=completed, insist=True)
+            tell_lost(self.metadata.paths.name, completed)
             self._completed(completed)
-            return lost
-
-        return await self._change(then, complete=completed)
-
-    async def _change(
-        self,
-        then: Callable[[], Awaitable[list[PendingEntry]]],
-        *,
-        complete: StreamSegment | None = None,
-        begin: StreamSegment | None = None,
-        drop: StreamSegment | None = None,
-    ) -> list[PendingEntry]:
-        """Change the segments, adopt the change here with `then`, and return what that returns.
-
-        If this raises, the change may have been done. The next method that is called repeats it.
-        """
-        again = partial(self._change, then, complete=complete, begin=begin, drop=drop)
-        self._unfinished = again
-        claim = self.taken.claim
-        await self.metadata.change(claim, complete=complete, begin=begin, drop=drop)
-        entries = await then()
-        self._unfinished = None
-        return entries
+        elif end < 0:
+            await self.metadata.change(self.taken.claim, drop=writer.segment, insist=True)
+            self.open = None
+            await delete_insisting(self._client, ledger_id)
+        else:
+            completed = writer.completed(self._client.clock.now_ms())
+            await self.metadata.change(self.taken.claim, complete=completed, insist=True)
+            self._completed(completed)
+        return lost
 
     async def _close_ledger(self) -> StreamSegment:
         assert self.open is not None

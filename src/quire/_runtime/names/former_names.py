@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, TypeVar
 
-from quire._runtime.caller_warnings import warn_caller
+from quire._runtime.names.caller_warnings import warn_caller
 
 T = TypeVar("T")
 

@@ -1,0 +1,33 @@
+"""Who may read files: those with secrets (keys, passwords, tokens), and those with data."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+PRIVATE_FILE_MODE = 0o600
+"""The mode of new files that hold entries or metadata. The umask can only restrict it."""
+PRIVATE_DIRECTORY_MODE = 0o700
+"""The mode of new directories for files with entries or metadata."""
+
+
+def exposure_of(path: str | os.PathLike[str]) -> str | None:
+    """Return why a file with a secret must not be used, or None if it may.
+
+    It must not be used if every account of the machine can read it. A group may: Kubernetes mounts
+    secrets so, and some systems have a group for keys. A device or a pipe has no such permissions.
+
+    Args:
+        path: The file. If it cannot be examined, reading it will say so.
+
+    Returns:
+        What is wrong and what to type, as the end of a message.
+    """
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    if not stat.S_ISREG(found.st_mode) or not found.st_mode & stat.S_IROTH:
+        return None
+    mode = stat.S_IMODE(found.st_mode)
+    return f"every account of this machine can read {path} (mode {mode:04o}): chmod 600 {path}"

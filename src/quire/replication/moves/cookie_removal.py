@@ -1,0 +1,102 @@
+"""Removal of the cookie of a bookie whose ledgers were copied to other bookies.
+
+A job may take hours. If an operator creates a bookie with the same id meanwhile, its cookie must
+not be removed. A version alone does not show that, because it begins again with each cookie, and
+the bytes of a cookie only name paths. Therefore the ids of the bookie's directories are compared as
+well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire._runtime.units import host_port
+from quire.errors import (
+    JobError,
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    VersionConflictError,
+)
+from quire.metadata.bookies.directories import forget_bookie, read_directories
+from quire.metadata.interface import MetadataStore, Versioned
+
+
+@dataclass(frozen=True, slots=True)
+class BookieIdentity:
+    """What distinguishes a bookie from a later one with the same id."""
+
+    cookie: Versioned[bytes] | None
+    """The bookie's cookie, or None if it has none."""
+    directories: frozenset[str] = frozenset()
+    """The ids of the bookie's directories. The set is empty if they are not known."""
+
+    def is_of(self, now: BookieIdentity) -> bool:
+        """Return whether `now` was read from the same bookie later."""
+        if self.cookie != now.cookie:
+            return False
+        known = self.directories and now.directories
+        return not known or not self.directories.isdisjoint(now.directories)
+
+
+async def identity_of(store: MetadataStore, bookie: str) -> BookieIdentity:
+    """Return the identity of a bookie. Raises MetadataError if the store does not answer."""
+    try:
+        cookie = await store.read_cookie(bookie)
+    except NoSuchKeyError:
+        cookie = None
+    try:
+        found = await read_directories(store, bookie)
+    except MetadataUnavailableError:
+        raise
+    except MetadataError:
+        found = None  # a record that cannot be read must not prevent the removal
+    return BookieIdentity(
+        cookie, frozenset() if found is None else frozenset(found.value.ids.values())
+    )
+
+
+async def remove_cookie(store: MetadataStore, bookie: str, before: BookieIdentity) -> bool:
+    """Remove the cookie of the bookie that had the identity `before`.
+
+    Returns:
+        Whether a cookie was removed. It is False if there is none.
+
+    Raises:
+        JobError: The bookie was created again, or its cookie was changed. The cookie was kept.
+        MetadataError: The store failed.
+    """
+    now = await identity_of(store, bookie)
+    if now.cookie is None:
+        return False
+    try:
+        if before.is_of(now):
+            await store.delete_cookie(bookie, now.cookie.version)
+            return True
+    except VersionConflictError as error:
+        if not error.outcome_known:
+            raise
+    raise JobError(
+        f"the cookie of bookie {bookie} was kept, because another process changed it or created "
+        "the bookie again during the job",
+        remedy="Find out who created the bookie again, and run the command again",
+    )
+
+
+async def remove_lost_bookie(store: MetadataStore, bookie: str, before: BookieIdentity) -> bool:
+    """Remove the cookie of a lost bookie that no ledger names, and the record of its directories.
+
+    Takes and raises the same as `remove_cookie`. It also raises JobError if the bookie is running,
+    because ledgers that were created meanwhile may name it.
+    """
+    address = (await store.bookies()).find(bookie)
+    if address is not None:
+        raise JobError(
+            f"the cookie of bookie {bookie} was kept, because the bookie was started during the "
+            f"job, at {host_port(address.host, address.port)}",
+            remedy="To take it away, use `quire bookie decommission`",
+        )
+    removed = await remove_cookie(store, bookie, before)
+    if removed or before.is_of(await identity_of(store, bookie)):
+        await forget_bookie(store, bookie)
+    return removed
