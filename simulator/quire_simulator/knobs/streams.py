@@ -9,8 +9,10 @@ KNOBS = (
             ALL_BUFFERED_BYTES_MAX=1),
     *limits("streams.namespace.removal", ATTEMPTS_MAX=3),
     *limits("streams.namespace.stream_life", FIND_ATTEMPTS=3),
-    *limits("streams.namespace.stream_metadata", LOST_REPLY_ATTEMPTS=1, LOST_REPLY_LIMIT_S=5.0, NODES_PER_COMMIT=1, REST_ATTEMPTS=3,
-            LOST_REPLY_BACKOFF=0.01, CREATE_ATTEMPTS=2),
+    *limits(
+        "streams.namespace.stream_metadata", LOST_REPLY_ATTEMPTS=1, LOST_REPLY_LIMIT_S=5.0,
+        LOST_REPLY_BACKOFF=0.01, NODES_PER_COMMIT=1, REST_ATTEMPTS=3, CREATE_ATTEMPTS=2,
+    ),
     Knob("streams.namespace.stream_metadata", "LIST_ATTEMPTS", 3,
          also=("quire.streams.ownership.named_ledgers",)),
     *limits("streams.namespace.tree_search", NODES_AT_ONCE=1),
