@@ -173,6 +173,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "streams.publish.publishing": "SWEEP_BEFORE SWEEP_LEDGERS_MAX",
         "streams.read.reader": "MISSING_LOOKS MISSING_DELAY_S",
         "streams.write.producers": "PRODUCERS_MAX",
+        "streams.write.takeover": "DELETE_ATTEMPTS",
     },
     (
         "Beyond it a call is refused, or a value counts as damaged. A smaller number "

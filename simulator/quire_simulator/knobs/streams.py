@@ -31,7 +31,7 @@ KNOBS = (
     *limits("streams.read.subscriptions", COMMIT_ATTEMPTS_MAX=3),
     *limits("streams.statemachine.state_machine", RESTORE_ATTEMPTS=3),
     *limits("streams.write.producers", ENTRIES_AT_ONCE=1),
-    *limits("streams.write.takeover", DELETE_ATTEMPTS=1, DELETE_BACKOFF=0.01, BACKWARD_ENTRIES=1),
+    *limits("streams.write.takeover", DELETE_BACKOFF=0.01, BACKWARD_ENTRIES=1),
     *limits(
         "streams.write.writer_task", BUFFERED_BYTES_MAX=1, FULL_ENTRIES_IN_FLIGHT_MAX=1,
         TURNS_BEFORE_CONTROL=1, SEGMENT_BACKOFF=0.005, GIVE_UP_S=5.0,
