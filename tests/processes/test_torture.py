@@ -131,6 +131,7 @@ def test_a_program_that_ends_is_noted_and_started_again(
         assert process.pid != first
     finally:
         process.kill()
+        nemesis._log.close()
     assert f"reader-1 ended with status {status}" in (tmp_path / "faults.log").read_text()
     assert nemesis.trouble == [f"reader-1 ended with status {status}: nothing"] * trouble
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SEEDS_DEFAULT = "0..100"
 EVERY = "every"
-ON_TRIAL = ("damaged", "full metadata", "publishing", "retention", "returning", "spark")
+ON_TRIAL = ("full metadata", "returning")
 """Workloads that `every` leaves out, because some of their seeds fail for an unknown reason."""
 WAITING_PER_PROCESS = 4
 """The number of seeds queued for each process in advance."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
+import re
+import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -14,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.cli.bench.core import Load, RoundResult
+from quire.cli.bench import bench
+from quire.cli.bench.core import Load, RoundResult, Shape
 from quire.cli.bench.stream import tail
 from quire.cli.common.output import OutputThread, ledger_as_json
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
@@ -166,3 +170,32 @@ async def test_the_cpu_time_of_followers_begins_with_the_measured_seconds() -> N
     measured = await tail(cast("Namespace", OneStream()), Load(entries, 10, 1), readers)
     assert (measured.operations, len(measured.latencies)) == (entries, entries * readers)
     assert measured.cpu_seconds < OneStream.CPU_S
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+async def test_a_benchmark_shows_its_rate_and_the_time_left_on_a_terminal(
+    as_json: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(bench, "PROGRESS_INTERVAL_S", 0.01)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    load = Load(1_000, 10, 1)
+    work = bench.BenchOptions("add", "", load, Shape(), 1, 0, False, as_json)
+    done = 0
+    async with bench._progress(work):
+        load.progress.begin("appending", load.entries, lambda: done)
+        await asyncio.sleep(0.1)
+        done = 400
+        await asyncio.sleep(0.1)
+    shown = cast("Terminal", sys.stderr).getvalue()
+    if as_json:
+        assert shown == ""
+        return
+    assert "add: appending" in shown
+    assert re.search(r"400 of 1,000, [1-9][0-9,]*/s, 0:00:0\d left", shown)

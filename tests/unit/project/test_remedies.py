@@ -33,12 +33,15 @@ ASKED_FOR = {
     "errors.py:LedgerOwnedError": "the caller deletes a ledger",
     "bookie/background/orders.py:Orders._end": "the bookie was decommissioned by its operator, "
     "ledger by ledger, and cannot start on this directory again",
+    "streams/namespace/stream_metadata.py:StreamMetadata.remove_rest": "the caller deletes the "
+    "stream",
     "spark/streams/writer.py:refuse_overwrite": "the caller asked to overwrite a stream",
     "cli/bookie/identity.py:check_not_needed": "the caller removes a bookie's cookie",
 }
 """Remedies for callers who asked for destruction, or who destroyed already."""
 
 HARMLESS = {
+    "client/datasets/datasets.py:Datasets._check_publishable.exists": "what the cause may be",
     "codec/distributedlog/compression.py:Compression.parse": "the format of streams",
     "errors.py:MetadataTooLargeError": "what is still possible with the ledger",
     "metadata/ledgers/unreadable.py:REMEDY": "that nothing is deleted",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from dataclasses import replace
 
 import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import MAX_POSITION
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
-from quire.errors import StreamGapError
+from quire.errors import StreamFencedError, StreamGapError
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.positions import LATEST, AtSequence, AtTxid
 from quire.streams.read.records import Gap
 from quire.streams.read.statistics import segment_statistics
@@ -135,6 +138,27 @@ def test_the_writer_itself_keeps_the_gap() -> None:
         assert [(r.payload, r.sequence) for r in records] == [
             (b"1", 0), (b"2", 1), (b"5", 4)
         ]  # fmt: skip
+
+    run(scene)
+
+
+def test_a_former_writer_that_watches_its_ledger_acknowledges_nothing_after_a_takeover() -> None:
+    """Without the watch nobody can tell it: a ledger without metadata cannot be fenced."""
+
+    async def scene(b: Bench) -> None:
+        config = replace(b.client.config, watch_written_ledgers=True)
+        async with b.world.client("former", config) as client:
+            former = await (await open_namespace(client, "/acme/test")).open_writer(
+                "s", create=True
+            )
+            await former.append(b"1")
+            await lose(b, 1)
+            async with b.streams.open_writer("s") as successor:
+                await successor.append(b"2")
+                await asyncio.sleep(1.0)  # simulated: the watch has been delivered
+                with pytest.raises(StreamFencedError):
+                    await former.append(b"3")
+            assert [r.payload for r in await b.read("s", on_gap="skip")] == [b"2"]
 
     run(scene)
 

@@ -491,6 +491,22 @@ def test_writers_end_with_their_client_and_wait_for_nobody() -> None:
     run(scene)
 
 
+def test_a_listing_includes_streams_however_deeply_they_are_nested() -> None:
+    """Names of more than 16 parts were silently left out."""
+
+    async def scene(b: Bench) -> None:
+        deep = "/".join(f"p{n}" for n in range(40))
+        await b.streams.create_stream("a")
+        async with b.streams.open_writer(deep, create=True) as writer:
+            await writer.append(b"one")
+        assert await b.streams.streams() == ["a", deep]
+        assert await b.streams.streams("p0/p1/") == [deep]
+        await b.streams.delete_stream(deep)
+        assert await b.streams.streams() == ["a"]
+
+    run(scene)
+
+
 def test_names() -> None:
     async def scene(b: Bench) -> None:
         for name in ("b", "a/1", "a/2", "a"):

@@ -6,9 +6,12 @@ Each round prints one line of results on standard output. Only the rate of opera
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,6 +37,7 @@ from quire.cli.common.options import (
     run_async,
 )
 from quire.cli.common.output import print_json
+from quire.cli.common.progress import RateBar
 from quire.cli.common.tls import connect, tls_options
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import max_payload_bytes
@@ -57,6 +61,8 @@ hours."""
 READERS_MAX = 1_000
 DEFAULT_WARM_UP_ENTRIES = 2_000
 WARM_UP_OUTSTANDING = 100
+PROGRESS_INTERVAL_S = 0.5
+"""Seconds between two looks at the progress of a round, if it is shown."""
 LEDGERS_MAX = 100_000
 
 
@@ -435,13 +441,24 @@ async def _read(work: BenchOptions, ledger_id: int | None, password: bytes) -> N
 
     async with connect(work.uri) as client:
         if ledger_id is not None:
-            await _rounds(work, partial(bench_core.read_whole, client, ledger_id, password))
+            await _rounds(
+                work,
+                partial(
+                    bench_core.read_whole, client, ledger_id, password, progress=work.load.progress
+                ),
+            )
             return
         writer = await bench_core.create(client, work.shape)
         try:
-            await bench_core.add_many(writer, work.load)
+            async with _progress(work):
+                await bench_core.add_many(writer, work.load)
             await writer.close()
-            await _rounds(work, partial(bench_core.read_whole, client, writer.ledger_id))
+            await _rounds(
+                work,
+                partial(
+                    bench_core.read_whole, client, writer.ledger_id, progress=work.load.progress
+                ),
+            )
         finally:
             if not work.keep:
                 await bench_core.delete(client, writer.ledger_id)
@@ -476,7 +493,35 @@ async def _rounds(work: BenchOptions, round_: Callable[[], Awaitable[RoundResult
             f"E={shape.ensemble} Wq={shape.write_quorum} Aq={shape.ack_quorum}, {shape.digest}"
         )
     for number in range(1, work.rounds + 1):
-        _print(work, number, await round_())
+        async with _progress(work):
+            result = await round_()
+        _print(work, number, result)
+
+
+@asynccontextmanager
+async def _progress(work: BenchOptions) -> AsyncIterator[None]:
+    """Show the progress of the round on a terminal."""
+    progress = work.load.progress
+    progress.end()
+
+    async def draw(bar: RateBar) -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_INTERVAL_S)
+            if progress.what:
+                seconds = time.perf_counter() - progress.began_s
+                what = f"{work.verb}: {progress.what}"
+                bar.show(what, progress.total, progress.count(), seconds)
+
+    with RateBar(shown=not work.as_json) as bar:
+        if not bar.drawn:
+            yield
+            return
+        drawing = asyncio.create_task(draw(bar))
+        try:
+            yield
+        finally:
+            drawing.cancel()
+            await asyncio.wait([drawing])
 
 
 # -- results ----------------------------------------------------------------------------------

@@ -39,6 +39,28 @@ class Shape:
     digest: str = "crc32c"
 
 
+@dataclass(slots=True)
+class Progress:
+    """The present step of a benchmark.
+
+    A measurement only says how to count, so that its loop does nothing for the progress.
+    """
+
+    what: str = ""
+    total: int = 0
+    count: Callable[[], int] = lambda: 0
+    """A function that returns how many of `total` are done."""
+    began_s: float = 0.0
+    """When the step began, by the clock of the measurements."""
+
+    def begin(self, what: str, total: int, count: Callable[[], int]) -> None:
+        self.what, self.total, self.count = what, total, count
+        self.began_s = time.perf_counter()
+
+    def end(self) -> None:
+        self.what, self.total, self.count = "", 0, lambda: 0
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """The amount of work of a round."""
@@ -46,6 +68,8 @@ class Load:
     entries: int
     size_bytes: int
     outstanding: int
+    progress: Progress = field(default_factory=Progress, compare=False)
+    """The step that the measurement of this load is at."""
 
     def payload(self) -> bytes:
         return (PATTERN * (self.size_bytes // len(PATTERN) + 1))[: self.size_bytes]
@@ -189,6 +213,8 @@ async def add_many(writer: LedgerWriter, load: Load) -> list[tuple[float, int]]:
     left = load.entries
     latencies: list[tuple[float, int]] = []
 
+    load.progress.begin("appending", load.entries, lambda: load.entries - left)
+
     async def worker(size: int) -> None:
         nonlocal left
         whole = [payload] * size
@@ -214,6 +240,7 @@ async def add_one_by_one(writers: Sequence[LedgerWriter], load: Load) -> list[tu
     upcoming, entries, turns = 0, load.entries, len(writers)
     latencies: list[tuple[float, int]] = []
     note, now = latencies.append, time.perf_counter
+    load.progress.begin("appending", entries, lambda: len(latencies))
 
     async def worker() -> None:
         nonlocal upcoming
@@ -242,6 +269,7 @@ async def add_in_turn(writers: Sequence[LedgerWriter], load: Load) -> list[tuple
     under_way: deque[tuple[float, list[LedgerWriter], list[int]]] = deque()
     """The start time of each piece, the writers of its entries, and the entry ids."""
     sent = 0
+    load.progress.begin("appending", load.entries, lambda: sent)
 
     async def wait_for_oldest() -> None:
         began, whose, entry_ids = under_way.popleft()
@@ -283,6 +311,7 @@ async def add_paced(writer: LedgerWriter, load: Load, rate_per_s: float) -> list
     async with TaskGroup() as group:
         group.create_task(collect())
         start, sent = loop.time(), 0
+        load.progress.begin("appending", load.entries, lambda: sent)
         while sent < load.entries:
             due = min(int((loop.time() - start) * rate_per_s) + 1, load.entries) - sent
             if due > 0:
@@ -300,11 +329,15 @@ async def add_paced(writer: LedgerWriter, load: Load, rate_per_s: float) -> list
 # -- reads ------------------------------------------------------------------------------------
 
 
-async def read_whole(client: Client, ledger_id: int, password: bytes = b"") -> RoundResult:
+async def read_whole(
+    client: Client, ledger_id: int, password: bytes = b"", *, progress: Progress | None = None
+) -> RoundResult:
     """Measure reading all entries in order, with digests verified. Opening is not measured."""
     async with await client.open_ledger(ledger_id, password=password) as reader:
         cpu, began = time.process_time(), time.perf_counter()
         entries = size = 0
+        if progress is not None:
+            progress.begin("reading", reader.last_add_confirmed + 1, lambda: entries)
         async for run in reader.read_runs():
             entries += len(run)
             size = run.ledger_lengths[-1]
@@ -331,6 +364,7 @@ async def recover_each(
     open. Only opening it with recovery is measured.
     """
     result = RoundResult()
+    load.progress.begin("opening ledgers", count, lambda: result.operations)
     for _ in range(count):
         writer = await create(client, shape)
         try:

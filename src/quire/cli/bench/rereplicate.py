@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from dataclasses import replace
 
 from quire._runtime.tasks import TaskGroup
-from quire.cli.bench.core import Load, RoundResult, Shape, add_many, ledgers
+from quire.cli.bench.core import Load, Progress, RoundResult, Shape, add_many, ledgers
 from quire.client import Client, LedgerWriter
 from quire.errors import ReadError
 from quire.replication import LedgerOutcome, ReplicationLocks, take_out
@@ -27,9 +28,13 @@ async def rereplicate(
     copied entries and the time. The bookie keeps running, and may be read from.
     """
     async with ledgers(client, shape, count, keep=keep) as writers:
+        written = 0
+        load.progress.begin("writing ledgers", count, lambda: written)
+        each = replace(load, progress=Progress())
         for writer in writers:
-            await add_many(writer, load)
+            await add_many(writer, each)
             await writer.close()
+            written += 1
         lost, held = _in_most(writers)
         locks = ReplicationLocks(other.metadata, OWNER, other.clock)
         result = RoundResult()
@@ -50,6 +55,7 @@ async def rereplicate(
                 result.operations += done.entries
                 result.payload_bytes += done.entries * load.size_bytes
 
+        load.progress.begin("copying", load.entries * len(held), lambda: result.operations)
         cpu, began = time.process_time(), time.perf_counter()
         async with TaskGroup() as group:
             for _ in range(LEDGERS_AT_ONCE):

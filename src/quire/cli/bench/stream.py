@@ -64,9 +64,11 @@ async def write(streams: Namespace, load: Load, count: int) -> RoundResult:
         await writer.append(b"")
     cpu, began = time.process_time(), time.perf_counter()
     latencies: list[tuple[float, int]] = []
+    sent = [0] * count
+    load.progress.begin("writing", load.entries * count, lambda: sum(sent))
     async with TaskGroup() as group:
-        for writer in writers:
-            group.create_task(_fill(writer, load, latencies))
+        for index, writer in enumerate(writers):
+            group.create_task(_fill(writer, load, latencies, sent, index))
     seconds, used = time.perf_counter() - began, time.process_time() - cpu
     for writer in writers:
         await writer.close()
@@ -74,15 +76,21 @@ async def write(streams: Namespace, load: Load, count: int) -> RoundResult:
     return RoundResult(records, records * load.size_bytes, seconds, used, latencies)
 
 
-async def _fill(writer: StreamWriter, load: Load, latencies: list[tuple[float, int]]) -> None:
+async def _fill(
+    writer: StreamWriter,
+    load: Load,
+    latencies: list[tuple[float, int]],
+    sent: list[int],
+    index: int,
+) -> None:
+    """Write to one stream, and count its records in `sent[index]`."""
     piece = [load.payload()] * PIECE_RECORDS
-    sent = 0
-    while sent < load.entries:
-        some = piece[: min(PIECE_RECORDS, load.entries - sent)]
-        sent += len(some)
+    while sent[index] < load.entries:
+        some = piece[: min(PIECE_RECORDS, load.entries - sent[index])]
+        sent[index] += len(some)
         began = time.perf_counter()
         appended = await writer.submit_many(some)
-        if sent == load.entries:
+        if sent[index] == load.entries:
             await appended.wait()
             latencies.append((time.perf_counter() - began, len(some)))
         else:
@@ -93,6 +101,7 @@ async def read(streams: Namespace, name: str, load: Load) -> RoundResult:
     """Measure reading the whole of a stream that `write` has written."""
     cpu, began = time.process_time(), time.perf_counter()
     records = payload_bytes = 0
+    load.progress.begin("reading", load.entries, lambda: records)
     reader = await streams.open_reader(name)
     async with aclosing(reader.batches()) as batches:
         async for batch in batches:
@@ -138,6 +147,7 @@ async def tail(streams: Namespace, load: Load, count: int) -> RoundResult:
         while not all(event.is_set() for event in ready):
             await writer.append(b"")  # until every reader follows
             await asyncio.sleep(0.05)
+        load.progress.begin("appending", load.entries, lambda: len(sent))
         cpu, start = time.process_time(), time.perf_counter()
         for _ in range(load.entries):
             sent.append(time.perf_counter())

@@ -47,6 +47,7 @@ async def tail_paced(
 
     # Every bookie must know the ledger before the measurement, or readers cannot wait for entries.
     await writer.append(load.payload())
+    load.progress.begin("appending", load.entries, lambda: len(sent))
     cpu, start = time.process_time(), time.perf_counter()
     async with (
         asyncio.timeout(load.entries / rate_per_s + lag_limit_s),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,10 +23,17 @@ REFRESHES_PER_S = 4
 class _Line:
     """A progress line that is drawn while its context is entered, if stderr is a terminal."""
 
+    refreshes_per_s = REFRESHES_PER_S
+
     def __init__(self, shown: bool) -> None:
         self._shown = shown and sys.stderr.isatty()
         self._bar: progress.Progress | None = None
         self._task: progress.TaskID | None = None
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the line is drawn now."""
+        return self._bar is not None
 
     def _columns(self, progress: ModuleType) -> Iterator[progress.ProgressColumn]:
         raise NotImplementedError
@@ -39,7 +47,7 @@ class _Line:
             self._bar = progress.Progress(
                 *self._columns(progress),
                 console=Console(stderr=True),
-                refresh_per_second=REFRESHES_PER_S,
+                refresh_per_second=self.refreshes_per_s,
                 transient=True,
             )
             self._bar.start()
@@ -102,6 +110,39 @@ class ProgressBar(_Line):
             entries=self.entries,
             megabytes=self.size_bytes / 1e6,
         )
+
+
+class RateBar(_Line):
+    """A progress line that shows a count, its mean rate and the time left.
+
+    It is drawn once a second only, because it takes CPU from what it shows.
+    """
+
+    refreshes_per_s = 1
+
+    def __init__(self, *, shown: bool = True) -> None:
+        super().__init__(shown)
+        self._step: tuple[str, int] | None = None
+
+    def _columns(self, progress: ModuleType) -> Iterator[progress.ProgressColumn]:
+        yield progress.TextColumn("{task.description}")
+        yield progress.BarColumn()
+        yield progress.TextColumn("{task.fields[text]}")
+
+    def show(self, what: str, total: int, done: int, seconds: float) -> None:
+        """Show that `done` of `total` were done in the step `what`, which began `seconds` ago."""
+        if self._bar is None:
+            return
+        if self._step != (what, total):
+            self._step = what, total
+            if self._task is not None:
+                self._bar.remove_task(self._task)
+            self._task = self._bar.add_task(what, total=total or None, text="")
+        text = f"{done:,} of {total:,}"
+        if done and seconds:
+            left = timedelta(seconds=round(seconds / done * max(total - done, 0)))
+            text += f", {done / seconds:,.0f}/s, {left} left"
+        self._update(completed=done, text=text)
 
 
 class JobBar(_Line):

@@ -82,7 +82,6 @@ Names that begin with "." are hidden in listings, including the listings of Java
 """
 STREAM_SETTINGS_NODE = "quire"
 """The node with the settings of a stream, below the stream's root."""
-NESTED_DEPTH_MAX = 16
 RENAME_ATTEMPTS = 5
 """The number of attempts to rename a stream that other processes change."""
 FENCED_OPERATIONS = 10
@@ -268,14 +267,12 @@ class Namespace:
             The names of the streams.
         """
         found: list[str] = []
-        level = [""]
-        for _ in range(NESTED_DEPTH_MAX):
-            nested = await each(level, self._children)
-            level = [name for names in nested for name in names]
-            if not level:
-                break
+        level = await self._children("")
+        while level:
             exist = await each(level, lambda name: self.metadata(name).exists())
             found += [name for name, there in zip(level, exist) if there]
+            nested = await each(level, self._children)
+            level = [name for names in nested for name in names]
         return sorted(name for name in found if name.startswith(prefix))
 
     async def _children(self, above: str) -> list[str]:

@@ -197,7 +197,7 @@ class StreamMetadata:
             raise MetadataUnavailableError(
                 f"stream {self.paths.name} was deleted, but nodes of it are left: "
                 f"other clients changed them during each of {REST_ATTEMPTS} attempts",
-                remedy="Delete the stream again",
+                remedy="Try again",
             )
         await self.remove_markers()
         await self.lives.clear()
