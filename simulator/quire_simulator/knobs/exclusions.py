@@ -195,7 +195,6 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "storage.directories": "MAX_DIRECTORIES",
         "storage.directory": "MAX_SMALL_FILE_BYTES",
         "storage.recovery.scan": "UNREADABLE_BLOCKS_MAX",
-        "streams.namespace.namespace": "NESTED_DEPTH_MAX",
         "streams.namespace.settings": "ENTRY_BYTES_MAX",
         "streams.objects.format": (
             "NAME_BYTES_MAX BUCKET_BYTES_MAX METADATA_BYTES_MAX CHUNK_BYTES_MAX"
