@@ -135,7 +135,7 @@ def test_a_signal_closes_the_ledger(quire: Quire, number: signal.Signals, status
         writer.type(b"unfinished")
         done = writer.end(number)
     assert (done.status, done.out) == (status, b"")
-    assert re.fullmatch(rf"interrupted: ledger {ledger_id} closed: \d+ entries, .*\n", done.err)
+    assert re.fullmatch(rf"interrupted: ledger {ledger_id} closed: [\d,]+ entries, .*\n", done.err)
     assert state(quire, ledger_id) == "CLOSED"
     found = quire("ledger", "read", ledger_id).ok().splitlines()
     assert found[:2] == [b"one", b"two"]

@@ -67,7 +67,7 @@ def test_a_file_comes_back(quire: Quire, tmp_path: Path) -> None:
 def test_standard_input(quire: Quire) -> None:
     done = quire("object", "put", "-", "piped", "--chunk-bytes", "100000", stdin=DATA)
     assert done.ok() == b""
-    assert done.err.startswith(f"object piped put: {len(DATA)} bytes in ledger ")
+    assert done.err.startswith(f"object piped put: {len(DATA):,} bytes in ledger ")
     assert show(quire, "piped")["chunks"] == 50
     assert quire("object", "get", "piped").ok() == DATA
     assert quire("object", "put", "-", "nothing").ok() == b""
@@ -82,7 +82,7 @@ def test_ranges(quire: Quire, wanted: str, first: int, end: int) -> None:
     data = DATA[:2_500]
     quire("object", "put", "-", "ranged", "--replace", "--chunk-bytes", "1000", stdin=data).ok()
     assert quire("object", "get", "ranged", "--range", wanted).ok() == data[first:end]
-    quire("object", "get", "ranged", "--range", "2501-").fails(2, "2500 bytes")
+    quire("object", "get", "ranged", "--range", "2501-").fails(2, "2,500 bytes")
 
 
 def test_list_replace_and_delete(quire: Quire, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_bookie_is_configured_by_a_file_the_environment_and_options(tmp_path: 
             assert answer.status == 200
         assert bookie.end(signal.SIGTERM).status == 0
     files = [path.stat().st_size for path in (tmp_path / "data").rglob("*") if path.is_file()]
-    assert 1 << 19 < max(files) <= 1 << 20  # 64 MB, unless the file counts
+    assert 1 << 19 < max(files) <= 1 << 20  # 64 MiB, unless the file counts
 
 
 def test_a_bookie_takes_the_configuration_of_apache(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A bookie on a file system of 64 MB is filled under load and restarted without free space.
+"""A bookie on a file system of 64 MiB is filled under load and restarted without free space.
 
 It becomes writable again after ledgers are deleted. Nothing acknowledged is lost.
 """

@@ -274,7 +274,7 @@ def test_missing_parts(
     [file] = counted_files(target, name)
     Path(OffloadHistory(str(target), name).store.path(f"{DATA}/{file}")).unlink()
     with pytest.raises(
-        HistoryDamagedError, match=rf"{file} should have \d+ bytes, and it is missing"
+        HistoryDamagedError, match=rf"{file} should have [\d,]+ bytes, and it is missing"
     ):
         frame(fail_on_data_loss=False)
 

@@ -669,7 +669,7 @@ def test_other_records_than_the_metadata_says(
 
     monkeypatch.setattr(StreamMetadata, "segments", lying)
     with pytest.raises(
-        StreamDamagedError, match=f"100 records were read from it, but its metadata says {rows}"
+        StreamDamagedError, match=f"the job read 100 records from it, but its metadata says {rows}"
     ):
         run(truncate=True)
     monkeypatch.undo()

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 SEEDS_DEFAULT = "0..100"
 EVERY = "every"
 ON_TRIAL = ("full metadata", "returning")
-"""Workloads that `every` leaves out, because some of their seeds fail for an unknown reason."""
+"""Workloads that `every` leaves out. Some of their seeds fail for an unknown reason, or few of them
+were tried."""
 WAITING_PER_PROCESS = 4
 """The number of seeds queued for each process in advance."""
 FAILURES_MAX = 20

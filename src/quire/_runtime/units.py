@@ -93,8 +93,8 @@ def plural(noun: str, count: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return the noun with its count: "1 block", "2 blocks"."""
-    return f"{count} {plural(noun, count)}"
+    """Return the noun with its count: "1 block", "2,000 blocks"."""
+    return f"{count:,} {plural(noun, count)}"
 
 
 def are(count: int) -> str:

@@ -1,9 +1,9 @@
 """Recovery of a ledger whose writer may be dead: fence it, find its end, write back, close.
 
-The steps and their rules are those of the replication spec, section 6. Every request in this file
-fences (rule 1). Nothing is published before the closing compare-and-swap (rule 6), so any number of
-recoveries may run at the same time. The first one to close decides, and the others adopt what it
-stored.
+docs/explanation/replication.md explains the steps, and docs/internals/replication-rules.md lists
+the rules that they must keep. Every request in this file fences (rule 1). Nothing is published
+before the closing compare-and-swap (rule 6), so any number of recoveries may run at the same time.
+The first one to close decides, and the others adopt what it stored.
 """
 
 from __future__ import annotations
@@ -441,7 +441,7 @@ class LedgerRecovery:
     async def _length_at(self, snapshot: LedgerMetadata, entry_id: int) -> int:
         """Return the ledger length at an old entry, from its header, or 0 if it cannot be read.
 
-        The length is advisory (replication spec, 6.7).
+        The length is advisory: nothing reads by it (docs/reference/apache-compatibility.md).
         """
 
         async def same() -> bool:

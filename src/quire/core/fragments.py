@@ -1,6 +1,6 @@
 """The entries that a bookie of a ledger should hold, and the replacement of a member of a segment.
 
-Source: replication spec, 12.2 and 12.4; rules 18, 24, 25, 28.
+See rules 18, 24, 25 and 28 of docs/internals/replication-rules.md.
 
 A *fragment* is the known part of a segment of a ledger. A *closed* fragment gets no more entries.
 Only a closed one may be copied to another bookie.

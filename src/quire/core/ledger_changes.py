@@ -4,7 +4,7 @@ Each function receives the newest known metadata and returns the value to store,
 may be written. `quire.metadata.ledgers.update.update_ledger` stores it by compare-and-swap. After a
 conflict it calls the function again with the metadata that somebody else has stored.
 
-Source: replication spec, 4.2, 5 and 6; rules 6, 18, 19, 20.
+See rules 6, 18, 19 and 20 of docs/internals/replication-rules.md.
 """
 
 from __future__ import annotations

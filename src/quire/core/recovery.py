@@ -1,6 +1,6 @@
 """The conclusions that recovery may draw from the answers of bookies.
 
-Source: replication spec, 6.3; rules 1-5, 9.
+See rules 1 to 5 and 9 of docs/internals/replication-rules.md.
 
 An entry *exists* if there is one valid copy. It *does not exist* if `write_quorum - ack_quorum + 1`
 members of its write set deny it: it cannot have been acknowledged then. Any other answer (a

@@ -7,11 +7,11 @@ within it for each set of entries with the same write set. LAC and digest are no
 differ for a good reason, if recovery wrote an entry again.
 
 An entry that a member denies is MISSING or SHORT. Writers and recovery promise only an ack quorum
-of copies (replication spec, I5 and rule 40). A member that was away when the end of a segment was
-written never got it, and nothing is wrong with that bookie. Entries are SHORT if they are missing
-up to the end of a member's part of a closed segment, the member has the entries before, and an ack
-quorum of the others have the entries. All others are MISSING: there are fewer copies than were
-acknowledged, there is a hole, or the member has nothing of the segment.
+of copies (rule 40 of docs/internals/replication-rules.md). A member that was away when the end of a
+segment was written never got it, and nothing is wrong with that bookie. Entries are SHORT if they
+are missing up to the end of a member's part of a closed segment, the member has the entries before,
+and an ack quorum of the others have the entries. All others are MISSING: there are fewer copies
+than were acknowledged, there is a hole, or the member has nothing of the segment.
 """
 
 from __future__ import annotations

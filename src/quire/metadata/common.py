@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from quire._runtime.clock import Clock
+from quire._runtime.units import counted
 from quire.codec.metadata import registration
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
@@ -353,8 +354,9 @@ def check_operations(operations: Sequence[Operation]) -> None:
         size += len(operation.path.encode()) + OPERATION_BYTES
     if len(operations) > COMMIT_OPERATIONS_MAX or size > COMMIT_BYTES_MAX:
         raise UsageError(
-            f"a commit of {len(operations):,} operations and {size:,} bytes is too large: the "
-            f"limits are {COMMIT_OPERATIONS_MAX:,} operations and {COMMIT_BYTES_MAX:,} bytes",
+            f"a commit of {counted(len(operations), 'operation')} and {counted(size, 'byte')} is "
+            f"too large: the limits are {COMMIT_OPERATIONS_MAX:,} operations and "
+            f"{COMMIT_BYTES_MAX:,} bytes",
             remedy="Keep large data in a ledger, or use several commits",
         )
 

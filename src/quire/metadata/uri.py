@@ -1,4 +1,4 @@
-"""Metadata URIs, which name a store and its place (metadata spec, section 4).
+"""Metadata URIs, which name a store and its place.
 
 | URI                                             | store                                        |
 |-------------------------------------------------|----------------------------------------------|

@@ -89,8 +89,7 @@ class ControlChannel(Link):
         answer = await self._call(lambda txn: v3.read_lac_request(txn, ledger_id))
         own = answer.readLacResponse
         code = v3.status_of(answer, own.status)
-        # A bookie reports an explicit LAC without any entry as an I/O error (wire-protocol
-        # spec, 6.6).
+        # A bookie reports an explicit LAC without any entry as an I/O error.
         if code and not (code == Code.IO_ERROR and own.lacBody):
             raise error_of(code, ledger_id, -1, self.bookie_id)
         return LacAnswer(own.lacBody, own.lastEntryBody)

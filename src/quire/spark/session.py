@@ -46,7 +46,7 @@ def configure(spark: S, *, pushdown: bool = True) -> S:
     """Set what the data source needs on a session builder (best) or on a session.
 
     On a builder this enables Unix-domain sockets between the JVM and Python, which reduces the cost
-    of a Python task from 56 ms to 9 ms. Sockets cannot be changed in a session that is running.
+    of each Python task. Sockets cannot be changed in a session that is running.
 
     Args:
         spark: The builder or the session.

@@ -32,6 +32,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from quire._runtime.units import counted
 from quire.errors import KeyExistsError, MetadataUnavailableError, StartError, UsageError
 from quire.testing._process import (
     LOOPBACK,
@@ -121,8 +122,8 @@ def _check_ports(first: int, count: int) -> None:
     last = first + count - 1
     if not 1 <= first <= last <= PORT_MAX:
         raise UsageError(
-            f"{count} bookies from port {first} on would need ports up to {last}, but ports are "
-            f"from 1 to {PORT_MAX}",
+            f"{counted(count, 'bookie')} from port {first} on would need ports up to {last}, but "
+            f"ports are from 1 to {PORT_MAX}",
             remedy="Use a lower base port (--base-port)",
         )
 

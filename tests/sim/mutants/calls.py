@@ -89,7 +89,7 @@ def a_handle_keeps_its_first_bookies(patch: pytest.MonkeyPatch) -> None:
     invariants=("a_recreated_ledger_is_left_alone", "a_handle_stays_with_its_ledger"),
     workload="recreated",
     seeds=30,
-    rule="issue 28, point 10",
+    rule="ledger id used again",
 )
 def a_creation_is_not_compared(patch: pytest.MonkeyPatch) -> None:
     exchange(patch, creation.check_same_creation, lambda ledger_id, known, stored: None)
@@ -100,7 +100,7 @@ def a_creation_is_not_compared(patch: pytest.MonkeyPatch) -> None:
     invariants=("a_handle_stays_with_its_ledger",),
     workload="recreated",
     seeds=30,
-    rule="issue 28, point 10",
+    rule="ledger id used again",
 )
 def a_handle_changes_to_the_new_ledger(patch: pytest.MonkeyPatch) -> None:
     edit(

@@ -75,7 +75,7 @@ def batch_reads_are_answered_in_order(patch: pytest.MonkeyPatch) -> None:
     invariants=("a_silent_connection_is_left",),
     workload="silent",
     seeds=30,
-    rule="BookKeeper #2482, #4683",
+    rule="bk#2482, bk#4683",
 )
 def a_silent_connection_is_not_examined(patch: pytest.MonkeyPatch) -> None:
     edit(patch, LinkWatch, "_look_at", ("seen.quiet_since is not None and now", "False and now"))
@@ -86,7 +86,7 @@ def a_silent_connection_is_not_examined(patch: pytest.MonkeyPatch) -> None:
     invariants=("a_silent_connection_is_left",),
     workload="silent",
     seeds=30,
-    rule="BookKeeper #2482",
+    rule="bk#2482",
 )
 def a_silent_connection_is_not_replaced(patch: pytest.MonkeyPatch) -> None:
     edit(patch, LinkWatch, "_examine", ("link.give_up(", "str("))
@@ -97,7 +97,7 @@ def a_silent_connection_is_not_replaced(patch: pytest.MonkeyPatch) -> None:
     invariants=("a_silent_connection_is_left",),
     workload="silent",
     seeds=60,
-    rule="BookKeeper #2382",
+    rule="bk#2382",
 )
 def a_former_address_is_kept(patch: pytest.MonkeyPatch) -> None:
     edit(

@@ -16,7 +16,7 @@ from tests.sim.mutants.mutant import edit, exchange, mutant
     invariants=("a_lost_segment_keeps_its_number", "a_position_is_assigned_once"),
     workload="damaged",
     seeds=60,
-    rule="issue 28, point 9",
+    rule="deleted ledger of a stream",
 )
 def a_takeover_drops_a_lost_segment(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -37,7 +37,7 @@ def a_takeover_drops_a_lost_segment(patch: pytest.MonkeyPatch) -> None:
     invariants=("a_lost_segment_keeps_its_number", "a_position_is_assigned_once"),
     workload="damaged",
     seeds=60,
-    rule="issue 28, point 9",
+    rule="deleted ledger of a stream",
 )
 def a_writer_drops_a_lost_segment(patch: pytest.MonkeyPatch) -> None:
     edit(patch, Segments, "mend", ("end, gone = -1, writer.used", "end, gone = -1, False"))
@@ -48,7 +48,7 @@ def a_writer_drops_a_lost_segment(patch: pytest.MonkeyPatch) -> None:
     invariants=("readers_agree", "a_record_is_what_its_writer_said", "no_record_is_skipped"),
     workload="damaged",
     seeds=100,
-    rule="issue 28, point 9",
+    rule="deleted ledger of a stream",
 )
 def a_lost_segment_counts_no_records(patch: pytest.MonkeyPatch) -> None:
     edit(patch, takeover, "complete", ("record_count=MAX_POSITION", "record_count=0"))
@@ -59,7 +59,7 @@ def a_lost_segment_counts_no_records(patch: pytest.MonkeyPatch) -> None:
     invariants=("an_owned_ledger_is_not_deleted",),
     workload="damaged",
     seeds=30,
-    rule="issue 28, point 6",
+    rule="deleted ledger of a stream",
 )
 def a_deletion_does_not_ask_for_the_owner(patch: pytest.MonkeyPatch) -> None:
     async def refuse_owned(client: object, ledger_ids: object, **how: object) -> None:
@@ -74,7 +74,7 @@ def a_deletion_does_not_ask_for_the_owner(patch: pytest.MonkeyPatch) -> None:
     invariants=("what_is_lost_is_reported",),
     workload="damaged",
     seeds=30,
-    rule="issue 28, point 6",
+    rule="deleted ledger of a stream",
 )
 def lost_ledgers_are_not_reported(patch: pytest.MonkeyPatch) -> None:
     edit(patch, lost_ledgers, "_exists", ("return False", "return True"))

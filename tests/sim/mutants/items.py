@@ -14,7 +14,7 @@ from tests.sim.mutants.mutant import edit, mutant
     invariants=("everything_is_replicated_again", "one_bad_item_stops_nothing"),
     workload="unreadable",
     seeds=20,
-    rule="issue 28, point 11",
+    rule="unreadable metadata",
 )
 def an_unreadable_ledger_ends_a_pass(patch: pytest.MonkeyPatch) -> None:
     edit(patch, unreadable, "read_or_skip", ("except UNREADABLE as error:", "except () as error:"))
@@ -25,7 +25,7 @@ def an_unreadable_ledger_ends_a_pass(patch: pytest.MonkeyPatch) -> None:
     invariants=("what_cannot_be_read_is_named",),
     workload="unreadable",
     seeds=20,
-    rule="issue 28, point 11",
+    rule="unreadable metadata",
 )
 def what_is_skipped_is_not_named(patch: pytest.MonkeyPatch) -> None:
     edit(patch, unreadable, "read_or_skip", ("unread.add(ledger_id, error)", "pass"))
@@ -36,7 +36,7 @@ def what_is_skipped_is_not_named(patch: pytest.MonkeyPatch) -> None:
     invariants=("the_store_is_not_hammered",),
     workload="unreadable",
     seeds=30,
-    rule="issue 28, point 14",
+    rule="unreadable metadata",
 )
 def a_stray_mark_is_taken_for_done(patch: pytest.MonkeyPatch) -> None:
     edit(

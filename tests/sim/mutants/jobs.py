@@ -19,7 +19,6 @@ from tests.sim.mutants.mutant import edit, mutant
     invariants=("a_new_member_has_its_part", "acknowledged_is_on_a_quorum"),
     workload="decommission",
     seeds=20,
-    rule="replication spec, 12.4",
 )
 def a_move_is_named_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     edit(patch, RecoveryAdds, "__aexit__", ("await self.drain()", "pass"))
@@ -56,7 +55,7 @@ def a_segment_is_moved_while_it_is_written(patch: pytest.MonkeyPatch) -> None:
     invariants=("a_new_member_has_its_part", "a_member_keeps_its_part"),
     workload="decommission",
     seeds=200,
-    rule="rule 27, #4668",
+    rule="bk#4668, rule 27",
 )
 def a_copy_too_many_is_dropped_without_a_lock(patch: pytest.MonkeyPatch) -> None:
     edit(

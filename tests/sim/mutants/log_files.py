@@ -53,7 +53,7 @@ def a_listed_segment_may_be_missing(patch: pytest.MonkeyPatch) -> None:
     invariants=DENIED,
     workload="log files",
     seeds=100,
-    rule="issue of faults from outside, 2",
+    rule="deleted log files",
 )
 def the_position_of_the_log_is_not_compared(patch: pytest.MonkeyPatch) -> None:
     edit(

@@ -110,7 +110,7 @@ def nobody_hears_of_a_close(patch: pytest.MonkeyPatch) -> None:
     invariants=("metadata_leaves_room", "quiet_heals"),
     workload="full metadata",
     seeds=120,
-    rule="issue 28, point 15",
+    rule="full metadata",
 )
 def no_room_is_left_for_the_close(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -126,7 +126,7 @@ def no_room_is_left_for_the_close(patch: pytest.MonkeyPatch) -> None:
     invariants=("metadata_leaves_room",),
     workload="full metadata",
     seeds=60,
-    rule="issue 28, point 15",
+    rule="full metadata",
 )
 def a_writer_ends_when_the_metadata_is_full(patch: pytest.MonkeyPatch) -> None:
     edit(

@@ -51,7 +51,10 @@ class Mutant:
     It has a margin, because every change of a workload changes the meaning of its seeds.
     """
     rule: str
-    """A known case in other software, or the rule that it breaks."""
+    """A known case, in other software or in Quire, or the rule that it breaks.
+
+    docs/internals/simulator.md lists the forms.
+    """
 
 
 MUTANTS: list[Mutant] = []

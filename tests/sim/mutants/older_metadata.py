@@ -15,7 +15,7 @@ from tests.sim.mutants.mutant import edit, mutant
     invariants=("an_older_store_deletes_nothing", "an_older_store_raises_an_alarm"),
     workload="older metadata",
     seeds=20,
-    rule="issue 28, point 3",
+    rule="older metadata store",
 )
 def an_older_store_is_believed(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -31,7 +31,7 @@ def an_older_store_is_believed(patch: pytest.MonkeyPatch) -> None:
     invariants=("an_older_store_deletes_nothing", "an_older_store_raises_an_alarm"),
     workload="older metadata",
     seeds=20,
-    rule="issue 28, point 3",
+    rule="older metadata store",
 )
 def a_mark_is_raised_in_an_older_store(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -49,7 +49,7 @@ def a_mark_is_raised_in_an_older_store(patch: pytest.MonkeyPatch) -> None:
     invariants=("an_older_store_deletes_nothing", "an_older_store_raises_an_alarm"),
     workload="older metadata",
     seeds=20,
-    rule="issue 28, point 3",
+    rule="older metadata store",
 )
 def a_bookie_forgets_its_mark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BookieMark, "holds", lambda self, remembered: True)
@@ -60,7 +60,7 @@ def a_bookie_forgets_its_mark(patch: pytest.MonkeyPatch) -> None:
     invariants=("what_is_switched_off_deletes_nothing",),
     workload="older metadata",
     seeds=100,
-    rule="issue 28, point 3",
+    rule="older metadata store",
 )
 def the_switch_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     edit(patch, CollectionGuard, "check_store", ("if switch is not None:", "if False:"))
@@ -71,7 +71,7 @@ def the_switch_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     invariants=("an_older_store_deletes_nothing",),
     workload="older metadata",
     seeds=60,
-    rule="issue 28, point 3",
+    rule="older metadata store",
 )
 def the_store_is_checked_before_the_list_only(patch: pytest.MonkeyPatch) -> None:
     edit(

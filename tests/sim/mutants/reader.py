@@ -172,7 +172,7 @@ def digests_are_not_checked(patch: pytest.MonkeyPatch) -> None:
     invariants=("a_late_replica_is_not_accused", "only_a_liar_is_accused"),
     workload="lagging",
     seeds=60,
-    rule="issue 28, point 13",
+    rule="lagging replica",
 )
 def a_replica_that_lags_is_accused(patch: pytest.MonkeyPatch) -> None:
     edit(

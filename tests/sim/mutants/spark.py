@@ -17,7 +17,7 @@ from tests.sim.mutants.mutant import edit, mutant
     invariants=("a_query_notices_another_stream", "no_record_is_skipped"),
     workload="spark",
     seeds=400,
-    rule="issue 28, point 5",
+    rule="stream created again",
 )
 def a_query_does_not_know_the_life(patch: pytest.MonkeyPatch) -> None:
     def same_stream(self: StreamView, reached: StreamOffset) -> bool:

@@ -193,7 +193,7 @@ def a_damaged_copy_is_no_copy(patch: pytest.MonkeyPatch) -> None:
     invariants=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
     workload="recovery",
     seeds=20,
-    rule="bk BOOKKEEPER-135, rule 34",
+    rule="BOOKKEEPER-135, rule 34",
 )
 def a_start_forgets_fences(patch: pytest.MonkeyPatch) -> None:
     edit(patch, Catalogue, "apply_record", ("elif kind is RecordKind.FENCE:", "elif False:"))

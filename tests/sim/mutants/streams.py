@@ -413,7 +413,7 @@ def a_subscription_stores_what_comes(patch: pytest.MonkeyPatch) -> None:
     invariants=("a_reader_stays_with_its_stream",),
     workload="lives",
     seeds=300,
-    rule="issue 28, point 5",
+    rule="stream created again",
 )
 def a_reader_follows_the_name(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -429,7 +429,7 @@ def a_reader_follows_the_name(patch: pytest.MonkeyPatch) -> None:
     invariants=("a_subscription_belongs_to_its_stream",),
     workload="lives",
     seeds=300,
-    rule="issue 28, point 5",
+    rule="stream created again",
 )
 def a_subscription_follows_the_name(patch: pytest.MonkeyPatch) -> None:
     edit(

@@ -229,7 +229,7 @@ def test_a_cluster_cookie_that_cannot_be_decoded(place: Place, words: tuple[str,
 
 def test_a_directory_goes_when_nothing_needs_it(place: Place) -> None:
     gone, here = lose(place, "two")
-    refusal = place.refused("remove", "b", "two", says=f"are not in its other directories: {gone};")
+    refusal = place.refused("remove", "b", "two", says=f"is not in its other directories: {gone};")
     assert "decommission b --keep-cookie" in refusal
     place.in_store(partial(_delete, gone))
     before = place.state()

@@ -84,7 +84,7 @@ def test_confirmed_absences_are_remembered_up_to_a_limit(monkeypatch: pytest.Mon
 
 
 def test_a_hundred_errors_within_a_minute_are_half_an_hour_of_quarantine() -> None:
-    """The numbers of Apache's client (replication spec, 11.1)."""
+    """These are the defaults of Apache's client with `bookieHealthCheckEnabled`."""
     times = Times(quarantine_errors=100)
     for n in range(99):
         times.now_s = n * 0.6

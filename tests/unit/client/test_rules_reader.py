@@ -202,7 +202,7 @@ def test_an_unconfirmed_entry_that_may_exist_is_not_the_end() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
 def test_damage_is_never_absence_for_a_reader(shape: tuple[int, int, int]) -> None:
-    """Precedence of errors (replication spec, 9.1): "no such entry" only where all say so."""
+    """The reader reports "no such entry" only if all replicas say so."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(4)

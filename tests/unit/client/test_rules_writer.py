@@ -240,8 +240,10 @@ def test_rule_43_a_member_that_is_replaced_by_itself_is_sent_everything_again() 
 
 
 def test_several_members_fail_one_after_the_other_during_a_change() -> None:
-    """Delayed failures (replication spec, 4.2, step 7): those that come while a change is under way
-    are dealt with by the next one, before anything is confirmed."""
+    """Failures that occur during a change are handled by the next one.
+
+    Nothing is confirmed before that.
+    """
 
     async def main() -> None:
         cluster = await FakeCluster.made(6)

@@ -128,7 +128,7 @@ def test_positions_that_no_record_has(first: int) -> None:
 
 
 def test_a_txid_for_each_record() -> None:
-    with pytest.raises(UsageError, match="1 txids for 2 records"):
+    with pytest.raises(UsageError, match="the number of txids is 1 for 2 records"):
         encode_records([b"a", b"b"], [1], 1)
     assert encode_records([], [], 1) == ([], 0)
 
@@ -161,16 +161,16 @@ def envelope(flags: int, size: int, stored: int, body: bytes, version: int = 1) 
         (b"", "too few for the header"),
         (bytes(12), "too few for the header"),
         (envelope(0, 25, 25, ONE, version=0), "version 0"),
-        (envelope(0, 25, 25, ONE[:-1]), "25 bytes follow, but there are only 24"),
+        (envelope(0, 25, 25, ONE[:-1]), "length of 25 bytes, but only 24 follow"),
         (envelope(0, -1, -1, b""), "has a negative length"),
         (envelope(1, -5, 5, ONE[:5]), "has a negative length"),
         (envelope(0, 24, 24, ONE[:-1]), "impossible length: 5"),
         (envelope(0, 30, 30, ONE + bytes(5)), "has only 5 bytes of it"),
         (envelope(0, 50, 50, ONE + HEAD.pack(1, 1, -1) + b"hello"), "impossible length: -1"),
         (envelope(1, 25, 25, b"\xff" * 25), "body of the entry is damaged"),
-        (envelope(1, 26, 2, b"\x10a"), "expands to 1 bytes, but its header says 26"),
+        (envelope(1, 26, 2, b"\x10a"), "expands to 1 byte, but its header says 26"),
         (envelope(1, 1, 0, b""), "body of the entry is damaged"),
-        (envelope(1, 2**31 - 1, 2, b"\x10a"), "at most 5242880 are allowed"),
+        (envelope(1, 2**31 - 1, 2, b"\x10a"), "at most 5,242,880 are allowed"),
         (envelope(3, 25, 25, ONE), "compression code 3"),
     ],
 )
@@ -196,14 +196,14 @@ TWO = struct.pack(">i1si2s", 1, b"a", 2, b"bc")
         (record_set(TWO, 2, word=0x3000), "version 0x3000"),
         (record_set(TWO, 2, word=0x1002), "compression code 2"),
         (record_set(TWO, -1), "number of members is -1"),
-        (record_set(TWO, 1), "6 bytes follow its 1 members"),
+        (record_set(TWO, 1), "it has 6 bytes after its 1 member"),
         (record_set(TWO, 3), "too few for 3 members|ends before"),
         (record_set(TWO, 2**31 - 1), "too few for"),
-        (record_set(TWO + b"x", 2, size=11, stored=11), "1 bytes follow its members"),
+        (record_set(TWO + b"x", 2, size=11, stored=11), "it has 1 byte after its members"),
         (record_set(struct.pack(">i", -1), 1), "a member of -1 bytes"),
-        (record_set(struct.pack(">i", 1), 1), "a member of 1 bytes"),
+        (record_set(struct.pack(">i", 1), 1), "a member of 1 byte does"),
         (record_set(TWO, 2, size=12), "has different lengths"),
-        (record_set(b"\x10a", 1, word=0x1001, size=7), "expands to 1 bytes, but its header says 7"),
+        (record_set(b"\x10a", 1, word=0x1001, size=7), "expands to 1 byte, but its header says 7"),
     ],
 )
 def test_record_sets_that_are_damaged(payload: bytes, reason: str) -> None:

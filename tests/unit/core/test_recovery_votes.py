@@ -1,4 +1,4 @@
-"""The conclusions of recovery from answers (replication spec, 6.3)."""
+"""The conclusions of recovery from answers."""
 
 from __future__ import annotations
 

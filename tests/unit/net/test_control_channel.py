@@ -166,7 +166,7 @@ async def test_what_a_bookie_refuses_is_an_error(code: Code, kind: type[QuireErr
 
 
 async def test_an_explicit_lac_without_any_entry_is_no_failure() -> None:
-    """The bookie returns an I/O error with the packet (wire-protocol spec, 6.6)."""
+    """The bookie returns an I/O error with the packet."""
     bookie = ScriptedBookie(lambda r: lac_answer(r, packet=b"packet", code=Code.IO_ERROR))
     async with connected(bookie) as channel:
         assert await channel.read_lac(7) == LacAnswer(b"packet", b"")

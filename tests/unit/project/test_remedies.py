@@ -33,8 +33,6 @@ ASKED_FOR = {
     "errors.py:LedgerOwnedError": "the caller deletes a ledger",
     "bookie/background/orders.py:Orders._end": "the bookie was decommissioned by its operator, "
     "ledger by ledger, and cannot start on this directory again",
-    "streams/namespace/stream_metadata.py:StreamMetadata.remove_rest": "the caller deletes the "
-    "stream",
     "spark/streams/writer.py:refuse_overwrite": "the caller asked to overwrite a stream",
     "cli/bookie/identity.py:check_not_needed": "the caller removes a bookie's cookie",
 }

@@ -364,8 +364,8 @@ async def test_chunks_of_a_wrong_size(bench: Bench, objects: Objects, entries: l
 @pytest.mark.parametrize(
     ("entries", "sealed", "why"),
     [
-        (GOOD[:2], True, "closed and has 2 entries, but 3 were put"),
-        ([*GOOD, b"x"], True, "closed and has 4 entries, but 3 were put"),
+        (GOOD[:2], True, "closed and has 2 entries, but the object was put with 3 chunks"),
+        ([*GOOD, b"x"], True, "closed and has 4 entries, but the object was put with 3 chunks"),
         (GOOD, False, "not closed"),
     ],
 )
@@ -417,7 +417,7 @@ async def test_bad_heads_give_one_clear_error(
         async for info in objects.list():
             listed.append(info.name)
 
-    with pytest.raises(MetadataError, match=r"1 objects of bucket .* cannot be read.*object 'o'"):
+    with pytest.raises(MetadataError, match=r"1 object of bucket .* cannot be read.*object 'o'"):
         await listing()
     assert listed == ["a", "z"]
 

@@ -1,7 +1,8 @@
-"""Detection of ledgers that were deleted in the metadata store (metadata spec, 3.2; rules 30, 45).
+"""Detection of ledgers that were deleted in the metadata store.
 
 A metadata store that is empty, belongs to another cluster, is older or does not answer must never
-lead to "delete everything". So a pass works as follows:
+lead to "delete everything". So a pass works as follows (rules 30 and 45 of
+docs/internals/replication-rules.md):
 
 - It notes which ledgers are here before it lists the ledgers of the cluster.
 - Before and after listing, it compares the cluster's identity and asks the guard

@@ -1,8 +1,8 @@
 """Removal of superfluous copies.
 
-A copy is superfluous if its ledger is closed and no segment of it names this bookie (metadata spec,
-3.2; rule 27). Such copies remain when replicas were moved to another bookie, or when copying was
-abandoned before the metadata named the copy.
+A copy is superfluous if its ledger is closed and no segment of it names this bookie. Such copies
+remain when replicas were moved to another bookie, or when copying was abandoned before the metadata
+named the copy. Rule 27 of docs/internals/replication-rules.md says when one may be dropped.
 
 The metadata names a copy only *after* it was made. So a copy that is not named may be about to be.
 Three rules protect such a copy:

@@ -1,8 +1,9 @@
-"""The bookie and the cluster that a data directory belongs to (metadata spec, 5.3; rule 31).
+"""The bookie and the cluster that a data directory belongs to.
 
 The cookie is stored in the directory and in the metadata store. Either both or none must exist,
-because a bookie that returns empty with an old id would deny entries that it has acknowledged. A
-bookie keeps the id that it was first started with. It reads the id from the directory's cookie.
+because a bookie that returns empty with an old id would deny entries that it has acknowledged (rule
+31 of docs/internals/replication-rules.md). A bookie keeps the id that it was first started with. It
+reads the id from the directory's cookie.
 
 An old disk may come back after `quire bookie disk replace`. It has the right cookie, but its
 entries, fences and deletions are out of date. It would deny entries that were copied back since,

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from quire._runtime.units import counted
 from quire.bookie.directories.identity import (
     COOKIE_FILE,
     cookie_of,
@@ -154,8 +155,8 @@ def check_lost(holder: KnownBookie, path: str, found: DirectoryContent, uri: str
         return
     drain = repair("decommission", holder.bookie_id, "--keep-cookie", uri=uri)
     raise StorageError(
-        f"{path} holds a log that can be read, with {len(found.ledgers)} ledgers: it is not "
-        "lost, and nothing was changed",
+        f"{path} holds a log that can be read, with {counted(len(found.ledgers), 'ledger')}: it is "
+        "not lost, and nothing was changed",
         remedy="Start the bookie with it. If the disk can no longer be written, copy the directory "
         "to another disk first. To remove the directory, empty the bookie with "
         + drain

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from quire._runtime.units import are, counted
 from quire.bookie.directories.identity import check_not_registered, repair
 from quire.bookie.directories.lost_directory import (
     DirectoryContent,
@@ -184,8 +185,9 @@ class DirectoryRemoval:
         if lacking.count:
             uri = metadata.uri
             raise refusal(
-                f"{lacking.count} ledgers name bookie {bookie} and are not in its other "
-                f"directories: {lacking}",
+                f"{counted(lacking.count, 'ledger')} {'names' if lacking.count == 1 else 'name'} "
+                f"bookie {bookie} and {are(lacking.count)} not in its other directories: "
+                f"{lacking}",
                 "Empty the bookie first: "
                 + repair("decommission", bookie, "--keep-cookie", uri=uri)
                 + f". If {self.path} is lost, put an empty directory in its place: "

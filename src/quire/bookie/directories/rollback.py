@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quire._runtime.event_log import EventLog
+from quire._runtime.units import counted
 from quire.errors import (
     CookieError,
     KeyExistsError,
@@ -88,12 +89,12 @@ def why_behind(mark: LogMark, here: Incarnation | None) -> str:
     if here is None:
         return (
             f"went back in time: it has no {INCARNATION_NAME}, but its bookie has started it "
-            f"{mark.incarnation} times"
+            f"{counted(mark.incarnation, 'time')}"
         )
     if here.number < mark.incarnation:
         return (
-            f"went back in time: it was started {here.number} times, but its bookie has started it "
-            f"{mark.incarnation} times"
+            f"went back in time: it was started {counted(here.number, 'time')}, but its bookie has "
+            f"started it {counted(mark.incarnation, 'time')}"
         )
     if here.number == mark.incarnation and here.nonce != mark.nonce:
         return "is not the directory that its bookie started last, but another copy of it"

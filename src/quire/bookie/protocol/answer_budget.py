@@ -30,6 +30,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
+from quire._runtime.units import counted
+
 TURN_BYTES = 1024 * 1024
 """The bytes of answers that all connections together may build in one event-loop iteration. Adds
 wait for no more than this."""
@@ -344,8 +346,8 @@ class AnswerBudget:
             if stalled_s > limit_s:
                 self.counters.stalled += 1
                 what = (
-                    f"the client has left {account.unsent_bytes} bytes of answers unreceived for "
-                    f"{stalled_s:.0f} s"
+                    f"the client has left {counted(account.unsent_bytes, 'byte')} of answers "
+                    f"unreceived for {stalled_s:.0f} s"
                 )
                 account.sink.cut_off("client_stalled", what)
 

@@ -5,7 +5,7 @@
 
 A chunk may contain adds of many ledgers, reads between them, refused adds, and half a frame. The
 first frame shows which protocol a client speaks. On one connection v2 may follow v3, but v3 may not
-follow v2 (wire-protocol spec, 1.3).
+follow v2, as on Apache's bookies (docs/reference/protocol.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Readers that wait for a ledger's last add confirmed to move (wire-protocol spec, 6.7)."""
+"""Readers that wait for a ledger's last add confirmed to move."""
 
 from __future__ import annotations
 

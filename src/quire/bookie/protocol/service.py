@@ -316,8 +316,9 @@ class BookieService:
     # -- adds and fences ----------------------------------------------------------------------
 
     def may_add(self, ledger_id: int, key: bytes, flags: int) -> int:
-        """Return 0 if an add may be accepted, or the code of the refusal (wire-protocol spec, 6.2).
+        """Return 0 if an add may be accepted, or the code of the refusal.
 
+        The checks have the order of Apache's bookie: whether it is writable, the key, the fence.
         Before it returns 0, it creates the ledger if the store does not have it. `AddBatcher` asks
         this only if its own checks do not already show that the add may be accepted.
         """
@@ -393,7 +394,7 @@ class BookieService:
 
         If the fence cannot be made durable, `answer` is called with an error code. A code returned
         at once is a refusal, and nothing was fenced. An unknown ledger is created and fenced, so
-        that a late first add fails (replication spec, 13).
+        that a late first add fails.
         """
         store = self.store
         if self.loading:
@@ -424,7 +425,7 @@ class BookieService:
 
         If it cannot be made durable, `answer` is called with an error code. A code returned at once
         is a refusal, and `answer` is not called. A fenced ledger accepts an explicit LAC, and an
-        unknown ledger is created (wire-protocol spec, 6.1, 6.3).
+        unknown ledger is created, as on Apache's bookies.
         """
         store = self.store
         if self.loading:

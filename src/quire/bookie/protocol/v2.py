@@ -1,4 +1,4 @@
-"""Requests of protocol v2 on one connection (wire-protocol spec, section 2).
+"""Requests of protocol v2 on one connection (docs/reference/protocol.md).
 
 Adds take the fast path. Consecutive ADD frames of one size become columns, the columns become runs,
 and the bytes go to the log as they were received. All other frames are handled one by one.
@@ -293,7 +293,7 @@ class RequestsV2:
         self._read(version, opcode, flags, key, at)
 
     def refuse(self, word: int, at: int, size: int) -> None:
-        """Refuse one frame of a peer that is not served (wire-protocol spec, 1.6).
+        """Refuse one frame of a peer that is not served, as Apache's `AuthHandler` does.
 
         AUTH is answered as for any peer, and all other requests are answered as unauthorised. A
         request for which no such answer exists ends the connection.

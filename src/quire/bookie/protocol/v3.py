@@ -1,7 +1,7 @@
-"""Requests of protocol v3 on one connection (wire-protocol spec, sections 3 and 6).
+"""Requests of protocol v3 on one connection (docs/reference/protocol.md).
 
 The log has a single format, so an accepted add becomes a v2 frame in the log. The ids inside the
-entry's body count. The ids in the request are only repeated in the answer (3.4).
+entry's body count. The ids in the request are only repeated in the answer.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class RequestsV3:
                 self._connection.out.append(frame(response(op, txn, Code.BAD_REQUEST)))
 
     def refuse(self, payload: memoryview) -> None:
-        """Refuse a request of a peer that is not served (1.6).
+        """Refuse a request of a peer that is not served, as Apache's `AuthHandler` does.
 
         The peer may still authenticate and secure the connection. Raises ProtocolError if this is
         not a request.

@@ -28,7 +28,7 @@ class AddAnswers:
         """The adds that are answered when the batch is durable, each with its ledger."""
         self.deferred: list[tuple[int, Echoed]] = []
         """The deferred adds, which are answered when the batch is queued. The client can be sure
-        that they are durable only after a force (6.9)."""
+        that they are durable only after a force."""
 
     def accepted(self) -> None:
         self._send(self.deferred, Code.OK)
@@ -161,7 +161,11 @@ def _explicit_lac(connection: ClientConnection, ledger_id: int) -> bytes | None:
 
 
 class ReadLac(ReadV3):
-    """A READ_LAC request, whose answer has the last entry and the explicit LAC (6.6)."""
+    """A READ_LAC request, whose answer has the last entry and the explicit LAC.
+
+    If the ledger has an explicit LAC and no entry, the code is an I/O error, as on Apache's
+    bookies.
+    """
 
     __slots__ = ()
 

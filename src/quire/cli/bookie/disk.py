@@ -259,7 +259,7 @@ def _show_group(group: ScannedGroup, runs: bool, as_json: bool) -> None:
     damage = f", {counted(damaged, 'block')} damaged" if damaged else ""
     click.echo(
         f"  {header.offset:>10} group {header.number}: {counted(described['runs'], 'run')}, "
-        f"{counted(described['entries'], 'entry')}, {header.payload_bytes} bytes{damage}"
+        f"{counted(described['entries'], 'entry')}, {counted(header.payload_bytes, 'byte')}{damage}"
     )
     for one in records:
         click.echo(f"  {'':10}   {_record_text(one)}")
@@ -346,7 +346,7 @@ def _show_index(dump: SegmentDump, as_json: bool) -> bool:
         else:
             click.echo(
                 f"  {'':10} ledger {ledger_id}: entries {summary.firsts[at]}..{summary.lasts[at]} "
-                f"in {counted(summary.rows[at], 'run')}, {summary.size_bytes[at]} bytes"
+                f"in {counted(summary.rows[at], 'run')}, {counted(summary.size_bytes[at], 'byte')}"
                 + (f": {problem}" if problem else "")
             )
     return bad
@@ -438,17 +438,17 @@ def _ledger_lines(found: LedgerDescription, runs: bool) -> list[str]:
         )
     lines = [f"ledger {found.ledger_id}: {', '.join(state)}"]
     held = words_of(found.entries) if found.entries else "no entries"
-    lines.append(f"{held}; {found.size_bytes} bytes")
+    lines.append(f"{held}; {counted(found.size_bytes, 'byte')}")
     for part in found.parts:
         spans = sorted(span for run in part.runs for span in run.entries())
         where = f"segment {part.segment} ({'sealed' if part.sealed else 'open'})"
         span = f"{spans[0][0]}..{spans[-1][1]}" if spans else "-"
-        size = sum(run.size_bytes for run in part.runs)
-        lines.append(f"  {where}: entries {span} in {counted(len(part.runs), 'run')}, {size} bytes")
+        size = counted(sum(run.size_bytes for run in part.runs), "byte")
+        lines.append(f"  {where}: entries {span} in {counted(len(part.runs), 'run')}, {size}")
         for run in part.runs if runs else ():
             lines.append(
                 f"  {run.offset:>12} entries {run.first}..{run.entries()[-1][1]}, "
-                f"{counted(run.count, 'frame')}, {run.size_bytes} bytes"
+                f"{counted(run.count, 'frame')}, {counted(run.size_bytes, 'byte')}"
             )
     return lines
 

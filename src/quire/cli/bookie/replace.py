@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.clock import SystemClock
-from quire._runtime.units import are
+from quire._runtime.units import are, counted
 from quire.cli.bookie.identity import (
     absolute,
     errors_of,
@@ -175,9 +175,11 @@ def _say_loss(
     if not loss.all.count:
         click.echo(f"{lost} had no data of a ledger that names bookie {bookie}")
         return
+    count = loss.all.count
     click.echo(
-        f"{loss.all.count} ledgers name bookie {bookie} and are not in its other directories: "
-        f"{loss.all}; {loss.open.count} of them {are(loss.open.count)} open"
+        f"{counted(count, 'ledger')} {'names' if count == 1 else 'name'} bookie {bookie} and "
+        f"{are(count)} not in its other directories: {loss.all}; {loss.open.count:,} of them "
+        f"{are(loss.open.count)} open"
     )
     click.echo(
         "The bookie marks these ledgers when it starts, and autorecovery restores them from the "

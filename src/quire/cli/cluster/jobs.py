@@ -118,23 +118,23 @@ def _lines(result: Rebalanced) -> list[str]:
     if result.dry_run:
         lines += [
             f"ledger {one.ledger}, segment {one.segment_first}: {one.source} to {one.target}, "
-            f"{counted(one.entries, 'entry')}, {one.size_bytes} bytes"
+            f"{counted(one.entries, 'entry')}, {counted(one.size_bytes, 'byte')}"
             for one in plan.moves[:LINES_MAX]
         ]
         if len(plan.moves) > LINES_MAX:
-            lines.append(f"... and {len(plan.moves) - LINES_MAX} more")
+            lines.append(f"... and {counted(len(plan.moves) - LINES_MAX, 'replica')} more")
     lines += [
-        f"{bookie}: {size} bytes, {plan.after[bookie]} after this plan"
+        f"{bookie}: {counted(size, 'byte')}, {plan.after[bookie]:,} after this plan"
         for bookie, size in plan.before.items()
     ]
     lines.append(
         f"spread {plan.spread_before:.1f} %, {plan.spread_after:.1f} % after this plan: "
-        f"{counted(len(plan.moves), 'replica')}, {plan.size_bytes} bytes"
+        f"{counted(len(plan.moves), 'replica')}, {counted(plan.size_bytes, 'byte')}"
     )
     if not result.dry_run:
         lines.append(
             f"{counted(result.moved, 'replica')} moved, {counted(result.entries, 'entry')} "
-            f"({result.bytes} bytes) copied; {len(result.left)} left"
+            f"({counted(result.bytes, 'byte')}) copied; {len(result.left):,} left"
         )
     return lines
 

@@ -170,18 +170,19 @@ def planned_text(result: RecoverResult) -> str:
     """Return the description of a dry run."""
     lines = [
         f"ledger {one.ledger}: {counted(one.fragments, 'segment')}, "
-        f"{counted(one.entries, 'entry')}, {one.bytes} bytes{', still open' if one.open else ''}"
+        f"{counted(one.entries, 'entry')}, {counted(one.bytes, 'byte')}"
+        f"{', still open' if one.open else ''}"
         for one in result.moves[:LINES_MAX]
     ]
     if len(result.moves) > LINES_MAX:
-        lines.append(f"... and {len(result.moves) - LINES_MAX} more")
+        lines.append(f"... and {counted(len(result.moves) - LINES_MAX, 'ledger')} more")
     entries = sum(one.entries for one in result.moves)
-    size = sum(one.bytes for one in result.moves)
+    size = counted(sum(one.bytes for one in result.moves), "byte")
     waiting = sum(one.open for one in result.moves)
     lines.append(
         f"{counted(len(result.moves), 'ledger')} {'has' if len(result.moves) == 1 else 'have'} "
-        f"replicas on {result.bookie}: {counted(entries, 'entry')}, {size} bytes would be copied; "
-        f"{waiting} of these ledgers still open"
+        f"replicas on {result.bookie}: {counted(entries, 'entry')}, {size} would be copied; "
+        f"{waiting:,} of these ledgers still open"
     )
     return "\n".join(lines)
 
@@ -189,10 +190,10 @@ def planned_text(result: RecoverResult) -> str:
 def done_text(result: RecoverResult) -> str:
     """Return the description of a finished job."""
     text = (
-        f"{result.ledgers} of {counted(len(result.moves), 'ledger')} "
+        f"{result.ledgers:,} of {counted(len(result.moves), 'ledger')} "
         f"no longer {'uses' if result.ledgers == 1 else 'use'} {result.bookie}: "
         f"{counted(result.fragments, 'segment')} replaced, {counted(result.entries, 'entry')} "
-        f"({result.bytes} bytes) copied"
+        f"({counted(result.bytes, 'byte')}) copied"
     )
     for what, ledgers in (
         ("closed because their writers were gone", result.recovered),

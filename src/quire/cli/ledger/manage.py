@@ -265,4 +265,4 @@ async def recover(
         if as_json:
             print_json(ledger_as_json(ledger_id, reader.metadata))
         last, length = reader.last_add_confirmed, reader.length
-        say(f"ledger {ledger_id} closed: {counted(last + 1, 'entry')}, {length} bytes")
+        say(f"ledger {ledger_id} closed: {counted(last + 1, 'entry')}, {counted(length, 'byte')}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import (
     asynchronous,
@@ -110,7 +111,7 @@ def _lines(described: dict[str, Any]) -> list[str]:
             if described.get("lost")
             else []
         ),
-        f"chunks    {described['chunks']} of {described['chunk_bytes']} bytes",
+        f"chunks    {described['chunks']} of {counted(described['chunk_bytes'], 'byte')}",
         *(f"metadata  {key}={value}" for key, value in described["metadata"].items()),
     ]
 
@@ -138,11 +139,11 @@ async def delete(uri: str, bucket: str, name: str, yes: bool, dry_run: bool) -> 
     async with quire.connect(uri) as client:
         objects = Objects(client, bucket)
         if dry_run or (not yes and sys.stdin.isatty()):
-            held = (await objects.info(name)).size_bytes
+            held = counted((await objects.info(name)).size_bytes, "byte")
             if dry_run:
-                say(f"object {name} ({held} bytes) would be deleted")
+                say(f"object {name} ({held}) would be deleted")
                 return 0
-            if not confirmed(f"Delete object {name} ({held} bytes)?", yes):
+            if not confirmed(f"Delete object {name} ({held})?", yes):
                 return EXIT_ERROR
         found = await objects.delete(name)
     say(f"object {name} deleted" if found else f"object {name} does not exist")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from quire._runtime.units import counted
 from quire.cli.common.groups import say
 from quire.cli.common.input import InputSource, WholeChunks
 from quire.cli.common.options import (
@@ -87,7 +88,7 @@ def put(uri: str, path: str, name: str | None, bucket: str, as_json: bool, **how
         print_json(object_as_json(bucket, info))
     else:
         say(
-            f"object {name} put: {info.size_bytes} bytes in ledger {info.ledger_id}, "
+            f"object {name} put: {counted(info.size_bytes, 'byte')} in ledger {info.ledger_id}, "
             f"SHA-256 {info.sha256}"
         )
 

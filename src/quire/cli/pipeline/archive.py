@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire._runtime.units import counted, plural
+from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail
 from quire.cli.common.options import Duration, dry_run_option, flag, key_values, size_option
 from quire.cli.pipeline.job import PipelineJob, job_options
@@ -108,11 +108,11 @@ def offload(
         result: OffloadResult = jobs.offload(
             spark, job.cluster, path, streams, directory, progress=progress, **options
         )
-    freed = len(result.streams) and f", {_count(result.freed_ledgers, 'ledger')} freed"
+    freed = len(result.streams) and f", {counted(result.freed_ledgers, 'ledger')} freed"
     job.show(
         result.as_json(),
-        f"{_count(result.records, 'record')} of {_count(len(result.streams), 'stream')} offloaded "
-        f"to {_count(result.files, 'file')}{freed or ''}",
+        f"{counted(result.records, 'record')} of {counted(len(result.streams), 'stream')} "
+        f"offloaded to {counted(result.files, 'file')}{freed or ''}",
     )
     for name, error in result.failed.items():
         fail(f"stream {name}: {error}")
@@ -127,24 +127,20 @@ def _preview(
     found = preview_offload(job.cluster, path, streams, directory, **options)
     copied = sum(one.ledger_bytes for one in found)
     lines = [
-        f"stream {one.stream}: {_count(one.segments, 'segment')} from {one.start} to {one.behind}, "
-        f"{one.ledger_bytes:,} bytes, to {_count(one.files, 'file')}; "
-        f"{_count(len(one.freed_ledgers), 'ledger')} would be freed"
+        f"stream {one.stream}: {counted(one.segments, 'segment')} from {one.start} to "
+        f"{one.behind}, {counted(one.ledger_bytes, 'byte')}, to {counted(one.files, 'file')}; "
+        f"{counted(len(one.freed_ledgers), 'ledger')} would be freed"
         for one in found
         if not one.error
     ]
     failed = [one for one in found if one.error]
     readable = len(found) - len(failed)
-    lines.append(f"{_count(readable, 'stream')}: {copied:,} bytes would be copied")
+    lines.append(f"{counted(readable, 'stream')}: {counted(copied, 'byte')} would be copied")
     result = {"dry_run": True, "ledger_bytes": copied, "streams": [one.as_json() for one in found]}
     job.show(result, "\n".join(lines))
     for one in failed:
         fail(f"stream {one.stream}: {one.error}")
     return EXIT_ERROR if failed else 0
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {plural(what, number)}"
 
 
 # -- history ----------------------------------------------------------------------------------
@@ -209,9 +205,9 @@ def _describe(job: PipelineJob, path: str, name: str, directory: str) -> None:
         line = f"stream {name}: no records are offloaded to {directory}"
     else:
         line = (
-            f"stream {name}: {facts.records:,} {plural('record', facts.records)} from "
+            f"stream {name}: {counted(facts.records, 'record')} from "
             f"{facts.start} to before {facts.boundary} are in {counted(facts.files, 'file')} "
-            f"({facts.size_bytes:,} bytes)"
+            f"({counted(facts.size_bytes, 'byte')})"
         )
     line += f"; bookies have the records from {facts.live_start} on"
     for gap in facts.gaps:
@@ -252,5 +248,5 @@ def _read(
     if output is None:
         job.show(result, f"{records:,}")
     else:
-        written = f"{records:,} {plural('record', records)} written to {output}"
+        written = f"{counted(records, 'record')} written to {output}"
         job.show({**result, "output": output}, written)

@@ -10,7 +10,7 @@ A command looks like this:
 
         with job.session(target=path) as (spark, progress):
             result = jobs.example(spark, job.cluster, path, progress=progress)
-        job.show(result.as_json(), f"{result.records} records")
+        job.show(result.as_json(), counted(result.records, "record"))
 
 If the job fails, `job.session` raises one error that says what went wrong, without the stack trace
 of Spark.

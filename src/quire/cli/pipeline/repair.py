@@ -99,8 +99,10 @@ def audit(
 def _text(result: AuditResult) -> str:
     lines = [_line(one) for one in result.findings[:LINES_MAX]]
     if len(result.findings) > LINES_MAX:
-        lines.append(f"... and {len(result.findings) - LINES_MAX} more (--json has all)")
-    replicas = f"{counted(result.entries, 'replica')} of entries ({result.bytes} bytes)"
+        lines.append(
+            f"... and {counted(len(result.findings) - LINES_MAX, 'range')} more (--json has all)"
+        )
+    replicas = f"{counted(result.entries, 'replica')} of entries ({counted(result.bytes, 'byte')})"
     read = f"{counted(result.ledgers, 'ledger')}, {replicas}"
     if result.clean:
         return f"{read}: no problems"

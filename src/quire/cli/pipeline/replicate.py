@@ -145,7 +145,7 @@ def _plan(plan: ReplicatePreview) -> str:
     lines = [
         f"stream {one.stream}{' (new)' if one.new else ''}: {counted(one.segments, 'segment')}"
         f"{' and a part of the one in progress' if one.in_progress else ''}, "
-        f"{counted(one.records, 'record')}, {one.bytes} bytes; "
+        f"{counted(one.records, 'record')}, {counted(one.bytes, 'byte')}; "
         f"{counted(len(one.freed_ledgers), 'ledger')} of the copy would be freed"
         for one in plan.streams
         if not one.error
@@ -153,7 +153,7 @@ def _plan(plan: ReplicatePreview) -> str:
     lines.append(
         f"{counted(len(plan.streams) - len(plan.failed), 'stream')}: "
         f"{counted(plan.total('segments'), 'segment')}, "
-        f"{counted(plan.total('records'), 'record')}, {plan.total('bytes')} bytes "
+        f"{counted(plan.total('records'), 'record')}, {counted(plan.total('bytes'), 'byte')} "
         f"would be copied to {plan.target_namespace}"
     )
     return "\n".join(lines)
@@ -163,9 +163,9 @@ def _line(result: ReplicateResult) -> str:
     return (
         f"{counted(len(result.streams) - len(result.failed), 'stream')}: "
         f"{counted(result.total('segments'), 'segment')} completed, "
-        f"{counted(result.total('entries'), 'entry')}, {result.total('bytes')} bytes copied in "
-        f"{result.seconds:.1f} s; {counted(result.total('lag_records'), 'record')}, "
-        f"{result.total('lag_bytes')} bytes, {result.lag_seconds:.1f} s behind"
+        f"{counted(result.total('entries'), 'entry')}, {counted(result.total('bytes'), 'byte')} "
+        f"copied in {result.seconds:.1f} s; {counted(result.total('lag_records'), 'record')}, "
+        f"{counted(result.total('lag_bytes'), 'byte')}, {result.lag_seconds:.1f} s behind"
     )
 
 

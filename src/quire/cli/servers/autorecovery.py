@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.tasks import TaskGroup
+from quire._runtime.units import counted
 from quire.cli.common.configuration import assignments_layer, configured
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
@@ -192,7 +193,8 @@ async def status(uri: str, as_json: bool) -> None:
         click.echo(f"damaged: {damaged}")
     if (check := found.placement) is not None:
         click.echo(
-            f"placement: {check.misplaced} of {check.ledgers} ledgers violate the placement "
+            f"placement: {check.misplaced:,} of {counted(check.ledgers, 'ledger')} "
+            f"{'violates' if check.misplaced == 1 else 'violate'} the placement "
             f"policy, as of {time_text(check.at_ms)}"
         )
 

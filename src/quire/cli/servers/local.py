@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.options import flag
 from quire.cli.servers.http import check_address
@@ -111,7 +112,7 @@ def local(
         fail(line)
     if unclean:
         return EXIT_ERROR
-    say(f"stopped ({running} processes)")
+    say(f"stopped ({counted(running, 'process')})")
     return 0
 
 
@@ -121,8 +122,10 @@ def _welcome(cluster: LocalCluster) -> None:
     where = str(cluster.directory)
     if cluster.temporary:
         where += " (temporary: removed at the end)"
+    count = len(cluster.bookies)
+    serve = "serves on port" if count == 1 else "serve on ports"
     ports = ", ".join(str(bookie.port) for bookie in cluster.bookies)
-    say(f"{len(cluster.bookies)} bookies serve on ports {ports}; data and logs: {where}")
+    say(f"{counted(count, 'bookie')} {serve} {ports}; data and logs: {where}")
     say(f"In another shell: export QUIRE_METADATA='{cluster.uri}'")
     say("Then, for example: seq 1000 | quire ledger write; quire ledger list; quire bench add")
     say("Ctrl-C stops it")

@@ -205,7 +205,7 @@ async def truncate(
 
 def _freed(segments: list[StreamSegment], dry_run: bool) -> str:
     done = "would be freed" if dry_run else "freed"
-    return f"{len(segments)} ledger{'' if len(segments) == 1 else 's'} {done}"
+    return f"{counted(len(segments), 'ledger')} {done}"
 
 
 @click.command()

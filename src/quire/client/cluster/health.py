@@ -3,9 +3,9 @@
 It decides the order in which bookies are asked and chosen, and what is reported. It never decides
 whether data is valid. A bookie in quarantine is still asked if no other one is left.
 
-    errors        `quarantine_errors` errors within `quarantine_window_s` lead to quarantine
-                  (replication spec, 11.1)
-    slow          a speculative read of another bookie overtook the bookie (11.2)
+    errors        `quarantine_errors` errors within `quarantine_window_s` lead to quarantine,
+                  as with Apache's option `bookieHealthCheckEnabled`
+    slow          a speculative read of another bookie overtook the bookie
     misbehaviour  an answer was wrong, as its digest or the other replicas show
 
 A replica that lacks an entry is not always at fault. An entry of a closed ledger is on an ack

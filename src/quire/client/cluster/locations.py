@@ -1,4 +1,4 @@
-"""Sources of the network locations of bookies (metadata spec, 6.1 and 6.8).
+"""Sources of the network locations of bookies.
 
 A source answers at once from what it knows, and learns in the background. If it cannot learn, it
 keeps the locations that it knows. So placement never waits for ever, and a script that fails

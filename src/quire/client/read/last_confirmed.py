@@ -51,10 +51,11 @@ async def read_last_confirmed(
 ) -> LastConfirmed:
     """Return the LAC according to the bookies of the last segment.
 
-    It returns as soon as the answers include a member of every possible ack quorum (replication
-    spec, 6.2 and 7). With `fence_with` (the master key) the ledger is fenced on each bookie, which
-    returns its last entry. Without it, a bookie also returns the last explicit LAC of the writer,
-    if there is one (READ_LAC of protocol v3; a bookie that speaks only v2 returns its last entry).
+    It returns as soon as the answers include a member of every possible ack quorum (rule 4 of
+    docs/internals/replication-rules.md). With `fence_with` (the master key) the ledger is fenced on
+    each bookie, which returns its last entry. Without it, a bookie also returns the last explicit
+    LAC of the writer, if there is one (READ_LAC of protocol v3; a bookie that speaks only v2
+    returns its last entry).
 
     An answer with a wrong digest does not count (rule 9). If bookies may be Byzantine, more answers
     are needed, and a LAC that one of them could forge is used only if enough bookies prove it that

@@ -1,7 +1,8 @@
 """The knowledge of a reader about its ledger, which only grows.
 
-The LAC of a handle never decreases (replication spec, rule 39), except if the metadata says that
-the ledger was closed at an earlier entry (rule 20). Older metadata never replaces newer metadata.
+The LAC of a handle never decreases, except if the metadata says that the ledger was closed at an
+earlier entry (rules 39 and 20 of docs/internals/replication-rules.md). Older metadata never
+replaces newer metadata.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class LedgerView:
         """Take over a LAC whose digest, in an entry or an explicit LAC, was verified.
 
         It is ignored unless the ledger is open. While a recovery runs, the recovery may write back
-        entries that a concurrent one cuts off (replication spec, 6.6).
+        entries that a concurrent one cuts off.
         """
         if lac > self.last_add_confirmed and self._stored.value.state is LedgerState.OPEN:
             self.last_add_confirmed = lac

@@ -1,7 +1,5 @@
 """The new entries of a ledger that is being written.
 
-Source: wire-protocol spec, 6.6 and 6.7; replication spec, 8.
-
 An entry contains the LAC of the moment at which it was written, so it *proves* that earlier entries
 are acknowledged. Entries that no LAC covers yet are *held*, within a limit, until a later entry
 proves them. A tail works in rounds. A round gets new LACs from one bookie:
@@ -31,7 +29,7 @@ bookie, for which the writer need not wait, does not delay readers either. The m
 meanwhile. A new ensemble, the close or the deletion of the ledger interrupts a poll.
 
 Only verified LACs decide what is delivered (`LedgerReader.tail` explains why). The LAC of one
-bookie is enough, because it names an entry that an ack quorum had (invariant I3).
+bookie is enough, because it names an entry that an ack quorum had.
 
 `quire.client.read.follow` decides which reader does this work, and delivers the entries to all
 readers.

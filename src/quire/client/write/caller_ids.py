@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
-from quire._runtime.units import counted
+from quire._runtime.units import are, counted
 from quire.client.write.writer import HowToWrite, WriteHandle, payload_bytes
 from quire.codec.entry.entry import MAX_ENTRY_ID
 from quire.codec.wire.v2 import Buffer
@@ -121,8 +121,9 @@ class CallerIdWriter(WriteHandle):
         if self._held_bytes + size > self._max_held_bytes:
             raise UsageError(
                 f"entry {entry_id} of ledger {self.ledger_id} is too far ahead: the client "
-                f"already holds {counted(len(self._held), 'entry')} ({self._held_bytes} bytes) "
-                f"until entry {missing} is appended. Nothing was sent",
+                f"already holds {counted(len(self._held), 'entry')} "
+                f"({counted(self._held_bytes, 'byte')}) until entry {missing} is appended. "
+                "Nothing was sent",
                 remedy=f"Append entry {missing} first, or raise max_held_bytes",
             )
         self._held[entry_id] = payload
@@ -142,16 +143,13 @@ class CallerIdWriter(WriteHandle):
         return super()._handed_over(entry_id) or entry_id in self._held
 
     def _stop(self, error: QuireError | None = None) -> None:
-        """Stop the writer. Entries after a missing id do not become part of the ledger.
-
-        Source: replication spec, 10.1.
-        """
+        """Stop the writer. Entries after a missing id do not become part of the ledger."""
         if self._held and error is None:
             missing = self.last_add_pushed + 1
             error = LedgerClosedError(
                 f"ledger {self.ledger_id} was closed while entry {missing} was missing, so the "
-                f"{len(self._held)} entries that were appended after it are not part of the "
-                "ledger",
+                f"{counted(len(self._held), 'entry')} appended after it {are(len(self._held))} "
+                "not part of the ledger",
                 ledger_id=self.ledger_id,
                 remedy="Append them to another ledger",
             )

@@ -4,7 +4,7 @@ Adds use protocol v3. A force asks every connected member, on the connection tha
 A bookie that was restarted, and lost what it had accepted, lost this connection as well, so it
 cannot answer for those entries. A member that fails is replaced as in any ledger, and is sent all
 entries that are not durable. Apache's client keeps no payloads after an acknowledgement, and has to
-give up the ledger in this case (replication spec, 4.1 and 10.2).
+give up the ledger in this case.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Changes of the ensemble of a ledger while it is written.
 
 Members that fail return, are replaced, or are left out. One change runs at a time, and nothing is
-confirmed meanwhile (replication spec, 4.2):
+confirmed meanwhile (rule 10 of docs/internals/replication-rules.md):
 
     only its connection is lost   the member returns over a new connection, if that is made at once
     another bookie is available   it replaces the member, once the metadata names it
@@ -227,7 +227,7 @@ class EnsembleChanges:
         )
 
     async def _run(self) -> None:
-        """Handle failed members until none is left (replication spec, 4.2 and 4.3)."""
+        """Handle failed members until none is left."""
         session = self._session
         try:
             while self._failed and session.failure is None:

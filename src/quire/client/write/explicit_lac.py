@@ -1,10 +1,9 @@
-"""The explicit LAC, which tells bookies the LAC of a writer that pauses (replication spec, 8).
+"""The explicit LAC, which tells bookies the LAC of a writer that pauses.
 
 The LAC travels with the next entry. A writer without a next entry would leave its newest entry
 invisible to readers. So after an interval without entries it sends the LAC itself, with WRITE_LAC
 to every member of the ensemble. Only confirmed entries are named, so a LAC on a bookie is always
-safe to believe (invariant I3). This is best effort: a failure is counted, and the next round tries
-again.
+safe to believe. This is best effort: a failure is counted, and the next round tries again.
 
 After a pause of an interval the LAC of an entry is sent at once, because its writer will probably
 pause again, and its readers wait. The LAC of an entry that came sooner waits for a tick, within

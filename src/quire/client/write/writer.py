@@ -450,7 +450,7 @@ class WriteHandle:
     ) -> tuple[str, ...]:
         """Record the new ensemble in the metadata before any acknowledgement from it counts.
 
-        Source: replication spec, 4.2; rules 8, 18, 19.
+        See rules 8, 18 and 19 of docs/internals/replication-rules.md.
         """
         updated = await update_ledger(
             self._store,

@@ -1,4 +1,4 @@
-"""The compression of entries and of record sets (distributedlog spec, 3.1).
+"""The compression of entries and of record sets.
 
 | code | name | stored form                                                                      |
 |------|------|----------------------------------------------------------------------------------|
@@ -15,6 +15,7 @@ import enum
 from collections.abc import Callable
 from functools import lru_cache
 
+from quire._runtime.units import counted
 from quire.codec.distributedlog.limits import BY, LaterStreamFormatError, StreamFormatError
 from quire.codec.entry.digest import Buffer
 from quire.errors import UsageError, written_later
@@ -117,13 +118,14 @@ def check_lengths(code: int, size_bytes: int, stored_bytes: int, room_bytes: int
         )
     if stored_bytes > room_bytes:
         raise StreamFormatError(
-            f"the header of the entry or of a record set in it says that {stored_bytes} bytes "
-            f"follow, but there are only {room_bytes}"
+            "the header of the entry or of a record set in it gives a "
+            f"stored length of {counted(stored_bytes, 'byte')}, but only {room_bytes:,} follow"
         )
     if code == Compression.NONE and size_bytes != stored_bytes:
         raise StreamFormatError(
             "the header of the entry or of a record set in it has different lengths "
-            f"({size_bytes} and {stored_bytes} bytes), although its body is not compressed"
+            f"({size_bytes:,} and {counted(stored_bytes, 'byte')}), although its body is not "
+            "compressed"
         )
 
 
@@ -137,15 +139,15 @@ def expand(block: Buffer, size_bytes: int, limit_bytes: int) -> bytes:
     """
     if size_bytes > limit_bytes:
         raise StreamFormatError(
-            f"an LZ4-compressed body of the entry claims to expand to {size_bytes} bytes, but at "
-            f"most {limit_bytes} are allowed"
+            "an LZ4-compressed body of the entry claims to expand to "
+            f"{counted(size_bytes, 'byte')}, but at most {limit_bytes:,} are allowed"
         )
     if not size_bytes and not len(block):
         return b""
     data = _lz4().decompress(block, size_bytes)
     if len(data) != size_bytes:
         raise StreamFormatError(
-            f"an LZ4-compressed body of the entry expands to {len(data)} bytes, but its header "
-            f"says {size_bytes}"
+            f"an LZ4-compressed body of the entry expands to {counted(len(data), 'byte')}, but "
+            f"its header says {size_bytes:,}"
         )
     return data

@@ -25,6 +25,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from quire._runtime.units import counted
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import LaterStreamFormatError, StreamFormatError
 from quire.errors import UsageError, written_later
@@ -128,9 +129,9 @@ def _encode_mark(mark: ProducerMark) -> bytes:
     last = mark.first_sequence + mark.count - 1
     if mark.count < 1 or mark.first_sequence < 0 or last > MAX_SEQUENCE or mark.count >= 2**32:
         raise UsageError(
-            f"producer {mark.producer_id!r} cannot send {mark.count} records from sequence "
-            f"number {mark.first_sequence} on: numbers are from 0 to {MAX_SEQUENCE}, and one "
-            "append has 1 to 4,294,967,295 records"
+            f"producer {mark.producer_id!r} cannot send {counted(mark.count, 'record')} from "
+            f"sequence number {mark.first_sequence} on: numbers are from 0 to {MAX_SEQUENCE}, and "
+            "one append has 1 to 4,294,967,295 records"
         )
     return MARK.pack(mark.first_sequence, mark.count) + _encode_id(mark.producer_id)
 
@@ -228,8 +229,8 @@ def _decode_mark(body: bytes) -> ProducerMark:
     first, count = MARK.unpack_from(body)
     if first < 0 or count < 1 or first + count - 1 > MAX_SEQUENCE:
         raise StreamFormatError(
-            f"a control record in the entry has an invalid producer mark: {count} records from "
-            f"sequence number {first} on"
+            f"a control record in the entry has an invalid producer mark: "
+            f"{counted(count, 'record')} from sequence number {first} on"
         )
     return ProducerMark(_decode_id(body[MARK.size :]), first, count)
 

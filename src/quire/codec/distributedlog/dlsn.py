@@ -1,4 +1,4 @@
-"""DLSN: the position of a record in a stream (distributedlog spec, 1.2).
+"""DLSN: the position of a record in a stream.
 
 | version | bytes | layout                                                                      |
 |---------|-------|-----------------------------------------------------------------------------|
@@ -18,6 +18,7 @@ import struct
 from base64 import b64decode, b64encode
 from typing import NamedTuple
 
+from quire._runtime.units import counted
 from quire.codec.distributedlog.limits import (
     BY,
     FIRST_LSSN,
@@ -66,7 +67,8 @@ class DLSN(NamedTuple):
             )
         if (version, size) not in ((1, V1.size), (0, V0_BYTES)):
             raise StreamFormatError(
-                f"{bytes(data[:25]).hex()} ({size} bytes) is not an encoded position (DLSN)"
+                f"{bytes(data[:25]).hex()} ({counted(size, 'byte')}) is not an encoded position "
+                "(DLSN)"
             )
         if any(data[V1.size :]):
             raise StreamFormatError(

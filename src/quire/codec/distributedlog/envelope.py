@@ -1,4 +1,4 @@
-"""The envelope of an entry in segments of layout 4 and 5 (distributedlog spec, 3.1).
+"""The envelope of an entry in segments of layout 4 and 5.
 
 All integers are big-endian.
 
@@ -21,6 +21,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from quire._runtime.units import counted
 from quire.codec.distributedlog.compression import (
     CODEC_BITS,
     Compression,
@@ -79,8 +80,8 @@ def unwrap(entry: bytes) -> tuple[bytes, int, int]:
     """
     if len(entry) < HEAD.size:
         raise StreamFormatError(
-            f"the entry has {len(entry)} bytes, too few for the header that every entry of a "
-            "stream has"
+            f"the entry has {counted(len(entry), 'byte')}, too few for the header that every entry "
+            "of a stream has"
         )
     version, flags, size, stored = HEAD.unpack_from(entry)
     if version > VERSION or flags & ~CODEC_BITS:

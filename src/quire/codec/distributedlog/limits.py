@@ -1,4 +1,6 @@
-"""The limits, reserved numbers and the error of all formats of streams (distributedlog spec, 1.1).
+"""The limits, reserved numbers and the error of all formats of streams.
+
+docs/reference/streams-format.md describes the formats, which are those of Apache DistributedLog.
 
 | module              | format                                                       |
 |---------------------|--------------------------------------------------------------|

@@ -1,4 +1,4 @@
-"""The names of the nodes of a stream's lock (distributedlog spec, 2.7).
+"""The names of the nodes of a stream's lock.
 
 Each member of the lock is an ephemeral, sequential node. Its data is the client id in UTF-8. The
 member with the lowest number owns the lock.

@@ -1,4 +1,4 @@
-"""The names of streams, and the nodes of a stream (distributedlog spec, 2.2 and 2.3).
+"""The names of streams, and the nodes of a stream.
 
 | node below the namespace     | data                                                             |
 |------------------------------|------------------------------------------------------------------|

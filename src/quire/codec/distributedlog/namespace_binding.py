@@ -1,7 +1,6 @@
 """The node that makes a path a namespace, namespace URIs, and access rights.
 
-Source: distributedlog spec, 2.1 and 2.8. The node's data is text in three lines, without a newline
-after the last:
+The node's data is text in three lines, without a newline after the last:
 
     1
     BKDL
@@ -20,9 +19,10 @@ after the last:
 | 9  | i64  | number of a stream's first segment            | 1                              |
 | 10 | tf   | federated                                     | 0                              |
 
-The types are str (text), tf (a boolean as 0 or 1) and i64 (a signed number). The access rights of a
-stream are a struct of tf fields, each of which denies something: 1 write, 2 truncate, 3 delete, 4
-acquire, 5 release. Without data, or without the field, it is allowed.
+The struct is that of DistributedLog's class `BKDLConfig`. The types are str (text), tf (a boolean
+as 0 or 1) and i64 (a signed number). The access rights of a stream are a struct of tf fields, each
+of which denies something: 1 write, 2 truncate, 3 delete, 4 acquire, 5 release. Without data, or
+without the field, it is allowed.
 """
 
 from __future__ import annotations

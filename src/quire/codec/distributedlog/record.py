@@ -1,4 +1,4 @@
-"""Records, and entries full of them: the hot path of streams (distributedlog spec, 3.2 and 3.4).
+"""Records, and entries full of them: the hot path of streams.
 
 All integers are signed and big-endian.
 
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, compress
 
+from quire._runtime.units import counted
 from quire.codec.distributedlog.envelope import MAX_BODY_BYTES, unwrap
 from quire.codec.distributedlog.limits import (
     MAX_EXPANDED_BYTES,
@@ -91,7 +92,8 @@ def encode_records(
     count = len(payloads)
     if len(txids) != count:
         raise UsageError(
-            f"each record needs one txid, but there are {len(txids)} txids for {count} records"
+            f"each record needs one txid, but the number of txids is {len(txids):,} for "
+            f"{counted(count, 'record')}"
         )
     if not count:
         return [], 0
@@ -453,13 +455,14 @@ def _decode_each(data: bytes, at: int, end: int, expand_sets: bool) -> Records:
         if start > end:
             raise StreamFormatError(
                 f"the entry ends within the header of the record at byte {at}: it has only "
-                f"{end - at} bytes of it"
+                f"{counted(end - at, 'byte')} of it"
             )
         metadata, txid, size = unpack(data, at)
         stop = start + size
         if size < 0 or stop > end:
             raise StreamFormatError(
-                f"the record at byte {at} of the entry has an impossible length: {size} bytes"
+                f"the record at byte {at} of the entry has an impossible length: "
+                f"{counted(size, 'byte')}"
             )
         if size == previous and len(flags) >= next_try:
             count = _run_length(data, at, (end - at) // (HEAD_BYTES + size), size)

@@ -1,4 +1,4 @@
-"""Record sets: many records of one producer in one record (distributedlog spec, 3.3).
+"""Record sets: many records of one producer in one record.
 
 The set is the payload of the record. All integers are 4 bytes wide, signed and big-endian.
 
@@ -20,6 +20,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from quire._runtime.units import counted
 from quire.codec.distributedlog.compression import (
     CODEC_BITS,
     Compression,
@@ -66,7 +67,8 @@ def member_bounds(data: bytes, start: int, end: int, limit_bytes: int) -> Member
     check_lengths(word & CODEC_BITS, size, stored, end - at)
     if at + stored != end:
         raise StreamFormatError(
-            f"a record set in the entry is damaged: {end - at - stored} bytes follow its members"
+            f"a record set in the entry is damaged: it has {counted(end - at - stored, 'byte')} "
+            "after its members"
         )
     if word & CODEC_BITS == Compression.NONE:
         return Members(None, *_walk(data, at, end, count))
@@ -77,8 +79,8 @@ def member_bounds(data: bytes, start: int, end: int, limit_bytes: int) -> Member
 def _head(data: bytes, start: int, end: int) -> tuple[int, int, int, int]:
     if end - start < HEAD.size:
         raise StreamFormatError(
-            f"a record set in the entry is damaged: it has {end - start} bytes, fewer than its "
-            "header"
+            f"a record set in the entry is damaged: it has {counted(end - start, 'byte')}, fewer "
+            "than its header"
         )
     word, count, size, stored = HEAD.unpack_from(data, start)
     version, flags = word & VERSION_BITS, word & ~(VERSION_BITS | CODEC_BITS)
@@ -98,8 +100,8 @@ def _head(data: bytes, start: int, end: int) -> tuple[int, int, int, int]:
 def _walk(data: bytes, at: int, end: int, count: int) -> tuple[list[int], list[int]]:
     if count * LENGTH.size > end - at:
         raise StreamFormatError(
-            f"a record set in the entry is damaged: its {end - at} bytes are too few for {count} "
-            "members"
+            f"a record set in the entry is damaged: it has {counted(end - at, 'byte')}, too few "
+            f"for {counted(count, 'member')}"
         )
     starts: list[int] = []
     ends: list[int] = []
@@ -115,13 +117,14 @@ def _walk(data: bytes, at: int, end: int, count: int) -> tuple[list[int], list[i
         at = start + size
         if size < 0 or at > end:
             raise StreamFormatError(
-                f"a record set in the entry is damaged: a member of {size} bytes does not fit "
-                "into it"
+                f"a record set in the entry is damaged: a member of {counted(size, 'byte')} does "
+                "not fit into it"
             )
         starts.append(start)
         ends.append(at)
     if at != end:
         raise StreamFormatError(
-            f"a record set in the entry is damaged: {end - at} bytes follow its {count} members"
+            f"a record set in the entry is damaged: it has {counted(end - at, 'byte')} after its "
+            f"{counted(count, 'member')}"
         )
     return starts, ends

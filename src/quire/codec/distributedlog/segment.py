@@ -1,4 +1,4 @@
-"""The metadata of a segment: the name and data of its node (distributedlog spec, 2.4 and 2.5).
+"""The metadata of a segment: the name and data of its node.
 
 The data is text: decimal numbers joined by `;`. The first number packs several fields into 64 bits:
 

@@ -1,4 +1,4 @@
-"""Digests and keys of entries (wire-protocol spec, section 5).
+"""Digests and keys of entries, which are those of Apache's `DigestManager`.
 
 | type   | number in metadata | bytes | content                                                |
 |--------|--------------------|-------|--------------------------------------------------------|

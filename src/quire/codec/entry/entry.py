@@ -1,4 +1,4 @@
-"""Entries: the bytes that are stored and sent, with their digest (wire-protocol spec, section 5).
+"""Entries: the bytes that are stored and sent, with their digest.
 
 All integers are signed, big-endian and 64 bits wide.
 
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from quire._runtime.units import counted
 from quire.codec.entry.digest import (
     DIGEST_SIZE_BYTES,
     Buffer,
@@ -50,8 +51,7 @@ PIECES = 4
 LAC_PACKET = struct.Struct(">qq")  # ledger, last add confirmed; then the digest
 RESPONSE_OVERHEAD_BYTES = FRAME_HEADER_BYTES + META_BYTES  # the same in ADD and READ frames
 MAX_ENTRY_ID = 2**31 - 2
-"""The highest entry id. Java's readers and workers compute write sets in 32 bits (replication spec,
-3.2)."""
+"""The highest entry id. Java's programs compute write sets in 32 bits (`write_set`)."""
 
 
 class Entry(NamedTuple):
@@ -79,10 +79,7 @@ class WrongEntryError(BadEntryError):
 
 
 def max_payload_bytes(digest: DigestType) -> int:
-    """Return the size of the largest payload whose frame every bookie accepts.
-
-    Source: wire-protocol spec, 1.1.
-    """
+    """Return the size of the largest payload whose frame every bookie accepts."""
     return MAX_FRAME_BYTES - RESPONSE_OVERHEAD_BYTES - DIGEST_SIZE_BYTES[digest]
 
 
@@ -118,7 +115,8 @@ class EntryCodec:
     def check(self, data: Buffer, entry_id: int | None = None) -> tuple[int, int, int]:
         """Verify the bytes of an entry. Return its entry id, last add confirmed and ledger length.
 
-        The checks are made in the order of the wire-protocol spec, 5.4.
+        The checks are made in the order of Apache's `DigestManager`: the size, the digest, the
+        ledger id, the entry id.
 
         Args:
             data: The bytes of the entry.
@@ -131,7 +129,8 @@ class EntryCodec:
         """
         if len(data) < self.head_bytes:
             raise BadEntryError(
-                f"the bookie's answer has {len(data)} bytes, too few for an entry with its digest"
+                f"the bookie's answer has {counted(len(data), 'byte')}, too few for an entry with "
+                "its digest"
             )
         view = memoryview(data)
         meta = view[:META_BYTES]
@@ -174,8 +173,8 @@ class EntryCodec:
         view = memoryview(data)
         if len(view) < LAC_PACKET.size + self.digest_bytes:
             raise BadEntryError(
-                f"the bookie's answer has {len(view)} bytes, too few for a last-add-confirmed "
-                "record (LAC) with its digest"
+                f"the bookie's answer has {counted(len(view), 'byte')}, too few for a "
+                "last-add-confirmed record (LAC) with its digest"
             )
         packet = view[: LAC_PACKET.size]
         if self.of(packet, b"") != view[LAC_PACKET.size : LAC_PACKET.size + self.digest_bytes]:

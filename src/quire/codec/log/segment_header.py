@@ -45,6 +45,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from quire._runtime.units import counted
 from quire.codec.entry.digest import crc32c
 from quire.codec.log.state_records import (
     BLOCK_BYTES,
@@ -149,7 +150,8 @@ def segment_header_bytes(head: Buffer) -> int:
     (size,) = _CRC.unpack_from(head, 12)
     if size % BLOCK_BYTES or not 0 < size <= MAX_TABLE_BYTES:
         raise FormatError(
-            f"the header of the segment file states an invalid length of itself: {size} bytes"
+            f"the header of the segment file states an invalid length of itself: "
+            f"{counted(size, 'byte')}"
         )
     return int(size)
 
@@ -213,7 +215,7 @@ class CleanMark:
             )
         if len(data) != _CLEAN.size + _CRC.size:
             raise FormatError(
-                f"the mark of a clean stop has {len(data)} bytes instead of "
+                f"the mark of a clean stop has {counted(len(data), 'byte')} instead of "
                 f"{_CLEAN.size + _CRC.size}"
             )
         magic, directory_id, last_segment, next_group = _CLEAN.unpack_from(data, 0)

@@ -37,6 +37,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from quire._runtime.units import counted
 from quire.codec.entry.digest import crc32c_of
 from quire.errors import LaterStorageError, written_later
 
@@ -123,9 +124,10 @@ def check_value_size(kind: RecordKind, value: Buffer, *sizes: int) -> None:
         return
     if len(value) > max(sizes):
         raise VersionError(
-            f"a {kind.name} record with {len(value)} bytes", f"such records of {max(sizes)} bytes"
+            f"a {kind.name} record with {counted(len(value), 'byte')}",
+            f"such records of {counted(max(sizes), 'byte')}",
         )
-    raise FormatError(f"a {kind.name} record has a wrong length, {len(value)} bytes")
+    raise FormatError(f"a {kind.name} record has a wrong length, {counted(len(value), 'byte')}")
 
 
 @dataclass(frozen=True, slots=True)

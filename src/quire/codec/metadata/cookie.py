@@ -1,4 +1,4 @@
-"""The cookie, which ties a data directory to one bookie of one cluster (metadata spec, section 5).
+"""The cookie, which ties a data directory to one bookie of one cluster.
 
     <layout version> LF <body>
 
@@ -8,9 +8,9 @@
 | 3       | three lines of text: bookie id, journal directory, ledger dirs       |
 | below 3 | too old to be read                                                   |
 
-The layout version is decimal text. The same bytes are in the file VERSION of every directory and in
-the metadata store. Lists of ledger and index directories are stored as `<count> TAB <directory> TAB
-<directory> ...`.
+The format is that of Apache's class `Cookie`. The layout version is decimal text. The same bytes
+are in the file VERSION of every directory and in the metadata store. Lists of ledger and index
+directories are stored as `<count> TAB <directory> TAB <directory> ...`.
 """
 
 from __future__ import annotations

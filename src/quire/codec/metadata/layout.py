@@ -1,4 +1,4 @@
-"""The node LAYOUT, which names the ledger manager of the cluster (metadata spec, 1.3).
+"""The node LAYOUT, which names the ledger manager of the cluster.
 
     <format version> LF <manager> ":" <manager version>
 

@@ -1,4 +1,4 @@
-"""The metadata of a ledger, as a frozen value (metadata spec, section 2).
+"""The metadata of a ledger, as a frozen value.
 
 `ledger_metadata_format` encodes and decodes it. Values change only by `dataclasses.replace` or by
 the methods here, and they reach the store only by compare-and-swap.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from types import MappingProxyType
 
+from quire._runtime.units import counted
 from quire.codec.entry.digest import DigestType
 
 NO_ENTRY = -1
@@ -97,7 +98,7 @@ class LedgerMetadata:
             if len(segment.ensemble) != self.ensemble_size:
                 raise ValueError(
                     f"the ledger metadata has a segment (from entry {segment.first_entry_id} on) "
-                    f"with {len(segment.ensemble)} bookies, but the ensemble size is "
+                    f"with {counted(len(segment.ensemble), 'bookie')}, but the ensemble size is "
                     f"{self.ensemble_size}"
                 )
             if segment.first_entry_id <= previous:
@@ -164,8 +165,7 @@ class LedgerMetadata:
     def with_ensemble_from(self, first_entry_id: int, ensemble: tuple[str, ...]) -> LedgerMetadata:
         """Return the same metadata with another ensemble from one entry on.
 
-        If the last segment begins at that entry, it is replaced. Otherwise a segment is appended
-        (replication spec, 4.2).
+        If the last segment begins at that entry, it is replaced. Otherwise a segment is appended.
 
         Args:
             first_entry_id: The id of the first entry that the ensemble stores.

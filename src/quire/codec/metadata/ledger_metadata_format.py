@@ -1,4 +1,4 @@
-"""The encoding of ledger metadata (metadata spec, section 2).
+"""The encoding of ledger metadata, as Apache's `LedgerMetadataSerDe` writes it.
 
     "BookieMetadataFormatVersion" TAB <version, at most 9 decimal digits> LF <body>
 

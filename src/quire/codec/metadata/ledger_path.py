@@ -1,4 +1,4 @@
-"""The paths of ledgers, and the names of sequence nodes (metadata spec, 1.7 and 1.8).
+"""The paths of ledgers, and the names of sequence nodes (docs/reference/metadata.md).
 
 The ledger manager determines the path of a ledger below the ledgers root. All numbers are decimal.
 

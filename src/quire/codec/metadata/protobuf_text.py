@@ -1,4 +1,4 @@
-"""Protobuf's text format, in which BookKeeper writes metadata (metadata spec, 2.3).
+"""Protobuf's text format, in which BookKeeper writes metadata.
 
 `write_text` writes one field in each line, `name: value`, nested messages in braces, and bytes
 outside of printable ASCII as octal escapes. `parse_text` reads everything that Java's parser

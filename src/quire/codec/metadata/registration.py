@@ -1,4 +1,4 @@
-"""The registration of a bookie, and the rules for bookie ids (metadata spec, 1.4 and 1.5).
+"""The registration of a bookie, and the rules for bookie ids (docs/reference/metadata.md).
 
 A registration is the message `BookieServiceInfoFormat` as binary protobuf, without a header. An
 empty payload belongs to a bookie of an old release, whose id is `host:port`.

@@ -1,7 +1,7 @@
 """The under-replication tree: the ledgers that lack copies, and who repairs them.
 
-The layout is that of Apache's auditor and workers (metadata spec, 1.9), so both kinds of programs
-work together.
+The layout is that of Apache's `ZkLedgerUnderreplicationManager`, so auditors and workers of both
+kinds work together.
 
 | path below `underreplication`         | node        | value                                     |
 |---------------------------------------|-------------|-------------------------------------------|

@@ -19,14 +19,15 @@ Each group has sequences of consecutive entries, of one length and at equal dist
 | 20     | 4    | distance between the starts of two sequences, or 0 if there is only one     |
 
 Apache's bookie writes one group for each run of consecutive entries. Its client also reads groups
-of several sequences (wire-protocol spec, 3.5). Quire writes what Apache's bookie writes, unless the
-list would be too long.
+of several sequences. Quire writes what Apache's bookie writes, unless the list would be too long.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+
+from quire._runtime.units import counted
 
 VERSION = 0
 _HEADER = struct.Struct(">ii56x")
@@ -77,7 +78,7 @@ def decode_availability(data: bytes) -> list[tuple[int, int]]:
     """
     if len(data) < _HEADER.size:
         raise BadAvailabilityError(
-            f"the bookie's list of entries has {len(data)} bytes, fewer than its header"
+            f"the bookie's list of entries has {counted(len(data), 'byte')}, fewer than its header"
         )
     version, count = _HEADER.unpack_from(data)
     if version != VERSION:
@@ -87,7 +88,8 @@ def decode_availability(data: bytes) -> list[tuple[int, int]]:
         )
     if count < 0 or _HEADER.size + count * _GROUP.size > len(data):
         raise BadAvailabilityError(
-            f"the bookie's list of entries has {len(data)} bytes, too few for its {count} groups"
+            f"the bookie's list of entries has {counted(len(data), 'byte')}, too few for its "
+            f"{counted(count, 'group')}"
         )
     found: list[tuple[int, int]] = []
     for first, last, size, period in _GROUP.iter_unpack(
@@ -95,8 +97,8 @@ def decode_availability(data: bytes) -> list[tuple[int, int]]:
     ):
         if size <= 0 or period < 0 or last < first or (period == 0 and first != last):
             raise BadAvailabilityError(
-                f"the bookie's list of entries has an invalid group: sequences of {size} entries "
-                f"that begin at {first} to {last}, {period} apart"
+                f"the bookie's list of entries has an invalid group: sequences of "
+                f"{counted(size, 'entry')} that begin at {first} to {last}, {period} apart"
             )
         starts = range(first, last + 1, period) if period else (first,)
         if len(starts) > _SIZE_MAX:

@@ -1,8 +1,8 @@
 """Roles in certificates, in the form that Apache's `BookieAuthZFactory` reads.
 
-Source: wire-protocol spec, 1.6. The first OU of the certificate's subject has groups
-`CODE:NAME,NAME...` that are separated by `;`. The code of roles is 0, and that of a cluster is 1:
-`0:writer,reader;1:east`. Only the first role counts.
+The first OU of the certificate's subject has groups `CODE:NAME,NAME...` that are separated by `;`.
+The code of roles is 0, and that of a cluster is 1: `0:writer,reader;1:east`. Only the first role
+counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Protocol v2: the frames between clients and bookies (wire-protocol spec, sections 1 and 2).
+"""Protocol v2: the frames between clients and bookies (docs/reference/protocol.md).
 
 All integers are big-endian. A frame begins with its length N in bytes (4 bytes, unsigned, not
 counting itself). The header word (4 bytes) follows: version (8 bits), opcode (8), flags (16). Ids,

@@ -1,4 +1,4 @@
-"""Protocol v3: frames whose payload is a protobuf message (wire-protocol spec, section 3).
+"""Protocol v3: frames whose payload is a protobuf message (docs/reference/protocol.md).
 
 A frame is the length of the message in bytes (4 bytes, unsigned, big-endian), and the message.
 `messages.proto` defines the messages. This module frames them and translates status codes. Adds and
@@ -176,7 +176,7 @@ def read_request(
 def long_poll_request(
     txn_id: int, ledger_id: int, previous_lac: int, timeout_ms: int, *, last_entry: bool = False
 ) -> bytes:
-    """Return a READ frame that waits until the LAC passes `previous_lac` (wire-protocol spec, 6.7).
+    """Return a READ frame that waits until the LAC passes `previous_lac`.
 
     The response has the entry after `previous_lac`, or the last existing entry with `last_entry`.
     """

@@ -1,6 +1,6 @@
 """The consequences of an ensemble change for the members of a session.
 
-Source: replication spec, 4.2 and 4.3; rules 12, 13, 43.
+See rules 12, 13 and 43 of docs/internals/replication-rules.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The writer pushes *blocks* (the entries of one event-loop iteration) and reports what each member of
 the ensemble acknowledged. A member's *stripe* is the entries that it has to store. Invariants, with
-the numbers of their rules in the replication spec (section 14):
+the numbers of their rules in docs/internals/replication-rules.md:
 
 1. `last_confirmed` only grows, and skips no entry. An entry is confirmed when at least `ack_quorum`
    members of its write set have acknowledged it (rule 15), and all entries before it are confirmed.

@@ -1,6 +1,6 @@
 """Quorum arithmetic: which bookies store an entry, and when enough of them have answered.
 
-Source: replication spec, 1 to 6.
+See rules 3 and 4 of docs/internals/replication-rules.md, which defines the terms.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[int
     """Return the ensemble indexes that store an entry, in order.
 
     The first is the entry id modulo the ensemble size. Java's add path truncates the id to 32 bits
-    first (replication spec, 3.2).
+    before it divides.
     """
     return tuple((entry_id + k) % ensemble_size for k in range(write_quorum))
 

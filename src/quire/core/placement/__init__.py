@@ -3,7 +3,7 @@
 There is no I/O: what is known of the bookies (a `View`), what is wanted (`Wanted`) and random
 numbers are arguments. A `Policy` answers. `policies` has those that come with Quire, and
 `DomainPolicy` is the base class for a policy of your own. Ledgers do not store the policy, so
-clients with different policies can work together (metadata spec, section 6).
+clients with different policies can work together.
 """
 
 from quire.core.placement.choice import Chance, Shuffler, choose, weighed

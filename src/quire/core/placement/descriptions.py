@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire._runtime.units import are, some_of
+from quire._runtime.units import are, counted, some_of
 from quire.core.placement.values import Place, View, Wanted
 
 NAMES_MAX = 8
@@ -48,7 +48,7 @@ def situation(wanted: Wanted, view: View) -> str:
         f"rack {rack}: {some_of(names, NAMES_MAX) if names else 'none writable'}"
         for rack, names in sorted(racks.items())
     ]
-    more = f"; and {len(listed) - RACKS_MAX} more racks" if len(listed) > RACKS_MAX else ""
+    more = f"; and {counted(left, 'more rack')}" if (left := len(listed) - RACKS_MAX) > 0 else ""
     return f"{len(places)} {are(len(places))} writable: {'; '.join(listed[:RACKS_MAX])}{more}"
 
 

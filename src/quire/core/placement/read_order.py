@@ -1,4 +1,4 @@
-"""The order in which a reader asks the replicas of an entry (metadata spec, 6.9).
+"""The order in which a reader asks the replicas of an entry.
 
 Correctness never depends on the order, because every replica is asked in the end.
 """

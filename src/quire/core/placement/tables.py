@@ -1,4 +1,4 @@
-"""Tables of locations: files for people, and the JSON of Pulsar (metadata spec, 6.8).
+"""Tables of locations: files for people, and the JSON of Pulsar's `BookieRackAffinityMapping`.
 
 A file has lines `NAME LOCATION`, and `#` begins a comment. A file whose name ends in `.toml` has a
 table `[locations]` with `"NAME" = "LOCATION"`. A name is a bookie id, or the host that bookies

@@ -14,7 +14,7 @@ LOCATION_CHARACTERS_MAX = 255
 def parse_location(text: str) -> str:
     """Return a network location in its normal form, such as '/rack' or '/region/rack'.
 
-    A missing slash at the start is added, and one at the end is removed (metadata spec, 6.1).
+    A missing slash at the start is added, and one at the end is removed.
     Raises UsageError if the text is not a location.
     """
     parts = text.strip().removeprefix("/").removesuffix("/").split("/")

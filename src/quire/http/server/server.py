@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from quire._runtime.event_log import EventLog
-from quire._runtime.units import host_port
+from quire._runtime.units import counted, host_port
 from quire.errors import QuireError, StartError
 from quire.http.server.api import Api, Reply, Route, Text
 from quire.http.server.error_responses import error_body, status_of
@@ -274,7 +274,7 @@ class HttpServer:
         if not unsent or unsent + size <= self.options.max_answer_bytes:
             return response
         again = (("Retry-After", "1"),)
-        why = f"clients have not received {unsent} bytes of other answers yet"
+        why = f"clients have not received {counted(unsent, 'byte')} of other answers yet"
         return self._refuse(RefusedRequest(503, why, "Try again", again))
 
     def _refuse(self, why: RefusedRequest, *, outcome_known: bool = True) -> web.Response:

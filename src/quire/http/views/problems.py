@@ -151,9 +151,13 @@ def _of_owners(lost: LostLedgers | None) -> Iterator[Problem]:
         )
     if len(owners) > NAMED_MAX:
         more = len(owners) - NAMED_MAX
+        need = (
+            "1 more stream, object or dataset needs" if more == 1
+            else f"{more:,} more streams, objects or datasets need"
+        )  # fmt: skip
         yield Problem(
             "bad",
-            f"{more} more streams, objects or datasets need ledgers that do not exist; "
+            f"{need} ledgers that do not exist; "
             f"{'' if lost.whole else 'at least '}{counted(lost.count, 'ledger')} in all",
             "To list them: quire explain cluster --json",
         )
@@ -217,7 +221,7 @@ def _risk(risk: AtRisk | None, group: str) -> str:
     if not lacking:
         return (
             "No ledger has a copy there" if risk.whole else
-            f"None of the {risk.ledgers} ledgers counted so far has a copy there"
+            f"No ledger of the {risk.ledgers:,} counted so far has a copy there"
         )  # fmt: skip
     last = risk.last_copy
     have = "has" if last == 1 else "have"

@@ -24,9 +24,10 @@ async def update_ledger(
     current: Versioned[LedgerMetadata],
     change: Callable[[LedgerMetadata], LedgerMetadata | None],
 ) -> Versioned[LedgerMetadata]:
-    """Apply `change` to the metadata of a ledger (replication spec, 4.4).
+    """Apply `change` to the metadata of a ledger by compare-and-swap.
 
-    If the call is cancelled, the outcome is unknown.
+    See rule 18 of docs/internals/replication-rules.md. If the call is cancelled, the outcome is
+    unknown.
 
     Args:
         store: The store of the cluster.

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from quire._runtime.secret_files import PRIVATE_FILE_MODE
+from quire._runtime.units import counted
 from quire.errors import (
     ClientClosedError,
     ClusterNotInitialisedError,
@@ -356,8 +357,9 @@ class SqliteFile:
         what = "does not exist" if found is None else "is empty, so it contains no cluster"
         if logged:
             raise ClusterNotInitialisedError(
-                f"the metadata file {self.path} {what}, but its log {log} has {logged} bytes with "
-                "the newest changes of a cluster. Nothing was changed",
+                f"the metadata file {self.path} {what}, but its log {log} has "
+                f"{counted(logged, 'byte')} with the newest changes of a cluster. Nothing was "
+                "changed",
                 remedy="Restore the file that this log belongs to. To use a backup instead "
                 "(docs/guides/disaster-recovery.md), move the log away first, and keep it",
             )
@@ -428,7 +430,8 @@ class SqliteFile:
         pages, page_bytes = self._number("PRAGMA page_count"), self._number("PRAGMA page_size")
         stat = self._stat()
         if stat is not None and stat.st_size > pages * page_bytes:
-            return f"it has {stat.st_size} bytes, but its first page says {pages} pages"
+            held = counted(stat.st_size, "byte")
+            return f"it has {held}, but its first page says {counted(pages, 'page')}"
         told = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
         return "" if told == "ok" else told.rpartition("\n")[2]
 

@@ -1,7 +1,4 @@
-"""Bookies in ZooKeeper: ephemeral nodes below `available` and `available/readonly`.
-
-Source: metadata spec, 1.4.
-"""
+"""Bookies in ZooKeeper: ephemeral nodes below `available` and `available/readonly`."""
 
 from __future__ import annotations
 

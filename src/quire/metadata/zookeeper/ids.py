@@ -1,4 +1,4 @@
-"""New ledger ids from ZooKeeper's sequence nodes (metadata spec, 1.7).
+"""New ledger ids from ZooKeeper's sequence nodes.
 
 Short ids, below 2**31 - 1, are the numbers of `idgen/ID-` (flat manager: of `ID-` below the root).
 When they are used up, or as soon as `idgen-long` exists, ids are long. A long id is (number of the

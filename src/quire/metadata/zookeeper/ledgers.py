@@ -1,4 +1,4 @@
-"""Ledger metadata in ZooKeeper: one node for each ledger (metadata spec, 1.8 and 1.10).
+"""Ledger metadata in ZooKeeper: one node for each ledger.
 
 Changes are compare-and-set operations on the version of the node. A response can be lost with its
 connection. The repeated request then recognises its own earlier attempt: a ledger with its creation

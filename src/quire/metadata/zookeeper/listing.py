@@ -1,11 +1,10 @@
 """Listing of all ledgers of a ZooKeeper root, in ascending ranges without a gap.
 
-Source: metadata spec, 3.2.
-
-A bookie deletes ledgers that are in no range. Therefore everything unexpected is an error: a
-missing root, a missing LAYOUT, or a ledger where the cluster's ledger manager stores none, such as
-a small id in the tree of the long ids. A complete listing also fails on each unknown name in the
-ledger trees; only such a listing may be used for deletion. Other listings skip the name.
+A bookie deletes ledgers that are in no range (rule 45 of docs/internals/replication-rules.md).
+Therefore everything unexpected is an error: a missing root, a missing LAYOUT, or a ledger where the
+cluster's ledger manager stores none, such as a small id in the tree of the long ids. A complete
+listing also fails on each unknown name in the ledger trees; only such a listing may be used for
+deletion. Other listings skip the name.
 
 A parent that vanished during the listing counts as empty if LAYOUT still exists, because ZooKeeper
 only removes a parent without children. A ledger that is created below it afterwards is younger than

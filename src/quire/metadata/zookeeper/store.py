@@ -1,4 +1,4 @@
-"""The metadata store in ZooKeeper, in Apache BookKeeper's layout (metadata spec, section 1).
+"""The metadata store in ZooKeeper, in Apache BookKeeper's layout (docs/reference/metadata.md).
 
 | path below the ledgers root      | content                                          |
 |----------------------------------|--------------------------------------------------|

@@ -1,12 +1,13 @@
-"""The auditor, which finds ledgers that lack replicas and marks them (replication spec, 12.1).
+"""The auditor, which finds ledgers that lack replicas and marks them.
+
+docs/explanation/autorecovery.md is an overview.
 
 - *Lost bookies*: The auditor looks for lost bookies when it starts, when the lists of registered
   bookies change, and once a day by default. It marks every ledger that names a lost bookie.
   `lost_bookies` describes the delay.
 - *Checks*: At intervals, the auditor checks all ledgers: which entries bookies really have, and
-  how replicas are placed (replication spec, 12.2). These checks leave out bookies that are not
-  registered, because the search for lost bookies handles those, and segments that are still being
-  written.
+  how replicas are placed. These checks leave out bookies that are not registered, because the
+  search for lost bookies handles those, and segments that are still being written.
 
 The auditor passes over all ledgers page by page. In the search for lost bookies, it reads first the
 metadata of a page and then the list of registered bookies, so that a bookie that registers

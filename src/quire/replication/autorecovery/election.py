@@ -1,5 +1,4 @@
-"""The election of the auditor among the processes of the cluster, Java's included (metadata spec,
-1.9).
+"""The election of the auditor among the processes of the cluster, Java's included.
 
 Each candidate has an ephemeral, sequential node, its vote. The candidate with the lowest vote is
 the auditor. Every other candidate watches the vote before its own, so that the end of one candidate

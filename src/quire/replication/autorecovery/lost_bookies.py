@@ -1,5 +1,7 @@
-"""The decision which bookies are lost, and when their ledgers are to be copied (replication spec,
-12.1). This module has no I/O, and receives the time as an argument.
+"""The decision which bookies are lost, and when their ledgers are to be copied.
+
+This module has no I/O, and receives the time as an argument. docs/explanation/autorecovery.md
+describes the delay.
 
 - A bookie that was known and is not registered is missing.
 - With a delay, the auditor waits for a single missing bookie. If the bookie returns in time,

@@ -1,5 +1,6 @@
-"""Replication workers, which restore the replicas of marked ledgers and remove the marks
-(replication spec, 12.3).
+"""Replication workers, which restore the replicas of marked ledgers and remove the marks.
+
+docs/explanation/autorecovery.md is an overview.
 
 The bookies that a mark names are handled as follows:
 

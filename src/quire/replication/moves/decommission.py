@@ -1,4 +1,4 @@
-"""The permanent removal of a bookie (replication spec, 12.5).
+"""The permanent removal of a bookie.
 
 The bookie gets no new ledgers, its entries are copied to others, and when no metadata names it any
 more, its cookie is removed. If the metadata of a ledger cannot be read, the ledger may name the

@@ -167,6 +167,7 @@ class RecoverResult:
         described = asdict(self)
         for name in ("moves", "recovered", "fenced", "open", "locked", "failed", "unreadable"):
             described[name] = described[name][:limit]
+        unreadable = described.pop("unreadable_count")
         return {
             **described,
             "to_move": {
@@ -178,7 +179,7 @@ class RecoverResult:
                 "open": len(self.open),
                 "locked": len(self.locked),
                 "failed": len(self.failed),
-                "unreadable": described.pop("unreadable_count"),
+                "unreadable": unreadable,
             },
             "complete": self.complete,
         }

@@ -1,4 +1,4 @@
-"""Replacing bookies in all segments of one ledger (replication spec, 12.3).
+"""Replacing bookies in all segments of one ledger.
 
 Workers do this with marked ledgers, and commands and Spark tasks with the ledgers of a lost bookie.
 A lock keeps two processes from repairing the same ledger. Safety does not depend on the lock, but

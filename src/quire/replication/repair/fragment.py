@@ -1,4 +1,4 @@
-"""Replication of a fragment (replication spec, 12.4).
+"""Replication of a fragment.
 
 The entries that members of a segment should hold are copied to other bookies. Once they are durable
 there, the metadata names the new bookies. Each new bookie gets only the entries that its position

@@ -1,7 +1,7 @@
 """Writing entries to one bookie as recovery adds.
 
-A bookie accepts recovery adds even if the ledger is fenced (replication spec, rule 23). They are
-equal to the original entries in id, payload and cumulative length (rule 22).
+A bookie accepts recovery adds even if the ledger is fenced. They are equal to the original entries
+in id, payload and cumulative length (rules 23 and 22 of docs/internals/replication-rules.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Entries are returned as columns, with their digests checked. Ranges of entries that could not be
 read are returned with the reason: the bookie says "no such entry", the entry is damaged, or the
-bookie does not answer. Damage and silence never count as absence (replication spec, rule 32).
+bookie does not answer. Damage and silence never count as absence (rule 32 of
+docs/internals/replication-rules.md).
 """
 
 from __future__ import annotations

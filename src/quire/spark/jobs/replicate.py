@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire import blocking
 from quire._runtime.tasks import TaskGroup
+from quire._runtime.units import counted
 from quire.blocking.background import call
 from quire.client import Client
 from quire.config import ClientConfig
@@ -453,7 +454,7 @@ class _Job:
         result = await self._result()
         if self.report is not None:
             self.report(result)
-        what = f"replicating, {result.total('lag_records'):,} records behind: entries"
+        what = f"replicating, {counted(result.total('lag_records'), 'record')} behind: entries"
         self.progress(what, result.total("entries"), None)
 
     async def _result(self) -> ReplicateResult:

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from quire import LedgerWriter, blocking
+from quire._runtime.units import counted
 from quire.blocking import Datasets
 from quire.blocking.background import call
 from quire.client.datasets.datasets import JOB_KEY, OWNER_KEY, DatasetLedger, Publication
@@ -242,8 +243,9 @@ class LedgerTaskOutput:
         last = self._ledger.close()
         if last + 1 != self._rows:
             raise QuireError(
-                f"ledger {self._ledger.ledger_id} has {last + 1} entries, but this Spark task "
-                f"wrote {self._rows} rows to it. Nothing of this task was published",
+                f"ledger {self._ledger.ledger_id} has {counted(last + 1, 'entry')}, but this "
+                f"Spark task wrote {counted(self._rows, 'row')} to it. Nothing of this task was "
+                "published",
                 remedy="Run the job again. If the error returns, report it",
             )
         return LedgerMessage(

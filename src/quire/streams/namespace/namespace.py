@@ -797,7 +797,7 @@ def _binding(client: Client) -> bytes:
 
 
 async def _check_binding(client: Client, path: str) -> bool:
-    """Return whether the path or one above it is bound to a cluster (DistributedLog spec, 2.1).
+    """Return whether the path or one above it is bound to a cluster.
 
     Raises UsageError if it is bound to other ledgers than those of this client, or is federated.
     Raises MetadataError if the binding cannot be decoded.

@@ -1,4 +1,4 @@
-"""The nodes of one stream, and the transactions that change them (DistributedLog spec, 2.4 to 2.6).
+"""The nodes of one stream, and the transactions that change them.
 
 Only this module decides who may write. Every change that a writer makes to the segments names the
 version of the node `ledgers`, and `claim` increases that version. A writer that has lost its claim
@@ -611,7 +611,7 @@ class StreamMetadata:
 
 
 def _numbered(segments: list[StreamSegment]) -> list[StreamSegment]:
-    """Give the first segment in progress its first sequence id (DistributedLog spec, 2.4).
+    """Give the first segment in progress its first sequence id.
 
     It continues where the segment before it ends. The first ids of later segments are unknown.
     """

@@ -1,10 +1,10 @@
 """Truncation of a stream by position, age or size, and the deletion of truncated ledgers.
 
-Truncating changes only metadata (DistributedLog spec, 4.8). Whole segments before the position are
-marked as truncated, and the segment that holds the position stores the point before which nothing
-is delivered. Freeing deletes the ledgers of marked segments, and then their nodes, except the node
-of the newest of them. The newest completed segment is always kept, because the sequence ids of the
-next segment continue from it.
+Truncating changes only metadata. Whole segments before the position are marked as truncated, and
+the segment that holds the position stores the point before which nothing is delivered. Freeing
+deletes the ledgers of marked segments, and then their nodes, except the node of the newest of them.
+The newest completed segment is always kept, because the sequence ids of the next segment continue
+from it.
 """
 
 from __future__ import annotations

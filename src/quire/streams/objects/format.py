@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
+from quire._runtime.units import counted
 from quire.errors import LaterMetadataError, MetadataError, UsageError, check_type, later_json
 
 FORMAT = 1
@@ -81,7 +82,7 @@ class ObjectInfo:
         if self.ledger_id < 0 or self.size_bytes < 0:
             raise UsageError(
                 f"object {self.name!r} has a negative ledger id or size: ledger {self.ledger_id}, "
-                f"{self.size_bytes} bytes"
+                f"{counted(self.size_bytes, 'byte')}"
             )
         check_chunk_bytes(self.chunk_bytes)
         if len(self.sha256) != _SHA256_DIGITS or not set(self.sha256) <= set("0123456789abcdef"):

@@ -43,6 +43,7 @@ from dataclasses import dataclass
 from quire._runtime.clock import Clock
 from quire._runtime.opening import Ready, opening, represented
 from quire._runtime.tasks import each, pages
+from quire._runtime.units import counted
 from quire.client import Client, LedgerWriter
 from quire.client.client import DEFAULT_ACK_QUORUM, DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
 from quire.client.compare_and_swap import swap
@@ -383,8 +384,8 @@ class Objects(Ready):
         if skipped:
             named = "; ".join(map(str, skipped[:NAMED_MAX]))
             raise MetadataError(
-                f"{len(skipped)} objects of bucket {self.bucket!r} cannot be read. All others "
-                f"were listed. {named}",
+                f"{counted(len(skipped), 'object')} of bucket {self.bucket!r} cannot be read. All "
+                f"others were listed. {named}",
                 remedy="Put these objects again, or restore their nodes from a backup of the "
                 "metadata store",
             )

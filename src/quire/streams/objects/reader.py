@@ -8,6 +8,7 @@ from contextlib import aclosing
 from types import TracebackType
 
 from quire._runtime.opening import open_or_closed, represented
+from quire._runtime.units import counted
 from quire.client import LedgerReader
 from quire.errors import (
     NoSuchLedgerError,
@@ -39,8 +40,8 @@ class ObjectReader:
         if not ledger.ledger_closed or ledger.last_add_confirmed + 1 != info.chunks:
             state = "closed" if ledger.ledger_closed else "not closed"
             raise self._damaged(
-                f"its ledger is {state} and has {ledger.last_add_confirmed + 1} entries, but "
-                f"{info.chunks} were put"
+                f"its ledger is {state} and has {counted(ledger.last_add_confirmed + 1, 'entry')}, "
+                f"but the object was put with {counted(info.chunks, 'chunk')}"
             )
 
     def __repr__(self) -> str:
@@ -76,13 +77,13 @@ class ObjectReader:
             check_type("size", size, int)
         if first_byte < 0 or (size is not None and size < 0):
             raise UsageError(
-                f"first_byte and size must not be negative, but {size} bytes of object "
-                f"{info.name!r} from byte {first_byte} on were asked for"
+                f"first_byte and size must not be negative, but they are {first_byte} and {size} "
+                f"for object {info.name!r}"
             )
         if first_byte > info.size_bytes:
             raise UsageError(
-                f"object {info.name!r} has {info.size_bytes} bytes, so byte {first_byte} is after "
-                "its end"
+                f"object {info.name!r} has {counted(info.size_bytes, 'byte')}, so byte "
+                f"{first_byte} is after its end"
             )
         end = info.size_bytes if size is None else min(first_byte + size, info.size_bytes)
         if first_byte == 0 and end == info.size_bytes:
@@ -161,8 +162,8 @@ class ObjectReader:
                     for payload in run.payloads():
                         if len(payload) != self.info.bytes_of_chunk(chunk):
                             raise self._damaged(
-                                f"chunk {chunk} has {len(payload)} bytes instead of "
-                                f"{self.info.bytes_of_chunk(chunk)}"
+                                f"chunk {chunk} has {counted(len(payload), 'byte')} instead of "
+                                f"{self.info.bytes_of_chunk(chunk):,}"
                             )
                         yield payload
                         chunk += 1

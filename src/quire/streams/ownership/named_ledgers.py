@@ -152,7 +152,7 @@ def object_owner(bucket: str, name: str) -> Owner:
 
 def _held(owner: Owner, head: ObjectInfo) -> NamedLedger:
     what = "its snapshot" if owner.kind == "state machine" else "all of it"
-    return NamedLedger(head.ledger_id, owner, f"{what}, {head.size_bytes} bytes")
+    return NamedLedger(head.ledger_id, owner, f"{what}, {counted(head.size_bytes, 'byte')}")
 
 
 async def _object_records(client: Client) -> AsyncGenerator[OwnerRecord, None]:

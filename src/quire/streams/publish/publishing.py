@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from quire._runtime.tasks import each
+from quire._runtime.units import counted
 from quire.client import Client
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import (
@@ -377,8 +378,9 @@ async def _check(
     limit = batch.settings["bytes_max"]
     if limit and batch.held_bytes + sum(one.size_bytes for one in built) > limit:
         raise StreamQuotaError(
-            f"stream {name} holds {batch.held_bytes} bytes, and {batch.key} would exceed its "
-            f"quota of {limit} bytes (setting bytes_max). Nothing was published",
+            f"stream {name} holds {counted(batch.held_bytes, 'byte')}, and {batch.key} would "
+            f"exceed its quota of {counted(limit, 'byte')} (setting bytes_max). Nothing was "
+            "published",
             remedy="Truncate the stream, or raise bytes_max. Then publish the batch again",
         )
 

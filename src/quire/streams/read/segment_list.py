@@ -15,7 +15,8 @@ from quire.streams.namespace.stream_metadata import StreamMetadata
 LIST_AGAIN_S = 30.0
 """Seconds without a change after which the list is read again.
 
-A watch may be lost (DistributedLog spec, 5.5).
+A watch may be lost. DistributedLog's readers also list the segments again when nothing changes
+(`readerIdleWarnThresholdMillis`).
 """
 
 

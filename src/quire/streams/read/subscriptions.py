@@ -1,4 +1,4 @@
-"""The positions that named readers store with the stream (DistributedLog spec, 6.1)."""
+"""The positions that named readers store with the stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DistributedLog's write lock of a stream (DistributedLog spec, 2.7).
+"""DistributedLog's write lock of a stream.
 
 The lock keeps writers from interrupting each other, but it does not decide who may write. Versions
 and fencing decide that (`stream_metadata`), also when a lock is lost and nobody notices it in time.

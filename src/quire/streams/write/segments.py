@@ -1,8 +1,8 @@
 """The segments of a stream as its writer sees them: the open one, and how the next one follows.
 
 A segment is a ledger and a node. The ledger is created ahead of its use and noted in the node
-`allocation`, so that a crash leaves no ledger that nothing names (DistributedLog spec, 2.6).
-Rolling is one transaction, so that a reader always finds where the stream continues.
+`allocation`, so that a crash leaves no ledger that nothing names. Rolling is one transaction, so
+that a reader always finds where the stream continues.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from quire._runtime.tasks import TaskSet
+from quire._runtime.units import counted
 from quire.client import Client, LedgerWriter
 from quire.codec.distributedlog.compression import Compression
 from quire.codec.distributedlog.dlsn import DLSN
@@ -107,7 +108,7 @@ class SegmentWriter:
     def send_control(self, payload: bytes = CONTROL_PAYLOAD) -> None:
         """Send an entry without records, which tells bookies that the one before is acknowledged.
 
-        See DistributedLog spec, 4.2. Raises as `send` does.
+        Raises as `send` does.
         """
         entry = PendingEntry(0)
         entry.control = True
@@ -226,9 +227,9 @@ class Segments:
         if held + more_bytes > limit:
             self.retain()  # another client may have truncated the stream
             raise StreamQuotaError(
-                f"stream {self.metadata.paths.name} holds {held} bytes, and an append of "
-                f"{more_bytes} bytes would exceed its quota of {limit} bytes (setting "
-                "bytes_max). Nothing was appended",
+                f"stream {self.metadata.paths.name} holds {counted(held, 'byte')}, and an "
+                f"append of {counted(more_bytes, 'byte')} would exceed its quota of "
+                f"{counted(limit, 'byte')} (setting bytes_max). Nothing was appended",
                 remedy="Truncate the stream, or raise bytes_max",
             )
 

@@ -1,8 +1,8 @@
 """Taking over a stream: claim it, then fence and complete what the last writer left open.
 
-The order matters (DistributedLog spec, 7.3). After the claim, the former writer can neither
-complete nor begin a segment. Then its segments are recovered in the order of their numbers, which
-fences the ledger that it may still be writing.
+The order matters. After the claim, the former writer can neither complete nor begin a segment. Then
+its segments are recovered in the order of their numbers, which fences the ledger that it may still
+be writing.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
+from quire._runtime.units import counted
 from quire.errors import (
     HistoryDamagedError,
     HistoryError,
@@ -303,11 +304,11 @@ class OffloadHistory:
             size_bytes = found.get(file.name)
             if size_bytes == file.size_bytes:
                 continue
-            state = "is missing" if size_bytes is None else f"has {size_bytes} bytes"
+            state = "is missing" if size_bytes is None else f"has {counted(size_bytes, 'byte')}"
             raise HistoryDamagedError(
                 f"records {file.first} to {file.last} of the offloaded history of stream "
                 f"{self.stream} are lost: file {self.store.uri}/{DATA}/{file.name} should have "
-                f"{file.size_bytes} bytes, and it {state}",
+                f"{counted(file.size_bytes, 'byte')}, and it {state}",
                 remedy="Restore the file from a backup",
             )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from quire._runtime.batches import batches
+from quire._runtime.units import counted
 from quire.errors import StreamDamagedError, UsageError
 from quire.spark.jobs.archive.manifest import Manifest
 from quire.spark.jobs.archive.parquet_files import SegmentPart
@@ -151,8 +152,8 @@ def check_answers(stream: str, parts: Sequence[SegmentPart], answers: Sequence[P
         if rows != expected or not follow or (tallies and tallies[-1][2] != last):
             raise StreamDamagedError(
                 f"segment {segment.lssn} of stream {stream} (ledger {segment.ledger_id}) was not "
-                f"offloaded: {rows} records were read from it, but its metadata says {expected}, "
-                "or their numbers have gaps",
+                f"offloaded: the job read {counted(rows, 'record')} from it, but its metadata says "
+                f"{expected:,}, or their numbers have gaps",
                 remedy="Run the job again. If the error returns, check the ledger with `quire "
                 f"ledger show {segment.ledger_id}`, and report it",
             )
