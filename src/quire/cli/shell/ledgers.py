@@ -25,6 +25,7 @@ from quire.errors import (
     LedgerExistsError,
     MetadataError,
     NoSuchLedgerError,
+    QuireError,
     UnreadableMetadataError,
     UsageError,
 )
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from quire.metadata.ledgers.unreadable import Unread
 
 TEST_PAYLOAD = b"\0" * 100
-"""The payload of an entry of `simpletest`, as in Apache's shell."""
+"""The payload of an entry of `simpletest`, which is as long as that of Apache's shell."""
 TEST_PIECE_ENTRIES = 4_096
 FILE_BYTES_MAX = 16 * 1024 * 1024
 """The largest file that can be the metadata of one ledger."""
@@ -298,7 +299,10 @@ async def _read_replica(
 async def simple_test(
     shell: Shell, ensemble: int, write_quorum: int, ack_quorum: int, entries: int
 ) -> None:
-    """Write a ledger with entries of 100 bytes, and delete it. It is not read back."""
+    """Write a ledger with entries of 100 bytes, read it back, and delete it.
+
+    All entries are read twice: before and after the ledger is closed.
+    """
     check_quorums(ensemble, write_quorum, ack_quorum)
     async with shell.client() as client:
         writer = await client.create_ledger(
@@ -312,7 +316,26 @@ async def simple_test(
                     count = min(TEST_PIECE_ENTRIES, entries - at)
                     await writer.append_many([TEST_PAYLOAD] * count)
                     progress.advance(count, count * len(TEST_PAYLOAD))
-            last = await writer.close()
+            last = writer.last_add_pushed
             click.echo(f"{entries} entries written to ledger {name}. Last entry Id {last}")
+            await _read_back(client, writer.ledger_id, entries, closed=False)
+            await writer.close()
+            await _read_back(client, writer.ledger_id, entries, closed=True)
         finally:
             await client.delete_ledger(writer.ledger_id)
+
+
+async def _read_back(client: Client, ledger_id: int, entries: int, *, closed: bool) -> None:
+    """Read all entries that `simple_test` wrote. Raises QuireError if one has another payload."""
+    async with await client.open_ledger(ledger_id) as reader:
+        # Bookies need not know yet that the last entry of an open ledger is acknowledged.
+        read = reader.read if closed else reader.read_unconfirmed
+        async with aclosing(read(0, entries - 1)) as found:
+            async for entry in found:
+                if entry.payload != TEST_PAYLOAD:
+                    when = "after" if closed else "before"
+                    raise QuireError(
+                        f"entry {entry.entry_id} of ledger {ledger_id} was read {when} the ledger "
+                        "was closed, and differs from what was written",
+                        remedy="Check the disks and the memory of the bookies",
+                    )
