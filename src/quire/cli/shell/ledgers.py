@@ -180,7 +180,7 @@ async def _restore(
         version = error.version
     if version is not None and not update:
         raise LedgerExistsError(
-            f"ledger {ledger_id} has metadata already; nothing was changed",
+            f"ledger {shell.ledger(ledger_id)} has metadata already; nothing was changed",
             remedy="-update replaces it. Check the list of bookies in the file first: a wrong one "
             "loses entries",
         )
@@ -318,14 +318,16 @@ async def simple_test(
                     progress.advance(count, count * len(TEST_PAYLOAD))
             last = writer.last_add_pushed
             click.echo(f"{entries} entries written to ledger {name}. Last entry Id {last}")
-            await _read_back(client, writer.ledger_id, entries, closed=False)
+            await _read_back(client, writer.ledger_id, entries, name, closed=False)
             await writer.close()
-            await _read_back(client, writer.ledger_id, entries, closed=True)
+            await _read_back(client, writer.ledger_id, entries, name, closed=True)
         finally:
             await client.delete_ledger(writer.ledger_id)
 
 
-async def _read_back(client: Client, ledger_id: int, entries: int, *, closed: bool) -> None:
+async def _read_back(
+    client: Client, ledger_id: int, entries: int, name: str, *, closed: bool
+) -> None:
     """Read all entries that `simple_test` wrote. Raises QuireError if one has another payload."""
     async with await client.open_ledger(ledger_id) as reader:
         # Bookies need not know yet that the last entry of an open ledger is acknowledged.
@@ -335,7 +337,7 @@ async def _read_back(client: Client, ledger_id: int, entries: int, *, closed: bo
                 if entry.payload != TEST_PAYLOAD:
                     when = "after" if closed else "before"
                     raise QuireError(
-                        f"entry {entry.entry_id} of ledger {ledger_id} was read {when} the ledger "
-                        "was closed, and differs from what was written",
+                        f"entry {entry.entry_id} of ledger {name} was read {when} the ledger was "
+                        "closed, and differs from what was written",
                         remedy="Check the disks and the memory of the bookies",
                     )
