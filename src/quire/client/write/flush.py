@@ -31,8 +31,8 @@ class Flush:
     def __init__(self, counters: ClientCounters) -> None:
         self.counters = counters
         self._waiting: list[Callable[[], None]] = []
-        """The functions to call after this event-loop iteration. Each writer appears at most once, so
-        the number of open writers bounds this list."""
+        """The functions to call after this event-loop iteration. Each writer appears at most once,
+        so the number of open writers bounds this list."""
         self._groups: WeakValueDictionary[tuple[Link, ...], ConnectionGroup] = WeakValueDictionary()
         """The groups by their connections. A group has one key for each order in which its
         connections were given. It exists while a session uses it."""
