@@ -150,7 +150,9 @@ def test_simpletest_reads_everything_back(
     monkeypatch.setattr(LedgerReader, method, damaged)
     result = run(cluster, "simpletest", "-numEntries", "20")
     assert (result.exit_code, seen) == (1, list(range(20)))
-    assert f"was read {when} the ledger was closed, and differs" in result.stderr
+    assert f"read {when} the ledger was closed, does not have the payload" in result.stderr
+    assert "1 entry of ledger" in result.stderr
+    assert "The first is entry 19" in result.stderr
     assert client.list_ledgers() == before
 
 

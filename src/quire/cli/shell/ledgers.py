@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire._runtime.tasks import each, pages
+from quire._runtime.units import counted, does
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import check_quorums
 from quire.cli.common.progress import ProgressBar
@@ -331,13 +332,14 @@ async def _read_back(
     """Read all entries that `simple_test` wrote. Raises QuireError if one has another payload."""
     async with await client.open_ledger(ledger_id) as reader:
         # Bookies need not know yet that the last entry of an open ledger is acknowledged.
-        read = reader.read if closed else reader.read_unconfirmed
-        async with aclosing(read(0, entries - 1)) as found:
-            async for entry in found:
-                if entry.payload != TEST_PAYLOAD:
-                    when = "after" if closed else "before"
-                    raise QuireError(
-                        f"entry {entry.entry_id} of ledger {name} was read {when} the ledger was "
-                        "closed, and differs from what was written",
-                        remedy="Check the disks and the memory of the bookies",
-                    )
+        last = entries - 1
+        read = reader.read(0, last) if closed else reader.read_unconfirmed(0, last)
+        wrong = [entry.entry_id async for entry in read if entry.payload != TEST_PAYLOAD]
+    if wrong:
+        when = "after" if closed else "before"
+        raise QuireError(
+            f"{counted(len(wrong), 'entry')} of ledger {name}, read {when} the ledger was "
+            f"closed, {does(len(wrong))} not have the payload that was written. The first is entry "
+            f"{wrong[0]}",
+            remedy="Check the disks and the memory of the bookies",
+        )
