@@ -18,6 +18,7 @@ from quire_simulator.invariants.history import RunHistory
 from quire_simulator.invariants.memory import BookieMemory
 from quire_simulator.invariants.recreated import RecreatedLedgers
 from quire_simulator.invariants.silent_connections import SilentConnections
+from quire_simulator.knobs.applied import applied
 from quire_simulator.machine.loop import SimulationError
 from quire_simulator.metadata.limits import metadata_limits
 from quire_simulator.plans.plans import RunPlan
@@ -54,7 +55,16 @@ def simulate(seed: int, workload: str = "all", *, trace: bool = False) -> RunRes
 
 
 def run_plan(plan: RunPlan, *, trace: bool = False) -> RunResult:
-    """Run a plan that exists already, for instance a plan from which faults were removed."""
+    """Run a plan that exists already, for instance a plan from which faults were removed.
+
+    Raises:
+        UsageError: The plan has a knob that does not exist.
+    """
+    with applied(plan.knobs):
+        return _run_plan(plan, trace=trace)
+
+
+def _run_plan(plan: RunPlan, *, trace: bool) -> RunResult:
     world = World.make(
         plan.seed, plan.bookies, plan.directories, max_steps=STEPS_MAX, max_time_s=TIME_MAX_S
     )

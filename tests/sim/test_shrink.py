@@ -263,7 +263,7 @@ def test_what_is_no_plan() -> None:
 def test_a_plan_in_words() -> None:
     plan = rich_plan()
     lines = list(describe_plan(plan))
-    assert len(lines) == 1 + len(plan.ledgers) + len(plan.schedule)
+    assert len(lines) == 1 + len(plan.ledgers) + len(plan.knobs) + len(plan.schedule)
     assert lines[0].startswith(f"RunPlan seed={plan.seed} workload=all bookies={plan.bookies} ")
     for fault in plan.schedule:
         assert f"  {str(fault).strip()}" in lines

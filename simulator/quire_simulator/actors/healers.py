@@ -33,6 +33,7 @@ from quire.replication.marks.locks import replication_root
 from quire_simulator.actors import racks
 from quire_simulator.invariants.checker import InvariantError
 from quire_simulator.invariants.claims import entries_of
+from quire_simulator.knobs.drawing import drawn_settings
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.nodes import Change
 from quire_simulator.metadata.store import MemoryStore
@@ -61,28 +62,34 @@ STOPPING_S = 0.1
 """A bookie that stops closes its connections up to this long before its registration."""
 
 
+def _settings(stage: Stage, plan: HealerPlan) -> AutorecoverySettings:
+    replacing = WORKLOADS[stage.plan.workload].replacing
+    usual: dict[str, Any] = {
+        "lost_bookie_delay_s": plan.delay_s,
+        "bookie_check_interval_s": 20.0,
+        "ledger_check_interval_s": 7.0,
+        "replicas_check_interval_s": (REPLICAS_CHECK_SELDOM_S if replacing else REPLICAS_CHECK_S),
+        "open_grace_s": plan.open_grace_s,
+        "backoff_s": 0.5,
+        "backoff_max_s": 5.0,
+        "poll_s": 1.0,
+        "bytes_per_s": None,
+        "placement_check_interval_s": PLACEMENT_CHECK_S if stage.plan.racks else 0.0,
+        "repair_placement": bool(stage.plan.racks),
+    }
+    drawn = drawn_settings(stage.plan.knobs, "AutorecoverySettings")
+    return AutorecoverySettings(**{**usual, **drawn})
+
+
 async def heal(stage: Stage, name: str, client: Client, plan: HealerPlan) -> None:
     """Run one autorecovery process until the checks at the end of the run have passed."""
     store = client.metadata
     assert isinstance(store, MemoryStore)
     stage.world.sessions[name] = store
-    replacing = WORKLOADS[stage.plan.workload].replacing
     autorecovery = Autorecovery(
         client,
         name,
-        settings=AutorecoverySettings(
-            lost_bookie_delay_s=plan.delay_s,
-            bookie_check_interval_s=20.0,
-            ledger_check_interval_s=7.0,
-            replicas_check_interval_s=(REPLICAS_CHECK_SELDOM_S if replacing else REPLICAS_CHECK_S),
-            open_grace_s=plan.open_grace_s,
-            backoff_s=0.5,
-            backoff_max_s=5.0,
-            poll_s=1.0,
-            bytes_per_s=None,
-            placement_check_interval_s=PLACEMENT_CHECK_S if stage.plan.racks else 0.0,
-            repair_placement=bool(stage.plan.racks),
-        ),
+        settings=_settings(stage, plan),
         auditor=plan.part != "worker",
         worker=plan.part != "auditor",
         clock=client.clock,

@@ -105,14 +105,21 @@ def repaired(
     return bookie
 
 
+def _info(fenced: bool) -> SimpleNamespace:
+    return SimpleNamespace(fenced=fenced, master_key=b"key")
+
+
 class _Store:
-    """The part of a bookie's store that `is_complete` uses, with one ledger at most."""
+    """The part of a bookie's store that `is_complete` uses, with one ledger at most.
+
+    The key of the ledger is never lost alone.
+    """
 
     def __init__(self, bookie: Bookie) -> None:
         self._bookie = bookie
         self.fenced = bookie.fenced
         known = bookie.fenced or any(lac != NOTHING for lac in bookie.lacs)
-        self.ledgers = {LEDGER: SimpleNamespace(fenced=self.fenced)} if known else {}
+        self.ledgers = {LEDGER: _info(self.fenced)} if known else {}
 
     def lacking(self, ledgers: Sequence[int]) -> dict[int, list[Range]]:
         return {}
@@ -128,7 +135,7 @@ class _Store:
         ]
 
     def create_ledger(self, ledger_id: int, master_key: bytes, *, again: bool = False) -> None:
-        self.ledgers[ledger_id] = SimpleNamespace(fenced=False)
+        self.ledgers[ledger_id] = _info(fenced=False)
 
     def fence(self, ledger_id: int, done: Done) -> None:
         self.fenced = True

@@ -62,6 +62,8 @@ ROLL_PAUSE_S = 4.0
 ROT_SPACING_BYTES = (50, 300, 2_000)
 ROTTEN_ENTRIES = (0.2, 1.0)
 """The smallest and largest share of the groups on a disk whose entries are damaged."""
+NOTICED_S = 1.0
+"""The time within which a bookie notices that an operation on a disk has failed."""
 SLOW_NETWORK_S = (0.01, 0.4)
 SLOW_DISK_FACTOR = 60.0
 SLOW_METADATA_S = 2.0
@@ -621,8 +623,17 @@ class Nemesis:
             for disk in world.disks_of(name):
                 disk.calm()
                 disk.capacity_bytes = self._capacity[name]
-            if world.misses_a_directory(name):
-                world.kill(name)
+            await self._restart_without_a_directory(name)
             if name in world.bookies:
                 world.network.cont(name)
+            await self.bring_back(name)
+        if any(len(world.disks_of(name)) > 1 for name in world.disks):
+            # A bookie may notice only now that a write or a sync failed just before.
+            await asyncio.sleep(NOTICED_S)
+            for name in world.disks:
+                await self._restart_without_a_directory(name)
+
+    async def _restart_without_a_directory(self, name: str) -> None:
+        if self.world.misses_a_directory(name):
+            self.world.kill(name)
             await self.bring_back(name)

@@ -64,6 +64,7 @@ class Checker:
         self._on_broken = on_broken
         history.listener = self.heard
         world.cluster.observer = self.stored
+        world.cluster.rewrite_observer = self.rewritten
         world.started = self.bookie_started
         world.claims.served = self.bookie_served
         world.called = self.store_called
@@ -170,6 +171,10 @@ class Checker:
         facts.checked_through = -1
         self.world.claims.named(ledger_id, bookies_of(metadata))
         self.check(facts)
+
+    def rewritten(self, ledger_id: int) -> None:
+        """Count that somebody wrote the metadata of a ledger again without a change."""
+        self.facts(ledger_id).rewritten += 1
 
     def _closed(self, facts: Facts, last: int, length: int | None) -> None:
         if not facts.closes:

@@ -27,7 +27,7 @@ class CostOfRecovery:
 
     def _now(self) -> tuple[int, int, int]:
         facts = self._stage.checker.facts(self._ledger_id)
-        by_others = facts.changes - facts.changed_by[self._name]
+        by_others = facts.changes - facts.changed_by[self._name] + facts.rewritten
         ensembles = self._client._pool.counters.ensemble_changes
         return self._stage.world.ledger_writes[self._name], by_others, ensembles
 

@@ -64,6 +64,8 @@ class Facts:
     """A reply that denies something that exists."""
     refused_from: int | None = None
     """The first entry that the client reported to the writer as certainly not appended."""
+    rewritten: int = 0
+    """The number of times that somebody wrote the same metadata again (the knob `LOST_SWAPS`)."""
     changed_by: Counter[str] = field(default_factory=Counter)
     """The number of changes of the metadata by each client."""
     closed_by: str = ""

@@ -35,6 +35,9 @@ from quire_simulator.machine.transport import (
 LATENCY_S = (0.000_05, 0.010)
 CUT_PROBABILITY = 0.1
 """The probability that received data is delivered in two pieces."""
+RECYCLED = 0.0
+"""The probability that a new connection breaks soon."""
+RECYCLED_AFTER_S = 0.1
 CUT_NEAR_START_BYTES = 24
 """Half of the splits are within this distance of the start, where headers are."""
 FIRST_EPHEMERAL_PORT = 40_000
@@ -324,8 +327,19 @@ class SimNetwork:
         self._ends[ours] = self._ends[theirs] = None
         self.record((client.name, target), "accepted", port=port)
         self.accepted((client.name, target))
+        if RECYCLED and self._draw() < RECYCLED:
+            self.record((client.name, target), "recycled")
+            self.loop.call_later(
+                RECYCLED_AFTER_S * self._draw(), self._recycle, ours, context=self._kernel.context
+            )
         bound.host.node.call_soon(ours.open, bound.factory)
         self.carry(back, lambda: client.node.call_soon(theirs.open, factory, opened))
+
+    def _recycle(self, end: SimTransport) -> None:
+        if end in self._ends and end.out.reader in self._ends:
+            for side in (end, end.out.reader):
+                side.out.lose()
+                side.broken("recycled")
 
     def backlogged(self, end: SimTransport) -> None:
         """Note that a process has written more than its kernel takes."""

@@ -18,6 +18,10 @@ from quire_simulator.machine.trace import Field, Trace
 WINDOW_BYTES = 256 * 1024
 MAX_READ_BYTES = 256 * 1024
 """The number of bytes that asyncio reads at once."""
+READ_AGAIN_S = 0.000_01
+"""The time between two reads of data that has arrived. The reader has handled the first one then,
+so the trace does not depend on the number of iterations that this takes asyncio.
+"""
 HIGH_WATER_BYTES = 64 * 1024
 """asyncio's default. The low mark is a quarter of it."""
 
@@ -161,7 +165,9 @@ class Pipe:
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         cut = network.cut(len(data))
         if cut < len(data):
-            flight.appendleft((now + network.delay(), data[cut:]))
+            # The rest has arrived already if the reader merely takes no more at once.
+            delay_s = READ_AGAIN_S if cut == MAX_READ_BYTES else network.delay()
+            flight.appendleft((now + delay_s, data[cut:]))
             data = data[:cut]
         self._size -= len(data)
         self.resume()

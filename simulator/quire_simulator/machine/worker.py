@@ -11,6 +11,8 @@ from quire_simulator.machine.disk import SimDisk
 
 WAKE_DELAY_S = (0.000_01, 0.001)
 STEP_TIME_S = (0.000_1, 0.010)
+SPURIOUS = 0.0
+"""The probability that a worker wakes again although nobody woke it."""
 
 
 class SimWorker:
@@ -76,6 +78,8 @@ class SimWorker:
 
     def _end(self) -> None:
         self._busy = False
+        if SPURIOUS and self._rng.random() < SPURIOUS:
+            self._pending = True
         self._begin()
         if not self._busy:
             for idle in self._idle:

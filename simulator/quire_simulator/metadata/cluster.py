@@ -130,6 +130,12 @@ class MemoryCluster:
         for watch in list(self.ledger_watches.get(ledger_id, ())):
             watch.notify()
 
+    def ledger_rewritten(self, ledger_id: int) -> None:
+        """Give the metadata a new version, as if somebody wrote the same again."""
+        self.ledgers[ledger_id].version += 1
+        for watch in list(self.ledger_watches.get(ledger_id, ())):
+            watch.notify()
+
     def bookies_changed(self) -> None:
         for watch in list(self.bookie_watches):
             watch.notify()

@@ -69,6 +69,10 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 W = TypeVar("W", bound=ClusterWatch)
 
+LOST_SWAPS = 0.0
+"""The probability that somebody wrote the same value again just before a compare-and-swap, which
+therefore loses."""
+
 Hook = Callable[[str, bool], Awaitable[None]]
 """A function that is awaited with an operation's name before it (False) and after it (True).
 
@@ -244,6 +248,8 @@ class MemoryStore:
                 raise no_such_ledger(ledger_id)
             if known is not None:
                 check_same_creation(ledger_id, known, cluster.shown(ledger_id))
+            if LOST_SWAPS and cluster.rng.random() < LOST_SWAPS:
+                cluster.ledger_rewritten(ledger_id)
             if node.version != version:
                 raise conflict(f"ledger {ledger_id}", version, node.version)
             cluster.unreadable.pop(ledger_id, None)
@@ -425,6 +431,9 @@ class MemoryStore:
                 return 0
             if node is None:
                 raise NoSuchKeyError(f"{what} does not exist")
+            values = self.cluster.values
+            if LOST_SWAPS and nodes is values and self.cluster.rng.random() < LOST_SWAPS:
+                node.version += 1
             if node.version != version:
                 raise conflict(what, version, node.version)
             node.data, node.version = data, version + 1

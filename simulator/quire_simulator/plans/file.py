@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from quire.errors import UsageError
+from quire_simulator.knobs.drawing import DrawnKnob
 from quire_simulator.plans.faults import Fault
 from quire_simulator.plans.plans import RunPlan
 
@@ -93,8 +94,9 @@ def _object(kind: type, data: object) -> object:
     if not isinstance(data, dict):
         raise TypeError(f"{data!r} is not a {kind.__name__}")
     hints = hints_of(kind)
-    if set(data) != set(hints):
-        wrong = ", ".join(sorted(set(data) ^ set(hints)))
+    # Earlier versions saved plans without the fields that have a default.
+    needed = {field.name for field in fields(kind) if field.default is MISSING}
+    if wrong := ", ".join(sorted((set(data) - set(hints)) | (needed - set(data)))):
         raise ValueError(f"{kind.__name__} has unknown or missing fields: {wrong}")
     return kind(**{name: _value(hints[name], value) for name, value in data.items()})
 
@@ -109,7 +111,8 @@ def describe_plan(plan: RunPlan) -> Iterator[str]:
         value = getattr(plan, field.name)
         if isinstance(value, tuple) and value and is_dataclass(value[0]):
             for item in value:
-                yield f"  {str(item).strip() if isinstance(item, Fault) else _in_words(item)}"
+                plain = isinstance(item, Fault | DrawnKnob)
+                yield f"  {str(item).strip() if plain else _in_words(item)}"
 
 
 def _in_words(value: Any) -> str:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from typing import Any
 
 from quire.config import MIB, BookieConfig, ClientConfig
+from quire_simulator.knobs.drawing import DrawnKnob, draw_knobs, drawn_settings
 from quire_simulator.plans.faults import Fault, make_schedule
 from quire_simulator.plans.workloads import (
     RACKS,
@@ -190,6 +192,8 @@ class RunPlan:
     index_cache_interval_s: float
     index_cache_segments: int
     schedule: tuple[Fault, ...]
+    knobs: tuple[DrawnKnob, ...] = ()
+    """The limits of Quire that differ from their defaults in this run."""
 
     @classmethod
     def make(cls, seed: int, workload: str) -> RunPlan:
@@ -259,6 +263,7 @@ class RunPlan:
             index_cache_interval_s=index.choice(INDEX_INTERVALS_S) if mix.caching else SELDOM_S,
             index_cache_segments=index.choice(INDEX_SEGMENTS),
             schedule=schedule,
+            knobs=draw_knobs(seed, workload),
         )
 
     @property
@@ -277,47 +282,49 @@ class RunPlan:
 
     @property
     def bookie_config(self) -> BookieConfig:
-        return BookieConfig(
-            segment_bytes=self.segment_bytes,
-            min_free_bytes=self.min_free_bytes,
-            read_only_dwell_s=1.0,
-            max_queued_bytes=1 << 20,
-            seal_idle_s=0.05,
-            gc_interval_s=self.gc_interval_s,
-            gc_over_replicated_interval_s=self.gc_over_replicated_interval_s,
-            check_space_s=0.2,
-            compact_minor_ratio=self.compact_ratio,
-            compact_minor_interval_s=COMPACT_INTERVALS_S[0],
-            compact_major_ratio=self.compact_ratio,
-            compact_major_interval_s=COMPACT_INTERVALS_S[1],
-            compact_bytes_per_s=self.compact_bytes_per_s,
-            compact_reserve_bytes=self.segment_bytes,
-            scrub_interval_s=self.scrub_interval_s,
-            metadata_mark_interval_s=self.metadata_mark_interval_s,
-            gc_full_interval_s=self.gc_full_interval_s,
-            damage_report_interval_s=self.damage_report_interval_s,
-            index_cache_interval_s=self.index_cache_interval_s,
-            index_cache_segments=self.index_cache_segments,
-        )
+        usual: dict[str, Any] = {
+            "segment_bytes": self.segment_bytes,
+            "min_free_bytes": self.min_free_bytes,
+            "read_only_dwell_s": 1.0,
+            "max_queued_bytes": 1 << 20,
+            "seal_idle_s": 0.05,
+            "gc_interval_s": self.gc_interval_s,
+            "gc_over_replicated_interval_s": self.gc_over_replicated_interval_s,
+            "check_space_s": 0.2,
+            "compact_minor_ratio": self.compact_ratio,
+            "compact_minor_interval_s": COMPACT_INTERVALS_S[0],
+            "compact_major_ratio": self.compact_ratio,
+            "compact_major_interval_s": COMPACT_INTERVALS_S[1],
+            "compact_bytes_per_s": self.compact_bytes_per_s,
+            "compact_reserve_bytes": self.segment_bytes,
+            "scrub_interval_s": self.scrub_interval_s,
+            "metadata_mark_interval_s": self.metadata_mark_interval_s,
+            "gc_full_interval_s": self.gc_full_interval_s,
+            "damage_report_interval_s": self.damage_report_interval_s,
+            "index_cache_interval_s": self.index_cache_interval_s,
+            "index_cache_segments": self.index_cache_segments,
+        }
+        return BookieConfig(**{**usual, **drawn_settings(self.knobs, "BookieConfig")})
 
     @property
     def client_config(self) -> ClientConfig:
-        return ClientConfig(
-            add_timeout_s=1.0,
-            read_timeout_s=1.0,
-            speculative_read_s=0.3,
-            recovery_timeout_s=10.0,
-            long_poll_s=0.3,
-            bookies_wait_s=0.5,
-            lost_quorum_wait_s=5.0,
-            avoid_failed_bookie_s=2.0,
-            explicit_lac_interval_s=self.explicit_lac_interval_ms / 1000,
-            ledger_metadata_version=self.metadata_version,
-            max_unacked_bytes=self.unacked_bytes,
-            max_unforced_bytes=2 * self.unacked_bytes,
-            read_window_bytes=self.read_window_bytes,
-            assume_liars=self.liars,
-        )
+        usual: dict[str, Any] = {
+            "add_timeout_s": 1.0,
+            "read_timeout_s": 1.0,
+            "speculative_read_s": 0.3,
+            "recovery_timeout_s": 10.0,
+            "long_poll_s": 0.3,
+            "bookies_wait_s": 0.5,
+            "lost_quorum_wait_s": 5.0,
+            "avoid_failed_bookie_s": 2.0,
+            "explicit_lac_interval_s": self.explicit_lac_interval_ms / 1000,
+            "ledger_metadata_version": self.metadata_version,
+            "max_unacked_bytes": self.unacked_bytes,
+            "max_unforced_bytes": 2 * self.unacked_bytes,
+            "read_window_bytes": self.read_window_bytes,
+            "assume_liars": self.liars,
+        }
+        return ClientConfig(**{**usual, **drawn_settings(self.knobs, "ClientConfig")})
 
 
 def _ledgers(

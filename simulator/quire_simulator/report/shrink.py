@@ -26,8 +26,9 @@ SEEDS_TRIED = 4
 """The number of other seeds tried for each part to be removed."""
 DECIMALS_MAX = 6
 
-NAMES = ("seed", "workload", "number")
-"""Fields of which a smaller value is not simpler."""
+NAMES = ("seed", "workload", "number", "drawn")
+"""Fields of which a smaller value is not simpler. The simplest value of a knob is its default, and
+a knob that is left out has it."""
 SMALLER = ("bookies", "span_s", "explicit_lac_interval_ms", "metadata_delay_s", "skew_ms")
 """Numbers of the plan itself to make smaller.
 

@@ -71,6 +71,8 @@ class ObservedCluster(MemoryCluster):
     """Called with each ledger that is read. `World.metadata_caller` names the calling client or
     bookie.
     """
+    rewrite_observer: Callable[[int], None] = staticmethod(lambda ledger_id: None)
+    """Called when the metadata of a ledger was written again without a change."""
     tree_observer: Callable[[Iterable[Change]], None] = staticmethod(lambda changes: None)
     shown_observer: Callable[[int, Versioned[LedgerMetadata]], None] = staticmethod(
         lambda ledger_id, found: None
@@ -90,6 +92,10 @@ class ObservedCluster(MemoryCluster):
     def ledger_changed(self, ledger_id: int) -> None:
         super().ledger_changed(ledger_id)
         self.observer(ledger_id)
+
+    def ledger_rewritten(self, ledger_id: int) -> None:
+        super().ledger_rewritten(ledger_id)
+        self.rewrite_observer(ledger_id)
 
     def tree_changed(self, changes: Iterable[Change]) -> None:
         super().tree_changed(changes)

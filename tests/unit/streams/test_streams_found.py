@@ -425,6 +425,64 @@ def test_what_apache_s_writer_has_completed_is_not_taken_for_one_s_own() -> None
     run(scene)
 
 
+def is_away_after(metadata: StreamMetadata, number: int, seconds: float) -> list[float]:
+    """Lose the answer to one transaction, and raise for all that come within this time after it.
+
+    Returns a list that has the end of that time as soon as it has begun.
+    """
+    tree, real = metadata.tree, metadata.tree.commit
+    loop, left, end_s = asyncio.get_running_loop(), number, list[float]()
+
+    async def commit(*operations: Operation) -> None:
+        nonlocal left
+        if not end_s or loop.time() >= end_s[0]:
+            await real(*operations)
+            left -= 1
+        if left == -1 and not end_s:
+            end_s.append(loop.time() + seconds)
+        if end_s and loop.time() < end_s[0]:
+            raise MetadataUnavailableError("the answer was lost")
+
+    tree.commit = commit  # type: ignore[assignment, method-assign]
+    return end_s
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_a_writer_survives_an_outage_in_which_an_answer_was_lost(number: int) -> None:
+    """A transaction was done, and nobody learned of it for longer than its attempts took.
+
+    The next transaction then named versions of the past, and the writer took itself for fenced.
+    """
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings=SMALL)
+        writer = await b.streams.open_writer("s")
+        segments, sent = writer._segments, list[bytes]()
+        end_s = is_away_after(segments.metadata, number, 20.0)
+
+        async def append(size: int) -> None:
+            sent.append(b"%d" % len(sent) * size)
+            await writer.append(sent[-1])
+
+        await append(400)  # begins a segment
+        await append(1)  # rolls
+        assert segments.open is not None
+        await b.client.open_ledger(segments.open.segment.ledger_id, recover=True)
+        await append(1)  # mends
+        await writer.roll()  # completes
+        while segments._spare is None:
+            segments.prepare()
+            await asyncio.sleep(1)
+        await b.client.open_ledger(segments._spare.ledger_id, recover=True)
+        await append(1)  # begins and drops
+        await writer.close()
+        assert end_s
+        assert [record.payload for record in await b.read("s")] == sent
+        assert await b.ledgers() == [s.ledger_id for s in await b.streams.segments("s")]
+
+    run(scene)
+
+
 def test_a_ledger_is_noted_while_a_segment_is_completed() -> None:
     """The next ledger is made in the background: a writer that was closed in that moment took
     itself for fenced."""
