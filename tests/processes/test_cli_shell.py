@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -94,6 +95,11 @@ def test_metadata_kept_and_restored(
     before = said(cluster, "ledgermetadata", "-l", name, "-dumptofile", kept)
     restore = ("ledgermetadata", "-l", name, "-restorefromfile", kept)
     assert run(cluster, *restore).exit_code == 1  # It exists.
+    as_uuid = str(uuid.UUID(int=ledger_id))
+    refused = run(
+        cluster, "-ledgeridformat", "uuid", "ledgermetadata", "-l", as_uuid, *restore[-2:]
+    )
+    assert f"ledger {as_uuid} has metadata already" in refused.stderr
     client.delete_ledger(ledger_id)
     said(cluster, *restore, "--dry-run")
     assert run(cluster, "ledgermetadata", "-l", name).exit_code == 1
