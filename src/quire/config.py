@@ -217,9 +217,9 @@ class ClientConfig(CheckedSettings):
     has `speculative_read_s` to answer. Keep the value below `silent_link_s`: otherwise the client
     probes the connection during each wait."""
     max_turn_bytes: PositiveInt = 512 * KIB
-    """The payload bytes after which appends are sent before the current event-loop iteration ends.
-    Without reaching this size, all appends of one iteration are sent together at its end. A larger
-    value forms larger batches."""
+    """The payload bytes after which appends are sent at once, within an event-loop iteration. Until
+    this size is reached, all appends of one iteration are sent together after it. A larger value
+    forms larger batches."""
     read_window_bytes: PositiveInt = 1 * MIB
     """The bytes that one read window asks for: a batch read, or single reads of each bookie of the
     ensemble. A larger value needs fewer requests and more memory."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import uuid
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from click.testing import CliRunner, Result
 
 import quire
 from quire.cli.main import cli
+from quire.client import LedgerReader
+from quire.codec.entry.entry import Entry
 from quire.errors import NoSuchLedgerError
 from quire.testing.cluster import LocalCluster
 
@@ -92,6 +95,11 @@ def test_metadata_kept_and_restored(
     before = said(cluster, "ledgermetadata", "-l", name, "-dumptofile", kept)
     restore = ("ledgermetadata", "-l", name, "-restorefromfile", kept)
     assert run(cluster, *restore).exit_code == 1  # It exists.
+    as_uuid = str(uuid.UUID(int=ledger_id))
+    refused = run(
+        cluster, "-ledgeridformat", "uuid", "ledgermetadata", "-l", as_uuid, *restore[-2:]
+    )
+    assert f"ledger {as_uuid} has metadata already" in refused.stderr
     client.delete_ledger(ledger_id)
     said(cluster, *restore, "--dry-run")
     assert run(cluster, "ledgermetadata", "-l", name).exit_code == 1
@@ -123,10 +131,34 @@ def test_simpletest_and_sanity(cluster: LocalCluster, client: quire.blocking.Cli
     words = ("-ensemble", "3", "-writeQuorum", "3", "-ackQuorum", "2", "-numEntries", "20")
     assert re.search(r"^20 entries written to ledger \d+\. Last entry Id 19$",
                      said(cluster, "simpletest", *words), re.MULTILINE)  # fmt: skip
+    assert client.list_ledgers() == before
     for bookie in cluster.bookies:
         found = said(cluster, "-localbookie", bookie.id, "bookiesanity", "-e", "7", "-t", "20")
         assert f"Ensemble: [{bookie.id}] for ledger: " in found
         assert "Read 7 entries from ledger " in found
+    assert client.list_ledgers() == before
+
+
+@pytest.mark.parametrize(("method", "when"), [("read_unconfirmed", "before"), ("read", "after")])
+def test_simpletest_reads_everything_back(
+    cluster: LocalCluster, client: quire.blocking.Client, monkeypatch: pytest.MonkeyPatch,
+    method: str, when: str,
+) -> None:  # fmt: skip
+    """As in Apache 4.17, all entries are compared before and after the ledger is closed."""
+    before, read = client.list_ledgers(), getattr(LedgerReader, method)
+    seen = []
+
+    async def damaged(self: LedgerReader, first: int, last: int) -> AsyncIterator[Entry]:
+        async for entry in read(self, first, last):
+            seen.append(entry.entry_id)
+            yield entry if entry.entry_id < 19 else entry._replace(payload=memoryview(b"other"))
+
+    monkeypatch.setattr(LedgerReader, method, damaged)
+    result = run(cluster, "simpletest", "-numEntries", "20")
+    assert (result.exit_code, seen) == (1, list(range(20)))
+    assert f"read {when} the ledger was closed, does not have the payload" in result.stderr
+    assert "1 entry of ledger" in result.stderr
+    assert "The first is entry 19" in result.stderr
     assert client.list_ledgers() == before
 
 

@@ -356,7 +356,25 @@ def test_a_bookie_that_cannot_use_its_files_does_not_start(
         ),
         (["--tls-only"], 2, "--tls-only requires --tls-cert"),
         (["--tls-cert", own.certificate, "--tls-client-certs", "required"], 2, "requires --tls-ca"),
-        (["--tls-cert", own.certificate, "--tls-authorized-role", "a"], 2, "give --tls-ca"),
+        (
+            ["--tls-cert", own.certificate, "--tls-authorized-role", "a"],
+            2,
+            "give --tls-ca, the authorities that sign them (see",
+        ),
+        (
+            [
+                "--tls-cert",
+                own.certificate,
+                "--tls-ca",
+                own.certificate,
+                "--tls-client-certs",
+                "none",
+                "--tls-authorized-role",
+                "a",
+            ],
+            2,
+            "give --tls-client-certs required (see",
+        ),
     ]:
         run(*start, *options).fails(status, named)
     assert not (tmp_path / "metadata.db").exists()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from quire.errors import UsageError
 from quire.spark.options import reading_kind
 from quire.spark.source import QuireDataSource
-from quire.spark.streams.lag import StreamLag, lags_of
+from quire.spark.streams.lag import LagListener, StreamLag, lags_of
 from quire.spark.streams.offsets import Offsets, StreamOffset
 from quire.spark.streams.options import StreamPlaces, StreamReadOptions, TableOptions
 from quire.spark.streams.plan import StreamPartition, StreamSplit, lay_out, partitions
@@ -481,3 +482,19 @@ def test_lag_as_reported() -> None:
     assert lags_of("q", 7, reported) == [StreamLag("q", 7, "a", 3, 70, 1.5)]
     for other in (None, "", "null", "{x", '{"topic": {"0": 7}}', "7"):
         assert lags_of("q", 7, other) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [("1.5", "1 record, 70 bytes, 1.5 s behind"), ("null", "1 record, 70 bytes behind")],
+)
+def test_a_lag_whose_time_is_unknown_is_logged_without_it(
+    caplog: pytest.LogCaptureFixture, seconds: str, said: str
+) -> None:
+    offset = f'{{"lag": {{"a": {{"records": 1, "bytes": 70, "seconds": {seconds}}}}}}}'
+    progress = SimpleNamespace(
+        name="q", id="", batchId=7, sources=[SimpleNamespace(latestOffset=offset)]
+    )
+    with caplog.at_level("INFO", "quire.spark"):
+        LagListener().onQueryProgress(SimpleNamespace(progress=progress))
+    assert caplog.messages == [f"query q, batch 7: stream a is {said}"]

@@ -124,6 +124,18 @@ def test_what_the_pages_say(dashboard: Dashboard, tab: Tab) -> None:
     assert "hacked" not in page.title()
 
 
+def test_nouns_follow_their_count(dashboard: Dashboard, tab: Tab) -> None:
+    tab.open("")
+    said = tab.page.evaluate(
+        """async () => {
+          const { counted } = await import("/ui/format.js");
+          return [[1, "entry"], [0, "entry"], [2000, "ledger"], [1, "ledger"], [3, "copy"],
+            [null, "record"]].map(([count, noun]) => counted(count, noun));
+        }"""
+    )
+    assert said == ["1 entry", "0 entries", "2,000 ledgers", "1 ledger", "3 copies", "– records"]
+
+
 def test_rates_are_of_now(dashboard: Dashboard, tab: Tab) -> None:
     """Rates need two reads, so the page reloads by itself."""
     tab.open("")

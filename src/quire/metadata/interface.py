@@ -112,7 +112,8 @@ class MetadataStore(Protocol):
     def tree(self) -> Tree:
         """The tree of nodes at paths that the caller chooses, changed in transactions.
 
-        Streams use it.
+        Streams, objects and datasets are stored in it, and also the marks, locks and elections of
+        autorecovery, orders to bookies, announcements of jobs, and the locations of bookies.
         """
         ...
 

@@ -126,7 +126,7 @@ class Link(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._outgoing: list[Buffer] = []
-        """The buffers that leave at the end of this event-loop iteration, as one write."""
+        """The buffers that leave after this event-loop iteration, as one write."""
 
     # -- asyncio ------------------------------------------------------------------------------
 

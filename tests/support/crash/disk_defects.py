@@ -192,5 +192,5 @@ def a_start_on_a_full_disk_leaves_an_interrupted_one_its_room(patch: pytest.Monk
 @defect(FILLS, every=1_000)
 def a_disk_that_was_full_stays_so(patch: pytest.MonkeyPatch) -> None:
     edit(
-        patch, preallocation.PreallocatedSegments, "_on_free", ("if not self._prepared", "if False")
+        patch, preallocation.PreallocatedSegments, "_on_free", ("if self._not_prepared", "if False")
     )

@@ -150,11 +150,31 @@ def test_localbookie_may_have_no_value(uri: str) -> None:
     for words in (
         ["-localbookie"],
         ["-localbookie", "h:1"],
+        ["-localbookie", "bookie-1"],
+        ["-localbookie", "bookie-1", "-entryformat", "hex"],
+        ["-localbookie=bookie-1"],
         ["-entryformat", "hex", "--localbookie"],
         ["-entryformat", "hex"],
     ):
         result = quire("--metadata", uri, *words, "listledgers")
         assert (result.exit_code, result.stdout) == (0, ""), result.stderr
+
+
+def test_localbookie_overrides_the_file(uri: str, tmp_path: Path) -> None:
+    conf = tmp_path / "bk_server.conf"
+    conf.write_text(f"metadataServiceUri={uri}\nbookieId=of-the-file\n")
+    for words, bookie in ((["-localbookie", "bookie-1"], "bookie-1"),
+                          (["-localbookie"], "of-the-file"), ([], "of-the-file")):  # fmt: skip
+        result = quire("-conf", str(conf), *words, "bookiesanity")
+        assert result.exit_code == 2
+        assert f"bookie {bookie} is not registered as writable" in result.stderr
+
+
+def test_a_verb_after_localbookie_is_no_id(uri: str) -> None:
+    for words in (["listledgers"], ["updatecookie"], ["nonsense"]):
+        result = quire("--metadata", uri, "-localbookie", *words)
+        assert result.exit_code == (0 if words == ["listledgers"] else 2)
+        assert words[0] in result.stderr or not result.exit_code
 
 
 def test_help_of_a_verb() -> None:

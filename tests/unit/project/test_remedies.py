@@ -113,6 +113,8 @@ def _text(node: ast.AST) -> str:
             return "quire bookie " + " ".join(map(_text, arguments))
         case ast.Call(ast.Name("give_up")):
             return "See {}. Only then format it"
+        case ast.Call(ast.Name("erasing")):
+            return "Only if nobody needs it, format it"
     return "{}"
 
 

@@ -143,7 +143,8 @@ def test_while_a_bookie_sends_it_has_more_time(
             if ends_after == answers_after:
                 assert await reader._in_time(ask) == "here"
             else:
-                with pytest.raises(BookieTimeoutError, match="b0 did not answer a read"):
+                waited = rf"b0 did not answer a read of a replica within {ends_after * limit:g} s"
+                with pytest.raises(BookieTimeoutError, match=waited):
                     await reader._in_time(ask)
             assert loop.time() - began == pytest.approx(ends_after * limit, abs=0.1 * limit)
 

@@ -48,6 +48,50 @@ def test_adds_end_at_the_low_mark_and_begin_at_the_high_one_after_the_dwell() ->
     assert why(box) == ""
 
 
+def test_the_reason_has_the_space_that_was_found_last() -> None:
+    box = opened(CONFIG)
+    for free in (LOW - 1, LOW - 500, LOW - 20):
+        assert not look(box, free)
+        assert why(box) == f"{free} bytes are free, less than {LOW}"
+
+
+def test_the_reason_counts_what_is_set_aside_for_a_compaction() -> None:
+    """Without it the reason was false: "120000 bytes are free, less than 100000"."""
+    box = opened(CONFIG)
+    preallocated, free = box.store._preallocated, LOW + 20_000
+    preallocated.held_bytes = 20_001
+    preallocated._on_free(free, None)
+    reason = f"{free} bytes are free, less than {free + 1}, of which 20001 are set aside"
+    assert why(box) == f"{reason} for a compaction"
+    preallocated.held_bytes = 0
+    preallocated._on_free(free, None)
+    assert why(box) == f"{free} bytes are free, and adds are taken again at {HIGH}"
+
+
+def test_the_check_of_a_start_counts_what_is_set_aside() -> None:
+    box = opened(CONFIG)
+    preallocated = box.store._preallocated
+    free = disk_of(box).free_bytes()
+    preallocated.held_bytes = free
+    preallocated.look()
+    assert not preallocated.space
+    assert preallocated.error == (
+        f"{free} bytes are free, less than {LOW + free}, of which {free} are set aside for a "
+        "compaction"
+    )
+
+
+def test_the_reason_is_the_segment_while_only_that_is_lacking() -> None:
+    """The shortage of free space ends, but there is still no segment to write to."""
+    box = opened(CONFIG)
+    preallocated = box.store._preallocated
+    preallocated.note_shortage("there is no space for a segment of 7 bytes")
+    preallocated._on_free(LOW - 1, None)
+    assert why(box) == f"{LOW - 1} bytes are free, less than {LOW}"
+    preallocated._on_free(LOW, None)
+    assert why(box) == "there is no space for a segment of 7 bytes"
+
+
 @pytest.mark.parametrize("swing", [1, 10_000, 60_000])
 def test_free_space_that_swings_around_the_marks_changes_the_state_once_a_dwell(swing: int) -> None:
     """Looked at ten times a second for five minutes."""

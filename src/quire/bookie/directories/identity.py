@@ -152,7 +152,7 @@ async def check_identity(
             "write the cookie again: "
             + repair("cookie", "create", bookie_id, "--dir", disk.path, uri=metadata.uri)
             + ". If the bookie was decommissioned, its ledgers have their copies elsewhere. "
-            + give_up(disk.path),
+            + erasing(disk.path),
         )
     await _tie(disk, metadata, wanted, random_bytes, now_ms)
     return instance_id
@@ -180,7 +180,7 @@ async def create_identity(
         raise CookieError(
             f"the directory {disk.path} belongs to bookie {local.bookie_id} already; nothing was "
             "changed",
-            remedy="Start that bookie, or use an empty directory. " + give_up(disk.path),
+            remedy="Start that bookie, or use an empty directory. " + erasing(disk.path),
         )
     identity = read_identity(disk)
     if identity is not None and identity.log_begun:
@@ -303,11 +303,11 @@ def check_current(
             f"{back}. If that directory is lost too, put an empty one in its place: "
             + repair("disk", "replace", bookie_id, place, uri=uri)
             + ". "
-            + give_up(path)
+            + erasing(path)
         )
     else:
         remedy = (
-            f"Start the bookie without it. {give_up(path)}. After that it can be added as a new "
+            f"Start the bookie without it. {erasing(path)}. After that it can be added as a new "
             "directory"
         )
     raise CookieError(
@@ -481,9 +481,14 @@ def _shown(value: str | None) -> str:
 def give_up(path: str) -> str:
     """Return how to see which bookie a directory belongs to, and how to erase its data."""
     return (
-        f"To see which bookie {path} belongs to: {repair('cookie', 'show', '--dir', path)}. Only "
-        f"if nobody needs its data, erase it: {repair('format', '--dir', path)}"
+        f"To see which bookie {path} belongs to: {repair('cookie', 'show', '--dir', path)}. "
+        + erasing(path)
     )
+
+
+def erasing(path: str) -> str:
+    """Return how to erase the data of a directory whose bookie the message names."""
+    return f"Only if nobody needs its data, erase it: {repair('format', '--dir', path)}"
 
 
 def repair(*words: str, uri: str = "") -> str:

@@ -22,6 +22,7 @@ from quire.bookie.directories.identity import (
     COOKIE_FILE,
     cookie_of,
     decode_known,
+    erasing,
     give_up,
     its_cookie,
     keep_ids,
@@ -188,7 +189,7 @@ def check_successor(holder: KnownBookie, path: str, found: DirectoryContent) -> 
         raise CookieError(
             f"{path} belongs to bookie {found.cookie.bookie_id} of cluster "
             f"{found.cookie.instance_id}: nothing was changed",
-            remedy=f"Use an empty directory. {give_up(path)}",
+            remedy=f"Use an empty directory. {erasing(path)}",
         )
 
 

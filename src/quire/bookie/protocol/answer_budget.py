@@ -39,7 +39,7 @@ REQUEST_COST_BYTES = 1024
 """The bytes that each request adds to the count for `TURN_BYTES`, because finding an entry takes
 time too."""
 TURN_NOTICED_BYTES = TURN_BYTES // 2
-"""The count of bytes from which it is reset at the end of the iteration. A smaller count is not
+"""The count of bytes from which it is reset after the iteration. A smaller count is not
 worth a callback, and carries over to the next iteration."""
 TURN_WAITS = 256
 """The number of requests that may begin to wait in one event-loop iteration. A connection that
@@ -447,7 +447,7 @@ class AnswerBudget:
         self._grant()
 
     def _soon(self) -> None:
-        """Check for room at the end of this event-loop iteration."""
+        """Check for room after this event-loop iteration."""
         if self.requests_waiting and not self._granting and not self._closed:
             self._granting = True
             asyncio.get_running_loop().call_soon(self._grant)

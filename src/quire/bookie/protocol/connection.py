@@ -53,7 +53,7 @@ class Connection(asyncio.Protocol):
         self.service = service
         self.peer = "?"
         self.out: list[Buffer] = []
-        """The answers to be sent at the end of this event-loop iteration."""
+        """The answers to be sent after this event-loop iteration."""
         self.polls: dict[PollTarget, LongPoll] = {}
         """The long polls of the requests that wait for a new LAC."""
         self._transport: asyncio.Transport | None = None
@@ -378,7 +378,7 @@ class Connection(asyncio.Protocol):
     def write(self, data: Buffer) -> None:
         """Queue an answer that is ready.
 
-        All answers of this event-loop iteration leave together at its end. If the client has
+        All answers of this event-loop iteration leave together after it. If the client has
         disconnected, the answer is dropped.
         """
         if self._transport is None:

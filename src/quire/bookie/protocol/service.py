@@ -51,7 +51,7 @@ class ClientConnection(Limited, AnswerSink, Protocol):
     account: Account
     """The memory that the answers of this connection use."""
     out: list[Buffer]
-    """The answers to be sent at the end of this event-loop iteration."""
+    """The answers to be sent after this event-loop iteration."""
     polls: dict[PollTarget, LongPoll]
     """The requests of this connection that wait for a new LAC."""
     secured: bool
@@ -78,7 +78,7 @@ class ClientConnection(Limited, AnswerSink, Protocol):
         ...
 
     def write(self, data: Buffer) -> None:
-        """Send an answer at the end of this event-loop iteration."""
+        """Send an answer after this event-loop iteration."""
         ...
 
     def refused(self) -> None:

@@ -286,7 +286,7 @@ async def add_in_turn(writers: Sequence[LedgerWriter], load: Load) -> list[tuple
         whose = list(islice(in_turn, size))
         under_way.append((began, whose, [writer.submit(payload) for writer in whose]))
         sent += size
-        await asyncio.sleep(0)  # entries are sent at the end of this event-loop iteration
+        await asyncio.sleep(0)  # entries are sent after this event-loop iteration
     while under_way:
         await wait_for_oldest()
     return latencies

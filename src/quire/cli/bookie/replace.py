@@ -186,14 +186,15 @@ def _say_loss(
         "other bookies that have them"
     )
     if loss.only_here.count:
+        has = "has" if loss.only_here.count == 1 else "have"
         click.echo(
-            f"{loss.only_here.count} of them have only one replica of each entry (write quorum 1), "
-            f"and cannot be restored: {loss.only_here}"
+            f"{loss.only_here.count:,} of them {has} only one replica of each entry (write quorum "
+            f"1), and cannot be restored: {loss.only_here}"
         )
     if loss.waiting.count:
         click.echo(
-            f"{loss.waiting.count} of them can be restored only once one of their other bookies is "
-            f"registered again: {loss.waiting}"
+            f"{loss.waiting.count:,} of them can be restored only once one of their other bookies "
+            f"is registered again: {loss.waiting}"
         )
 
 

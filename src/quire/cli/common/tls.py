@@ -95,9 +95,13 @@ def server_tls(
             "clients' certificates"
         )
     if roles and wanted == "none":
+        lacking = []
+        if authorities is None:
+            lacking.append("--tls-ca, the authorities that sign them")
+        if authorities is not None or tls_client_certs is not None:
+            lacking.append("--tls-client-certs required")
         raise click.UsageError(
-            "--tls-authorized-role requires client certificates: give --tls-ca, and "
-            "--tls-client-certs other than none"
+            f"--tls-authorized-role requires client certificates: give {' and '.join(lacking)}"
         )
     return options_layer(
         {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire._runtime.tasks import each, pages
+from quire._runtime.units import counted, does
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import check_quorums
 from quire.cli.common.progress import ProgressBar
@@ -25,6 +26,7 @@ from quire.errors import (
     LedgerExistsError,
     MetadataError,
     NoSuchLedgerError,
+    QuireError,
     UnreadableMetadataError,
     UsageError,
 )
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from quire.metadata.ledgers.unreadable import Unread
 
 TEST_PAYLOAD = b"\0" * 100
-"""The payload of an entry of `simpletest`, as in Apache's shell."""
+"""The payload of an entry of `simpletest`, which is as long as that of Apache's shell."""
 TEST_PIECE_ENTRIES = 4_096
 FILE_BYTES_MAX = 16 * 1024 * 1024
 """The largest file that can be the metadata of one ledger."""
@@ -179,7 +181,7 @@ async def _restore(
         version = error.version
     if version is not None and not update:
         raise LedgerExistsError(
-            f"ledger {ledger_id} has metadata already; nothing was changed",
+            f"ledger {shell.ledger(ledger_id)} has metadata already; nothing was changed",
             remedy="-update replaces it. Check the list of bookies in the file first: a wrong one "
             "loses entries",
         )
@@ -298,7 +300,10 @@ async def _read_replica(
 async def simple_test(
     shell: Shell, ensemble: int, write_quorum: int, ack_quorum: int, entries: int
 ) -> None:
-    """Write a ledger with entries of 100 bytes, and delete it. It is not read back."""
+    """Write a ledger with entries of 100 bytes, read it back, and delete it.
+
+    All entries are read twice: before and after the ledger is closed.
+    """
     check_quorums(ensemble, write_quorum, ack_quorum)
     async with shell.client() as client:
         writer = await client.create_ledger(
@@ -312,7 +317,29 @@ async def simple_test(
                     count = min(TEST_PIECE_ENTRIES, entries - at)
                     await writer.append_many([TEST_PAYLOAD] * count)
                     progress.advance(count, count * len(TEST_PAYLOAD))
-            last = await writer.close()
+            last = writer.last_add_pushed
             click.echo(f"{entries} entries written to ledger {name}. Last entry Id {last}")
+            await _read_back(client, writer.ledger_id, entries, name, closed=False)
+            await writer.close()
+            await _read_back(client, writer.ledger_id, entries, name, closed=True)
         finally:
             await client.delete_ledger(writer.ledger_id)
+
+
+async def _read_back(
+    client: Client, ledger_id: int, entries: int, name: str, *, closed: bool
+) -> None:
+    """Read all entries that `simple_test` wrote. Raises QuireError if one has another payload."""
+    async with await client.open_ledger(ledger_id) as reader:
+        # Bookies need not know yet that the last entry of an open ledger is acknowledged.
+        last = entries - 1
+        read = reader.read(0, last) if closed else reader.read_unconfirmed(0, last)
+        wrong = [entry.entry_id async for entry in read if entry.payload != TEST_PAYLOAD]
+    if wrong:
+        when = "after" if closed else "before"
+        raise QuireError(
+            f"{counted(len(wrong), 'entry')} of ledger {name}, read {when} the ledger was "
+            f"closed, {does(len(wrong))} not have the payload that was written. The first is entry "
+            f"{wrong[0]}",
+            remedy="Check the disks and the memory of the bookies",
+        )

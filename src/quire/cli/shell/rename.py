@@ -47,8 +47,7 @@ async def update_ledgers(shell: Shell, form: str, **how: Any) -> int:
         name = socket.gethostbyaddr(address)[0] if address == host else host
     except OSError as error:
         raise click.UsageError(
-            f"the name of {host} cannot be looked up: {error}. Check DNS or /etc/hosts; "
-            "nothing was changed"
+            f"{host} cannot be looked up: {error}. Check DNS or /etc/hosts; nothing was changed"
         ) from None
     source, target = (name, address) if form == "ip" else (address, name)
     return await _rename(shell, f"{source}:{port}", f"{target}:{port}", **how)

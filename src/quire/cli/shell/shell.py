@@ -40,14 +40,17 @@ class _Verbs(click.Group):
     """A group that has the verbs of the table, and imports the function of the called one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse arguments, of which the value of -localbookie is optional."""
+        """Parse arguments, of which the value of -localbookie is optional.
+
+        The word after -localbookie is its value unless it is a verb, an option or the last word.
+        """
         for at, one in enumerate(args):
             if not one.startswith("-"):
                 follows = at > 0 and args[at - 1].lstrip("-") in _WITH_VALUES
                 if not follows:
                     break
             if one in ("-localbookie", "--localbookie"):
-                if ":" not in "".join(args[at + 1 : at + 2]):
+                if not _is_value(args[at + 1 :]):
                     args = [*args[: at + 1], "", *args[at + 1 :]]
                 break
         return super().parse_args(ctx, args)
@@ -70,6 +73,13 @@ _WITH_VALUES = (
     "conf", "ledgeridformat", "entryformat", "metadata", "dir",
     "tls-ca", "tls-cert", "tls-key", "tls-key-password-file",
 )  # fmt: skip
+
+
+def _is_value(words: list[str]) -> bool:
+    """Return whether the first of the words after -localbookie is its value."""
+    if not words or words[0].startswith("-") or words[0] in VERBS or words[0] in REFUSED:
+        return False
+    return ":" in words[0] or len(words) > 1
 
 
 def _refuser(verb: str) -> click.Command:
@@ -119,7 +129,8 @@ def _option(parameter: str, name: str, help: str, **more: Any) -> Callable[[Comm
 @_option(
     "local_bookie",
     "localbookie",
-    "The local bookie's id, if the file of -conf does not contain it.",
+    "The local bookie's id. It overrides the id in the file of -conf. Without ID the option has no "
+    "effect.",
     metavar="[ID]",
 )
 @click.option(

@@ -256,7 +256,7 @@ VERBS = {
               "Do not count ledgers that cannot be recovered as failures."),
         value("rate", "rate replicationRate", "Write at most this many bytes per second.",
               type=Size(1), metavar="BYTES"), DRY_RUN),
-    "simpletest": Verb("ledgers:simple_test", "Write a ledger, and delete it.",
+    "simpletest": Verb("ledgers:simple_test", "Write a ledger, read it back, and delete it.",
         value("ensemble", "e ensemble", "The ensemble size. [default: 3]",
               type=IntRange(min=1), default=3),
         value("write_quorum", "w writeQuorum", "The write quorum. [default: 2]",

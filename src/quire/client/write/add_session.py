@@ -1,6 +1,6 @@
 """Adds to one ledger: from payloads to frames on every bookie, and back to confirmed entries.
 
-    payloads -> AddEncoder -> one Block -> one write per member of the ensemble (at the end of an
+    payloads -> AddEncoder -> one Block -> one write per member of the ensemble (after an
     event-loop iteration: together with other ledgers of these members, by a ConnectionGroup)
     answers -> AddPipeline watermarks -> confirm -> the futures of the appends, in order
 

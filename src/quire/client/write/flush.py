@@ -1,4 +1,4 @@
-"""The flush of a client's writers at the end of an event-loop iteration.
+"""The flush of a client's writers after an event-loop iteration.
 
 All writers share one callback, and all ledgers with the same members share one buffer. With
 thousands of ledgers that get an entry each, a callback for each ledger would cost a fifth of all
@@ -31,8 +31,8 @@ class Flush:
     def __init__(self, counters: ClientCounters) -> None:
         self.counters = counters
         self._waiting: list[Callable[[], None]] = []
-        """The functions to call at the end of this iteration. Each writer appears at most once, so
-        the number of open writers bounds this list."""
+        """The functions to call after this event-loop iteration. Each writer appears at most once,
+        so the number of open writers bounds this list."""
         self._groups: WeakValueDictionary[tuple[Link, ...], ConnectionGroup] = WeakValueDictionary()
         """The groups by their connections. A group has one key for each order in which its
         connections were given. It exists while a session uses it."""
@@ -44,7 +44,7 @@ class Flush:
         adds the group here."""
 
     def at_end(self, call: Callable[[], None]) -> None:
-        """Call this function at the end of the event-loop iteration, in the order of requests.
+        """Call this function after this event-loop iteration, in the order of requests.
 
         All functions run in the context (`contextvars`) of the caller that came first.
         """

@@ -374,7 +374,7 @@ class WriteHandle:
         self._session.stop(error)
 
     def _begin_batch(self) -> None:
-        """Schedule the batch that begins now to be sent at the end of this event-loop iteration."""
+        """Schedule the batch that begins now to be sent after this event-loop iteration."""
         if self._traced:
             self._loop.call_soon(self._send_batch)  # the span becomes a child of the caller's
         else:

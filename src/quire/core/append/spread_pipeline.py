@@ -20,8 +20,13 @@ class SpreadPipeline(AddPipeline):
     def spread_over(self, domains: Sequence[str], domains_min: int) -> None:
         """Set the fault domain of each member, by index.
 
-        Call it before the first entry, and again after each ensemble change while nothing is
-        confirmed.
+        Call it before the first entry. After an ensemble change, call it again while the pipeline
+        is still frozen, so that nothing is confirmed with the old domains.
+
+        Args:
+            domains: The fault domain (rack or zone) of each ensemble member.
+            domains_min: The number of different fault domains that must have an entry before it is
+                confirmed. A write set that spans fewer domains needs all of its domains.
         """
         assert len(domains) == self._ensemble_size
         self._domains = tuple(domains)

@@ -236,8 +236,7 @@ def _about_process(metrics: Handler) -> list[Route]:
 async def _cluster_metrics(connect: Connect, view: ClusterView) -> Iterable[Metric]:
     """Return the metrics of the whole cluster.
 
-    There are none if the metadata store does not answer within `CLUSTER_TIMEOUT_S`. Other metrics
-    report that.
+    There are none after any QuireError, or if they cannot be computed within `CLUSTER_TIMEOUT_S`.
     """
     try:
         async with asyncio.timeout(CLUSTER_TIMEOUT_S):

@@ -7,6 +7,15 @@ export function count(value) {
   return value === null || value === undefined ? NONE : value.toLocaleString("en");
 }
 
+/** Return the noun for this count: "entry" or "entries", "copy" or "copies", "ledger" or "ledgers". */
+function plural(noun, value) {
+  if (value === 1) return noun;
+  return noun.endsWith("y") ? `${noun.slice(0, -1)}ies` : `${noun}s`;
+}
+
+/** Return the noun with its count: "1 entry", "2,000 entries". */
+export const counted = (value, noun) => `${count(value)} ${plural(noun, value)}`;
+
 export function bytes(value) {
   if (value === null || value === undefined) return NONE;
   let at = 0;

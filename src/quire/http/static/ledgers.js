@@ -1,6 +1,6 @@
 import { get } from "/ui/api.js";
 import { address, facts, h, link, mark, scrolling, section, table } from "/ui/dom.js";
-import { bytes, count, seconds } from "/ui/format.js";
+import { bytes, count, counted, seconds } from "/ui/format.js";
 
 const PAGE = 50;
 const SEGMENTS_DRAWN_MAX = 100;
@@ -51,15 +51,16 @@ const REPLICA = {
 function replica(one) {
   const [kind, words] = REPLICA[one.state] ?? ["warn", one.state];
   return h("td", { class: kind }, h("strong", null, one.bookie), h("small", null, words),
-    h("small", null, `${count(one.entries)} entries${one.registered === "writable" ? "" : `, bookie ${one.registered}`}`));
+    h("small", null, `${counted(one.entries, "entry")}${one.registered === "writable" ? "" : `, bookie ${one.registered}`}`));
 }
 
 /** Draw the ensemble over time: a column for each fragment, a row for each place in the ensemble. */
 function drawing(data) {
   const drawn = data.segments.slice(-SEGMENTS_DRAWN_MAX);
   const head = drawn.map((one) => h("th", { scope: "col" },
-    one.last < one.first ? `from entry ${one.first} on` : `entries ${one.first} to ${one.last}${one.closed ? "" : " …"}`,
-    h("small", null, `${one.copies_min} of ${data.quorums[1]} copies good`)));
+    one.last < one.first ? `from entry ${one.first} on`
+      : `${one.first === one.last ? `entry ${one.first}` : `entries ${one.first} to ${one.last}`}${one.closed ? "" : " …"}`,
+    h("small", null, `${one.copies_min} of ${counted(data.quorums[1], "copy")} good`)));
   const places = Math.max(0, ...drawn.map((one) => one.replicas.length));
   const rows = Array.from({ length: places }, (_, at) => h("tr", null, h("th", { scope: "row" }, `Place ${at + 1}`),
     drawn.map((one) => one.replicas[at] ? replica(one.replicas[at]) : h("td", null, ""))));

@@ -1,6 +1,6 @@
 import { get } from "/ui/api.js";
 import { facts, h, link, section } from "/ui/dom.js";
-import { bytes, count, milliseconds, rate, seconds } from "/ui/format.js";
+import { bytes, count, counted, milliseconds, rate, seconds } from "/ui/format.js";
 
 const OLD_S = 5;
 const SIGNS = { bad: "✗ Wrong: ", warn: "! Soon: ", note: "Note: " };
@@ -39,7 +39,7 @@ export const overview = {
         ["Read latency, p99", milliseconds(rates.read_p99_ms)],
         ["Disk sync latency, p99", milliseconds(rates.sync_p99_ms)],
       ]) : h("p", { class: "quiet" }, "No bookie reports its rates. To see them, start the bookies with ", h("code", null, "--http HOST:PORT"), "."),
-      h("p", { class: "quiet" }, rates.bookies ? `Rates are sums over ${rates.bookies} ${rates.bookies === 1 ? "bookie" : "bookies"}, and count every replica. Latencies are those of the slowest bookie in the last minute or two.` : "")),
+      h("p", { class: "quiet" }, rates.bookies ? `Rates are sums over ${counted(rates.bookies, "bookie")}, and count every replica. Latencies are those of the slowest bookie in the last minute or two.` : "")),
       section("Autorecovery", facts([
         ["State", autorecovery.enabled ? "on" : "switched off"],
         ["Auditor", autorecovery.auditor ?? "none"],

@@ -1,6 +1,6 @@
 import { get } from "/ui/api.js";
 import { address, facts, h, link, mark, section, table } from "/ui/dom.js";
-import { bytes, count } from "/ui/format.js";
+import { bytes, count, counted } from "/ui/format.js";
 
 const PAGE = 100;
 const SEGMENTS_DRAWN_MAX = 200;
@@ -66,7 +66,7 @@ function chain(data) {
   return [left ? h("p", { class: "quiet" }, `The last ${drawn.length} of ${data.segments.length} segments`) : "",
     h("ol", { class: "chain" }, drawn.map((one) => h("li", { class: one.state === "truncated" ? "truncated" : null },
       h("p", null, h("strong", null, `Segment ${one.number}`), " ", mark(SEGMENT[one.state] ?? "note", one.state)),
-      h("p", null, `${count(one.records)} records, ${bytes(one.bytes)}`),
+      h("p", null, `${counted(one.records, "record")}, ${bytes(one.bytes)}`),
       h("p", { class: "quiet" }, `${one.first} to ${one.last ?? "–"}`),
       h("p", null, link(`Ledger ${one.ledger_id}`, "ledger", [one.ledger_id])))))];
 }

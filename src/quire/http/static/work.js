@@ -1,13 +1,13 @@
 import { ask, get } from "/ui/api.js";
 import { facts, h, link, mark, section, table } from "/ui/dom.js";
-import { bytes, count, seconds, time } from "/ui/format.js";
+import { bytes, count, counted, seconds, time } from "/ui/format.js";
 
 const JOBS = { running: "note", done: "good", failed: "bad", cancelled: "warn" };
 
 function progress(job) {
   if (!job.ledgers && !job.ledgers_done && !job.bytes && job.state === "running") return job.step || "starting";
   const what = job.step ? `${job.step}: ` : "";
-  const text = `${what}${count(job.ledgers_done)} of ${count(job.ledgers)} ledgers, ${bytes(job.bytes_done)} of ${bytes(job.bytes)}`;
+  const text = `${what}${count(job.ledgers_done)} of ${counted(job.ledgers, "ledger")}, ${bytes(job.bytes_done)} of ${bytes(job.bytes)}`;
   return [h("progress", { max: Math.max(job.bytes, 1), value: job.state === "done" ? Math.max(job.bytes, 1) : Math.min(job.bytes_done, job.bytes), "aria-label": `job ${job.id}` }), " ", text,
     job.error ? h("p", { class: "bad" }, `${job.error.what}. ${job.error.remedy}`) : ""];
 }

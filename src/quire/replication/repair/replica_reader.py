@@ -324,8 +324,8 @@ class ReplicaReader:
     async def _in_time(self, ask: Callable[[BookieChannel], Awaitable[T]]) -> T:
         """Send a request. Raises BookieTimeoutError if no answer arrives within `read_timeout_s`.
 
-        The limit is extended while the bookie sends data, because large answers follow each other
-        on one connection.
+        While the bookie sends data, the wait is extended to at most `PATIENCE_ROUNDS` times the
+        limit, because large answers follow each other on one connection.
         """
         pool, limit = pool_of(self._client), self._client.config.read_timeout_s
 
@@ -350,8 +350,9 @@ class ReplicaReader:
         except QuireError:
             raise
         except TimeoutError:
+            waited_s = limit * (PATIENCE_ROUNDS - left)
             raise BookieTimeoutError(
-                f"bookie {self.bookie} did not answer a read of a replica within {limit:g} s"
+                f"bookie {self.bookie} did not answer a read of a replica within {waited_s:g} s"
             ) from None
         finally:
             timer.cancel()

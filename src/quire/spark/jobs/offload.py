@@ -448,9 +448,12 @@ def _run_of(
 async def _lock(
     client: Client, namespace: str, name: str, tasks: TaskSet, wait_s: float
 ) -> StreamLock:
-    """Take the lock that keeps jobs from interrupting each other.
+    """Take the lock that keeps offload jobs of the same stream from interrupting each other.
 
     Correctness does not depend on the lock.
+
+    Raises:
+        StreamLockedError: Another job still held the lock after `wait_s` seconds.
     """
     path = f"{namespace}/{LOCKS}/{quote(name, safe='')}"
     await client.metadata.tree.make_path(path)

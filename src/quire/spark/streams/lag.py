@@ -11,6 +11,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from quire._runtime.units import counted
+
 QUERIES_MAX = 1_000
 """The number of queries that are remembered. The oldest are forgotten first."""
 
@@ -38,8 +40,9 @@ class StreamLag:
 class LagListener(StreamingQueryListener):  # type: ignore[misc]
     """Keeps the newest lag of every query, and logs it (`quire.spark`, level INFO).
 
-    The queries report their lag themselves, so the listener contacts neither bookies nor metadata
-    store.
+    It keeps the lags of the last `QUERIES_MAX` queries that reported one, including queries that
+    have ended. The queries report their lag themselves, so the listener contacts neither bookies
+    nor the metadata store.
     """
 
     def __init__(self) -> None:
@@ -47,7 +50,7 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
         self._lock = threading.Lock()
 
     def lags(self, query: str | None = None) -> list[StreamLag]:
-        """Return the newest lags of all queries, or of one query.
+        """Return the newest lags of all queries, or of one query, even if it has ended.
 
         Args:
             query: The name or the id of the query.
@@ -80,16 +83,21 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
             while len(self._lags) > QUERIES_MAX:
                 del self._lags[next(iter(self._lags))]
         for lag in lags:
-            logger.info(
-                "query %s, batch %d: stream %s is %d records, %d bytes, %s s behind",
-                name, lag.batch, lag.stream, lag.records, lag.bytes, lag.seconds,
-            )  # fmt: skip
+            logger.info("query %s, batch %d: %s", name, lag.batch, _text(lag))
 
     def onQueryIdle(self, event: Any) -> None:
         """Do nothing."""
 
     def onQueryTerminated(self, event: Any) -> None:
         """Do nothing."""
+
+
+def _text(lag: StreamLag) -> str:
+    waited = "" if lag.seconds is None else f", {lag.seconds:g} s"
+    return (
+        f"stream {lag.stream} is {counted(lag.records, 'record')}, {counted(lag.bytes, 'byte')}"
+        f"{waited} behind"
+    )
 
 
 def lags_of(query: str, batch: int, latest_offset: str | None) -> list[StreamLag]:

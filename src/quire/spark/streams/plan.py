@@ -89,7 +89,7 @@ def lay_out(
 
 @dataclass(frozen=True, slots=True)
 class StreamSplit:
-    """The entries from `first` to `last` of a segment, as a value for tasks.
+    """The entries from `first` to `last` of a segment, as a value that is sent to a task.
 
     Of these entries only the records from `start` to just before `end` are read.
     """
@@ -98,7 +98,9 @@ class StreamSplit:
     first: int
     last: int
     start: DLSN | None = None
+    """The position of the first record to read, or None for the first record of entry `first`."""
     end: DLSN | None = None
+    """The position before which to end, or None for the end of entry `last`."""
     size_bytes: int = 0
     """The approximate size of the entries."""
     records: int | None = None

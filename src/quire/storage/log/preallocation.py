@@ -108,8 +108,10 @@ class PreallocatedSegments:
         self._ready: list[LogSegment] = []
         self._busy = False
         self._checking = False
-        self._free_enough = True
-        self._prepared = True
+        self._shortage = ""
+        """Why the free space that was last found is too little, or ""."""
+        self._not_prepared = ""
+        """Why the next segment could not be prepared, or ""."""
         self.space = True
         """Whether there is enough space for adds."""
         self._short_since_s = float("-inf")
@@ -143,8 +145,8 @@ class PreallocatedSegments:
 
     def note_shortage(self, reason: str) -> None:
         """Record a lack of space that a start has found, before the maintenance worker runs."""
-        self._prepared = self.space = False
-        self.error = reason
+        self.space = False
+        self.error = self._not_prepared = reason
 
     def ensure(self) -> None:
         """Prepare the files that are missing, one after the other."""
@@ -165,10 +167,18 @@ class PreallocatedSegments:
         This blocks and calls no callback. It may raise `OSError`.
         """
         self.free_bytes = free = self._disk.free_bytes()
-        self._free_enough = free >= self._min_free_bytes
-        if not self._free_enough:
-            self.error = f"{free} bytes are free, less than {self._min_free_bytes}"
+        self._shortage = self._shortage_of(free)
+        if self._shortage:
+            self.error = self._shortage
             self.space = False
+
+    def _shortage_of(self, free: int) -> str:
+        """Return why this much free space is too little, or ""."""
+        wanted = self._min_free_bytes + self.held_bytes
+        if free >= wanted:
+            return ""
+        held = f", of which {self.held_bytes} are set aside for a compaction"
+        return f"{free} bytes are free, less than {wanted}{held if self.held_bytes else ''}"
 
     def check(self) -> None:
         """Check the free space again, and retry what failed for lack of it."""
@@ -189,9 +199,9 @@ class PreallocatedSegments:
         # Some file systems do not give back what a failed attempt has allocated. So do not attempt
         # what cannot succeed.
         free = self._disk.free_bytes()
-        left = free - self.held_bytes - (self._segment_bytes - segment.capacity)
-        if left < self._min_free_bytes:
-            raise OSError(errno.ENOSPC, f"only {free} bytes are free")
+        wanted = self._min_free_bytes + self.held_bytes + self._segment_bytes - segment.capacity
+        if free < wanted:
+            raise OSError(errno.ENOSPC, f"{free} bytes are free, less than {wanted}")
         segment.file.preallocate(self._segment_bytes)
         segment.file.sync()
         return segment
@@ -201,7 +211,7 @@ class PreallocatedSegments:
         if segment is not None:
             self._take_in(segment)
             if self.capacity() >= self._segment_bytes:
-                self._prepared = True
+                self._not_prepared = ""
             self._decide()
             self._changed()
             self.ensure()
@@ -209,11 +219,12 @@ class PreallocatedSegments:
         assert error is not None
         if not may_pass(error):
             self._broken(error)
-        elif self._prepared:
-            self._prepared = False
-            self.error = f"there is no space for another segment of the log ({error})"
+        else:
+            changed = not self._not_prepared
+            self._not_prepared = f"there is no space for another segment of the log ({error})"
             self._decide()
-            self._changed()
+            if changed:
+                self._changed()
 
     def _take_in(self, segment: LogSegment) -> None:
         if segment.number < self.next_number:
@@ -227,30 +238,28 @@ class PreallocatedSegments:
     def _on_free(self, free: int | None, error: Exception | None) -> None:
         self._checking = False
         self.free_bytes = free or 0
-        enough = free is not None and free >= self._min_free_bytes + self.held_bytes
-        if enough != self._free_enough:
-            self._free_enough = enough
-            self.error = (
-                f"{free} bytes are free, less than {self._min_free_bytes}"
-                if error is None
-                else f"the free space could not be determined ({error})"
-            )
+        if free is None:
+            self._shortage = f"the free space could not be determined ({error})"
+        else:
+            self._shortage = self._shortage_of(free)
         if self._decide():
             self._changed()
-        if not self._prepared:
+        if self._not_prepared:
             self.ensure()
 
     def _decide(self) -> bool:
-        """Update `space`, and return whether it changed."""
-        enough = self._free_enough and self._prepared
+        """Update `space` and `error`, and return whether `space` changed."""
+        reason = self._shortage or self._not_prepared
+        if reason:
+            self.error = reason
         now_s = self._monotonic()
         if self.space:
-            if enough:
+            if not reason:
                 return False
             self.space = False
             self._short_since_s = now_s
             return True
-        if not enough:
+        if reason:
             return False
         wanted = self._writable_free_bytes + self.held_bytes
         left_s = self._short_since_s + self._dwell_s - now_s

@@ -178,7 +178,10 @@ class StreamMetadata:
     async def remove_rest(self) -> None:
         """Delete what is left of a stream that was deleted.
 
-        This leaves another stream alone that gets the name meanwhile.
+        If another stream gets the name meanwhile, that stream is not changed.
+
+        Raises:
+            MetadataUnavailableError: Other clients changed the nodes during each attempt.
         """
         # Creating and deleting this node in one transaction fails if there is a stream.
         absent: list[Operation] = [Create(self.paths.segments), Delete(self.paths.segments)]

@@ -1,8 +1,8 @@
 """The writer task, which takes the pending entries of a stream writer to acknowledgement.
 
 The task waits for one thing after the other. It begins, rolls and completes segments, receives
-acknowledgements, and continues with a new segment if a ledger fails. Entries are sent at the end of
-an event-loop iteration while fewer than `entries_in_flight` are outstanding: a single record does
+acknowledgements, and continues with a new segment if a ledger fails. Entries are sent after an
+event-loop iteration while fewer than `entries_in_flight` are outstanding: a single record does
 not wait, and under load records gather in entries. A byte budget limits the unacknowledged bytes of
 one writer, and of all writers of a namespace.
 """
@@ -182,7 +182,7 @@ class WriterTask:
     # -- sending ------------------------------------------------------------------------------
 
     def schedule_send(self) -> None:
-        """Send queued entries at the end of this event-loop iteration."""
+        """After this event-loop iteration, send the queued entries that may be sent then."""
         if not self._send_scheduled:
             self._send_scheduled = True
             self._loop.call_soon(self._send_and_wake)
