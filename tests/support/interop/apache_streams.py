@@ -143,6 +143,16 @@ class ApacheStreams:
         return ApacheStreamReader(manager, result(manager.openAsyncLogReader(begin)))
 
     def read(self, stream: str, count: int, start: DLSN | int | None = None) -> list[Got]:
+        try:
+            return self._read_once(stream, count, start)
+        except StreamError as error:
+            # Apache's reader closed one of its own segment readers while it read, which was seen
+            # once in some thousands of reads. It stays unusable, so open another one.
+            if error.kind != "ReadCancelledException":
+                raise
+            return self._read_once(stream, count, start)
+
+    def _read_once(self, stream: str, count: int, start: DLSN | int | None) -> list[Got]:
         reader = self.reader(stream, start)
         try:
             return reader.take(count)
