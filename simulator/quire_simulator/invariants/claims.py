@@ -131,7 +131,9 @@ class Claims:
     def ends(self, bookie_id: str, store: Store) -> None:
         """Note which drops of a bookie are durable, at the moment when it stops or dies."""
         gone = self._gone.get(bookie_id, {})
-        if isinstance(store, LedgerStore) and store._maintenance.collector.deletions_logged:
+        if not isinstance(store, LedgerStore) or not store._started:
+            return  # A bookie that was stopped while it started has dropped nothing.
+        if store._maintenance.collector.deletions_logged:
             gone.update(dict.fromkeys(gone, True))
 
     def watch(self, bookie_id: str, store: Store) -> None:

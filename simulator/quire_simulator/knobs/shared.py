@@ -18,7 +18,7 @@ KNOBS = (
                "quire.replication.repair.replica_scan")),
     *limits("metadata.bookies.collection", ATTEMPTS_MAX=3),
     *limits("metadata.bookies.directories", FORGET_ATTEMPTS=2),
-    Knob("metadata.common", "LIST_RANGE_LEDGERS", 1,
+    Knob("metadata.common", "LIST_RANGE_LEDGERS", 8,
          also=("quire.metadata.sqlite.store", "quire_simulator.metadata.store")),
     *limits("metadata.ledgers.naming", LEDGERS_PER_LOOK=1),
     *limits("metadata.ledgers.underreplicated", MARK_ATTEMPTS=5),
