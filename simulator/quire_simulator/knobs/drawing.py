@@ -26,6 +26,10 @@ class DrawnKnob:
         return f"Knob {self.name}={_plain(self.drawn)}{usual}"
 
 
+KNOBS_VARIABLE = "QUIRE_SIM_KNOBS"
+"""The environment variable that is 0 for runs without knobs."""
+
+
 def draw_knobs(seed: int, workload: str) -> tuple[DrawnKnob, ...]:
     """Draw knobs for a run.
 

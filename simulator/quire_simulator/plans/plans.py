@@ -5,12 +5,18 @@ It has everything but the order of simultaneous events.
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import dataclass, replace
 from typing import Any
 
 from quire.config import MIB, BookieConfig, ClientConfig
-from quire_simulator.knobs.drawing import DrawnKnob, draw_knobs, drawn_settings
+from quire_simulator.knobs.drawing import (
+    KNOBS_VARIABLE,
+    DrawnKnob,
+    draw_knobs,
+    drawn_settings,
+)
 from quire_simulator.plans.faults import Fault, make_schedule
 from quire_simulator.plans.workloads import (
     RACKS,
@@ -263,7 +269,7 @@ class RunPlan:
             index_cache_interval_s=index.choice(INDEX_INTERVALS_S) if mix.caching else SELDOM_S,
             index_cache_segments=index.choice(INDEX_SEGMENTS),
             schedule=schedule,
-            knobs=draw_knobs(seed, workload),
+            knobs=() if os.environ.get(KNOBS_VARIABLE) == "0" else draw_knobs(seed, workload),
         )
 
     @property
