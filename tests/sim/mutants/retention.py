@@ -108,7 +108,7 @@ def the_newest_completed_segment_is_freed(patch: pytest.MonkeyPatch) -> None:
     seeds=30,
 )
 def the_newest_truncated_ledger_is_kept(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, truncation, "_free", ("for segment in truncated[-1:]:", "for segment in ():"))
+    edit(patch, truncation, "_free", ("if truncated and truncated[-1] in there:", "if False:"))
 
 
 @mutant(
@@ -123,8 +123,7 @@ def no_truncated_segment_is_named(patch: pytest.MonkeyPatch) -> None:
         truncation,
         "_free",
         ("for segment in truncated[:-1]:", "for segment in truncated:"),
-        ("freed = truncated[:-1]", "freed = truncated"),
-        ("for segment in truncated[-1:]:", "for segment in ():"),
+        ("if truncated and truncated[-1] in there:", "if False:"),
     )
 
 

@@ -13,7 +13,6 @@ import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import each
@@ -539,10 +538,10 @@ class StreamMetadata:
             version += 1
         else:
             guard.append(Check(self.paths.segments, claim.ledgers_version))
-        limits: dict[str, Any] = {"attempts": LOST_REPLY_ATTEMPTS}
         if insist:
-            limits = {"limit_s": LOST_REPLY_LIMIT_S}
-        retry = Retry(LOST_REPLY_BACKOFF, self._rng, **limits)
+            retry = Retry(LOST_REPLY_BACKOFF, self._rng, limit_s=LOST_REPLY_LIMIT_S)
+        else:
+            retry = Retry(LOST_REPLY_BACKOFF, self._rng, attempts=LOST_REPLY_ATTEMPTS)
         while True:
             try:
                 try:

@@ -56,8 +56,6 @@ async def truncate(
 class _Truncated:
     """What a truncation did, and what it left."""
 
-    life: str
-    """The path of the life that it was done in."""
     changed: list[StreamSegment]
     completed: list[StreamSegment]
     """All completed segments after it.
@@ -83,7 +81,7 @@ async def _truncate(
         completed = [segment for segment in segments if not segment.in_progress]
         before = await choose(completed)
         if before is None:
-            return _Truncated(known.path, [], completed)
+            return _Truncated([], completed)
         changed = []
         for segment in segments:
             if segment.in_progress:
@@ -99,7 +97,7 @@ async def _truncate(
             continue
         now = {segment.lssn: segment for segment in changed}
         left = [now.get(segment.lssn, segment) for segment in completed]
-        return _Truncated(known.path, changed, left)
+        return _Truncated(changed, left)
     raise MetadataUnavailableError(
         f"stream {metadata.paths.name} was not truncated completely: its segments changed during "
         f"each of {ATTEMPTS_MAX} attempts",
@@ -176,12 +174,9 @@ async def _free(
     there = await _not_freed(client, truncated)
     for segment in truncated[:-1]:
         await remove(client, metadata, segment, life)
-    freed = truncated[:-1]
-    for segment in truncated[-1:]:
-        if segment in there:
-            await client.delete_ledger(segment.ledger_id)
-            freed.append(segment)
-    return [segment for segment in freed if segment in there]
+    if truncated and truncated[-1] in there:
+        await client.delete_ledger(truncated[-1].ledger_id)
+    return there
 
 
 async def remove(
@@ -219,7 +214,7 @@ async def retain(
         return await _expired(client, completed, settings)
 
     done = await _truncate(metadata, expired, life)
-    return await _free(client, metadata, done.completed, done.life)
+    return await _free(client, metadata, done.completed, life)
 
 
 async def would_retain(
