@@ -321,11 +321,12 @@ class ClusterRoutes:
         client = await self._connect()
 
         async def work(job: HttpJob) -> dict[str, Any]:
-            before = await identity_of(client.metadata, bookie)
+            removing = call.body.get("delete_cookie")
+            before = await identity_of(client.metadata, bookie) if removing else None
             async with attended(client, job, self._owner):
                 result = await recover_bookie(client, self._locks(client), bookie, progress=job)
             done = result.as_json(RESULT_LEDGERS_MAX)
-            if result.complete and call.body.get("delete_cookie"):
+            if before is not None and result.complete:
                 await remove_lost_bookie(client.metadata, bookie, before)
                 done["cookie_removed"] = True
             return done
