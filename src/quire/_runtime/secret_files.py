@@ -1,4 +1,4 @@
-"""Who may read files: those with secrets (keys, passwords, tokens), and those with data."""
+"""The permissions of files with secrets (keys, passwords, tokens), and of files with data."""
 
 from __future__ import annotations
 

@@ -107,6 +107,13 @@ def does(count: int) -> str:
     return "does" if count == 1 else "do"
 
 
+def verb(word: str, count: int) -> str:
+    """Return the verb for this count, without the count: "names" or "name", "has" or "have"."""
+    if count != 1:
+        return word
+    return "has" if word == "have" else f"{word}s"
+
+
 NAMED_MAX = 5
 """The number of names that a sentence lists."""
 

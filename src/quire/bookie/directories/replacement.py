@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from quire._runtime.units import are, counted
+from quire._runtime.units import are, counted, verb
 from quire.bookie.directories.identity import check_not_registered, repair
 from quire.bookie.directories.lost_directory import (
     DirectoryContent,
@@ -185,7 +185,7 @@ class DirectoryRemoval:
         if lacking.count:
             uri = metadata.uri
             raise refusal(
-                f"{counted(lacking.count, 'ledger')} {'names' if lacking.count == 1 else 'name'} "
+                f"{counted(lacking.count, 'ledger')} {verb('name', lacking.count)} "
                 f"bookie {bookie} and {are(lacking.count)} not in its other directories: "
                 f"{lacking}",
                 "Empty the bookie first: "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.clock import SystemClock
-from quire._runtime.units import are, counted
+from quire._runtime.units import are, counted, verb
 from quire.cli.bookie.identity import (
     absolute,
     errors_of,
@@ -177,7 +177,7 @@ def _say_loss(
         return
     count = loss.all.count
     click.echo(
-        f"{counted(count, 'ledger')} {'names' if count == 1 else 'name'} bookie {bookie} and "
+        f"{counted(count, 'ledger')} {verb('name', count)} bookie {bookie} and "
         f"{are(count)} not in its other directories: {loss.all}; {loss.open.count:,} of them "
         f"{are(loss.open.count)} open"
     )
@@ -186,7 +186,7 @@ def _say_loss(
         "other bookies that have them"
     )
     if loss.only_here.count:
-        has = "has" if loss.only_here.count == 1 else "have"
+        has = verb("have", loss.only_here.count)
         click.echo(
             f"{loss.only_here.count:,} of them {has} only one replica of each entry (write quorum "
             f"1), and cannot be restored: {loss.only_here}"

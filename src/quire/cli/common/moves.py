@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from quire._runtime.units import counted
+from quire._runtime.units import counted, verb
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     Duration,
@@ -180,7 +180,7 @@ def planned_text(result: RecoverResult) -> str:
     size = counted(sum(one.bytes for one in result.moves), "byte")
     waiting = sum(one.open for one in result.moves)
     lines.append(
-        f"{counted(len(result.moves), 'ledger')} {'has' if len(result.moves) == 1 else 'have'} "
+        f"{counted(len(result.moves), 'ledger')} {verb('have', len(result.moves))} "
         f"replicas on {result.bookie}: {counted(entries, 'entry')}, {size} would be copied; "
         f"{waiting:,} of these ledgers still open"
     )
@@ -191,7 +191,7 @@ def done_text(result: RecoverResult) -> str:
     """Return the description of a finished job."""
     text = (
         f"{result.ledgers:,} of {counted(len(result.moves), 'ledger')} "
-        f"no longer {'uses' if result.ledgers == 1 else 'use'} {result.bookie}: "
+        f"no longer {verb('use', result.ledgers)} {result.bookie}: "
         f"{counted(result.fragments, 'segment')} replaced, {counted(result.entries, 'entry')} "
         f"({counted(result.bytes, 'byte')}) copied"
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.tasks import TaskGroup
-from quire._runtime.units import counted
+from quire._runtime.units import counted, verb
 from quire.cli.common.configuration import assignments_layer, configured
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
@@ -194,7 +194,7 @@ async def status(uri: str, as_json: bool) -> None:
     if (check := found.placement) is not None:
         click.echo(
             f"placement: {check.misplaced:,} of {counted(check.ledgers, 'ledger')} "
-            f"{'violates' if check.misplaced == 1 else 'violate'} the placement "
+            f"{verb('violate', check.misplaced)} the placement "
             f"policy, as of {time_text(check.at_ms)}"
         )
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from quire._runtime.units import NAMED_MAX, are, counted, does, plural, some_of
+from quire._runtime.units import NAMED_MAX, are, counted, does, plural, some_of, verb
 from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
 from quire.replication.explain.at_risk import AtRisk
 from quire.streams.ownership.lost_ledgers import LostLedgers
@@ -224,9 +224,9 @@ def _risk(risk: AtRisk | None, group: str) -> str:
             f"No ledger of the {risk.ledgers:,} counted so far has a copy there"
         )  # fmt: skip
     last = risk.last_copy
-    have = "has" if last == 1 else "have"
+    have = verb("have", last)
     left = f", and {last} {have} entries with only one copy left" if last else ""
-    lack = "lacks" if lacking == 1 else "lack"
+    lack = verb("lack", lacking)
     least = "" if risk.whole else "at least "
     of = f"{lacking} of {counted(risk.ledgers, 'ledger')}"
     return f"{least}{of} {lack} the copies stored there{left}"

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from quire._runtime.units import are, counted, plural
+from quire._runtime.units import are, counted, plural, verb
 from quire.codec.entry.digest import crc32c
 from quire.codec.log.state_records import FormatError, VersionError
 from quire.core.ranges import Range, count, widened
@@ -81,7 +81,7 @@ class SegmentDamage:
             whose = (
                 f"{counted(entries, 'entry')} of {at_least}{ledgers} {plural('ledger', ledgers)}"
             )
-            wait = "waits" if entries == 1 else "wait"
+            wait = verb("wait", entries)
             known = "" if self.extent_known else "may be lost and "
             parts.append(f"{whose} {known}{wait} for a copy from another bookie")
         elif not self.header and not (self.lost_tables and self.index):

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from quire._runtime.tasks import each
+from quire._runtime.units import verb
 from quire.client import Client
 from quire.client.datasets.datasets import OWNER_KEY as DATASET_KEY
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
@@ -147,7 +148,7 @@ async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> No
         "Check the id. If an owner names the ledger, its readers cannot read what the ledger held"
     )
     if owners:
-        told[0] += f", and {' and '.join(owners)} {'names' if len(owners) == 1 else 'name'} it"
+        told[0] += f", and {' and '.join(owners)} {verb('name', len(owners))} it"
         remedy = "Readers of its owner cannot read what the ledger held, unless it is restored"
     for claim in doubts:
         owner = claim.name if claim.owner else "another owner" if owners else "an owner"
