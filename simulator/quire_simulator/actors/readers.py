@@ -46,6 +46,7 @@ async def recover(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> 
 async def take_over(stage: Stage, name: str, client: Client, ledger_id: int) -> None:
     """Recover a ledger and read all of it."""
     facts = stage.checker.facts(ledger_id)
+    facts.contested |= not facts.closed_by
     changes = facts.changed_by[name]
     cost = CostOfRecovery(stage, name, client, ledger_id)
     if stage.recreated is not None:

@@ -133,8 +133,8 @@ def hear(stage: Stage, name: str, client: Client) -> None:
             what += f", entry {one.last_entry} of ledger {one.last_ledger}"
             stage.checker.fail("only_a_liar_is_accused", what)
         facts = stage.checker.facts(one.last_ledger)
-        by_writer = facts.closed_by.startswith("writer-") and not facts.deleted
-        if one.kind is Misbehaviour.MISSING and undisturbed and by_writer:
+        everywhere = facts.closed_uncontested and not facts.deleted
+        if one.kind is Misbehaviour.MISSING and undisturbed and everywhere:
             what = f"{name} reports that {one.bookie} lacks entry {one.last_entry}"
             what += f" of ledger {one.last_ledger}, which it has a moment later"
             stage.checker.fail("a_late_replica_is_not_accused", what)

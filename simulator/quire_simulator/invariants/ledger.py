@@ -70,6 +70,9 @@ class Facts:
     """The number of changes of the metadata by each client."""
     closed_by: str = ""
     """The client that stored the close."""
+    contested: bool = False
+    """Whether a recovery began before the close. A bookie that it fences refuses adds of the writer
+    that are still under way, although the writer then closes the ledger."""
     late: str = ""
     """An operation that succeeded on a handle that had failed for good."""
 
@@ -80,6 +83,11 @@ class Facts:
     @property
     def closed_at(self) -> int | None:
         return self.closes[0][0] if self.closes else None
+
+    @property
+    def closed_uncontested(self) -> bool:
+        """Whether its writer closed the ledger, and no recovery had begun before that."""
+        return self.closed_by.startswith("writer-") and not self.contested
 
     @property
     def known(self) -> int:
