@@ -1,6 +1,8 @@
 // The page that is shown, and its regular refresh.
 
-import { ApiError, keepToken } from "/ui/api.js";
+import { access, onAccess, takeToken } from "/ui/access.js";
+import { ApiError } from "/ui/api.js";
+import { dialogOpen, tokenForm } from "/ui/dialogs.js";
 import { h } from "/ui/dom.js";
 import { bookies } from "/ui/bookies.js";
 import { explain } from "/ui/explain.js";
@@ -21,6 +23,7 @@ let view = null;
  * controls(where) (optional), load(where, signal) and render(data, where, act). */
 function show() {
   view?.stop();
+  takeToken();
   const [path, search = ""] = location.hash.replace(/^#\/?/, "").split("?");
   let parts = [];
   try {
@@ -90,11 +93,12 @@ class View {
     if (!document.hidden) this.timer = setTimeout(() => this.refresh(), this.wait);
   }
 
-  /** Draw the data if it has changed, and keep the keyboard focus where it is. */
+  /** Draw the data if it, or the permission to change something, is another one. The keyboard focus
+   * stays where it is. */
   fill(data) {
-    const text = JSON.stringify(data, (key, value) => typeof value === "bigint" ? `${value}` : value);
+    const text = access() + JSON.stringify(data, (key, value) => typeof value === "bigint" ? `${value}` : value);
     this.content.setAttribute("aria-busy", "false");
-    if (text === this.shown) return;
+    if (text === this.shown || dialogOpen()) return;
     this.shown = text;
     const key = keyOf(document.activeElement, this.content);
     this.content.replaceChildren(this.page.render(data, this.where, (work) => this.act(work)));
@@ -116,23 +120,15 @@ class View {
     this.content.setAttribute("aria-busy", "false");
     if (!(error instanceof ApiError)) console.error(error);
     if (!this.shown) this.content.replaceChildren();
+    const asking = error.status === 401;
+    const form = this.alert.querySelector("form");
+    if (form && (asking || form.contains(document.activeElement))) return;  // somebody types the token
     const said = error instanceof ApiError ? error : { message: "An unexpected error happened in this page", remedy: String(error) };
     const stale = this.shown ? " The data below is older." : "";
     this.alert.replaceChildren(h("div", { class: "alert bad" }, h("p", null, `✗ ${said.message}.${stale}`),
       said.remedy ? h("p", null, said.remedy) : "", error.known === false ? h("p", null, "The request may have taken effect.") : ""));
-    if (error.status === 401) this.alert.append(this.tokenForm());
+    if (asking) this.alert.append(tokenForm());
     say("");
-  }
-
-  tokenForm() {
-    const input = h("input", { id: "token", type: "password", autocomplete: "off", required: true });
-    const submit = (event) => {
-      event.preventDefault();
-      keepToken(input.value.trim());
-      this.refresh();
-    };
-    return h("form", { onsubmit: submit }, h("div", null, h("label", { for: "token" }, "Token (kept only in this tab)"), input),
-      h("button", null, "Use this token"));
   }
 }
 
@@ -152,6 +148,7 @@ document.getElementById("skip").addEventListener("click", (event) => {
   main.focus();
 });
 window.addEventListener("hashchange", show);
+onAccess(() => view?.refresh());
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) view?.refresh();
 });
