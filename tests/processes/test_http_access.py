@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
+import signal
 import socket
 import sqlite3
+import stat
 import subprocess
 import urllib.parse
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,7 @@ from typing import Any
 import pytest
 
 from quire.blocking import connect
+from quire.testing._process import quire_command
 from quire.testing.cluster import LocalCluster
 from tests.support.processes.cli import Quire, Running
 from tests.support.processes.http import TOKEN, WAIT_S, Http, url_in
@@ -253,6 +258,66 @@ def test_another_account_does_not_find_the_token(place: Place) -> None:
     assert "bookie-1.log" in holding("http_serving", OTHER_ACCOUNT)
     assert holding(TOKEN, 0) == {place.cluster.token_file.name}
     assert holding(TOKEN, OTHER_ACCOUNT) == set()
+
+
+@pytest.mark.parametrize("command", ["http", "ui"])
+def test_a_terminal_shows_a_token_and_a_log_does_not(
+    place: Place, command: str, tmp_path: Path
+) -> None:
+    words = quire_command(command, "--metadata", place.cluster.uri, "--http", "127.0.0.1:0")
+    delay = "/api/v1/autorecovery/lost_bookie_recovery_delay"
+
+    @contextmanager
+    def running(errors: int) -> Iterator[Http]:
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+            try:
+                assert process.stdout is not None
+                yield Http(process.stdout.readline().strip())
+            finally:
+                process.terminate()
+            assert process.wait(WAIT_S) == 0
+
+    log = tmp_path / "log"
+    with log.open("w") as file, running(file.fileno()) as http:
+        status, said = http("PUT", delay, {"delay_seconds": 0})
+        assert (status, "--http-token-file" in said["error"]["remedy"]) == (403, True)
+        assert http("GET", delay)[0] == 200
+    assert "#/?token" not in log.read_text()
+    terminal, other_end = pty.openpty()
+    with os.fdopen(terminal, "rb", buffering=0) as shown, running(other_end) as http:
+        text = b""
+        while b"token=" not in text or not text.endswith(b"\n"):
+            text += shown.read(4_096)
+        found = re.search(rf"open {re.escape(http.url)}/#/\?token=(\S+)", text.decode())
+        assert found, text
+        known = {"Authorization": f"Bearer {found[1]}"}
+        assert http("PUT", delay, {"delay_seconds": 0})[0] == 401
+        assert http("PUT", delay, {"delay_seconds": 0}, known) == (200, {"delay_seconds": 0})
+        assert http("GET", delay)[0] == 200
+    os.close(other_end)
+
+
+def test_a_local_cluster_has_one_token_for_all_of_its_servers(tmp_path: Path) -> None:
+    directory = tmp_path / "cluster"
+    words = ("local", "--bookies", "1", "--dir", str(directory), "--ui", "127.0.0.1:0")
+    file = directory / "http-token"
+    with Quire().start(*words) as local:
+        local.line()
+        said = [local.error_line()]
+        while not said[-1].startswith(("Changes over HTTP", "stopped")):
+            said.append(local.error_line())
+        assert said[-1] == f"Changes over HTTP need the token in {file}"
+        [dashboard] = [one.removeprefix("Dashboard: ") for one in said if "Dashboard: " in one]
+        token = file.read_text().strip()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert token not in "".join(said)
+        for url in (dashboard, url_in(directory / "bookie-1.log")):
+            audit = "/api/v1/autorecovery/trigger_audit"
+            assert Http(url)("PUT", audit)[0] == 401
+            assert Http(url, token)("PUT", audit)[0] == 200
+            assert Http(url)("GET", "/metrics")[0] == 200
+        local.end(signal.SIGTERM).ok()
+    assert not file.exists()
 
 
 def test_with_the_token_each_route_does_what_it_says(place: Place) -> None:

@@ -3,7 +3,7 @@
 import { access, onAccess, takeToken } from "/ui/access.js";
 import { ApiError } from "/ui/api.js";
 import { forgetCharts } from "/ui/chart.js";
-import { dialogOpen, tokenForm } from "/ui/dialogs.js";
+import { TOKEN_PLACE, dialogOpen, tokenForm } from "/ui/dialogs.js";
 import { h } from "/ui/dom.js";
 import { seconds } from "/ui/format.js";
 import { bookies } from "/ui/bookies.js";
@@ -168,7 +168,7 @@ class View {
     const age = h("span");
     const old = this.shown ? h("p", null, "The data below is older: it is of ", age, ".") : "";
     this.alert.replaceChildren(h("div", { class: "alert bad" }, h("p", null, `✗ ${said.message}.`), old,
-      said.remedy ? h("p", null, said.remedy) : "", error.known === false ? h("p", null, "The request may have taken effect.") : ""));
+      asking ? h("p", null, TOKEN_PLACE) : said.remedy ? h("p", null, said.remedy) : "", error.known === false ? h("p", null, "The request may have taken effect.") : ""));
     if (asking) this.alert.append(tokenForm());
     if (!this.shown) return say("");
     this.content.classList.add("old-data");

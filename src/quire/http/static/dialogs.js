@@ -2,8 +2,9 @@
 // keyboard stays inside, Escape closes them, and the focus returns to where it was.
 
 import { accepted, access, keepToken, onAccess, whyNot } from "/ui/access.js";
-import { h } from "/ui/dom.js";
+import { h, icon } from "/ui/dom.js";
 
+export const TOKEN_PLACE = "The token is in the file of --http-token-file. If the server runs in a terminal, it is also in the address that the server showed there.";
 const TITLE = "dialog-title";
 let forms = 0;
 
@@ -60,7 +61,7 @@ export function tokenForm(done = () => {}) {
 
 export function askForToken() {
   const form = tokenForm(() => form.closest("dialog").close());
-  return show("Enter the token of this server", h("p", null, "It is in the file of --http-token-file. If the server runs in a terminal, it is also in the address that the server showed there."),
+  return show("Enter the token of this server", h("p", null, TOKEN_PLACE),
     form, h("p", { class: "buttons" }, h("button", { type: "button", onclick: close("") }, "Cancel")));
 }
 
@@ -72,14 +73,14 @@ export function accessNote() {
 }
 
 const place = h("div", { id: "access" });
-document.querySelector("header").append(place);
+document.getElementById("theme").before(place);
 
 /** Say in the header of the page that nothing can be changed. */
 function showAccess() {
   const why = whyNot();
   place.replaceChildren(why === "" ? "" : access() === "token-needed"
-    ? h("button", { type: "button", class: "quiet-button", title: why, onclick: askForToken }, "Enter the token")
-    : h("span", { class: "mark note", title: why }, "Read-only"));
+    ? h("button", { type: "button", class: "quiet-button", title: why, onclick: askForToken }, icon("lock"), h("span", { class: "label" }, "Enter the token"))
+    : h("span", { class: "quiet-button", title: why }, icon("lock"), h("span", { class: "label" }, "Read-only")));
 }
 
 onAccess(showAccess);
