@@ -245,6 +245,9 @@ def http(uri: str) -> None:
     Calls about a single bookie are served by the bookie itself (`quire bookie start --http`). The
     command prints its address on standard output once it serves requests, and one line of JSON per
     event on standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
+
+    Requests that change something need a token: that of --http-token-file, or one that the command
+    generates at each start and shows if it runs in a terminal.
     """
     serve_in_foreground(uri)
 
@@ -366,6 +369,10 @@ def ui(uri: str, opened: bool) -> None:
     one line of JSON per event on standard error. SIGTERM and Ctrl-C stop it cleanly, with exit
     status 0. If the default port is in use, the next free port is used. If a port that --http or
     the configuration chooses is in use, the command fails.
+
+    To change something with the dashboard, it needs a token: that of --http-token-file, or one that
+    the command generates at each start. In a terminal, the command shows an address that opens the
+    dashboard with the generated token.
     """
     with TemporaryDirectory(prefix="quire-") as directory:  # readable by this account only
         page = Path(directory, "open.html")
