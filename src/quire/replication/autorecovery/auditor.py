@@ -49,8 +49,8 @@ from quire.errors import (
 from quire.metadata.interface import Bookies
 from quire.metadata.ledgers.unreadable import UNREADABLE, Unread, read_or_skip
 from quire.replication.autorecovery.lost_bookies import LostBookies
-from quire.replication.autorecovery.outage_log import OutageLog
 from quire.replication.autorecovery.misplaced import keeps_to_policy, to_move
+from quire.replication.autorecovery.outage_log import OutageLog
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import ReplicationMarks
