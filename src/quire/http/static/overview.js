@@ -41,6 +41,7 @@ export const overview = {
   title: () => "Overview",
   controls: () => idForm("Explain the ledger with this id", "ledger"),
   load: (where, signal) => get("/api/v1/quire/overview", {}, signal),
+  oldSince: (data) => data.old_since_ms ?? null,
   render(data) {
     const { rates, autorecovery } = data;
     return h("div", null,
