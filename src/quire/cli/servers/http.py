@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from quire.http.server.server import HttpServer
     from quire.replication.autorecovery.settings import AutorecoveryStats
 
+T = TypeVar("T")
 DEFAULT_ADDRESS = "127.0.0.1:8080"
 _FILE = click.Path(dir_okay=False)
 PORTS_TRIED = 10
@@ -47,10 +48,13 @@ _NEED_HTTP = (
 )  # fmt: skip
 
 
-def http_options(flag: str, *, default: str | None = None) -> Callable[[Command], Command]:
+def http_options(
+    flag: str, *, default: str | None = None, prometheus: bool = False
+) -> Callable[[Command], Command]:
     """Return the option `flag` and the other HTTP options. `given_options` returns their values.
 
-    `default` is the default address of the configuration, which is shown in the help.
+    `default` is the default address of the configuration, which is shown in the help. `prometheus`
+    adds the option of servers that only serve the dashboard.
     """
     shown = f"[default: {default}]" if default else "[default: no HTTP]"
     return composed(
@@ -85,6 +89,7 @@ def http_options(flag: str, *, default: str | None = None) -> Callable[[Command]
             "The private key of the certificate (PEM). [default: in the file of --http-tls-cert]",
             **_KEEP,
         ),
+        *(_PROMETHEUS_OPTIONS if prometheus else ()),
         click.option(
             "--http-name",
             multiple=True,
@@ -93,6 +98,28 @@ def http_options(flag: str, *, default: str | None = None) -> Callable[[Command]
             help="Also accept requests that are addressed to this host name. May be repeated.",
         ),
     )
+
+
+_PROMETHEUS_OPTIONS = (
+    click.option(
+        "--prometheus",
+        "http_prometheus",
+        metavar="URL",
+        **_KEEP,
+        help="Read the charts of more than an hour from this Prometheus server, which scrapes the "
+        "bookies. [default: charts of the last hour, which this server records itself]",
+    ),
+    click.option(
+        "--prometheus-label",
+        "http_prometheus_label",
+        multiple=True,
+        metavar="NAME=VALUE",
+        **_KEEP,
+        help="Only read metrics from Prometheus that have this label, for example if it scrapes "
+        "several clusters. May be repeated.",
+    ),
+)
+"""The options of servers that only serve the dashboard and the HTTP API."""
 
 
 def fill_options(configured: Mapping[str, Any]) -> None:
@@ -108,6 +135,7 @@ def given_options() -> HttpOptions | None:
     """
     from quire.config import TlsServerConfig
     from quire.http.server.security import HttpOptions, check_options, check_token
+    from quire.http.watch.prometheus import checked_label, checked_url
     from quire.net.tls import server_context
 
     context = click.get_current_context()
@@ -132,6 +160,13 @@ def given_options() -> HttpOptions | None:
         except UsageError as error:
             raise click.UsageError(str(error), context) from None
 
+    def checked(check: Callable[[str], T], value: str) -> T:
+        try:
+            return check(value)
+        except UsageError as error:
+            raise click.UsageError(str(error), context) from None
+
+    prometheus, labels = given.get("http_prometheus"), given.get("http_prometheus_label") or ()
     certificate = given.get("http_tls_cert")
     options = HttpOptions(
         host=host,
@@ -140,6 +175,8 @@ def given_options() -> HttpOptions | None:
         bookies_token=token_in(given.get("http_bookies_token_file")),
         tls=TlsServerConfig(certificate, given.get("http_tls_key")) if certificate else None,
         names=tuple(given.get("http_name") or ()),
+        prometheus=checked(checked_url, prometheus) if prometheus else "",
+        prometheus_labels=dict(checked(checked_label, one) for one in labels),
     )
     try:
         check_options(options)
@@ -199,7 +236,7 @@ def around_bookie(
 
 @click.command()
 @metadata_option
-@http_options("--http", default=DEFAULT_ADDRESS)
+@http_options("--http", default=DEFAULT_ADDRESS, prometheus=True)
 @tls_options
 def http(uri: str) -> None:
     """Serve the HTTP API and the metrics of a cluster, in the foreground.
@@ -289,7 +326,7 @@ def stop_event() -> asyncio.Event:
 
 @click.command()
 @metadata_option
-@http_options("--http", default=DEFAULT_ADDRESS)
+@http_options("--http", default=DEFAULT_ADDRESS, prometheus=True)
 @flag("--open", "Open the dashboard in the browser of this machine.", name="opened")
 @tls_options
 def ui(uri: str, opened: bool) -> None:

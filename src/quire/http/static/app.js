@@ -149,7 +149,7 @@ class View {
       this.tell(error);
       return;
     }
-    this.refresh();
+    this.reload();
   }
 
   /** Show an error. What was shown before stays, and is marked as old with its age. */
