@@ -78,7 +78,7 @@ def test_another_range(dashboard: Dashboard, tab: Tab) -> None:
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("radio", name="1 h")).to_be_checked()
     expect(page.get_by_role("radio", name="1 h")).to_be_focused()
-    page.wait_for_function("performance.getEntriesByType('resource').some((one) => "
+    page.wait_for_function("() => performance.getEntriesByType('resource').some((one) => "
                            "one.name.includes('range=3600'))")  # fmt: skip
     tab.open("")  # the choice is kept in this tab
     expect(page.get_by_role("radio", name="1 h")).to_be_checked()

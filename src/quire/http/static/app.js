@@ -130,10 +130,10 @@ class View {
     if (text === this.shown) return;
     const selected = getSelection();
     if (this.shown && !selected.isCollapsed && this.content.contains(selected.anchorNode)) return;
-    this.shown = text;
     const key = keyOf(document.activeElement, this.content);
     const scrolled = scrolls(this.content);
     this.content.replaceChildren(this.page.render(data, this.where, (work) => this.act(work)));
+    this.shown = text;
     for (const one of this.content.querySelectorAll(SCROLLING)) {
       const before = scrolled.get(one.getAttribute("aria-label"));
       if (before) Object.assign(one, before);
