@@ -183,7 +183,7 @@ async def _serving(
     should have them, because each such server asks all bookies.
     """
     clock = SystemClock()
-    jobs = Jobs(clock)
+    jobs = Jobs(clock, log)
     api = Api("Quire")
     server: HttpServer | None = None
 
