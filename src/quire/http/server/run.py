@@ -22,7 +22,7 @@ from quire.codec.metadata.registration import Endpoint
 from quire.config import ClientConfig
 from quire.errors import QuireError
 from quire.http.routes.cluster import ClusterRoutes, Connect
-from quire.http.routes.dashboard import DashboardRoutes
+from quire.http.routes.dashboard import LAST_KNOWN, DashboardRoutes
 from quire.http.routes.jobs import Jobs
 from quire.http.routes.quire_api import QuireRoutes
 from quire.http.routes.series import SeriesRoutes
@@ -33,6 +33,7 @@ from quire.http.server.security import HttpOptions
 from quire.http.server.server import HttpServer
 from quire.http.server.static_files import static_routes
 from quire.http.views.cluster_view import ClusterView, cluster_metrics
+from quire.http.views.last_known import LastKnown
 from quire.http.watch.prometheus import PrometheusHistory, history_metrics, prometheus_fetcher
 from quire.http.watch.rates import ENDPOINT
 from quire.http.watch.reachability import MetadataReachability
@@ -221,9 +222,11 @@ async def _serving(
         for routes in (
             ClusterRoutes(connected, jobs, owner).routes(),
             QuireRoutes(connected, jobs, view, owner).routes(),
-            DashboardRoutes(connected, jobs, view, owner).routes(),
         ):
             api.add(reach.guarded(routes))
+        known = LastKnown(reach, clock.now_ms)
+        dashboard = reach.guarded(DashboardRoutes(connected, jobs, view, owner).routes())
+        api.add([known.of(one) if one.path in LAST_KNOWN else one for one in dashboard])
         api.add(static_routes())
         server = HttpServer(api, options, version=version, monotonic=clock.monotonic, log=log)
         try:

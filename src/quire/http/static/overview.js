@@ -1,9 +1,9 @@
 // What somebody on call wants to know first: what is wrong, then the key figures, then the rest.
 
 import { get } from "/ui/api.js";
-import { command, tiles, usage } from "/ui/controls.js";
+import { command, fullness, tiles, usage } from "/ui/controls.js";
 import { facts, h, link, mark, section } from "/ui/dom.js";
-import { bytes, count, counted, milliseconds, rate, seconds } from "/ui/format.js";
+import { bytes, count, counted, milliseconds, percent, rate, seconds } from "/ui/format.js";
 import { idForm } from "/ui/ledgers.js";
 import { loadSeries, newest, OF_CLUSTER, seriesSection } from "/ui/series.js";
 
@@ -24,11 +24,13 @@ function keyFigures(data) {
   const { bookies, rates, autorecovery } = data;
   // The first answer of a server has no rates of its own yet, because they need two readings.
   const now = (name) => rates[name] ?? newest(data.series, name);
+  const [fullest] = data.fullest;
+  const share = fullest ? 1 - fullest.free_bytes / fullest.total_bytes : 0;
   const away = [bookies["read-only"] ? `${count(bookies["read-only"])} read-only` : "", bookies.gone ? `${count(bookies.gone)} gone` : ""].filter(Boolean);
   const all = bookies.writable + bookies["read-only"] + bookies.gone;
   return tiles([
     { name: "Writable bookies", value: `${count(bookies.writable)} of ${count(all)}`, below: away.join(", ") || "all of them", kind: bookies.gone ? "bad" : away.length ? "warn" : "" },
-    { name: "Free space", value: data.space_age_s === null ? "–" : bytes(data.free_bytes), below: data.space_age_s === null ? "not known yet" : [`of ${bytes(data.total_bytes)} `, spaceAge(data.space_age_s)] },
+    { name: "Free space", value: data.space_age_s === null ? "–" : bytes(data.free_bytes), below: data.space_age_s === null ? "not known yet" : [`of ${bytes(data.total_bytes)}, fullest bookie ${percent(share)} used `, spaceAge(data.space_age_s)], kind: fullness(share) },
     { name: "Under-replicated ledgers", value: (autorecovery.marked_whole ? "" : "at least ") + count(autorecovery.marked), below: `${count(autorecovery.locked)} being repaired`, kind: autorecovery.marked ? "warn" : "" },
     { name: "Autorecovery", value: autorecovery.enabled ? "on" : "switched off", below: autorecovery.auditor ? `auditor ${autorecovery.auditor}` : "no auditor", kind: autorecovery.enabled ? "" : "warn" },
     ...(rates.bookies ? [
@@ -60,10 +62,11 @@ export const overview = {
     const [now, series] = await Promise.all([get("/api/v1/quire/overview", {}, signal), loadSeries(signal)]);
     return { ...now, series };
   },
+  oldSince: (data) => data.old_since_ms ?? null,
   render(data, where, act) {
     const { rates, autorecovery } = data;
     return h("div", null,
-      section("What is wrong", data.problems.length ? problemList(data.problems)
+      h("section", { class: "current" }, h("h2", null, "What is wrong"), data.problems.length ? problemList(data.problems)
         : h("p", { class: "alert good" }, "✓ No problems were found")),
       section("Key figures", keyFigures(data),
         h("p", { class: "quiet" }, rates.bookies ? `Rates are sums over ${counted(rates.bookies, "bookie")}, and count every replica. Latencies are those of the slowest bookie in the last minute or two.`
