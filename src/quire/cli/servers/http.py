@@ -44,6 +44,7 @@ _KEPT = "quire.http"
 _KEEP = kept(_KEPT)
 _NEED_HTTP = (
     "http_token_file", "http_bookies_token_file", "http_tls_cert", "http_tls_key", "http_name",
+    "http_no_payloads",
 )  # fmt: skip
 
 
@@ -84,6 +85,13 @@ def http_options(flag: str, *, default: str | None = None) -> Callable[[Command]
             "--http-tls-key",
             "The private key of the certificate (PEM). [default: in the file of --http-tls-cert]",
             **_KEEP,
+        ),
+        click.option(
+            "--http-no-payloads",
+            is_flag=True,
+            **_KEEP,
+            help="Answer no request for the content of entries and records. Without this option, "
+            "such requests need the token.",
         ),
         click.option(
             "--http-name",
@@ -139,6 +147,7 @@ def given_options() -> HttpOptions | None:
         token=token_in(given.get("http_token_file")),
         bookies_token=token_in(given.get("http_bookies_token_file")),
         tls=TlsServerConfig(certificate, given.get("http_tls_key")) if certificate else None,
+        payloads=not given.get("http_no_payloads"),
         names=tuple(given.get("http_name") or ()),
     )
     try:

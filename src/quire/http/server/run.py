@@ -24,6 +24,7 @@ from quire.errors import QuireError
 from quire.http.routes.cluster import ClusterRoutes, Connect
 from quire.http.routes.dashboard import DashboardRoutes
 from quire.http.routes.jobs import Jobs
+from quire.http.routes.payloads import PayloadRoutes
 from quire.http.routes.quire_api import QuireRoutes
 from quire.http.server.api import Api, Call, Handler, Route, Text
 from quire.http.server.fetch import fetcher, proves
@@ -204,6 +205,7 @@ async def _serving(
             ClusterRoutes(connected, jobs, owner).routes(),
             QuireRoutes(connected, jobs, view, owner).routes(),
             DashboardRoutes(connected, jobs, view, owner).routes(),
+            PayloadRoutes(connected).routes(),
         ):
             api.add(reach.guarded(routes))
         api.add(static_routes())

@@ -5,8 +5,9 @@ They are checked before the body of a request is read:
 | check | protects against | status if it fails |
 |---|---|---|
 | `Host` is a name of this server | DNS rebinding: a page whose host name resolves to us | 403 |
+| the server shows payloads at all | reading payloads from a server without a token | 403 |
 | the token, compared in constant time | everybody without the token | 401 |
-| `Origin` and `Sec-Fetch-Site` of requests that change something | pages of other sites | 403 |
+| `Origin` and `Sec-Fetch-Site` of requests for changes and payloads | pages of other sites | 403 |
 | the body is JSON | forms, which browsers send to other sites without asking | 415 |
 
 There are no CORS headers, so no page of another site can read an answer. No GET request changes
@@ -52,6 +53,8 @@ class HttpOptions(CheckedSettings):
     tls: TlsServerConfig | None = None
     names: tuple[str, ...] = ()
     """Further host names that requests may use for this server."""
+    payloads: bool = True
+    """Whether the routes that return what users have stored are answered. They need the token."""
     bookies_token: str = field(default="", repr=False)
     """The token that is sent to bookies to read their metrics. Empty means that none is sent."""
     max_body_bytes: int = 64 * 1024
@@ -150,6 +153,7 @@ class AccessGate:
 
     def __init__(self, options: HttpOptions) -> None:
         self._token = options.token.encode()
+        self._payloads = options.payloads
         own = [f"[{options.host}]" if ":" in options.host else options.host]
         loopback = LOOPBACK_NAMES if options.loopback else ()
         names = [name for name in (*own, *options.names) if name not in ANY_ADDRESS]
@@ -157,7 +161,13 @@ class AccessGate:
         self._scheme = options.scheme
 
     def refusal(
-        self, headers: Mapping[str, Sequence[str]], *, changes: bool, has_body: bool, open: bool
+        self,
+        headers: Mapping[str, Sequence[str]],
+        *,
+        changes: bool,
+        has_body: bool,
+        open: bool,
+        payloads: bool = False,
     ) -> RefusedRequest | None:
         """Return why a request is refused, or None if it is allowed.
 
@@ -166,6 +176,7 @@ class AccessGate:
             changes: Whether the route changes something.
             has_body: Whether the request has a body.
             open: Whether the route answers without the token.
+            payloads: Whether the answer contains what users have stored.
         """
         hosts = headers.get("host", ())
         named = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
@@ -175,6 +186,8 @@ class AccessGate:
                 f"this server does not accept the host name {', '.join(hosts)[:80] or '(none)'}",
                 "Use the server's own name, or start it with --http-name for this name",
             )
+        if payloads and (refused := self._refused_payloads()) is not None:
+            return refused
         if self._token and not open and not self._knows_token(headers.get("authorization", ())):
             return RefusedRequest(
                 401,
@@ -182,7 +195,25 @@ class AccessGate:
                 "Send the header Authorization: Bearer TOKEN",
                 (("WWW-Authenticate", "Bearer"),),
             )
-        return self._refused_change(headers, hosts[0], has_body) if changes else None
+        return self._refused_change(headers, hosts[0], has_body) if changes or payloads else None
+
+    def _refused_payloads(self) -> RefusedRequest | None:
+        """Return why nobody may see payloads, or None if the token permits it."""
+        if not self._payloads:
+            return RefusedRequest(
+                403,
+                "this server shows no payloads",
+                "Use `quire ledger read` or `quire stream read`, or a server without "
+                "--http-no-payloads",
+            )
+        if not self._token:
+            return RefusedRequest(
+                403,
+                "this server has no token, so it shows no payloads",
+                "Start it with --http-token-file FILE, and send the token in FILE as the header "
+                "Authorization: Bearer TOKEN",
+            )
+        return None
 
     def _knows_token(self, given: Sequence[str]) -> bool:
         if len(given) != 1:

@@ -189,7 +189,11 @@ class HttpServer:
             for name, value in request.headers.items():
                 headers.setdefault(name.lower(), []).append(value)
             refusal = self._gate.refusal(
-                headers, changes=route.changes, has_body=request.can_read_body, open=route.open
+                headers,
+                changes=route.changes,
+                has_body=request.can_read_body,
+                open=route.open,
+                payloads=route.payloads,
             )
             if refusal is not None:
                 return self._refuse(refusal)
@@ -245,7 +249,7 @@ class HttpServer:
         except TimeoutError:
             self.failed += 1
             late = f"the request was not finished within {self.options.request_timeout_s:g} s"
-            known = route.method == "GET"
+            known = not route.changes
             return self._refuse(
                 RefusedRequest(504, late, "Check whether the request took effect"),
                 outcome_known=known,
