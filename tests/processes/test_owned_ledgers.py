@@ -93,6 +93,23 @@ def test_the_shell(cluster: LocalCluster, client: quire.blocking.Client, segment
         client.ledger_metadata(segment)
 
 
+def test_http_names_the_owners_in_lists(http: Http, segment: int) -> None:
+    def owners() -> list[dict[str, Any]]:
+        page = http.get(f"/api/v1/quire/ledgers?after={segment - 1}&limit=1")
+        return page["ledgers"][0]["owners"]  # type: ignore[no-any-return]
+
+    # A ledger that is younger than the last search is named by its own metadata.
+    [owner] = owners()
+    assert (owner["kind"], owner["name"], owner["place"]) == (
+        "stream",
+        "test_http_names_the_owners_in_lists",
+        NAMESPACE,
+    )
+    assert http.get(f"/api/v1/quire/ledgers/{segment}")["owners"] == [owner]
+    explained = http.get(f"/api/v1/quire/ledgers/{segment}/explain")
+    assert explained["metadata"]["owners"] == [owner]
+
+
 def test_http(http: Http, client: quire.blocking.Client, segment: int) -> None:
     path = f"/api/v1/ledger/delete?ledger_id={segment}"
     status, body = http("DELETE", path)
