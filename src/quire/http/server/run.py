@@ -22,6 +22,7 @@ from quire.codec.metadata.registration import Endpoint
 from quire.config import ClientConfig
 from quire.errors import QuireError
 from quire.http.routes.cluster import ClusterRoutes, Connect
+from quire.http.routes.contents import ContentRoutes
 from quire.http.routes.dashboard import DashboardRoutes
 from quire.http.routes.jobs import Jobs
 from quire.http.routes.payloads import PayloadRoutes
@@ -205,6 +206,7 @@ async def _serving(
             ClusterRoutes(connected, jobs, owner).routes(),
             QuireRoutes(connected, jobs, view, owner).routes(),
             DashboardRoutes(connected, jobs, view, owner).routes(),
+            ContentRoutes(connected).routes(),
             PayloadRoutes(connected).routes(),
         ):
             api.add(reach.guarded(routes))
