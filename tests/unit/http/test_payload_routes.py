@@ -52,7 +52,8 @@ class Viewer:
 
 
 async def asked(route: Route, path: Mapping[str, str], body: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = await route.handler(route.check(path, [], body))
+    given = {name: value for name, value in body.items() if value is not None}
+    found: dict[str, Any] = await route.handler(route.check(path, [], given))
     return found
 
 
@@ -236,7 +237,10 @@ def test_a_wrong_password_is_refused() -> None:
             for call in (view.entries(password="wrong"), view.entry(0, password="wrong")):
                 with pytest.raises(UnauthorizedError, match="the password for ledger 7 is wrong"):
                     await call
+            for call in (view.entries(password=None), view.entry(0, password=None)):
+                assert "a password is needed" in (await call)["locked"]
             assert all(not bookie.asked for bookie in cluster.bookies.values())
+            assert (await view.entries())["locked"] is None
 
     simulated(main)
 

@@ -10,12 +10,12 @@ acknowledged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from quire.client.read.outcomes import outcomes
-from quire.errors import BookieTimeoutError, UsageError
+from quire.errors import BookieTimeoutError, UnauthorizedError, UsageError
 from quire.http.routes.cluster import Connect
 from quire.http.server.api import Call, Field, Route
 from quire.http.views.payload_json import (
@@ -87,7 +87,7 @@ class PayloadRoutes:
                   fields=(LEDGER_ID,), body=(first, last, LIMIT, SHOWN, PASSWORD),
                   example={"ledger_id": 7, "state": "CLOSED", "last_entry_id": 0,
                            "entries": [{"entry_id": 0, **payload}], "next": None,
-                           "stopped": None}, payloads=True),
+                           "stopped": None, "locked": None}, payloads=True),
             Route("POST", f"{PREFIX}/ledgers/{{ledger_id}}/entries/{{entry_id}}",
                   "Return one entry, and what is wrong with each of its copies", self.entry,
                   fields=(LEDGER_ID, ENTRY_ID), body=(offset, SHOWN, bookie, PASSWORD),
@@ -101,10 +101,15 @@ class PayloadRoutes:
                   body=(namespace, name, place, LIMIT, SHOWN, PASSWORD),
                   example={"items": [{"kind": "record", "position": "1:0:0", "txid": 1,
                                       "sequence": 0, **payload}],
-                           "next": None, "stopped": None}, payloads=True),
+                           "next": None, "stopped": None, "locked": None}, payloads=True),
         ]  # fmt: skip
 
     async def entries(self, call: Call) -> dict[str, Any]:
+        nothing = {"ledger_id": call.path["ledger_id"], "state": None, "last_entry_id": -1,
+                   "entries": [], "next": None, "stopped": None}  # fmt: skip
+        return await _unlocked(call, self._entries(call), nothing)
+
+    async def _entries(self, call: Call) -> dict[str, Any]:
         ledger_id, limit = call.path["ledger_id"], call.body.get("limit", ITEMS)
         budget = PayloadBudget(call.body.get("shown_bytes", SHOWN_BYTES))
         client = await self._connect()
@@ -141,6 +146,9 @@ class PayloadRoutes:
         }
 
     async def entry(self, call: Call) -> dict[str, Any]:
+        return await _unlocked(call, self._entry(call), {**call.path, "copies": []})
+
+    async def _entry(self, call: Call) -> dict[str, Any]:
         budget = PayloadBudget(call.body.get("shown_bytes", SHOWN_BYTES))
         client, chosen = await self._connect(), call.body.get("bookie")
         async with self._viewing():
@@ -156,6 +164,10 @@ class PayloadRoutes:
         return copies_json(found, chosen, call.body.get("offset", 0), budget)
 
     async def records(self, call: Call) -> dict[str, Any]:
+        nothing = {"items": [], "next": None, "end": None, "stopped": None}
+        return await _unlocked(call, self._records(call), nothing)
+
+    async def _records(self, call: Call) -> dict[str, Any]:
         limit, password = call.body.get("limit", ITEMS), _password(call)
         budget = PayloadBudget(call.body.get("shown_bytes", SHOWN_BYTES))
         place, client = call.body.get("from", "earliest"), await self._connect()
@@ -167,6 +179,7 @@ class PayloadRoutes:
         async with self._viewing():
             async with await open_namespace(client, path, password=password) as opened:
                 segments = await opened.segments(call.body["name"])
+                settings = await opened.stream_settings(call.body["name"])
             try:
                 async with asyncio.timeout(VIEW_TIMEOUT_S):
                     if start is not None:
@@ -179,7 +192,9 @@ class PayloadRoutes:
                                 if len(found) >= limit or budget.used_up:
                                     stopped, more = "bytes" if budget.used_up else None, True
                                     break
-                                found.append(item_json(item, budget))
+                                found.append(
+                                    item_json(item, budget, times=settings.txids == "time")
+                                )
                                 upcoming = behind
             except TimeoutError:
                 if not found:
@@ -200,6 +215,22 @@ class PayloadRoutes:
     async def _viewing(self) -> AsyncIterator[None]:
         async with self._views:
             yield
+
+
+async def _unlocked(
+    call: Call, answer: Awaitable[dict[str, Any]], nothing: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the answer with `locked`, which is None.
+
+    If the request contains no password and the ledger has one, the result is `nothing`, and
+    `locked` says so. A wrong password is an error.
+    """
+    try:
+        return {**await answer, "locked": None}
+    except UnauthorizedError:
+        if "password" in call.body:
+            raise
+        return {**nothing, "locked": "a password is needed to read this"}
 
 
 def _password(call: Call) -> bytes:

@@ -249,7 +249,9 @@ class QuireRoutes:
 
     async def stream(self, call: Call) -> dict[str, Any]:
         async with await self._namespace(call) as opened:
-            facts = await stream_statistics(opened, call.query["name"], b"")
+            name = call.query["name"]
+            facts = await stream_statistics(opened, name, b"")
+            figures = await self._view.streams.of(opened.client, opened.path, [name])
             return {
                 **facts.as_json(),
                 "settings": facts.settings.as_json(),
@@ -257,6 +259,7 @@ class QuireRoutes:
                 "lost": facts.lost_as_json(),
                 "subscriptions": await opened.subscriptions(call.query["name"]),
                 "lag": await subscription_lags(opened, facts, b""),
+                "figures": figures[name],
             }
 
     async def jobs(self, call: Call) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 from quire.codec.entry.entry import Entry
 from quire.errors import QuireError, ReadError
 from quire.http.server.error_responses import error_body
+from quire.http.views.ledger_json import time_text
 from quire.replication.explain.entry import EntryCopies
 from quire.streams.read.peek import Peeked, UnreadableEntry
 from quire.streams.read.records import Gap, Record
@@ -59,13 +60,17 @@ def entry_json(entry_id: int, found: Entry | ReadError, budget: PayloadBudget) -
     return {"entry_id": entry_id, **budget.payload(bytes(found.payload))}
 
 
-def item_json(item: Peeked, budget: PayloadBudget) -> dict[str, Any]:
-    """Return a record of a stream, a gap, or an entry that cannot be read. `kind` says which."""
+def item_json(item: Peeked, budget: PayloadBudget, *, times: bool) -> dict[str, Any]:
+    """Return a record of a stream, a gap, or an entry that cannot be read. `kind` says which.
+
+    `times` says that the transaction ids of the stream are times.
+    """
     if isinstance(item, Record):
         return {
             "kind": "record",
             "position": str(item.position),
             "txid": item.txid,
+            "time": time_text(item.txid) if times else None,
             "sequence": item.sequence if item.sequence >= 0 else None,
             **budget.payload(item.payload),
         }
