@@ -11,6 +11,7 @@ from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.http.routes.quire_api import STATES
 from quire.http.views import ledger_list
+from quire.http.views.ledger_json import time_text
 from quire.http.views.ledger_list import LedgerQuery, ledger_page
 from quire.replication.marks.locks import ReplicationLocks
 from quire.streams.objects.format import BUCKET_KEY, NAME_KEY
@@ -188,3 +189,10 @@ def test_an_owner_that_is_not_known_yet() -> None:
 
 def test_states_are_those_of_the_metadata() -> None:
     assert set(STATES) == {state.name for state in LedgerState}
+
+
+@pytest.mark.parametrize("milliseconds", [-1, -(2**63), 2**63 - 1, 253_402_300_800_000])
+def test_a_number_that_is_no_time_of_our_era_is_no_time(milliseconds: int) -> None:
+    """Transaction ids, which may be times, may be any number."""
+    assert time_text(milliseconds) is None
+    assert time_text(253_402_300_799_999) == "9999-12-31T23:59:59.999Z"
