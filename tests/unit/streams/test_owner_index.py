@@ -66,7 +66,8 @@ async def read(client: Client, later_ms: int = LATER_MS) -> OwnerIndex:
 
 
 async def words(client: Client, index: OwnerIndex, ledger_id: int) -> str:
-    return owners_in_words(index.of(ledger_id, await client.ledger_metadata(ledger_id)))
+    claims = index.of(ledger_id, await client.ledger_metadata(ledger_id))
+    return owners_in_words(owners_as_json(claims))
 
 
 async def test_each_kind_of_owner_is_named(client: Client) -> None:
@@ -126,7 +127,7 @@ async def test_an_orphan_has_no_owner_and_an_open_one_perhaps(client: Client) ->
 
 
 async def test_a_ledger_that_may_be_younger_than_the_index_is_not_free(client: Client) -> None:
-    index = await read(client, later_ms=0)
+    index = await read(client, later_ms=-1)
     held = await Objects(client).put("jobs/1", b"a")
     free = await plain(client)
     assert await words(client, index, held.ledger_id) == "perhaps object jobs/1 in bucket default"

@@ -12,14 +12,16 @@ from typing import Any
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.streams.ownership.named_ledgers import NamedLedger, Owner, OwnerRecord, UnreadableRecord
-from quire.streams.ownership.owners import OwnerClaim, OwnerHint, owner_hint
+from quire.streams.ownership.owners import OwnerClaim, owner_hint
 
 INDEXED_MAX = 500_000
 """The number of ledgers whose owners are held in memory, each with about 100 bytes."""
 SKEW_MS = 60_000
-"""Milliseconds by which the clocks of two machines may differ. A ledger that may be younger than
-the index is not expected in it."""
+"""Milliseconds by which the clocks of two machines may differ. A ledger that was created for an
+owner and may be younger than the index is not expected in it."""
 NOT_READ = "its record was not read yet"
+NOBODY = Owner("unknown", "")
+"""The owner in the JSON of a claim without one."""
 
 
 class OwnerIndex:
@@ -76,15 +78,13 @@ class OwnerIndex:
         if owners is not None:
             found = owners if isinstance(owners, tuple) else (owners,)
             return [OwnerClaim(one) for one in found]
-        if not self.whole or self._full or metadata.ctime_ms >= self._began_ms - SKEW_MS:
-            return self._not_read(hint)
-        if hint.made_for is not None:
-            doubt = "the ledger is open and was created for it, so it may be in use"
-            return [] if hint.closed else [OwnerClaim(hint.owner, doubt=doubt)]
-        return list(self._doubts)
-
-    def _not_read(self, hint: OwnerHint) -> list[OwnerClaim] | None:
-        return None if hint.owner is None else [OwnerClaim(hint.owner, doubt=NOT_READ)]
+        unread = not self.whole or self._full
+        if hint.owner is None:
+            return None if unread or metadata.ctime_ms >= self._began_ms else list(self._doubts)
+        if unread or metadata.ctime_ms >= self._began_ms - SKEW_MS:
+            return [OwnerClaim(hint.owner, doubt=NOT_READ)]
+        doubt = "the ledger is open and was created for it, so it may be in use"
+        return [] if hint.closed else [OwnerClaim(hint.owner, doubt=doubt)]
 
 
 def owners_as_json(claims: Sequence[OwnerClaim] | None) -> list[dict[str, Any]] | None:
@@ -94,12 +94,16 @@ def owners_as_json(claims: Sequence[OwnerClaim] | None) -> list[dict[str, Any]] 
     """
     if claims is None:
         return None
-    nobody = Owner("unknown", "")
-    return [{**asdict(one.owner or nobody), "part": one.part, "doubt": one.doubt} for one in claims]
+    return [{**asdict(one.owner or NOBODY), "part": one.part, "doubt": one.doubt} for one in claims]
 
 
-def owners_in_words(claims: Sequence[OwnerClaim] | None) -> str:
-    """Return the owners of a ledger for use in a table, or "" if it has none."""
-    if claims is None:
+def owners_in_words(owners: Sequence[dict[str, Any]] | None) -> str:
+    """Return the result of `owners_as_json` for use in a table, or "" if there is no owner."""
+    if owners is None:
         return "unknown"
-    return " and ".join(("perhaps " if one.doubt else "") + one.name for one in claims)
+    found = []
+    for one in owners:
+        owner = Owner(one["kind"], one["name"], one["place"])
+        name = str(owner) if owner != NOBODY else "an unknown owner"
+        found.append(f"perhaps {name}" if one["doubt"] else name)
+    return " and ".join(found)
