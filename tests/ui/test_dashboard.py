@@ -183,12 +183,17 @@ def test_autorecovery_is_paused_and_goes_on(dashboard: Dashboard, tab: Tab) -> N
     page = tab.page
     tab.open("work")
     page.get_by_role("button", name="Pause autorecovery").click()
+    page.get_by_role("dialog").get_by_role("button", name="Pause autorecovery").click()
     expect(page.get_by_role("button", name="Resume autorecovery")).to_be_visible()
     assert "Autorecovery is switched off" in dashboard.problems()
     page.get_by_role("button", name="Resume autorecovery").click()
+    page.get_by_role("dialog").get_by_role("button", name="Resume autorecovery").click()
     expect(page.get_by_role("button", name="Pause autorecovery")).to_be_visible()
     assert "Autorecovery is switched off" not in dashboard.problems()
     page.get_by_role("button", name="Look for lost bookies now").click()
+    with page.expect_response("**/trigger_audit") as answer:
+        page.get_by_role("dialog").get_by_role("button", name="Look for lost bookies").click()
+    assert answer.value.status == 200
     expect(page.get_by_role("alert")).to_be_empty()
 
 
@@ -256,24 +261,6 @@ def test_a_lost_bookie(dashboard: Dashboard, tab: Tab) -> None:
     tab.picture("ledger-lost")
     bookie.start()
     expect(page.locator("td.bad")).to_have_count(0, timeout=20000)
-
-
-def test_the_token_is_asked_for(
-    dashboard: Dashboard, browser: Browser, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    token = "0123456789abcdef"
-    file = tmp_path_factory.mktemp("token") / "token"
-    file.write_text(token)
-    file.chmod(0o600)
-    run = Quire(dashboard.cluster.uri)
-    with run.start("ui", "--http", "127.0.0.1:0", "--http-token-file", str(file)) as server:
-        page = browser.new_page()
-        page.goto(server.line())
-        expect(page.get_by_role("alert")).to_contain_text("the token is missing or wrong")
-        page.get_by_label("Token").fill(token)
-        page.get_by_role("button", name="Use this token").click()
-        expect(page.get_by_role("heading", name="Autorecovery")).to_be_visible()
-        page.close()
 
 
 def test_a_server_that_ends(dashboard: Dashboard, browser: Browser) -> None:

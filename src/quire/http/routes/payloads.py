@@ -15,7 +15,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from quire.client.read.outcomes import outcomes
-from quire.errors import BookieTimeoutError, UnauthorizedError, UsageError
+from quire.errors import BookieTimeoutError, QuireError, UnauthorizedError, UsageError
 from quire.http.routes.cluster import Connect
 from quire.http.server.api import Call, Field, Route
 from quire.http.views.payload_json import (
@@ -57,7 +57,7 @@ SHOWN = Field(
     minimum=1,
     maximum=SHOWN_BYTES_MAX,
 )
-PASSWORD = Field("password", "string", "the password of the ledger, if it has one")
+PASSWORD = Field("password", "string", "the password of the ledger, if it has one", secret=True)
 LEDGER_ID = Field("ledger_id", "integer", "the id of the ledger")
 ENTRY_ID = Field("entry_id", "integer", "the id of the entry")
 
@@ -134,6 +134,8 @@ class PayloadRoutes:
                                 break
                             found.append(entry_json(entry_id, entry, budget))
                             upcoming = entry_id + 1
+                except QuireError:
+                    raise
                 except TimeoutError:
                     stopped = "time"
         return {
@@ -164,7 +166,7 @@ class PayloadRoutes:
         return copies_json(found, chosen, call.body.get("offset", 0), budget)
 
     async def records(self, call: Call) -> dict[str, Any]:
-        nothing = {"items": [], "next": None, "end": None, "stopped": None}
+        nothing: dict[str, Any] = {"items": [], "next": None, "end": None, "stopped": None}
         return await _unlocked(call, self._records(call), nothing)
 
     async def _records(self, call: Call) -> dict[str, Any]:
@@ -196,6 +198,8 @@ class PayloadRoutes:
                                     item_json(item, budget, times=settings.txids == "time")
                                 )
                                 upcoming = behind
+            except QuireError:
+                raise
             except TimeoutError:
                 if not found:
                     raise BookieTimeoutError(

@@ -1,6 +1,7 @@
-// Requests to the server of this page. The token, if the server needs one, stays in this tab.
+// Requests to the server of this page.
 
-const TOKEN = "quire.token";
+import { note, token } from "/ui/access.js";
+
 const TIMEOUT_MS = 40000;
 
 export class ApiError extends Error {
@@ -9,8 +10,6 @@ export class ApiError extends Error {
     Object.assign(this, { status, remedy: said.remedy, known: said.outcome_known, kind: said.kind });
   }
 }
-
-export const keepToken = (token) => sessionStorage.setItem(TOKEN, token);
 
 /** Return an integer beyond 2^53 as a BigInt, so that large ledger ids stay exact. */
 function exact(key, value, context) {
@@ -23,8 +22,7 @@ function exact(key, value, context) {
 export async function ask(method, path, { query = {}, body, signal, reads = method === "GET" } = {}) {
   const search = new URLSearchParams(query).toString();
   const headers = {};
-  const token = sessionStorage.getItem(TOKEN);
-  if (token) headers.Authorization = `Bearer ${token}`;
+  if (token()) headers.Authorization = `Bearer ${token()}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const signals = [AbortSignal.timeout(TIMEOUT_MS), ...(signal ? [signal] : [])];
   let answer, text;
@@ -41,6 +39,7 @@ export async function ask(method, path, { query = {}, body, signal, reads = meth
       outcome_known: reads,
     });
   }
+  note(answer);
   let value = null;
   try {
     value = JSON.parse(text, exact);

@@ -115,8 +115,6 @@ async def _copy(client: Client, codec: EntryCodec, bookie: str, entry_id: int) -
             data = await pool_of(client).ask(
                 bookie, lambda channel: channel.read(codec.ledger_id, entry_id)
             )
-    except TimeoutError:
-        return without("unreachable", f"the bookie did not answer within {limit_s:g} s")
     except NoEntryAnswer:
         return without("missing", "the bookie says that it does not have the entry")
     except DataUnknownError:
@@ -132,6 +130,8 @@ async def _copy(client: Client, codec: EntryCodec, bookie: str, entry_id: int) -
         return without("damaged", f"the bookie cannot read the entry: {error.args[0]}")
     except QuireError as error:
         return without("unreachable", str(error.args[0]))
+    except TimeoutError:
+        return without("unreachable", f"the bookie did not answer within {limit_s:g} s")
     try:
         return EntryCopy(bookie, "gone", GOOD, "", codec.unpack(data, entry_id).payload)
     except BadEntryError as error:

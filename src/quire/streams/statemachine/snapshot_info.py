@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.codec.distributedlog.dlsn import DLSN
-from quire.errors import LaterStreamError, StreamDamagedError, later_json
+from quire.errors import LaterStreamError, StreamDamagedError, UsageError, later_json
 from quire.streams.objects.format import ObjectInfo
 
 BUCKET = "state-machines"
@@ -48,5 +48,5 @@ def snapshot_info(snapshot: ObjectInfo) -> SnapshotInfo:
             int(snapshot.metadata[APPLIED_KEY]),
             snapshot.metadata.get(LIFE_KEY),
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, UsageError) as error:
         raise StreamDamagedError(f"{what} cannot be understood: {error}") from error
