@@ -52,7 +52,10 @@ async def peek(
     """
     at = start
     for number, segment in enumerate(segments):
-        if segment.lssn < at.lssn or _is_before(segment, at):
+        if segment.lssn < at.lssn:
+            continue
+        if _is_before(segment, at):
+            at = segment.first_dlsn.next_segment()
             continue
         first = segment.first_dlsn
         if segment.truncation is Truncation.TRUNCATED:
