@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants scripts/mutants-sample scripts/config-docs scripts/grafana-dashboards scripts/check-dist scripts/make-blocking scripts/make-man scripts/release
+PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants scripts/mutants-sample scripts/config-docs scripts/grafana-dashboards scripts/check-dist scripts/make-blocking scripts/make-man scripts/render-chart scripts/release
 
 SEEDS ?= 200
 N ?= 100

@@ -1,4 +1,4 @@
-"""The configuration, the secrets and the health checks of `deploy/compose.yaml`, without containers.
+"""`deploy/compose.yaml` without containers: its configuration, secrets and health checks.
 
 A bookie and `quire http` run as processes, with the files of the containers. Only their addresses,
 directories and the metadata store are others.
