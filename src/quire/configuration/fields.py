@@ -130,12 +130,25 @@ class HttpServerConfig:
         return {"http": others.pop("http_address"), **others}
 
 
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """The log that servers and commands write to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] | None = None
+    """The lowest level that is written (`--log-level`). If it is not set, servers write from `info`
+    on, and other commands from `warning` on."""
+    format: Literal["json", "console"] | None = None
+    """`json` writes one JSON object a line, `console` text for people (`--log-format`). If it is
+    not set, servers write JSON, and other commands text."""
+
+
 TABLES: dict[str, tuple[type, ...]] = {
     "": (ClusterConfig,),
     "bookie": (BookieProcessConfig, HttpSideConfig, BookieConfig),
     "client": (ClientConfig,),
     "autorecovery": (AutorecoverySettings, HttpSideConfig),
     "http": (HttpServerConfig,),
+    "log": (LogConfig,),
 }
 """The dataclasses that hold the keys of each table of the file, by the table's name."""
 

@@ -22,6 +22,7 @@ import click
 from quire._runtime.secret_files import exposure_of
 from quire.cli.common.configuration import configured
 from quire.cli.common.groups import say
+from quire.cli.common.logs import log_options, server_log
 from quire.cli.common.options import (
     Command,
     composed,
@@ -36,6 +37,7 @@ from quire.cli.common.tls import client_config, tls_options
 from quire.errors import UsageError
 
 if TYPE_CHECKING:
+    from quire._runtime.event_log import EventLog
     from quire.bookie.server import Bookie
     from quire.http.server.security import HttpOptions
     from quire.http.server.server import HttpServer
@@ -283,6 +285,7 @@ def around_bookie(
 @metadata_option
 @http_options("--http", default=DEFAULT_ADDRESS)
 @tls_options
+@log_options
 def http(uri: str) -> None:
     """Serve the HTTP API and the metrics of a cluster, in the foreground.
 
@@ -348,11 +351,12 @@ async def _http(
     """Serve on the first free one of `ports` ports."""
     import quire
 
+    log = server_log()
     stopping = stop_event()
     async with quire.connect(uri):
         pass  # report a missing cluster now, not at the first request
     async with AsyncExitStack() as stack:
-        server = await _served(stack, uri, options, ports)
+        server = await _served(stack, uri, options, ports, log)
         if server.port != options.port and options.port:
             say(f"port {options.port} is in use: serving on port {server.port}")
         click.echo(server.url)
@@ -366,16 +370,17 @@ async def _http(
         await stopping.wait()
 
 
-async def _served(stack: AsyncExitStack, uri: str, options: HttpOptions, ports: int) -> HttpServer:
+async def _served(
+    stack: AsyncExitStack, uri: str, options: HttpOptions, ports: int, log: EventLog
+) -> HttpServer:
     import quire
-    from quire.bookie.main import log_event
     from quire.http.server.run import serve_cluster
     from quire.http.server.server import PortTakenError
 
     last = options.port + ports - 1
     for port in range(options.port, last + 1):
         served: AbstractAsyncContextManager[HttpServer] = serve_cluster(
-            replace(options, port=port), uri, client_config(), quire.__version__, log_event,
+            replace(options, port=port), uri, client_config(), quire.__version__, log,
             owner=default_name(),
         )  # fmt: skip
         try:
@@ -406,6 +411,7 @@ def stop_event() -> asyncio.Event:
 @http_options("--http", default=DEFAULT_ADDRESS)
 @flag("--open", "Open the dashboard in the browser of this machine.", name="opened")
 @tls_options
+@log_options
 def ui(uri: str, opened: bool) -> None:
     """Serve the dashboard of a cluster, and the HTTP API behind it, in the foreground.
 

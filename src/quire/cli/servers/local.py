@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 import sys
@@ -14,6 +15,7 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
+from quire.cli.common.logs import export_choice, log_options
 from quire.cli.common.options import flag
 from quire.cli.servers.http import TOKEN_BYTES, address_with_token, check_address
 from quire.errors import StartError
@@ -56,6 +58,7 @@ UI_START_TIMEOUT_S = 20.0
     f"{UI_ADDRESS}, or any free port if that one is in use]",
 )
 @flag("--no-ui", "Do not start the dashboard.")
+@log_options
 def local(
     bookies: int | None,
     directory: str | None,
@@ -82,6 +85,7 @@ def local(
             "--ui and --no-ui exclude each other: give one of them", click.get_current_context()
         )
     wanted = not no_ui and (bool(ui) or find_spec("aiohttp") is not None)
+    export_choice(os.environ)  # for the bookies and the dashboard, which log to files
     cluster = LocalCluster(
         bookies,
         directory,
