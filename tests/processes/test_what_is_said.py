@@ -243,6 +243,8 @@ def test_a_disk_fills(tmp_path: Path) -> None:
                 doing="accepts entries again when there is room",
                 next=f"^quire bookie explain space {directory}$",
             )
+            listed = json.loads(watched.run("cluster", "bookies", "--json").ok())
+            assert listed["unwritable"] == [{"why": "full", "directory": directory}]
             text = seen(watched.explain, right=lambda text: directory in text)
             assert said["risk"] in text
             assert said["next"] in text
