@@ -43,7 +43,7 @@ marked: the ledger is marked for repair. repairing: a process repairs it now.
 
 @dataclass(frozen=True, slots=True)
 class LedgerQuery:
-    """What a page of ledgers contains."""
+    """The order, the range and the filters of a page of ledgers."""
 
     limit: int
     newest: bool = False
