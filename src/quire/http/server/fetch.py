@@ -1,4 +1,4 @@
-"""An HTTP client that reads the metrics of other servers."""
+"""HTTP clients that read the metrics of other servers, and the answers of Prometheus."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from quire.config import TlsClientConfig
 from quire.http.server.security import is_loopback
+from quire.http.watch.prometheus import ANSWER_BYTES_MAX, FetchText
 from quire.http.watch.rates import METRICS_BYTES_MAX, Fetch
 
 
@@ -47,6 +48,32 @@ async def fetcher(
                     text += chunk
                     if len(text) > METRICS_BYTES_MAX:
                         raise ClientError(f"{url} answers with more than {METRICS_BYTES_MAX} bytes")
+                return text.decode(errors="replace")
+
+        yield fetch
+
+
+@asynccontextmanager
+async def prometheus_fetcher() -> AsyncIterator[FetchText]:
+    """Yield a function that reads a URL of Prometheus.
+
+    It sends no cookies and follows no redirects. It raises aiohttp's ClientError for more than
+    `ANSWER_BYTES_MAX` bytes, and for an answer that is not JSON.
+    """
+    from aiohttp import ClientError, ClientSession, DummyCookieJar
+
+    async with ClientSession(cookie_jar=DummyCookieJar()) as session:
+
+        async def fetch(url: str) -> str:
+            async with session.get(url, allow_redirects=False) as answer:
+                # Prometheus describes a refused query in JSON, with status 400, 422 or 503.
+                if answer.content_type != "application/json":
+                    raise ClientError(f"it answers with status {answer.status} and no JSON")
+                text = bytearray()
+                async for chunk in answer.content.iter_any():
+                    text += chunk
+                    if len(text) > ANSWER_BYTES_MAX:
+                        raise ClientError(f"it answers with more than {ANSWER_BYTES_MAX} bytes")
                 return text.decode(errors="replace")
 
         yield fetch

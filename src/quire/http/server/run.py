@@ -27,14 +27,14 @@ from quire.http.routes.jobs import Jobs
 from quire.http.routes.quire_api import QuireRoutes
 from quire.http.routes.series import SeriesRoutes
 from quire.http.server.api import Api, Call, Handler, Route, Text
-from quire.http.server.fetch import fetcher, proves
+from quire.http.server.fetch import fetcher, prometheus_fetcher, proves
 from quire.http.server.metrics import autorecovery_metrics, process_metrics, server_metrics
 from quire.http.server.security import HttpOptions
 from quire.http.server.server import HttpServer
 from quire.http.server.static_files import static_routes
 from quire.http.views.cluster_view import ClusterView, cluster_metrics
 from quire.http.views.last_known import LastKnown
-from quire.http.watch.prometheus import PrometheusHistory, history_metrics, prometheus_fetcher
+from quire.http.watch.prometheus import PrometheusHistory, history_metrics
 from quire.http.watch.rates import ENDPOINT
 from quire.http.watch.reachability import MetadataReachability
 from quire.http.watch.recorder import SeriesRecorder
