@@ -222,10 +222,15 @@ class LocalCluster:
 
     @property
     def token_arguments(self) -> tuple[str, ...]:
-        """The options with which a server of this cluster needs `http_token` for changes."""
+        """The options with which a server of this cluster needs `http_token` for changes.
+
+        It sends the token when it asks another server of the cluster for a change.
+        """
         if not self._http_token:
             return ()
-        return ("--http-token-file", str(self.token_file), "--http-reads", "open")
+        file = str(self.token_file)
+        tokens = ("--http-token-file", file, "--http-bookies-token-file", file)
+        return (*tokens, "--http-reads", "open")
 
     @property
     def processes(self) -> list[ServerProcess]:

@@ -199,7 +199,9 @@ def given_options(generated: str = "") -> HttpOptions | None:
     prometheus, labels = given.get("http_prometheus"), given.get("http_prometheus_label") or ()
     certificate = given.get("http_tls_cert")
     token_file, reads = given.get("http_token_file"), given.get("http_reads") or "auto"
-    token = token_in(token_file) or (generated if is_loopback(host) else "")
+    read_only = bool(given.get("http_read_only"))
+    needed = is_loopback(host) and (reads == "token" or not read_only)
+    token = token_in(token_file) or (generated if needed else "")
     if reads == "token" and not token:
         raise click.UsageError("--http-reads token requires --http-token-file", context)
     options = HttpOptions(
@@ -207,7 +209,7 @@ def given_options(generated: str = "") -> HttpOptions | None:
         port=port,
         token=token,
         reads_open=reads == "open" or (reads == "auto" and token != "" and not token_file),
-        read_only=bool(given.get("http_read_only")),
+        read_only=read_only,
         bookies_token=token_in(given.get("http_bookies_token_file")),
         tls=TlsServerConfig(certificate, given.get("http_tls_key")) if certificate else None,
         names=tuple(given.get("http_name") or ()),

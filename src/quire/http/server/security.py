@@ -103,10 +103,10 @@ class HttpOptions(CheckedSettings):
 
 
 TokenGiven = Literal["valid", "wrong", "none"]
-"""What a request shows as its token. If the server has no token, every token is wrong."""
+"""The token of a request. If the server has no token, every token is wrong."""
 Changes = Literal["allowed", "token-needed", "off", "read-only"]
-"""What a server says to a client about changes: they are allowed, they need the token, the server
-has no token, or it is read-only."""
+"""The answer of a server to a client about changes: they are allowed, they need the token, the
+server has no token, or it is read-only."""
 
 
 @dataclass(frozen=True, slots=True)
