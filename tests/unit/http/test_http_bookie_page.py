@@ -1,0 +1,106 @@
+"""One bookie for people: its reasons, its actions, and the problems that name it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.http.views.bookie_page import actions, problems_of, reasons
+from quire.http.views.problems import Problem
+from quire.metadata.bookies.orders import Order, What
+
+ID = "10.0.0.1:3181"
+DRAIN = Order(What.DRAIN, 0, "ops-1")
+RETIRED = Order(What.RETIRED, 0, "ops-1")
+
+
+def bookie(state: str = "writable") -> dict[str, Any]:
+    return {"id": ID, "state": state}
+
+
+def report(*hindrances: dict[str, str], held: bool = False, state: str = "writable") -> Any:
+    return {"hindrances": list(hindrances), "held_readonly": held, "state": state}
+
+
+def hindrance(kind: str, what: str, directory: str = "") -> dict[str, str]:
+    return {"kind": kind, "what": what, "directory": directory}
+
+
+def possible(found: dict[str, Any]) -> set[str]:
+    return {name for name, one in found.items() if one["possible"]}
+
+
+def test_each_reason_has_a_next_step() -> None:
+    found = reasons(
+        bookie("read-only"),
+        report(
+            hindrance("operator", "an operator has made it read-only until its next start"),
+            hindrance("order", "it is being decommissioned, as ops-1 ordered"),
+            hindrance("directory", "7 bytes are free", "/data/my disk"),
+            hindrance("loading", "the bookie is starting: its log is 7 % loaded"),
+        ),
+        DRAIN,
+    )
+    assert [one["what"] for one in found] == [
+        "An operator has made it read-only until its next start",
+        "It is being decommissioned, as ops-1 ordered",
+        "/data/my disk: 7 bytes are free",
+        "The bookie is starting: its log is 7 % loaded",
+    ]
+    assert [one["next"] for one in found][1:3] == [
+        f"quire bookie decommission {ID} --cancel",
+        "quire bookie explain space '/data/my disk'",
+    ]
+    assert all(one["next"] for one in found)
+
+
+def test_without_a_report_the_order_is_the_reason() -> None:
+    (one,) = reasons(bookie("read-only"), None, DRAIN)
+    assert one["what"] == "It is being decommissioned, as ops-1 ordered"
+    (one,) = reasons(bookie("read-only"), None, RETIRED)
+    assert "was decommissioned" in one["what"]
+    (one,) = reasons(bookie("read-only"), None, None)
+    assert "does not say why" in one["what"]
+    assert reasons(bookie(), None, None) == []
+
+
+def test_a_bookie_that_is_gone() -> None:
+    (one,) = reasons(bookie("gone"), None, DRAIN)
+    assert "not registered" in one["what"]
+
+
+def test_what_can_be_done() -> None:
+    assert possible(actions(bookie(), report(), None, "")) == {"read_only", "decommission"}
+    held = report(hindrance("operator", "x"), held=True)
+    assert possible(actions(bookie("read-only"), held, None, "")) == {"writable", "decommission"}
+    drained = report(hindrance("order", "x"))
+    assert possible(actions(bookie("read-only"), drained, DRAIN, "")) == {
+        "decommission", "take_back",
+    }  # fmt: skip
+    assert possible(actions(bookie("read-only"), report(), RETIRED, "")) == set()
+    assert possible(actions(bookie("gone"), None, None, "it is gone")) == {
+        "recover", "decommission",
+    }  # fmt: skip
+
+
+def test_what_cannot_be_done_says_why() -> None:
+    found = actions(bookie(), None, None, "It has no HTTP server")
+    assert found["read_only"] == {"possible": False, "why": "It has no HTTP server"}
+    assert found["writable"] == {"possible": False, "why": "It has no HTTP server"}
+    assert all(one["why"] for one in found.values() if not one["possible"])
+
+
+def test_only_the_problems_of_this_bookie() -> None:
+    def problem(what: str) -> Problem:
+        return Problem("bad", what, "")
+
+    mine = [
+        problem(f"{ID} is not registered: stopped"),
+        problem(f"The disk of 10.0.0.2:3181, {ID} and 2 more is nearly full"),
+        problem(f"All bookies of /r are gone: {ID}"),
+    ]
+    others = [problem(f"{ID}0 is gone"), problem(f"1{ID} is gone"), problem("Nothing is written")]
+    assert problems_of(ID, [*others, *mine]) == mine
+    # An id with signs of regular expressions.
+    assert problems_of("a[1]", [problem("a[1] is gone"), problem("a1 is gone")]) == [
+        problem("a[1] is gone")
+    ]
