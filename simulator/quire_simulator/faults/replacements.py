@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
+from quire.bookie.background import damage
 from quire.bookie.directories.lost_directory import content_of
 from quire.bookie.directories.replacement import find_replacement
 from quire.errors import QuireError, StorageError
@@ -45,7 +46,8 @@ mark, takes longer.
 COMES_BACK = 0.3
 """The probability that the dead disk is mounted again at once, in place of the empty one."""
 ROUND_S = 20.0
-"""In this time a bookie checks all ledgers, and a worker closes the ledgers of dead writers."""
+"""In this time a bookie checks all ledgers, and a worker closes the ledgers of dead writers. A knob
+may let a bookie check fewer ledgers at once. The round then lasts longer (`_round_s`)."""
 ROUNDS_MAX = 4
 
 
@@ -228,10 +230,16 @@ async def judge(stage: Stage, restart: Act) -> None:
     for _ in range(ROUNDS_MAX):
         for name in lossy:
             await restart(name)
-        if not (left := await _until(lambda: _lossy(stage), ROUND_S)):
+        if not (left := await _until(lambda: _lossy(stage), _round_s(stage))):
             _fences_are_back(stage)
             return
     stage.checker.fail("a_loss_comes_to_its_end", left[0])
+
+
+def _round_s(stage: Stage) -> float:
+    """Return the seconds in which a bookie checks all ledgers, with two passes to spare."""
+    passes = len(stage.checker.ledgers) // damage.LEDGERS_PER_PASS + 2
+    return max(ROUND_S, passes * stage.plan.damage_report_interval_s)
 
 
 async def _until(left: Callable[[], list[str]], limit_s: float) -> list[str]:

@@ -45,7 +45,7 @@ KNOBS = (
     *limits("bookie.protocol.loading_store", WAIT_S=0.05, WAITING_MAX=0, POLL_S=0.01),
     *limits("bookie.protocol.service", FAREWELL_TIMEOUT_S=0.01, FAREWELL_POLL_S=0.001),
     *limits("bookie.protocol.v2", BATCH_WAIT_S=0.0005),
-    *limits("bookie.protocol.v3", MIN_STRETCH=2, MAX_LIST_BYTES=64),
+    *limits("bookie.protocol.v3", MIN_STRETCH=2, MAX_LIST_BYTES=4096),
     # -- the start, and work for the cluster
     *limits("bookie.announcement", ANNOUNCE_BACKOFF=0.05),
     *limits("bookie.server", LOADING_TOLD_S=0.05, LOADING_SHOWN_S=0.01, SERVE_EARLY_AFTER_S=0.01),

@@ -29,6 +29,7 @@ from quire.errors import (
     UnreadableMetadataError,
     UsageError,
 )
+from quire.metadata.tree import Create
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.positions import LATEST, AtSequence, AtTime, AtTxid, creation_time_ms
 from quire.streams.read.reader import StreamReader
@@ -502,6 +503,18 @@ def test_a_listing_includes_streams_however_deeply_they_are_nested() -> None:
         assert await b.streams.streams() == ["a", deep]
         assert await b.streams.streams("p0/p1/") == [deep]
         await b.streams.delete_stream(deep)
+        assert await b.streams.streams() == ["a"]
+
+    run(scene)
+
+
+def test_a_listing_passes_over_nodes_that_no_stream_can_have() -> None:
+    """Such a node, of another program, made every listing of the namespace fail."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("a")
+        for foreign in ("my node", "a/b c"):
+            await b.client.metadata.tree.commit(Create(f"{b.streams.path}/{foreign}"))
         assert await b.streams.streams() == ["a"]
 
     run(scene)

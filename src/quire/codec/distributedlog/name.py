@@ -52,6 +52,11 @@ def stream_name(name: str) -> str:
     return plain
 
 
+def may_name_stream(name: str) -> bool:
+    """Return whether a stream can have this name, which must not begin with a slash."""
+    return _objection(name) is None
+
+
 def _objection(name: str) -> str | None:
     if not name:
         return "it is empty"

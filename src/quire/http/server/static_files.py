@@ -6,7 +6,9 @@ reaches the file system.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from quire.http.server.api import Call, Handler, Route, Text
 
@@ -16,6 +18,7 @@ _TYPES = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
+    "txt": "text/plain; charset=utf-8",
 }
 POLICY = (
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -27,21 +30,30 @@ _HEADERS = (("Content-Security-Policy", POLICY),)
 
 
 def static_routes() -> list[Route]:
-    """Return the routes `/` and `/ui/NAME`.
+    """Return the routes `/` and `/ui/NAME`, where a name may have a folder.
 
     They need no token, because the files reveal nothing about the cluster. The pages ask for the
     token themselves.
     """
     routes = []
-    for file in sorted(files("quire.http").joinpath("static").iterdir(), key=lambda f: f.name):
-        kind = _TYPES.get(file.name.rpartition(".")[2])
+    for name, file in _found(files("quire.http").joinpath("static")):
+        kind = _TYPES.get(name.rpartition(".")[2])
         if kind is not None:
-            path = "/" if file.name == PAGE else f"/ui/{file.name}"
+            path = "/" if name == PAGE else f"/ui/{name}"
             answer = Text(file.read_text(encoding="utf-8"), kind, _HEADERS)
             routes.append(
                 Route("GET", path, "The dashboard", _serving(answer), open=True, documented=False)
             )
     return routes
+
+
+def _found(folder: Traversable, above: str = "") -> Iterator[tuple[str, Traversable]]:
+    """Yield the name and the file of everything in a folder, and in the folders in it."""
+    for one in sorted(folder.iterdir(), key=lambda found: found.name):
+        if one.is_dir():
+            yield from _found(one, f"{above}{one.name}/")
+        else:
+            yield above + one.name, one
 
 
 def _serving(answer: Text) -> Handler:

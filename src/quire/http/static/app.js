@@ -1,9 +1,10 @@
 // The page that is shown, and its regular refresh.
 
 import { ApiError, keepToken } from "/ui/api.js";
+import { forgetCharts } from "/ui/chart.js";
 import { h } from "/ui/dom.js";
+import { seconds } from "/ui/format.js";
 import { bookies } from "/ui/bookies.js";
-import { explain } from "/ui/explain.js";
 import { ledger, ledgers } from "/ui/ledgers.js";
 import { overview } from "/ui/overview.js";
 import { stream, streams } from "/ui/streams.js";
@@ -11,16 +12,27 @@ import { work } from "/ui/work.js";
 
 const INTERVAL_MS = 3000;
 const INTERVAL_MAX_MS = 60000;
-const PAGES = { "": overview, bookies, ledgers, ledger, streams, stream, work, explain };
+const AGE_INTERVAL_MS = 1000;
+/** The pages by the first part of their address. `explain` was a page of its own once. */
+const PAGES = { "": overview, explain: overview, bookies, ledgers, ledger, streams, stream, work };
+/** The entry of the menu of each page that has none of its own. */
+const ENTRIES = { explain: "", ledger: "ledgers", stream: "streams" };
 
 const main = document.getElementById("main");
 const freshness = document.getElementById("freshness");
+const menu = document.getElementById("menu");
+const entries = document.getElementById("pages");
 let view = null;
 
 /** Show the page in the location's hash. A page is an object with the functions title(where),
- * controls(where) (optional), load(where, signal) and render(data, where, act). */
+ * controls(where, refresh) (optional), load(where, signal) and render(data, where, act). Fields for
+ * input belong to the controls, because the content is replaced at each refresh. A page that gets
+ * the last known state of something sets `oldSince`, a function of its data that returns the Unix
+ * time of that state in milliseconds, or null. */
 function show() {
   view?.stop();
+  forgetCharts();
+  openMenu(false);
   const [path, search = ""] = location.hash.replace(/^#\/?/, "").split("?");
   let parts = [];
   try {
@@ -30,10 +42,9 @@ function show() {
   }
   const name = Object.hasOwn(PAGES, parts[0]) ? parts[0] : "";
   view = new View(PAGES[name], { parts: parts.slice(1), query: new URLSearchParams(search) });
-  for (const one of document.querySelectorAll("nav a")) {
-    const target = one.getAttribute("href").slice(2);
-    const here = target === name || target === `${name}s`;
-    if (here) one.setAttribute("aria-current", "page");
+  const entry = ENTRIES[name] ?? name;
+  for (const one of entries.querySelectorAll("a")) {
+    if (one.getAttribute("href").slice(2) === entry) one.setAttribute("aria-current", "page");
     else one.removeAttribute("aria-current");
   }
   view.start();
@@ -48,6 +59,8 @@ class View {
     this.abort = new AbortController();
     this.shown = null;
     this.timer = null;
+    this.ages = null;
+    this.asOf = null;
     this.loading = false;
   }
 
@@ -56,8 +69,8 @@ class View {
     document.title = `${title} · Quire`;
     this.alert = h("div", { role: "alert" });
     this.content = h("div", { "aria-busy": "true" }, h("p", { class: "quiet" }, "Loading …"));
-    main.replaceChildren(h("h1", { tabindex: -1 }, title), this.alert,
-      this.page.controls?.(this.where) ?? "", this.content);
+    const controls = this.page.controls?.(this.where, () => this.reload()) ?? "";
+    main.replaceChildren(h("div", { class: "head" }, h("h1", { tabindex: -1 }, title), controls), this.alert, this.content);
     if (View.moved) main.focus({ preventScroll: true });
     View.moved = true;
     this.refresh();
@@ -65,7 +78,14 @@ class View {
 
   stop() {
     clearTimeout(this.timer);
+    clearInterval(this.ages);
     this.abort.abort();
+  }
+
+  /** Load the data again now, because a control has changed what to load. */
+  reload() {
+    this.again = this.loading;
+    this.refresh();
   }
 
   async refresh() {
@@ -77,9 +97,8 @@ class View {
       const data = await this.page.load(this.where, signal);
       if (signal.aborted) return;
       this.wait = this.interval;
-      this.alert.replaceChildren();
+      this.current(data);
       this.fill(data);
-      say(`As of ${new Date().toLocaleTimeString()}`);
     } catch (error) {
       if (signal.aborted) return;
       this.wait = Math.min(this.wait * 2, INTERVAL_MAX_MS);
@@ -87,17 +106,38 @@ class View {
     } finally {
       this.loading = false;
     }
-    if (!document.hidden) this.timer = setTimeout(() => this.refresh(), this.wait);
+    if (this.again) {
+      this.again = false;
+      this.refresh();
+    } else if (!document.hidden) this.timer = setTimeout(() => this.refresh(), this.wait);
   }
 
-  /** Draw the data if it has changed, and keep the keyboard focus where it is. */
+  /** Note the age of the data: it is of now, unless the server says that it is older. */
+  current(data) {
+    const since = this.page.oldSince?.(data) ?? null;
+    clearInterval(this.ages);
+    this.asOf = since ?? Date.now();
+    this.content.classList.toggle("old-data", since !== null);
+    if (since === null) this.alert.replaceChildren();
+    say(`As of ${new Date(this.asOf).toLocaleTimeString()}`, since !== null);
+  }
+
+  /** Draw the data if it has changed, and keep the keyboard focus where it is. While text is
+   * selected, for example to copy it, the page stays as it is. */
   fill(data) {
     const text = JSON.stringify(data, (key, value) => typeof value === "bigint" ? `${value}` : value);
     this.content.setAttribute("aria-busy", "false");
     if (text === this.shown) return;
+    const selected = getSelection();
+    if (this.shown && !selected.isCollapsed && this.content.contains(selected.anchorNode)) return;
     this.shown = text;
     const key = keyOf(document.activeElement, this.content);
+    const scrolled = scrolls(this.content);
     this.content.replaceChildren(this.page.render(data, this.where, (work) => this.act(work)));
+    for (const one of this.content.querySelectorAll(SCROLLING)) {
+      const before = scrolled.get(one.getAttribute("aria-label"));
+      if (before) Object.assign(one, before);
+    }
     if (key) [...this.content.querySelectorAll(FOCUSABLE)].find((one) => keyOf(one, this.content) === key)?.focus({ preventScroll: true });
   }
 
@@ -112,16 +152,24 @@ class View {
     this.refresh();
   }
 
+  /** Show an error. What was shown before stays, and is marked as old with its age. */
   tell(error) {
     this.content.setAttribute("aria-busy", "false");
     if (!(error instanceof ApiError)) console.error(error);
     if (!this.shown) this.content.replaceChildren();
     const said = error instanceof ApiError ? error : { message: "An unexpected error happened in this page", remedy: String(error) };
-    const stale = this.shown ? " The data below is older." : "";
-    this.alert.replaceChildren(h("div", { class: "alert bad" }, h("p", null, `✗ ${said.message}.${stale}`),
+    const age = h("span");
+    const old = this.shown ? h("p", null, "The data below is older: it is of ", age, ".") : "";
+    this.alert.replaceChildren(h("div", { class: "alert bad" }, h("p", null, `✗ ${said.message}.`), old,
       said.remedy ? h("p", null, said.remedy) : "", error.known === false ? h("p", null, "The request may have taken effect.") : ""));
     if (error.status === 401) this.alert.append(this.tokenForm());
-    say("");
+    if (!this.shown) return say("");
+    this.content.classList.add("old-data");
+    const tick = () => { age.textContent = `${seconds((Date.now() - this.asOf) / 1000)} ago`; };
+    tick();
+    clearInterval(this.ages);
+    this.ages = setInterval(tick, AGE_INTERVAL_MS);
+    say(`As of ${new Date(this.asOf).toLocaleTimeString()}`, true);
   }
 
   tokenForm() {
@@ -136,16 +184,32 @@ class View {
   }
 }
 
-const FOCUSABLE = "a, button, [tabindex], summary";
+const FOCUSABLE = "a, button, input, select, [tabindex], summary";
+const SCROLLING = ".scroll[aria-label]";
+
+/** Return how far each scrolling region is scrolled, by its name. */
+function scrolls(inside) {
+  return new Map([...inside.querySelectorAll(SCROLLING)].map((one) =>
+    [one.getAttribute("aria-label"), { scrollLeft: one.scrollLeft, scrollTop: one.scrollTop }]));
+}
 
 function keyOf(element, inside) {
   if (!element || !inside.contains(element)) return null;
   return element.id || element.getAttribute("href") || element.getAttribute("aria-label") || null;
 }
 
-function say(text) {
+function say(text, old = false) {
+  freshness.classList.toggle("old", old);
   if (freshness.textContent !== text) freshness.textContent = text;
 }
+
+/** Open or close the menu of a small screen. */
+function openMenu(open) {
+  menu.setAttribute("aria-expanded", open);
+  entries.classList.toggle("open", open);
+}
+
+menu.addEventListener("click", () => openMenu(menu.getAttribute("aria-expanded") !== "true"));
 
 document.getElementById("skip").addEventListener("click", (event) => {
   event.preventDefault();

@@ -38,7 +38,27 @@ export function milliseconds(value) {
 export function seconds(value) {
   if (value === null || value === undefined) return NONE;
   if (value < 120) return `${Math.round(value)} s`;
-  return value < 7200 ? `${Math.round(value / 60)} min` : `${Math.round(value / 3600)} h`;
+  if (value < 7200) return `${Math.round(value / 60)} min`;
+  return value < 172800 ? `${Math.round(value / 3600)} h` : `${Math.round(value / 86400)} days`;
+}
+
+/** Return a share, from 0 to 1, as a percentage. */
+export function percent(share) {
+  if (share === null || share === undefined) return NONE;
+  return `${share > 0 && share < 0.1 ? (share * 100).toFixed(1) : Math.floor(share * 100)} %`;
+}
+
+/** Return a count in few characters, for the axis of a chart: "950", "12k", "1.5M". */
+export function short(value) {
+  if (value === null || value === undefined) return NONE;
+  return value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
+}
+
+/** Return the time of day of a Unix time in seconds, with the date if `dated` is set. */
+export function clock(s, { dated = false, precise = true } = {}) {
+  const at = new Date(s * 1000);
+  const said = at.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...(precise ? { second: "2-digit" } : {}) });
+  return dated ? `${at.toLocaleDateString("en-GB", { day: "numeric", month: "short" })}, ${said}` : said;
 }
 
 export function time(ms) {

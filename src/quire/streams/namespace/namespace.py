@@ -18,7 +18,7 @@ from quire._runtime.tasks import each
 from quire.client import Client
 from quire.client.client import end_with_client
 from quire.codec.distributedlog.dlsn import DLSN
-from quire.codec.distributedlog.name import StreamPaths, is_reserved, stream_name
+from quire.codec.distributedlog.name import StreamPaths, may_name_stream, stream_name
 from quire.codec.distributedlog.namespace_binding import NamespaceBinding, is_binding
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import (
@@ -281,7 +281,8 @@ class Namespace:
             names = await self._tree.children(path)
         except NoSuchKeyError:
             return []
-        return [f"{above}/{n}" if above else n for n in names if not is_reserved(n)]
+        found = [f"{above}/{n}" if above else n for n in names]
+        return [name for name in found if may_name_stream(name)]
 
     async def exists(self, name: str) -> bool:
         """Return whether a stream with this name exists."""
@@ -404,17 +405,20 @@ class Namespace:
 
     def _check_size_of_rename(self, name: str, operations: Sequence[Operation]) -> None:
         """Raise UsageError if a rename would be too large, before the writer is fenced."""
-        try:
-            if len(operations) + FENCED_OPERATIONS > COMMIT_OPERATIONS_MAX:
-                raise UsageError(f"it has {len(operations):,} operations")
-            check_operations(operations)
-        except UsageError as error:
-            raise UsageError(
-                f"stream {name} was not renamed: the nodes of a stream move in one transaction, "
-                f"which has at most {COMMIT_OPERATIONS_MAX:,} operations and {COMMIT_BYTES_MAX:,} "
-                f"bytes, and this one is too large ({error.args[0]})",
-                remedy="Truncate the stream, so that it has fewer segments, and try again",
-            ) from None
+        reason = f"it has {len(operations):,} operations"
+        if len(operations) + FENCED_OPERATIONS <= COMMIT_OPERATIONS_MAX:
+            try:
+                check_operations(operations)
+            except UsageError as error:
+                reason = str(error.args[0])
+            else:
+                return
+        raise UsageError(
+            f"stream {name} was not renamed: the nodes of a stream move in one transaction, "
+            f"which has at most {COMMIT_OPERATIONS_MAX:,} operations and {COMMIT_BYTES_MAX:,} "
+            f"bytes, and this one is too large ({reason})",
+            remedy="Truncate the stream, so that it has fewer segments, and try again",
+        )
 
     async def _moves(
         self, paths: StreamPaths, target: str, below: str = ""

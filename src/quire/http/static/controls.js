@@ -1,0 +1,103 @@
+// The parts that pages are made of: key figures, bars, code boxes, tabs, choices, empty states.
+
+import { h, icon } from "/ui/dom.js";
+import { bytes, percent } from "/ui/format.js";
+
+const NEARLY_FULL = 0.8;
+const FULL = 0.9;
+const COPIED_MS = 2000;
+
+/** Return a value with its unit in smaller letters: "12.5 MB/s", "3 of 4". */
+export function figure(value) {
+  if (value instanceof Node || Array.isArray(value)) return h("span", { class: "figure" }, value);
+  const [, number, unit] = /^([\d.,]*\d)?(.*)$/s.exec(String(value));
+  if (!number) return h("span", { class: unit.length > 1 ? "figure words" : "figure" }, unit);
+  return h("span", { class: "figure" }, number, unit ? h("small", null, unit) : "");
+}
+
+/** Return key figures. Each is { name, value, below, kind }: `below` is a remark in small letters,
+ * and `kind` is "warn" or "bad" if the value is not as it should be. */
+export const tiles = (all) => h("dl", { class: "tiles" }, all.filter(Boolean).map((one) =>
+  h("div", { class: `tile ${one.kind ?? ""}`.trim() }, h("dt", null, one.name), h("dd", null, figure(one.value)),
+    one.below ? h("dd", { class: "below" }, one.below) : "")));
+
+/** Return the state of a disk by the share that is used: "" , "warn" from 80 %, "bad" from 90 %. */
+export const fullness = (share) => (share >= FULL ? "bad" : share >= NEARLY_FULL ? "warn" : "");
+
+/** Return a bar of the share that is used, with words that say the same. It turns amber at 80 % and
+ * red at 90 %. `name` says what is used, for screen readers. */
+export function usage(name, used, total) {
+  const share = total > 0 ? Math.min(1, Number(used) / Number(total)) : 0;
+  const kind = fullness(share);
+  const sign = share >= 1 ? "✗ full" : kind === "bad" ? `✗ ${percent(share)} used` : kind === "warn" ? `! ${percent(share)} used` : `${percent(share)} used`;
+  return h("div", { class: "usage" },
+    h("div", { class: "words" }, h("span", { class: kind || null }, sign), h("span", { class: "quiet" }, `${bytes(total - used)} free`)),
+    h("div", { class: `bar ${kind}`.trim(), role: "meter", "aria-label": name, "aria-valuemin": 0, "aria-valuemax": 100,
+      "aria-valuenow": Math.round(share * 100), "aria-valuetext": `${sign}, ${bytes(total - used)} free of ${bytes(total)}` },
+    h("span", { style: { "--share": share } })));
+}
+
+/** Return a command in a box, with a button that copies it. */
+export function command(text) {
+  const code = h("code", null, text);
+  const words = h("span", { role: "status" }, "Copy");
+  const press = async () => {
+    words.textContent = await copy(text, code) ? "Copied" : "Press Ctrl-C";
+    setTimeout(() => { words.textContent = "Copy"; }, COPIED_MS);
+  };
+  return h("div", { class: "command" }, code,
+    h("button", { type: "button", "aria-label": `Copy the command ${text}`, onclick: press }, icon("copy"), words));
+}
+
+/** Copy a text, and return whether that worked. A page that was loaded without TLS from another
+ * machine has no clipboard: then the text is selected, so that the keyboard can copy it. */
+async function copy(text, element) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    getSelection().selectAllChildren(element);
+    return false;
+  }
+}
+
+/** Return what stands in place of a list that has nothing in it. */
+export const empty = (title, text = "", what = "") => h("div", { class: "empty" },
+  h("p", { class: "title" }, title), text ? h("p", null, text) : "", what ? command(what) : "");
+
+/** Return a choice of one of several values: { value, text } each. It is a group of radio buttons. */
+export function choice(key, name, all, chosen, pick) {
+  return h("fieldset", { class: "choice" }, h("legend", null, name), all.map(({ value, text }) => h("label", null,
+    h("input", { type: "radio", name: key, id: `${key}-${value}`, value, checked: value === chosen, onchange: () => pick(value) }),
+    h("span", null, text))));
+}
+
+/** The chosen tab of each group, by its key. It survives the refresh of a page. */
+const chosenTabs = new Map();
+
+/** Return tabs: { id, title, content } each, where `content` is a function that returns elements. */
+export function tabs(key, name, all) {
+  const panel = h("div", { role: "tabpanel", id: `${key}-panel`, tabindex: 0 });
+  const choose = (id, focus) => {
+    chosenTabs.set(key, id);
+    for (const button of buttons) {
+      const here = button.id === `${key}-${id}`;
+      button.setAttribute("aria-selected", here);
+      button.tabIndex = here ? 0 : -1;
+      if (here && focus) button.focus();
+    }
+    panel.setAttribute("aria-labelledby", `${key}-${id}`);
+    panel.replaceChildren(...[all.find((one) => one.id === id).content()].flat(Infinity));
+  };
+  const move = (event) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    const at = all.findIndex((one) => one.id === chosenTabs.get(key));
+    choose(all[(at + by + all.length) % all.length].id, true);
+  };
+  const buttons = all.map((one) => h("button", { type: "button", role: "tab", id: `${key}-${one.id}`, "aria-controls": `${key}-panel`, onclick: () => choose(one.id) }, one.title));
+  const before = chosenTabs.get(key);
+  choose(all.some((one) => one.id === before) ? before : all[0].id);
+  return h("div", { class: "tabs" }, h("div", { role: "tablist", "aria-label": name, onkeydown: move }, buttons), panel);
+}

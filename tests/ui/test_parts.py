@@ -1,0 +1,277 @@
+"""The parts that pages of the dashboard are made of, each in a real browser."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.ui.browser import expect
+from tests.support.ui.dashboard import Dashboard, Tab
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+PHONE = {"viewport": {"width": 390, "height": 800}, "has_touch": True}
+IMPORTS = """
+  const { h, sortable } = await import("/ui/dom.js");
+  const { choice, command, empty, tabs, tiles, usage } = await import("/ui/controls.js");
+  const { chart, forgetCharts } = await import("/ui/chart.js");
+"""
+BOOKIES = """
+  const rows = [
+    { id: "b10", adds: 5, used: 0.5 }, { id: "b9", adds: null, used: 0.85 },
+    { id: "b1", adds: 70, used: 0.95 },
+  ];
+  const columns = [{ text: "Bookie", by: (one) => one.id }, { text: "Disk", by: (one) => one.used },
+    { text: "Adds", type: "number", by: (one) => one.adds }, { text: "Remark" }];
+  const disk = (one) => usage(`disk of ${one.id}`, one.used * 1e9, 1e9);
+  const cells = (one) => [one.id, disk(one), one.adds ?? "–", "none"];
+  const drawn = sortable("test", "Bookies", columns, rows, cells, { text: "Bookie", down: false });
+"""
+TIMES = "const times = Array.from({ length: 60 }, (_, at) => 1780000000 + 10 * at);"
+CHART = f"""
+  {TIMES}
+  const values = times.map((_, at) => at === 30 || at === 31 ? null : 100 + at);
+  const drawn = [1, 2].map((number) => chart(`test${{number}}`, {{
+    title: `Entries ${{number}}`, unit: "rate", times,
+    series: [{{ name: "added", values }},
+      {{ name: "read", values: values.map((one) => one && 2 * one) }}],
+  }}));
+"""
+
+
+def show(tab: Tab, script: str) -> Page:
+    """Show the elements of `drawn`, which the script creates, in place of the page."""
+    tab.open("")
+    tab.page.evaluate(
+        f"""async () => {{ {IMPORTS} {script}
+          document.getElementById("main").replaceChildren(...[drawn].flat());
+        }}"""
+    )
+    return tab.page
+
+
+def test_a_table_is_sorted_by_its_headings(dashboard: Dashboard, tab: Tab) -> None:
+    page = show(tab, BOOKIES)
+    names = page.get_by_role("rowheader")
+    expect(names).to_have_text(["b1", "b9", "b10"])  # numbers in names count as numbers
+    heading = page.get_by_role("columnheader", name="Adds")
+    expect(heading).not_to_have_attribute("aria-sort", "descending")
+    heading.get_by_role("button").press("Enter")
+    expect(names).to_have_text(["b1", "b10", "b9"])  # what is missing comes last
+    expect(heading).to_have_attribute("aria-sort", "descending")
+    expect(heading.get_by_role("button")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(names).to_have_text(["b10", "b1", "b9"])
+    expect(heading).to_have_attribute("aria-sort", "ascending")
+    expect(page.get_by_role("columnheader", name="Remark").get_by_role("button")).to_have_count(0)
+
+
+@pytest.mark.parametrize("tab", [PHONE], indirect=True)
+def test_a_row_becomes_a_block_on_a_phone(dashboard: Dashboard, tab: Tab) -> None:
+    """No column is cut, each cell names its column, and screen readers still find a table."""
+    page = show(tab, BOOKIES)
+    row = page.get_by_role("row").filter(has_text="b10")
+    box, cell = row.bounding_box(), row.get_by_role("cell").filter(has_text="none").bounding_box()
+    assert box is not None
+    assert cell is not None
+    assert cell["x"] + cell["width"] <= 390
+    assert cell["y"] > box["y"] + 20, "the last column is below the first"
+    label = row.locator("td").nth(1).evaluate("one => getComputedStyle(one, '::before').content")
+    assert "Adds" in label
+    expect(page.get_by_role("table")).to_be_visible()
+    page.get_by_role("button", name="Adds").click()
+    expect(page.get_by_role("rowheader").first).to_have_text("b1")
+
+
+def test_a_disk_turns_amber_and_red(dashboard: Dashboard, tab: Tab) -> None:
+    page = show(tab, BOOKIES)
+    said, colours = [], []
+    for name in ("b10", "b9", "b1"):
+        bar = page.get_by_role("meter", name=f"disk of {name}", exact=True)
+        said.append(bar.get_attribute("aria-valuetext"))
+        colours.append(bar.locator("span").evaluate("one => getComputedStyle(one).backgroundColor"))
+    assert said == [
+        "50 % used, 500 MB free of 1.0 GB",
+        "! 85 % used, 150 MB free of 1.0 GB",
+        "✗ 95 % used, 50.0 MB free of 1.0 GB",
+    ]
+    assert len(set(colours)) == 3
+    bounds = page.evaluate(
+        """async () => { const { fullness } = await import("/ui/controls.js");
+          return [0.799, 0.8, 0.899, 0.9, 1].map(fullness); }"""
+    )
+    assert bounds == ["", "warn", "warn", "bad", "bad"]
+
+
+def test_a_command_is_copied(dashboard: Dashboard, tab: Tab) -> None:
+    tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = show(tab, 'const drawn = command("quire bookie recover b1");')
+    page.get_by_role("button", name="Copy the command quire bookie recover b1").click()
+    expect(page.get_by_role("status").filter(has_text="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == "quire bookie recover b1"
+
+
+def test_a_command_is_selected_if_there_is_no_clipboard(dashboard: Dashboard, tab: Tab) -> None:
+    """A page without TLS from another machine has none."""
+    page = show(tab, 'const drawn = command("quire bookie recover b1");')
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.get_by_role("button", name="Copy the command").click()
+    expect(page.get_by_text("Press Ctrl-C")).to_be_visible()
+    assert page.evaluate("getSelection().toString()") == "quire bookie recover b1"
+
+
+def test_tabs_with_the_keyboard(dashboard: Dashboard, tab: Tab) -> None:
+    page = show(
+        tab,
+        """const drawn = tabs("test", "Views", ["text", "hex"].map((id) =>
+          ({ id, title: id, content: () => h("p", null, `as ${id}`) })));""",
+    )
+    expect(page.get_by_role("tabpanel", name="text")).to_have_text("as text")
+    page.get_by_role("tab", name="text").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="hex")).to_be_focused()
+    expect(page.get_by_role("tab", name="hex")).to_have_attribute("aria-selected", "true")
+    expect(page.get_by_role("tabpanel", name="hex")).to_have_text("as hex")
+
+
+def test_key_figures_have_small_units(dashboard: Dashboard, tab: Tab) -> None:
+    page = show(tab, 'const drawn = tiles([{ name: "Adds", value: "1,200/s", below: "1 MB/s" }]);')
+    expect(page.get_by_role("definition").first).to_have_text("1,200/s")
+    small = page.locator(".figure small")
+    expect(small).to_have_text("/s")
+    sizes = [
+        float(one.evaluate("one => getComputedStyle(one).fontSize")[:-2])
+        for one in (page.locator(".figure"), small)
+    ]
+    assert sizes[1] < sizes[0]
+
+
+def test_a_chart_shows_the_values_under_the_cursor(dashboard: Dashboard, tab: Tab) -> None:
+    page = show(tab, CHART)
+    first, second = (page.get_by_role("group", name=f"Entries {number}") for number in (1, 2))
+    expect(first.locator(".at")).to_have_text("now")
+    expect(first.locator(".legend .value")).to_have_text(["159/s", "318/s"])
+    box = first.locator(".u-over").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 1, box["y"] + 20)
+    for one in (first, second):  # the cursor is at the same time in both
+        expect(one.locator(".legend .value")).to_have_text(["100/s", "200/s"])
+        expect(one.locator(".at")).not_to_have_text("now")
+    page.mouse.move(0, 0)
+    expect(second.locator(".legend .value")).to_have_text(["159/s", "318/s"])
+
+
+def test_a_chart_without_eyes_and_mouse(dashboard: Dashboard, tab: Tab) -> None:
+    page = show(tab, CHART)
+    plot = page.get_by_role("img", name="Entries 1")
+    words = plot.get_attribute("aria-label") or ""
+    assert "added: now 159/s, from 100/s to 159/s, with a gap" in words
+    plot.focus()
+    page.keyboard.press("Home")
+    figure = page.get_by_role("group", name="Entries 1")
+    expect(figure.get_by_role("status")).to_contain_text("added 100/s, read 200/s")
+    page.keyboard.press("ArrowRight")
+    expect(figure.get_by_role("status")).to_contain_text("added 101/s, read 202/s")
+    figure.get_by_text("Table").click()
+    expect(figure.get_by_role("row")).to_have_count(61)
+    expect(figure.get_by_role("row").nth(30)).to_contain_text("–")
+    line = figure.get_by_role("button", name="read")
+    line.click()
+    expect(line).to_have_attribute("aria-pressed", "false")
+
+
+def pixels(page: Page) -> list[bool]:
+    """Return for each column of the first chart's area whether something other than a grid line is
+    drawn in it."""
+    found: list[bool] = page.evaluate(
+        """() => {
+          const canvas = document.querySelector(".chart canvas");
+          const over = document.querySelector(".chart .u-over").getBoundingClientRect();
+          const scale = canvas.width / canvas.getBoundingClientRect().width;
+          const from = canvas.getBoundingClientRect();
+          const image = canvas.getContext("2d").getImageData((over.left - from.left) * scale,
+            (over.top - from.top) * scale, over.width * scale, over.height * scale);
+          return Array.from({ length: image.width }, (_, x) => {
+            let drawn = false;
+            for (let y = 0; y < image.height; y += 1) {
+              const at = 4 * (y * image.width + x);
+              const [red, green, blue, alpha] = image.data.subarray(at, at + 4);
+              drawn ||= alpha > 100 && Math.max(red, green, blue) - Math.min(red, green, blue) > 60;
+            }
+            return drawn;
+          });
+        }"""
+    )
+    return found
+
+
+def test_a_gap_is_drawn_as_a_gap(dashboard: Dashboard, tab: Tab) -> None:
+    page = show(tab, CHART)
+    expect(page.locator(".chart canvas").first).to_be_visible()
+    drawn = pixels(page)
+    assert drawn[len(drawn) // 4]
+    assert drawn[3 * len(drawn) // 4]
+    middle = drawn[round(len(drawn) * 30 / 59)]
+    assert not middle, "a line was drawn through the gap"
+
+
+def test_a_chart_follows_the_colours(dashboard: Dashboard, tab: Tab) -> None:
+    """The button goes from the colours of the system over light to dark, and keeps the choice."""
+    page = show(tab, CHART)
+    image = "document.querySelector('.chart canvas').toDataURL()"
+    before = page.evaluate(image)
+    button = page.get_by_role("button", name="Colours")
+    button.click()
+    button.click()
+    assert "dark" in (button.get_attribute("aria-label") or "")
+    page.wait_for_function(f"(before) => {image} !== before", arg=before)
+    tab.open("")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_a_refresh_keeps_the_chart(dashboard: Dashboard, tab: Tab) -> None:
+    page = show(tab, CHART)
+    same = page.evaluate(
+        f"""async () => {{ {IMPORTS} {TIMES}
+          const before = document.querySelector(".chart");
+          const values = times.map(() => 7);
+          const after = chart("test1", {{ title: "Entries 1", unit: "rate", times,
+            series: [{{ name: "added", values }}, {{ name: "read", values }}] }});
+          const kept = before === after && after.querySelector(".value").textContent;
+          forgetCharts();
+          return kept;
+        }}"""
+    )
+    assert same == "7.0/s"
+
+
+def test_an_empty_list_says_what_to_type(dashboard: Dashboard, tab: Tab) -> None:
+    page = show(tab, 'const drawn = empty("No ledgers", "Write one.", "quire ledger write");')
+    expect(page.get_by_text("No ledgers")).to_be_visible()
+    expect(page.get_by_role("button", name="Copy the command quire ledger write")).to_be_visible()
+
+
+@pytest.mark.parametrize("tab", [PHONE], indirect=True)
+def test_the_menu_of_a_phone(dashboard: Dashboard, tab: Tab) -> None:
+    tab.open("")
+    page = tab.page
+    menu = page.get_by_role("button", name="Pages")
+    expect(page.get_by_role("navigation", name="Pages")).to_be_hidden()
+    menu.click()
+    expect(menu).to_have_attribute("aria-expanded", "true")
+    page.get_by_role("link", name="Streams").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Streams")
+    expect(menu).to_have_attribute("aria-expanded", "false")
+
+
+def test_the_charts_are_of_a_named_version() -> None:
+    """The file names its version, and its licence is beside it."""
+    vendor = files("quire.http").joinpath("static", "vendor")
+    first = vendor.joinpath("uPlot.iife.min.js").read_text(encoding="utf-8").splitlines()[0]
+    assert "uPlot (v1.6.32)" in first
+    assert "MIT License" in vendor.joinpath("uPlot.LICENSE.txt").read_text(encoding="utf-8")
