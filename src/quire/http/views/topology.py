@@ -106,8 +106,8 @@ def _unlocated(there: Sequence[Bookie], located: Sequence[Bookie]) -> Iterator[T
         yield TopologyWarning(
             "warn",
             f"{len(unknown)} of {counted(len(there), 'bookie')} {_have(len(unknown))} no location: "
-            f"{some_of(unknown)}. Clients treat them as one rack, and do not use them where racks "
-            "are enforced",
+            f"{some_of(unknown)}. Clients treat such bookies as one rack, and do not use them "
+            "where racks are enforced",
             f"quire cluster locations set {shlex.quote(unknown[0])} /RACK",
         )
 
