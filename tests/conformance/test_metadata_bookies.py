@@ -51,6 +51,23 @@ async def test_readonly_moves(backend: Backend) -> None:
     assert await other.bookies() == Bookies({}, {})
 
 
+async def test_properties_change_with_the_list_and_within_it(backend: Backend) -> None:
+    owner, other = await backend.store(), await backend.store()
+    registration = await owner.register_bookie(replace(ONE, properties={"a": "0"}))
+    steps: list[tuple[bool, dict[str, str] | None, dict[str, str]]] = [
+        (True, {"a": "1"}, {"a": "1"}),
+        (True, {"a": "2", "b": "3"}, {"a": "2", "b": "3"}),
+        (True, None, {"a": "2", "b": "3"}),
+        (False, None, {"a": "2", "b": "3"}),
+        (False, {}, {}),
+    ]
+    for readonly, properties, expected in steps:
+        await registration.set_readonly(readonly, properties)
+        found = await other.bookies()
+        wanted = {ONE.bookie_id: replace(ONE, properties=expected)}
+        assert found == (Bookies({}, wanted) if readonly else Bookies(wanted, {}))
+
+
 async def test_watch_bookies(backend: Backend) -> None:
     owner, other = await backend.store(), await backend.store()
     seen: list[Bookies] = []

@@ -138,12 +138,17 @@ def test_the_old_disk_that_is_mounted_again(tmp_path: Path) -> None:
     alone = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
     with command.start(*start, *BOOKIE) as bookie:
         assert bookie.line() == "b"
-        ledgers = [command.write(b"kept\n", *alone) for _ in range(2)]
+        named = (*alone, "--custom", "quire.object.name=jobs/1", "--custom",
+                 "quire.object.bucket=default")  # fmt: skip
+        ledgers = [command.write(b"kept\n", *named) for _ in range(2)]
         bookie.end(signal.SIGTERM).ok()
     two.rename(kept)
     two.mkdir()
+    planned = command("bookie", "disk", "replace", "b", str(two), "--dry-run").ok().decode()
+    assert "They were created for object jobs/1 in bucket default" in planned
     loss = json.loads(command("bookie", "disk", "replace", "b", str(two), "--json").ok())["loss"]
     gone = str(loss["only_here"]["ledger_ids"][0])
+    assert loss["owners"] == ["object jobs/1 in bucket default"]
     with command.start(*start, *BOOKIE) as bookie:
         assert bookie.line() == "b"
         codes = {command("ledger", "read", ledger).status for ledger in ledgers}

@@ -93,6 +93,61 @@ def test_the_shell(cluster: LocalCluster, client: quire.blocking.Client, segment
         client.ledger_metadata(segment)
 
 
+def test_the_owner_is_named_in_lists_questions_and_dry_runs(
+    cluster: LocalCluster, client: quire.blocking.Client, segment: int
+) -> None:
+    name = "test_the_owner_is_named_in_lists_questions_and_dry_runs"
+    owner = f"stream {name} in namespace /streams"
+    plain = client.create_ledger()
+    plain.close()
+    table = run(cluster, "ledger", "list", "--long", "--first", str(segment)).stdout.splitlines()
+    assert table[0].split() == ["LEDGER", "STATE", "ENTRIES", "CREATED", "OWNER"]
+    rows = {int(line.split()[0]): line.split(maxsplit=4) for line in table[1:]}
+    assert (rows[segment][1], rows[segment][4]) == ("closed", owner)
+    assert (rows[plain.ledger_id][1], rows[plain.ledger_id][4]) == ("closed", "-")
+    ids = run(cluster, "ledger", "list", "--first", str(segment)).stdout.split()
+    assert ids == [str(one) for one in rows]  # no table if the output is not a terminal
+    listed = run(cluster, "ledger", "list", "--json", "--first", str(segment)).stdout
+    [first, *_] = [json.loads(line) for line in listed.splitlines()]
+    expected = {"kind": "stream", "name": name, "place": "/streams", "part": "", "doubt": ""}
+    assert (first["ledger_id"], first["owners"]) == (segment, [expected])
+
+    shown = run(cluster, "ledger", "show", str(segment)).stdout
+    assert f"owner         {owner} (segment 1, 1 record from position" in shown
+    assert "owner         none" in run(cluster, "ledger", "show", str(plain.ledger_id)).stdout
+    [described] = json.loads(run(cluster, "ledger", "show", str(segment), "--json").stdout)[
+        "owners"
+    ]
+    assert expected.items() <= {**described, "part": ""}.items()
+    assert described["part"].startswith("segment 1, 1 record")
+    explained = run(cluster, "explain", "ledger", str(segment)).stdout
+    assert f"belongs to {owner} (segment 1" in explained
+    recovered = run(cluster, "ledger", "recover", str(segment)).stderr
+    assert f"ledger {segment} belongs to {owner}" in recovered
+
+    planned = run(cluster, "ledger", "delete", str(segment), "--dry-run", "--force").stderr
+    assert f"ledger {segment} (closed, 2 entries; of {owner} (segment 1" in planned
+    free = run(cluster, "ledger", "delete", str(plain.ledger_id), "--dry-run").stderr
+    assert f"ledger {plain.ledger_id} (closed, 0 entries; no owner) would be deleted" in free
+
+
+def test_http_names_the_owners_in_lists(http: Http, segment: int) -> None:
+    def owners() -> list[dict[str, Any]]:
+        page = http.get(f"/api/v1/quire/ledgers?after={segment - 1}&limit=1")
+        return page["ledgers"][0]["owners"]  # type: ignore[no-any-return]
+
+    # A ledger that is younger than the last search is named by its own metadata.
+    [owner] = owners()
+    assert (owner["kind"], owner["name"], owner["place"]) == (
+        "stream",
+        "test_http_names_the_owners_in_lists",
+        NAMESPACE,
+    )
+    assert http.get(f"/api/v1/quire/ledgers/{segment}")["owners"] == [owner]
+    explained = http.get(f"/api/v1/quire/ledgers/{segment}/explain")
+    assert explained["metadata"]["owners"] == [owner]
+
+
 def test_http(http: Http, client: quire.blocking.Client, segment: int) -> None:
     path = f"/api/v1/ledger/delete?ledger_id={segment}"
     status, body = http("DELETE", path)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import random
 from bisect import bisect_left, insort
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from quire._runtime.clock import Clock
@@ -310,7 +311,6 @@ class MemoryStore:
     # -- bookies ------------------------------------------------------------------------------
 
     async def register_bookie(self, address: BookieAddress, readonly: bool = False) -> Registration:
-        payload = encode_address(address)
         bookie_id = address.bookie_id
 
         def work() -> bool:
@@ -323,7 +323,7 @@ class MemoryStore:
             await self._wait_for_absence(bookie_id)
         if bookie_id in self._registrations:
             raise registered_here(bookie_id)
-        registration = MemoryRegistration(self, bookie_id, payload, readonly)
+        registration = MemoryRegistration(self, address, readonly)
         self._registrations[bookie_id] = registration
         registration.ensure()
         return registration
@@ -478,10 +478,11 @@ class MemoryStore:
 
 
 class MemoryRegistration:
-    def __init__(self, store: MemoryStore, bookie_id: str, payload: bytes, readonly: bool) -> None:
+    def __init__(self, store: MemoryStore, address: BookieAddress, readonly: bool) -> None:
         self._store = store
-        self._bookie_id = bookie_id
-        self._payload = payload
+        self._address = address
+        self._bookie_id = address.bookie_id
+        self._payload = encode_address(address)
         self._readonly = readonly
         self._closed = False
         self._loop = asyncio.get_running_loop()
@@ -517,9 +518,13 @@ class MemoryRegistration:
             self._giving_up.cancel()
             self._giving_up = None
 
-    async def set_readonly(self, readonly: bool) -> None:
+    async def set_readonly(
+        self, readonly: bool, properties: Mapping[str, str] | None = None
+    ) -> None:
         def work() -> None:
             self._readonly = readonly
+            if properties is not None:
+                self._payload = encode_address(replace(self._address, properties=properties))
             self.ensure()
 
         if self.lost.done():

@@ -1,41 +1,52 @@
-"""The registration of a bookie, which shows whether it accepts entries of writers."""
+"""The registration of a bookie, which shows whether it accepts entries of writers, and why not."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from quire._runtime.event_log import EventLog
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import TaskSet
 from quire.errors import KeyExistsError, QuireError
+from quire.metadata.bookies.unwritable import Unwritable, as_properties
 from quire.metadata.interface import BookieAddress, MetadataStore, Registration
 
 ANNOUNCE_BACKOFF = Backoff(1.0, 1.0)
 """The pauses before a failed update of the registration is tried again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What the registration says about the state of a bookie."""
+
+    writable: bool
+    reasons: tuple[Unwritable, ...] = ()
+    """Why the bookie, or one of its directories, does not accept all adds."""
+
+
 class Announcement:
-    """The registration of one bookie, which follows its `writable` function.
+    """The registration of one bookie, which follows its `state` function.
 
     Call `soon` when the result of that function may have changed.
     """
 
     def __init__(
-        self, writable: Callable[[], bool], log: EventLog, tasks: TaskSet, rng: random.Random
+        self, state: Callable[[], Announced], log: EventLog, tasks: TaskSet, rng: random.Random
     ) -> None:
         self._rng = rng
-        self._writable = writable
+        self._state = state
         self._log = log
         self._tasks = tasks
         self._registration: Registration | None = None
         self._announcing = False
 
     async def register(
-        self, metadata: MetadataStore, address: BookieAddress, *, writable: bool
+        self, metadata: MetadataStore, address: BookieAddress, state: Announced
     ) -> asyncio.Future[KeyExistsError]:
-        """Register the bookie.
+        """Register the bookie with this state. If the state changed meanwhile, update it soon.
 
         If another process takes the id later, the returned future gets that error as its result.
         This bookie is then no longer registered.
@@ -43,7 +54,10 @@ class Announcement:
         Raises:
             MetadataError: The metadata store did not register the bookie.
         """
-        self._registration = await metadata.register_bookie(address, readonly=not writable)
+        address = replace(address, properties=as_properties(state.reasons))
+        self._registration = await metadata.register_bookie(address, readonly=not state.writable)
+        if self._state() != state:
+            self.soon()
         return self._registration.lost
 
     async def withdraw(self) -> None:
@@ -67,14 +81,16 @@ class Announcement:
         One call runs at a time, so that the last one decides. A call that fails is repeated after a
         pause, because its outcome may be unknown.
         """
-        announced: bool | None = None
+        announced: Announced | None = None
         retry = Retry(ANNOUNCE_BACKOFF, self._rng)
         try:
-            while announced is not self._writable():
-                writable = self._writable()
+            while announced != self._state():
+                state = self._state()
                 try:
-                    await registration.set_readonly(not writable)
-                    announced = writable
+                    await registration.set_readonly(
+                        not state.writable, as_properties(state.reasons)
+                    )
+                    announced = state
                 except QuireError as error:
                     self._log("registration_failed", error=str(error))
                     await retry.pause()

@@ -17,7 +17,7 @@ from quire._runtime.clock import Clock
 from quire._runtime.event_log import EventLog
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import host_port
-from quire.bookie.announcement import Announcement
+from quire.bookie.announcement import Announced, Announcement
 from quire.bookie.background.collection_guard import (
     CollectionGuard,
     read_remembered,
@@ -48,6 +48,7 @@ from quire.errors import (
     StartError,
     StorageError,
 )
+from quire.metadata.bookies.unwritable import FAILED, FULL, HELD, LOADING, LOST, ORDERED, Unwritable
 from quire.metadata.interface import BookieAddress, MetadataStore
 from quire.net.network import Network, Port
 from quire.storage.background.compactor import Compaction
@@ -172,7 +173,7 @@ class Bookie:
         self._tasks = TaskSet()
         # The source of randomness for the pauses between retries.
         rng = random.Random(int.from_bytes(random_bytes(8), "big"))
-        self._announcement = Announcement(lambda: self.writable, log, self._tasks, rng)
+        self._announcement = Announcement(self._announced, log, self._tasks, rng)
 
     @property
     def writable(self) -> bool:
@@ -186,6 +187,23 @@ class Bookie:
     def _held_back(self) -> bool:
         """Whether an operator keeps it read-only, regardless of its space."""
         return self.held_readonly or (self._orders is not None and self._orders.draining)
+
+    @property
+    def unwritable(self) -> tuple[Unwritable, ...]:
+        """Why the bookie, or one of its directories, does not accept all adds."""
+        if not self._recovered:
+            return (Unwritable(LOADING),)
+        found = [Unwritable(HELD)] if self.held_readonly else []
+        if self._orders is not None and self._orders.draining:
+            found.append(Unwritable(ORDERED))
+        kinds = {"full": FULL, "lost": LOST, "failed": FAILED}
+        for one in self.store.directories():
+            if one.kind in kinds:
+                found.append(Unwritable(kinds[one.kind], one.path))
+        return tuple(found)
+
+    def _announced(self) -> Announced:
+        return Announced(self.writable, self.unwritable)
 
     @property
     def recovered(self) -> bool:
@@ -339,14 +357,12 @@ class Bookie:
 
     async def _serve(self, port: Port) -> None:
         """Register and listen, unless the bookie already did so while it loaded its log."""
-        writable = self._tell_service()
+        self._tell_service()
         if self.service.loading_store is not None:
             self._end_loading(self.service.loading_store)
             self._announcement.soon()
             return
-        await self._register(port, writable=writable)
-        if self.writable != writable:  # it changed during the registration
-            self._announcement.soon()
+        await self._register(port)
         await self._listen(port)
 
     def _guard(self, disks: Sequence[Disk]) -> CollectionGuard:
@@ -376,7 +392,7 @@ class Bookie:
             await asyncio.wait([work])  # keep the directories until the work has ended
             raise
 
-    async def _register(self, port: Port, *, writable: bool) -> None:
+    async def _register(self, port: Port) -> None:
         lost = await self._announcement.register(
             self.metadata,
             BookieAddress(
@@ -386,7 +402,7 @@ class Bookie:
                 tls=self.config.tls is not None,
                 others=self.others,
             ),
-            writable=writable,
+            self._announced(),
         )
         lost.add_done_callback(self._on_registration_lost)
 
@@ -441,7 +457,7 @@ class Bookie:
         self.service.store, self.service.loading = cast(Store, partial), True
         self.service.loading_store = partial
         await self._listen(self._port)
-        await self._register(self._port, writable=False)
+        await self._register(self._port)
         self._log("serving_early", bookie=self.bookie_id, percent=self.loading_percent)
 
     def _end_loading(self, partial: LoadingStore) -> None:
@@ -619,6 +635,7 @@ class Bookie:
     def _on_directory_changed(self, one: DirectoryState) -> None:
         """Log the new state of one of several directories."""
         self._log(f"directory_{one.state.replace('-', '_')}", directory=one.path, why=one.reason)
+        self._announcement.soon()
         if one.state == "failed":
             self._release_long_polls()
 

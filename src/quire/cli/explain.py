@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from quire.http.views.cluster_view import ClusterState
     from quire.http.views.problems import Problem
     from quire.replication.explain.explain import Explained, ReplicaReport, SegmentView
+    from quire.streams.ownership.owners import OwnerClaim
 
 CONNECT_TIMEOUT_S = 3.0
 """Seconds to connect to the metadata store. A slower store is reported as the problem."""
@@ -187,7 +188,9 @@ async def explain_one_ledger(
     The command asks every bookie of the ledger. The last line says what is wrong, why it is not
     repaired yet, and what to type. Nothing is changed.
     """
+    from quire.cli.ledger.manage import owners_of
     from quire.replication.explain.explain import explain_ledger
+    from quire.streams.ownership.owner_index import owners_as_json
     from quire.streams.ownership.owners import missed
 
     async with explaining(uri) as client:
@@ -195,13 +198,14 @@ async def explain_one_ledger(
             found = await explain_ledger(client, ledger_id, deep=deep, password=password)
         except NoSuchLedgerError as error:
             raise await missed(client, error, ledger_id) from None
+        owners = await owners_of(client, ledger_id)
     if as_json:
-        print_json(asdict(found))
+        print_json({**asdict(found), "owners": owners_as_json(owners)})
     else:
-        click.echo("\n".join(_ledger_lines(found)))
+        click.echo("\n".join(_ledger_lines(found, owners)))
 
 
-def _ledger_lines(found: Explained) -> list[str]:
+def _ledger_lines(found: Explained, owners: Sequence[OwnerClaim] = ()) -> list[str]:
     ensemble, write_quorum, ack_quorum = found.quorums
     state = {
         "OPEN": "open: it is being written, or its writer died",
@@ -212,6 +216,7 @@ def _ledger_lines(found: Explained) -> list[str]:
         f"ledger {found.ledger}: {state}; last entry {found.last_entry}; "
         f"ensemble {ensemble}, write quorum {write_quorum}, ack quorum {ack_quorum}"
     ]
+    lines += [f"belongs to {claim}" for claim in owners]
     width = max(len(one.bookie) for segment in found.segments for one in segment.replicas)
     for segment in found.segments:
         lines.append(_segment(segment))

@@ -87,10 +87,13 @@ class Registration(Protocol):
         """
         ...
 
-    async def set_readonly(self, readonly: bool) -> None:
+    async def set_readonly(
+        self, readonly: bool, properties: Mapping[str, str] | None = None
+    ) -> None:
         """Move the bookie to the read-only list or to the writable list.
 
-        If this fails, the driver tries again in the background until the next call or `close`.
+        If `properties` are given, they replace those of its address. If this fails, the driver
+        tries again in the background until the next call or `close`.
 
         Raises:
             KeyExistsError: Another process has taken over the id (see `lost`).

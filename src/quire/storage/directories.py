@@ -732,7 +732,7 @@ def state_of(place: ServedDirectory) -> DirectoryState:
     """Return the state of a directory, as its store or the error describes it."""
     if place.error is not None:
         ledgers = len(place.store.ledgers) if place.read else None
-        return DirectoryState(place.store.path, "failed", str(place.error), 0, ledgers)
+        return DirectoryState(place.store.path, "failed", str(place.error), 0, ledgers, "failed")
     return place.store.directories()[0]
 
 

@@ -64,6 +64,8 @@ class DirectoryState:
     several directories has failed, it is 0 for that one."""
     ledgers: int | None
     """The number of ledgers, or None if the directory could not be read."""
+    kind: str = ""
+    """The kind of the reason: "full", "lost" or "failed", or "" if the directory is writable."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -751,14 +751,15 @@ class LedgerStore(StoreEvents):
 
     def directories(self) -> list[DirectoryState]:
         """Return the state of the data directory."""
-        state, reason = "writable", ""
+        state, reason, kind = "writable", "", ""
         if self._appender.failed is not None:
-            state, reason = "failed", str(self._appender.failed)
+            state, reason, kind = "failed", str(self._appender.failed), "failed"
         elif self._catalogue.negatives_unknown:
-            state, reason = "read-only", "a part of its data is lost"
+            state, reason, kind = "read-only", "a part of its data is lost", "lost"
         elif not self._preallocated.space:
-            state, reason = "read-only", self._preallocated.error
-        return [DirectoryState(self.path, state, reason, self.available_bytes, len(self.ledgers))]
+            state, reason, kind = "read-only", self._preallocated.error, "full"
+        free, ledgers = self.available_bytes, len(self.ledgers)
+        return [DirectoryState(self.path, state, reason, free, ledgers, kind)]
 
     @property
     def compaction_suspended(self) -> Suspension | None:

@@ -11,9 +11,21 @@ import pytest
 from quire._runtime.retry import Backoff
 from quire.bookie import announcement
 from quire.errors import KeyExistsError, MetadataUnavailableError
+from quire.metadata.bookies.orders import Order, What, give_order, withdraw_order
+from quire.metadata.bookies.unwritable import (
+    FULL,
+    HELD,
+    LOST,
+    ORDERED,
+    PROPERTY,
+    Unwritable,
+    as_properties,
+    from_properties,
+)
 from quire.metadata.interface import BookieAddress
 from quire_simulator.metadata.store import MemoryStore
 from tests.support.bookies.bookie import memory_metadata, running_bookie
+from tests.support.waiting import until
 
 TIMEOUT_S = 30.0
 
@@ -80,3 +92,53 @@ async def test_a_bookie_says_again_that_it_is_read_only(
             while bookie.bookie_id not in cluster.bookies().writable:
                 await asyncio.sleep(0)
     await mine.close()
+
+
+async def test_the_registration_says_why_a_bookie_accepts_no_adds(tmp_path: Path) -> None:
+    metadata = memory_metadata()
+    path = str(tmp_path / "bookie")
+    async with running_bookie(tmp_path / "bookie", metadata=metadata) as bookie:
+
+        async def says(*reasons: Unwritable) -> None:
+            def told() -> bool:
+                found = metadata.cluster.bookies().find(bookie.bookie_id)
+                return found is not None and from_properties(found.properties) == (reasons or None)
+
+            await until(told)
+            there = metadata.cluster.bookies().readonly if reasons else (
+                metadata.cluster.bookies().writable
+            )  # fmt: skip
+            assert bookie.bookie_id in there
+
+        await says()
+        bookie.hold_readonly(True)
+        await says(Unwritable(HELD))
+        # A second reason does not move the bookie to another list, and is published all the same.
+        preallocated = bookie.store._preallocated
+        preallocated._dwell_s = 0.0
+        preallocated._min_free_bytes, enough = 2**60, preallocated._min_free_bytes
+        bookie.store.check_space()
+        await says(Unwritable(HELD), Unwritable(FULL, path))
+        bookie.hold_readonly(False)
+        await says(Unwritable(FULL, path))
+        preallocated._min_free_bytes = enough
+        bookie.store.check_space()
+        await says()
+        order = Order(What.DRAIN, 1, "admin")
+        await give_order(metadata, bookie.bookie_id, order, None)
+        await says(Unwritable(ORDERED))
+        await withdraw_order(metadata, bookie.bookie_id)
+        await says()
+        bookie.store._catalogue.missing.add(bookie.store._first_number)
+        bookie.store._space_changed()
+        await says(Unwritable(LOST, path))
+    await metadata.close()
+
+
+def test_reasons_that_cannot_be_decoded_are_none() -> None:
+    assert from_properties({}) is None
+    for text in ("", "7", "{}x", '[{"why": "full"}]', "[7]"):
+        assert from_properties({PROPERTY: text}) is None, text
+    later = '[{"why": "new", "directory": "/a", "more": 1}]'
+    assert from_properties({PROPERTY: later}) == (Unwritable("new", "/a"),)
+    assert as_properties([]) == {}

@@ -21,6 +21,8 @@ from quire.metadata.interface import BookieAddress
 from quire.metadata.interface import Bookies as Found
 
 ADDS = 'bookkeeper_server_ADD_ENTRY_REQUEST_count{success="true"}'
+PATIENT_S = 60.0
+"""Seconds to wait for an observation. The default is so short that a loaded machine misses it."""
 P99 = 'bookkeeper_server_ADD_ENTRY_REQUEST{success="true",quantile="0.99"}'
 
 
@@ -49,7 +51,7 @@ class Bookies:
 
 async def test_a_rate_needs_two_looks() -> None:
     world, known = Bookies(), {"a": address("a")}
-    rates = Rates(lambda: world.now_s, world.fetch)
+    rates = Rates(lambda: world.now_s, world.fetch, PATIENT_S)
     (first,) = (await rates.of(known)).values()
     assert (first["adds_per_s"], first["add_p99_ms"], first["ledgers"]) == (None, 1.5, 7)
     world.adds, world.now_s = 100, 4.0
@@ -59,7 +61,7 @@ async def test_a_rate_needs_two_looks() -> None:
 
 async def test_several_who_look_share_one_look() -> None:
     world, known = Bookies(), {"a": address("a")}
-    rates = Rates(lambda: world.now_s, world.fetch)
+    rates = Rates(lambda: world.now_s, world.fetch, PATIENT_S)
     await asyncio.gather(*(rates.of(known) for _ in range(10)))
     world.now_s = LOOK_INTERVAL_S * 0.9
     await rates.of(known)
@@ -76,7 +78,7 @@ async def test_a_look_that_fails_is_not_repeated_at_once() -> None:
         looks += 1
         raise RuntimeError("nobody expected this")
 
-    background = BackgroundObservation(lambda: now_s, LOOK_INTERVAL_S)
+    background = BackgroundObservation(lambda: now_s, LOOK_INTERVAL_S, PATIENT_S)
     for _ in range(5):
         await background.refresh(look)
     assert (looks, len(told), background.age_s) == (1, 1, None)
@@ -88,7 +90,7 @@ async def test_a_look_that_fails_is_not_repeated_at_once() -> None:
 async def test_what_is_no_rate() -> None:
     """A restarted bookie or an old read gives no rate."""
     world, known = Bookies(), {"a": address("a")}
-    rates = Rates(lambda: world.now_s, world.fetch)
+    rates = Rates(lambda: world.now_s, world.fetch, PATIENT_S)
     world.adds = 100
     await rates.of(known)
     world.adds, world.now_s = 10, 2.0
@@ -112,7 +114,7 @@ async def test_one_that_tells_nonsense_takes_nothing_from_the_others() -> None:
             text += f'quire_directory_{which}_bytes{{directory="/good"}} {size}\n'
         return text + 'quire_directory_total_bytes{directory="/bad\n\x1b[2J"} 7\n'
 
-    rates = Rates(lambda: 0.0, fetch)
+    rates = Rates(lambda: 0.0, fetch, PATIENT_S)
     found = await rates.of({"a": address("a"), "b": address("b")})
     assert [one["ledgers"] for one in found.values()] == [7, 7]
     assert rates.directories == {"a": {"/good": 0.25}, "b": {"/good": 0.25}}
@@ -121,7 +123,7 @@ async def test_one_that_tells_nonsense_takes_nothing_from_the_others() -> None:
 async def test_one_that_does_not_answer_has_none() -> None:
     world, known = Bookies(), {"a": address("a"), "b": BookieAddress("b", "h", 1)}
     world.fails = True
-    rates = Rates(lambda: world.now_s, world.fetch)
+    rates = Rates(lambda: world.now_s, world.fetch, PATIENT_S)
     assert await rates.of(known) == {}
     world.fails, world.now_s = False, 2.0
     assert set(await rates.of(known)) == {"a"}
@@ -130,7 +132,7 @@ async def test_one_that_does_not_answer_has_none() -> None:
 async def test_not_all_are_asked_at_once() -> None:
     world = Bookies()
     known = {f"b{n}": address(f"b{n}") for n in range(3 * BOOKIES_AT_ONCE)}
-    await Rates(lambda: world.now_s, world.fetch).of(known)
+    await Rates(lambda: world.now_s, world.fetch, PATIENT_S).of(known)
     assert len(world.asked) == len(known)
     assert world.most_at_once == BOOKIES_AT_ONCE
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.clock import SystemClock
-from quire._runtime.units import are, counted, verb
+from quire._runtime.units import are, counted, some_of, verb
 from quire.cli.bookie.identity import (
     absolute,
     errors_of,
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from quire.metadata.interface import Bookies, MetadataStore
     from quire.storage.interfaces import Disk
 
+OWNERS_MAX = 100
+"""The number of owners of lost ledgers that are named."""
+
 
 @dataclass(slots=True)
 class Loss:
@@ -54,6 +57,9 @@ class Loss:
     """The ledgers with a write quorum of 1: each of their entries has one replica."""
     waiting: SomeLedgers = field(default_factory=SomeLedgers)
     """The ledgers with a segment that names the bookie and no other registered bookie."""
+    owners: dict[str, None] = field(default_factory=dict)
+    """The first `OWNERS_MAX` owners of ledgers in `only_here`, as far as the ledgers' metadata
+    names them."""
     unread: Unread = field(default_factory=Unread)
     """The ledgers whose metadata cannot be read. They may name the bookie."""
 
@@ -63,6 +69,7 @@ class Loss:
             self.open.add(ledger_id)
         if metadata.write_quorum == 1:
             self.only_here.add(ledger_id)
+            self._add_owner(metadata)
         elif any(
             bookie in segment.ensemble
             and not any(known.find(one) is not None for one in segment.ensemble if one != bookie)
@@ -70,12 +77,22 @@ class Loss:
         ):
             self.waiting.add(ledger_id)
 
+    def _add_owner(self, metadata: LedgerMetadata) -> None:
+        from quire.streams.ownership.owners import owner_hint
+
+        hint = owner_hint(metadata)
+        owners = [hint.owner] if hint.owner is not None else [one.owner for one in hint.claims]
+        for owner in owners:
+            if owner is not None and len(self.owners) < OWNERS_MAX:
+                self.owners[str(owner)] = None
+
     def as_json(self) -> dict[str, Any]:
         return {
             "ledgers": _as_json(self.all),
             "open": _as_json(self.open),
             "only_here": _as_json(self.only_here),
             "waiting": _as_json(self.waiting),
+            "owners": list(self.owners),
             "unreadable": {"count": len(self.unread), "ledger_ids": list(self.unread.named)},
         }
 
@@ -191,6 +208,8 @@ def _say_loss(
             f"{loss.only_here.count:,} of them {has} only one replica of each entry (write quorum "
             f"1), and cannot be restored: {loss.only_here}"
         )
+        if loss.owners:
+            click.echo(f"They were created for {some_of(loss.owners)}")
     if loss.waiting.count:
         click.echo(
             f"{loss.waiting.count:,} of them can be restored only once one of their other bookies "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,8 +34,12 @@ if TYPE_CHECKING:
     from quire.client import Client
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.ledgers.unreadable import Unread
+    from quire.streams.ownership.owner_index import OwnerIndex
+    from quire.streams.ownership.owners import OwnerClaim
 
 LOOKUPS_IN_FLIGHT = 64
+OWNERS_LIMIT_S = 5.0
+"""Seconds to search for the owner of a ledger whose metadata does not name it."""
 
 
 # -- list -------------------------------------------------------------------------------------
@@ -54,32 +58,51 @@ LOOKUPS_IN_FLIGHT = 64
     "List only ledgers that are not closed. Each is being written, or lost its writer.",
     "only_open",
 )
+@flag(
+    "-l --long",
+    "Print a table with the state, the number of entries, the time of creation and the owner of "
+    "each ledger. This is the default on a terminal.",
+    "long",
+)
 @json_option("Print one JSON object per ledger, as `quire ledger show --json` does.")
 @asynchronous
-async def list_ledgers(uri: str, first: int, only_open: bool, as_json: bool) -> int:
-    """List the ids of all ledgers in ascending order, one per line.
+async def list_ledgers(uri: str, first: int, only_open: bool, long: bool, as_json: bool) -> int:
+    """List all ledgers in ascending order.
 
-    With --open or --json, the metadata of every ledger is read. If some cannot be read, the exit
-    status is 1. With --json, such a ledger is an object with `ledger_id` and `error`.
+    On a terminal, the command prints a table, with the stream, object, dataset, state machine or
+    other application that owns each ledger. Otherwise it prints the ids, one per line.
+
+    For a table, and with --open or --json, the metadata of every ledger is read. For the owners,
+    the records of all streams, objects and datasets are read first. If the metadata of a ledger
+    cannot be read, the exit status is 1. With --json, such a ledger is an object with `ledger_id`
+    and `error`.
     """
 
     import quire
     from quire.metadata.ledgers.unreadable import Unread
 
     unread = Unread()
+    table = not as_json and (long or sys.stdout.isatty())
     async with quire.connect(uri) as client:
-        async for ids in pages(client.list_ledgers(first), LOOKUPS_IN_FLIGHT):
-            if not as_json and not only_open:
+        if not (as_json or table or only_open):
+            async for ids in pages(client.list_ledgers(first), LOOKUPS_IN_FLIGHT):
                 sys.stdout.write("".join(f"{ledger_id}\n" for ledger_id in ids))
-                continue
+            sys.stdout.flush()
+            return 0
+        index = await _owners(client) if as_json or table else None
+        if table:
+            click.echo(_row(*HEAD))
+        async for ids in pages(client.list_ledgers(first), LOOKUPS_IN_FLIGHT):
             async with TaskGroup() as group:
-                tasks = [group.create_task(_described_in_list(client, one, unread)) for one in ids]
+                tasks = [group.create_task(_in_list(client, one, unread, index)) for one in ids]
             for task in tasks:
                 described = task.result()
                 if described is None or (only_open and described.get("state") == "CLOSED"):
                     continue
                 if as_json:
                     print_json(described)
+                elif table:
+                    click.echo(_table_row(described))
                 elif "error" not in described:
                     click.echo(described["ledger_id"])
         sys.stdout.flush()
@@ -88,13 +111,64 @@ async def list_ledgers(uri: str, first: int, only_open: bool, as_json: bool) -> 
     return EXIT_ERROR if unread else 0
 
 
-async def _described_in_list(
-    client: Client, ledger_id: int, unread: Unread
-) -> dict[str, Any] | None:
-    """Return a ledger as JSON, or None if it was deleted since it was listed."""
-    from quire.http.views.ledger_json import described_or_error
+HEAD = ("LEDGER", "STATE", "ENTRIES", "CREATED", "OWNER")
 
-    return await described_or_error(client.metadata, ledger_id, ledger_as_json, unread)
+
+def _row(ledger: str, state: str, entries: str, created: str, owner: str) -> str:
+    return f"{ledger:>8}  {state:<11}  {entries:>12}  {created:<20}  {owner}".rstrip()
+
+
+def _table_row(described: dict[str, Any]) -> str:
+    ledger_id, last = str(described["ledger_id"]), described.get("last_entry_id")
+    if "error" in described:
+        return _row(ledger_id, "unreadable", "-", "-", "unknown")
+    created = described["ctime"]
+    return _row(
+        ledger_id,
+        described["state"].lower().replace("_", " "),
+        "-" if last is None else f"{last + 1:,}",
+        "-" if created is None else f"{created[:19]}Z",
+        _names(described["owners"]),
+    )
+
+
+def _names(owners: list[dict[str, Any]] | None) -> str:
+    from quire.streams.ownership.owner_index import owners_in_words
+
+    return owners_in_words(owners) or "-"
+
+
+async def _owners(client: Client) -> OwnerIndex:
+    """Read the records of all owners."""
+    from quire.streams.ownership.named_ledgers import records
+    from quire.streams.ownership.owner_index import OwnerIndex
+
+    index = OwnerIndex(client.clock.now_ms())
+    with ProgressBar("look for owners", counted="records") as progress:
+        async for record in records(client):
+            index.add(record)
+            progress.advance(1, 0)
+    index.whole = True
+    return index
+
+
+async def _in_list(
+    client: Client, ledger_id: int, unread: Unread, index: OwnerIndex | None
+) -> dict[str, Any] | None:
+    """Return a ledger as JSON, or None if it was deleted since it was listed.
+
+    With an index of owners, the ledger has them.
+    """
+    from quire.http.views.ledger_json import described_or_error
+    from quire.streams.ownership.owner_index import owners_as_json
+
+    def shape(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
+        described = ledger_as_json(ledger_id, metadata)
+        if index is not None:
+            described["owners"] = owners_as_json(index.of(ledger_id, metadata))
+        return described
+
+    return await described_or_error(client.metadata, ledger_id, shape, unread)
 
 
 # -- show -------------------------------------------------------------------------------------
@@ -108,19 +182,30 @@ async def _described_in_list(
 async def show(uri: str, ledger_id: int, as_json: bool) -> None:
     """Show the metadata of a ledger: state, length, quorums, segments and bookies.
 
-    `quire explain ledger` also asks the bookies for the replicas that they have.
+    The owner is the stream, object, dataset, state machine or other application that needs the
+    ledger. `quire explain ledger` also asks the bookies for the replicas that they have.
     """
     import quire
 
     async with quire.connect(uri) as client:
         described = ledger_as_json(ledger_id, await client.ledger_metadata(ledger_id))
+        claims = await owners_of(client, ledger_id)
     if as_json:
-        print_json(described)
+        from quire.streams.ownership.owner_index import owners_as_json
+
+        print_json({**described, "owners": owners_as_json(claims)})
     else:
-        click.echo("\n".join(_lines(described)))
+        click.echo("\n".join(_lines(described, claims)))
 
 
-def _lines(described: dict[str, Any]) -> list[str]:
+async def owners_of(client: Client, ledger_id: int) -> list[OwnerClaim]:
+    """Return the owners of a ledger, with a doubt if the search takes too long."""
+    from quire.streams.ownership.owners import find_claims
+
+    return (await find_claims(client, [ledger_id], limit_s=OWNERS_LIMIT_S))[ledger_id]
+
+
+def _lines(described: dict[str, Any], claims: Sequence[OwnerClaim]) -> list[str]:
     def known(value: Any) -> Any:
         return "unknown" if value is None else value
 
@@ -135,6 +220,7 @@ def _lines(described: dict[str, Any]) -> list[str]:
         f"digest        {known(described['digest'])}",
         f"created       {known(described['ctime'])}",
     ]
+    lines += [f"owner         {claim}" for claim in claims] or ["owner         none"]
     for key, value in (described["custom"] | described.get("custom_base64", {})).items():
         lines.append(f"custom        {key}={value}")
     for segment in described["segments"]:
@@ -175,12 +261,13 @@ async def delete(
     wanted = list(dict.fromkeys(ledger_ids))
     async with quire.connect(uri) as client:
         found = {one: await _found(client, one, force) for one in wanted}
-        await check_owners(client, wanted, force=force)
+        owners = await check_owners(client, wanted, force=force)
+        told = {one: f"{what}; {owners_told(owners[one])}" for one, what in found.items()}
         if dry_run:
-            for ledger_id, what in found.items():
+            for ledger_id, what in told.items():
                 say(f"ledger {ledger_id} ({what}) would be deleted")
             return 0
-        listed = ", ".join(f"{ledger_id} ({what})" for ledger_id, what in found.items())
+        listed = ", ".join(f"{ledger_id} ({what})" for ledger_id, what in told.items())
         if not confirmed(f"Delete ledger{'s' * (len(found) > 1)} {listed}?", yes):
             return EXIT_ERROR
         for ledger_id in found:
@@ -189,20 +276,34 @@ async def delete(
     return 0
 
 
-async def check_owners(client: Client, ledger_ids: Sequence[int], *, force: bool) -> None:
+async def check_owners(
+    client: Client, ledger_ids: Sequence[int], *, force: bool
+) -> Mapping[int, Sequence[OwnerClaim]]:
     """Raise LedgerOwnedError if one of these ledgers has an owner, or may have one.
 
-    With `force`, print the owners that the ledgers' metadata names instead; nothing is searched.
+    With `force`, print and return the owners instead. The search for them ends after
+    `OWNERS_LIMIT_S` seconds.
     """
     from quire.streams.ownership.owners import find_claims, refuse_owned
 
-    if force:
-        for ledger_id, claims in (await find_claims(client, ledger_ids, scan=False)).items():
-            for claim in claims:
-                say(f"warning: ledger {ledger_id} {claim.verdict}")
-        return
     with ProgressBar("look for owners", counted="records") as progress:
-        await refuse_owned(client, ledger_ids, looked_at=lambda count: progress.advance(count, 0))
+
+        def looked_at(count: int) -> None:
+            progress.advance(count, 0)
+
+        if not force:
+            await refuse_owned(client, ledger_ids, looked_at=looked_at)
+            return dict.fromkeys(ledger_ids, ())
+        found = await find_claims(client, ledger_ids, limit_s=OWNERS_LIMIT_S, looked_at=looked_at)
+    for ledger_id, claims in found.items():
+        for claim in claims:
+            say(f"warning: ledger {ledger_id} {claim.verdict}")
+    return found
+
+
+def owners_told(claims: Sequence[OwnerClaim]) -> str:
+    """Return the owners of a ledger as questions and dry runs name them."""
+    return "of " + " and of ".join(map(str, claims)) if claims else "no owner"
 
 
 async def _found(client: Client, ledger_id: int, force: bool) -> str:
@@ -249,8 +350,9 @@ async def recover(
 
     The writer, if it is still alive, can no longer append. The closed ledger has every acknowledged
     entry, and may have entries that were in flight when the writer stopped. A ledger that is closed
-    already is not changed.
+    already is not changed. If the metadata of the ledger names its owner, the command prints it.
     """
+    from quire.streams.ownership.owners import find_claims
 
     async with (
         connect(uri) as client,
@@ -266,3 +368,5 @@ async def recover(
             print_json(ledger_as_json(ledger_id, reader.metadata))
         last, length = reader.last_add_confirmed, reader.length
         say(f"ledger {ledger_id} closed: {counted(last + 1, 'entry')}, {counted(length, 'byte')}")
+        for claim in (await find_claims(client, [ledger_id], scan=False))[ledger_id]:
+            say(f"ledger {ledger_id} {claim.verdict}")

@@ -15,7 +15,7 @@ from quire._runtime.units import counted, does
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import check_quorums
 from quire.cli.common.progress import ProgressBar
-from quire.cli.ledger.manage import check_owners
+from quire.cli.ledger.manage import check_owners, owners_told
 from quire.cli.shell.session import LOOKUPS_IN_FLIGHT, Shell, agreed
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec
@@ -212,11 +212,11 @@ async def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool
         except NoSuchLedgerError:
             say(f"Ledger node does not exist: ledgerId={name}. Returning success.")
             return 0
-        await check_owners(client, [ledger_id], force=force)
+        owners = owners_told((await check_owners(client, [ledger_id], force=force))[ledger_id])
         if dry_run:
-            click.echo(f"ledger {name} ({state}) would be deleted")
+            click.echo(f"ledger {name} ({state}; {owners}) would be deleted")
             return 0
-        if not force and not agreed(f"Delete ledger {name}?", without="-force"):
+        if not force and not agreed(f"Delete ledger {name} ({owners})?", without="-force"):
             return EXIT_ERROR
         await client.delete_ledger(ledger_id)
     click.echo(f"ledger {name} deleted")

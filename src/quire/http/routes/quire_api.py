@@ -6,10 +6,13 @@ Lists come in pages, and the answers use the same words as the command line.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from quire._runtime.tasks import each
+from quire.client import Client
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.registration import check_bookie_id
 from quire.errors import NoSuchLedgerError, UsageError
 from quire.http.routes.cluster import RESULT_LEDGERS_MAX, Connect
@@ -29,6 +32,7 @@ from quire.replication.moves.rebalance import RebalanceOptions, rebalance
 from quire.replication.moves.recover import check_known
 from quire.streams import Namespace
 from quire.streams.namespace.namespace import namespace_path, open_namespace
+from quire.streams.ownership.owner_index import owners_as_json
 from quire.streams.ownership.owners import missed
 
 PREFIX = "/api/v1/quire"
@@ -159,8 +163,9 @@ class QuireRoutes:
                 if len(ids) > limit:
                     break
 
+        described = await self._describer(client)
         found = await each(
-            ids[:limit], lambda one: described_or_error(client.metadata, one, ledger_as_json)
+            ids[:limit], lambda one: described_or_error(client.metadata, one, described)
         )
         return {
             "ledgers": [one for one in found if one is not None],
@@ -169,7 +174,18 @@ class QuireRoutes:
 
     async def ledger(self, call: Call) -> dict[str, Any]:
         client, ledger_id = await self._connect(), call.path["ledger_id"]
-        return ledger_as_json(ledger_id, await client.ledger_metadata(ledger_id))
+        described = await self._describer(client)
+        return described(ledger_id, await client.ledger_metadata(ledger_id))
+
+    async def _describer(self, client: Client) -> Callable[[int, LedgerMetadata], dict[str, Any]]:
+        """Return a function that describes a ledger with its owners, and reads nothing."""
+        index = await self._view.owners(client)
+
+        def described(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
+            owners = owners_as_json(index.of(ledger_id, metadata))
+            return {**ledger_as_json(ledger_id, metadata), "owners": owners}
+
+        return described
 
     async def explain(self, call: Call) -> dict[str, Any]:
         client, ledger_id = await self._connect(), call.path["ledger_id"]
@@ -177,8 +193,9 @@ class QuireRoutes:
             found = await explain_ledger(client, ledger_id, deep=call.query.get("deep", False))
         except NoSuchLedgerError as error:
             raise await missed(client, error, ledger_id) from None
-        metadata = await client.ledger_metadata(ledger_id)
-        return {**asdict(found), "metadata": ledger_as_json(ledger_id, metadata)}
+        described = await self._describer(client)
+        metadata = described(ledger_id, await client.ledger_metadata(ledger_id))
+        return {**asdict(found), "metadata": metadata}
 
     async def marked(self, call: Call) -> dict[str, Any]:
         store = (await self._connect()).metadata

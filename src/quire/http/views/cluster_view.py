@@ -32,6 +32,7 @@ from quire.replication.explain.at_risk import AtRisk
 from quire.replication.explain.status import overview
 from quire.replication.marks.job_announcements import RunningJob, running_jobs
 from quire.streams.ownership.lost_ledgers import LostLedgers
+from quire.streams.ownership.owner_index import OwnerIndex
 
 STATES = ("writable", "read-only", "gone")
 OWNER_KINDS = ("stream", "object", "state machine", "dataset")
@@ -150,6 +151,14 @@ class ClusterView:
         """
         counted = await self.marks.of(client)
         return asdict(await overview(client.metadata, clock=client.clock, counted=counted))
+
+    async def owners(self, client: Client) -> OwnerIndex:
+        """Return the owners of ledgers, as far as they are known.
+
+        `OwnerIndex.of` then names the owner of a ledger without reading anything, so a page with
+        any number of ledgers costs no request. Safe to cancel.
+        """
+        return await self.lost.owners(client)
 
     async def close(self) -> None:
         for one in (self.spaces, self.rates, self.risks, self.marks, self.lost, self.index):

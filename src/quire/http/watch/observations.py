@@ -17,6 +17,7 @@ from quire.errors import MetadataError, QuireError
 from quire.replication.explain.at_risk import AtRisk, at_risk
 from quire.replication.explain.status import MarkCount, count_marks
 from quire.streams.ownership.lost_ledgers import LostLedgers, lost_ledgers
+from quire.streams.ownership.owner_index import OwnerIndex
 
 LOOK_WAIT_S = 0.1
 """Seconds that a reader waits for a running observation. After that it gets the previous one."""
@@ -180,18 +181,29 @@ class LostLedgerSearch(BackgroundObservation):
         super().__init__(monotonic, LOST_INTERVAL_S, wait_s)
         self.found: LostLedgers | None = None
         """The result of the first search so far, then that of the last complete search."""
+        self._index = OwnerIndex(0)
 
     async def of(self, client: Client) -> LostLedgers | None:
         """Return what was found, or None if no search has read anything yet."""
         await self.refresh(lambda: self._look(client))
         return self.found
 
+    async def owners(self, client: Client) -> OwnerIndex:
+        """Return the owners of ledgers that the same search has found.
+
+        They are those of the last complete search, or of the first one as far as it got.
+        """
+        await self.refresh(lambda: self._look(client))
+        return self._index
+
     async def _look(self, client: Client) -> None:
         first = self.found is None
+        index = OwnerIndex(client.clock.now_ms())
         try:
-            async for found in lost_ledgers(client):
+            async for found in lost_ledgers(client, index.add):
+                index.whole = found.whole
                 if first or found.whole:
-                    self.found = found
+                    self.found, self._index = found, index
                 if found.records % RECORDS_AT_ONCE == 0:
                     await asyncio.sleep(PAUSE_S)
         except MetadataError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -307,7 +307,7 @@ class SqliteStore:
             self._tasks.start(self._withdraw_row(address.bookie_id))
             raise
         self._keep_session()
-        registration = _SqliteRegistration(self, address.bookie_id)
+        registration = _SqliteRegistration(self, address)
         self._registrations[address.bookie_id] = registration
         return registration
 
@@ -349,8 +349,12 @@ class SqliteStore:
 
         return await self._write(work)
 
-    async def set_readonly(self, bookie_id: str, readonly: bool) -> None:
+    async def set_readonly(
+        self, bookie_id: str, readonly: bool, payload: bytes | None = None
+    ) -> None:
         presence = replace(self._presences[bookie_id], readonly=readonly)
+        if payload is not None:
+            presence = replace(presence, payload=payload)
         self._presences[bookie_id] = presence
         if not await self._write(lambda connection: self._session.take(connection, presence)):
             raise bookie_exists(bookie_id)
@@ -489,9 +493,10 @@ class SqliteStore:
 class _SqliteRegistration:
     """The registration of one bookie."""
 
-    def __init__(self, store: SqliteStore, bookie_id: str) -> None:
+    def __init__(self, store: SqliteStore, address: BookieAddress) -> None:
         self._store = store
-        self._bookie_id = bookie_id
+        self._address = address
+        self._bookie_id = address.bookie_id
         self._closed = False
         self.held_until: float | None = None
         """The time, on the clock of the event loop, until which another session may keep the id. It
@@ -512,14 +517,19 @@ class _SqliteRegistration:
         self.lost.set_result(bookie_exists(self._bookie_id, timeout_ms))
         return True
 
-    async def set_readonly(self, readonly: bool) -> None:
+    async def set_readonly(
+        self, readonly: bool, properties: Mapping[str, str] | None = None
+    ) -> None:
         if self.lost.done():
             raise self.lost.result()
         if self._closed:
             raise ClientClosedError(
                 f"the registration of bookie {self._bookie_id} was closed, so it cannot be changed"
             )
-        await self._store.set_readonly(self._bookie_id, readonly)
+        payload = None
+        if properties is not None:
+            payload = encode_address(replace(self._address, properties=properties))
+        await self._store.set_readonly(self._bookie_id, readonly, payload)
 
     async def close(self) -> None:
         if not self._closed:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import TaskSet, came
 from quire.errors import ClientClosedError, KeyExistsError, MetadataError
-from quire.metadata.common import bookie_exists, decode_address, logger
-from quire.metadata.interface import BookieAddress, Bookies
+from quire.metadata.common import bookie_exists, decode_address, encode_address, logger
+from quire.metadata.interface import ANY_VERSION, BookieAddress, Bookies
 from quire.metadata.tree import Create, Delete
 from quire.metadata.zookeeper.kazoo_adapter import (
     LostConnectionError,
@@ -81,16 +82,18 @@ class ZooKeeperRegistration:
         self,
         root: ZooKeeperRoot,
         tasks: TaskSet,
-        bookie_id: str,
-        payload: bytes,
+        address: BookieAddress,
         readonly: bool,
         *,
         session_timeout_ms: int,
     ) -> None:
         self._root = root
         self._tasks = tasks
-        self._bookie_id = bookie_id
-        self._payload = payload
+        self._bookie_id = address.bookie_id
+        self._address = address
+        self._payload = encode_address(address)
+        self._written: bytes | None = None
+        """The data of the node, or None if it is not known."""
         self._readonly = readonly
         self._held_timeout_ms = int(session_timeout_ms * HELD_TIMEOUT_FACTOR)
         self._held_until: float | None = None
@@ -163,13 +166,17 @@ class ZooKeeperRegistration:
             return
         await came(gone, asyncio.timeout_at(deadline))  # the caller tries once more
 
-    async def set_readonly(self, readonly: bool) -> None:
+    async def set_readonly(
+        self, readonly: bool, properties: Mapping[str, str] | None = None
+    ) -> None:
         """Move the bookie to the other list. After an error the task continues to try."""
         if self.lost.done():
             raise self.lost.result()
         if self._closed:
             raise self._closed_error()
         self._readonly = readonly
+        if properties is not None:
+            self._payload = encode_address(replace(self._address, properties=properties))
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changes.append(done)
         self._wake.set()
@@ -246,17 +253,30 @@ class ZooKeeperRegistration:
         owner = await self._owner_of(other)
         if owner not in (None, self._root.zk.session_id):
             raise _HeldError
-        if owner is not None and await self._moved(other, wanted):
+        payload, written = self._payload, self._written
+        self._written = None  # until it is certain that the node has it
+        if owner is not None and await self._moved(other, wanted, payload):
+            self._written = payload
             return
         try:
-            await self._root.create(wanted, self._payload, ephemeral=True)
+            await self._root.create(wanted, payload, ephemeral=True)
         except NodeExistsError:
             if await self._owner_of(wanted) != self._root.zk.session_id:
                 raise _HeldError from None
+            if written != payload:
+                await self._replace(wanted, payload)
+        self._written = payload
         if owner is not None:
             await self._delete(other)
 
-    async def _moved(self, old: str, new: str) -> bool:
+    async def _replace(self, path: str, payload: bytes) -> None:
+        """Replace the data of our own node. Raises _HeldError if it has just disappeared."""
+        try:
+            await self._root.zk.set(path, payload, ANY_VERSION)
+        except NoNodeError:
+            raise _HeldError from None
+
+    async def _moved(self, old: str, new: str, payload: bytes) -> bool:
         """Move the bookie to the other list in one transaction, so that it always is in a list.
 
         The deletion comes first, because watches fire in this order. Apache's client (4.17.2) takes
@@ -264,7 +284,7 @@ class ZooKeeperRegistration:
         other list, it could not connect to the bookie until a list changed again.
         """
         try:
-            await self._root.zk.commit([Delete(old), Create(new, self._payload, ephemeral=True)])
+            await self._root.zk.commit([Delete(old), Create(new, payload, ephemeral=True)])
         except (NoNodeError, NodeExistsError):  # no list yet, nothing to delete, or in both lists
             return False
         return True

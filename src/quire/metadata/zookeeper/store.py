@@ -33,7 +33,6 @@ from quire.metadata.common import (
     check_prefix,
     check_size,
     check_version,
-    encode_address,
     new_instance_id,
     registered_here,
     stamped,
@@ -310,7 +309,6 @@ class ZooKeeperStore:
 
     async def register_bookie(self, address: BookieAddress, readonly: bool = False) -> Registration:
         self._check_open()
-        payload = encode_address(address)
         bookie_id = address.bookie_id
         if bookie_id in self._withdrawing:
             # An earlier attempt failed. Its clean-up must not delete the new node.
@@ -322,8 +320,7 @@ class ZooKeeperStore:
         registration = ZooKeeperRegistration(
             self._root,
             self._tasks,
-            bookie_id,
-            payload,
+            address,
             readonly,
             session_timeout_ms=self._session_timeout_ms,
         )

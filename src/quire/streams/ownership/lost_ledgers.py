@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -86,15 +86,19 @@ class LostLedgers:
         }
 
 
-async def lost_ledgers(client: Client) -> AsyncGenerator[LostLedgers, None]:
+async def lost_ledgers(
+    client: Client, seen: Callable[[OwnerRecord], None] = lambda record: None
+) -> AsyncGenerator[LostLedgers, None]:
     """Yield the result so far after each record. `whole` is set in the last one.
 
-    Raises MetadataUnavailableError. Cancel-safe. Nothing is changed.
+    `seen` receives each record as it was read. Raises MetadataUnavailableError. Cancel-safe.
+    Nothing is changed.
     """
     found = LostLedgers()
     listed = await _listed(client)
     async with aclosing(records(client)) as all_records:
         async for record in all_records:
+            seen(record)
             found = await _with_record(
                 client, replace(found, records=found.records + 1), record, listed
             )

@@ -160,7 +160,7 @@ async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> No
 
 
 @dataclass(frozen=True, slots=True)
-class _Hint:
+class OwnerHint:
     """The owner of a ledger according to the ledger's own metadata."""
 
     exists: bool = True
@@ -170,17 +170,35 @@ class _Hint:
     """The kind of the owner, its name (the path of a stream), and its bucket."""
     closed: bool = False
 
+    @property
+    def owner(self) -> Owner | None:
+        """The owner that the ledger was made for.
 
-async def _hint(client: Client, ledger_id: int) -> _Hint:
+        The last part of a stream's path counts as its name, because its namespace is not known.
+        """
+        if self.made_for is None:
+            return None
+        kind, name, bucket = self.made_for
+        if kind == "object":
+            return object_owner(bucket, name)
+        place, _, last = name.rpartition("/")
+        return Owner(kind, last, place or "/") if kind == "stream" else Owner(kind, name)
+
+
+async def _hint(client: Client, ledger_id: int) -> OwnerHint:
     try:
-        metadata = await client.ledger_metadata(ledger_id)
+        return owner_hint(await client.ledger_metadata(ledger_id))
     except NoSuchLedgerError:
-        return _Hint(exists=False)
+        return OwnerHint(exists=False)
     except UnreadableMetadataError as error:
-        return _Hint(claims=(OwnerClaim(None, doubt=str(error)),))
+        return OwnerHint(claims=(OwnerClaim(None, doubt=str(error)),))
+
+
+def owner_hint(metadata: LedgerMetadata) -> OwnerHint:
+    """Return what the metadata of a ledger says about its owner. Nothing is read."""
     application = _text(metadata, APPLICATION_KEY)
     if application and application.encode() != APPLICATION["application"]:
-        return _Hint(claims=(_foreign(metadata, application),))
+        return OwnerHint(claims=(_foreign(metadata, application),))
     if name := _text(metadata, NAME_KEY):
         made_for = ("object", name, _text(metadata, BUCKET_KEY))
     elif name := _text(metadata, DATASET_KEY):
@@ -188,8 +206,8 @@ async def _hint(client: Client, ledger_id: int) -> _Hint:
     elif application and (path := _text(metadata, STREAM_KEY)).startswith("/"):
         made_for = ("stream", path, "")
     else:
-        return _Hint()
-    return _Hint(made_for=made_for, closed=metadata.closed)
+        return OwnerHint()
+    return OwnerHint(made_for=made_for, closed=metadata.closed)
 
 
 async def _record(client: Client, made_for: tuple[str, str, str]) -> tuple[Owner, OwnerRecord]:
@@ -207,7 +225,7 @@ async def _record(client: Client, made_for: tuple[str, str, str]) -> tuple[Owner
 
 def _by_its_metadata(
     ledger_id: int,
-    hint: _Hint,
+    hint: OwnerHint,
     answers: Mapping[tuple[str, str, str], tuple[Owner, OwnerRecord]],
 ) -> list[OwnerClaim]:
     """Return the claims of the owner that the ledger's own metadata names.
