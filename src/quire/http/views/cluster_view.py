@@ -14,6 +14,7 @@ from typing import Any
 from quire._runtime.metrics import Metric, gauge, labelled
 from quire.client import Client
 from quire.http.views.bookie_list import bookie_facts
+from quire.http.views.creatable import creatable
 from quire.http.views.job_pace import JobPaces
 from quire.http.views.problems import ALONE, Collection, Problem, lost_groups, problems
 from quire.http.watch.bookie_reports import BookieReports
@@ -119,10 +120,12 @@ class ClusterView:
         bookies = await bookie_facts(client, gone=True, spaces=self.spaces, rates=self.rates)
         recovery = await self.autorecovery(client)
         registered = [one["id"] for one in bookies if one["state"] != "gone"]
-        risk, lost, collection = await asyncio.gather(
+        silent = [one["id"] for one in bookies if one["answers"] is False]
+        risk, lost, collection, shape = await asyncio.gather(
             self.risks.of(client, registered, lost_groups(bookies)),
             self.lost.of(client),
             _collection(client.metadata),
+            creatable(client, silent),
         )
         return ClusterState(
             client.metadata.uri,
@@ -137,6 +140,7 @@ class ClusterView:
                 lost,
                 now_ms=client.clock.now_ms(),
                 collection=collection,
+                creatable=shape,
             ),
             self.spaces.age_s,
             await running_jobs(client.metadata),

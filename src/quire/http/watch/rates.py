@@ -72,8 +72,8 @@ class _Look:
 
     at_s: float
     values: Mapping[str, float]
-    free: Mapping[str, float]
-    """The free share of the disk of each data directory."""
+    disks: Mapping[str, tuple[float, float]]
+    """The free and the total bytes of the disk of each data directory."""
 
 
 class Rates(BackgroundObservation):
@@ -86,6 +86,8 @@ class Rates(BackgroundObservation):
         self._fetch = fetch
         self.directories: Mapping[str, Mapping[str, float]] = {}
         """For each bookie, the free share of the disk of each data directory."""
+        self.disks: Mapping[str, Mapping[str, tuple[float, float]]] = {}
+        """For each bookie, the free and the total bytes of the disk of each data directory."""
         self.suspended: Mapping[str, list[str]] = {}
         """For each bookie, the kinds of compaction that an operator has suspended. A bookie with
         no suspended compaction is missing."""
@@ -109,7 +111,11 @@ class Rates(BackgroundObservation):
         }
         self._rates = {name: _rates(self._looks.get(name), look) for name, look in looks.items()}
         self._looks = looks
-        self.directories = {name: look.free for name, look in looks.items()}
+        self.disks = {name: look.disks for name, look in looks.items()}
+        self.directories = {
+            name: {path: free / total for path, (free, total) in disks.items()}
+            for name, disks in self.disks.items()
+        }
         held = {
             name: [kind for kind, metric in _SUSPENDED.items() if look.values.get(metric)]
             for name, look in looks.items()
@@ -122,7 +128,7 @@ class Rates(BackgroundObservation):
                 text = await self._fetch(place[1])
         except Exception:  # noqa: BLE001 - after any error, this bookie has no rates
             return None
-        return _Look(self._monotonic(), parsed(text), free_shares(text))
+        return _Look(self._monotonic(), parsed(text), directory_sizes(text))
 
 
 def metrics_url(address: BookieAddress) -> str | None:
@@ -157,14 +163,15 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def free_shares(text: str) -> dict[str, float]:
-    """Return the free share of the disk of each data directory, from Prometheus' text format."""
+def directory_sizes(text: str) -> dict[str, tuple[float, float]]:
+    """Return the free and the total bytes of the disk of each data directory, from Prometheus' text
+    format."""
     sizes: dict[str, dict[str, float]] = {"free": {}, "total": {}}
     for which, path, number in _DIRECTORY.findall(text):
         if (value := _number(number)) is not None:
             sizes[which][path] = value
     return {
-        path: sizes["free"][path] / total
+        path: (sizes["free"][path], total)
         for path, total in sizes["total"].items()
         if total and path in sizes["free"]
     }
