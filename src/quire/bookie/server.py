@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
-from typing import Literal, cast
+from typing import cast
 
 from quire._runtime.clock import Clock
 from quire._runtime.event_log import EventLog
@@ -87,19 +87,6 @@ class Address:
     """The id of the bookie. Empty means the id that the directory's bookie was first started with,
     or ADVERTISE:PORT for a new directory. Ledgers name a bookie by its id for good, even if it
     moves. Clients find it at the address that it registered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hindrance:
-    """A reason why a bookie accepts no entries of writers."""
-
-    kind: Literal["loading", "operator", "order", "directory"]
-    """What is in the way: the bookie is starting; an operator made it read-only; an operator
-    ordered its decommissioning; or a data directory is full, damaged or failed."""
-    what: str
-    """The reason in words."""
-    directory: str = ""
-    """The data directory, if the reason is one."""
 
 
 class Bookie:
@@ -237,28 +224,18 @@ class Bookie:
             if self._recovered:
                 self._on_writable_changed(self.store.writable)
 
-    def hindrances(self) -> list[Hindrance]:
-        """Return why the bookie, or one of its directories, accepts no entries of writers.
-
-        A bookie with several directories may be writable although one of them is not. The result is
-        empty if nothing is in the way.
-        """
-        if not self._recovered:
-            how_far = f"its log is {self.loading_percent} % loaded"
-            return [Hindrance("loading", f"the bookie is starting: {how_far}")]
-        found = []
-        if self.held_readonly:
-            found.append(
-                Hindrance("operator", "an operator has made it read-only until its next start")
-            )
-        if self._orders is not None and self._orders.draining:
-            found.append(Hindrance("order", self._orders.sentence()))
-        found += [
-            Hindrance("directory", one.reason, one.path)
-            for one in self.store.directories()
-            if one.reason
-        ]
-        return found
+    def explain_unwritable(self) -> list[tuple[Unwritable, str]]:
+        """Return each reason of `unwritable` with its details in words."""
+        order = self._orders.sentence() if self._orders is not None else ""
+        said = {
+            LOADING: f"{self.loading_percent} % of its log is loaded",
+            HELD: "an operator holds it until its next start",
+            ORDERED: order,
+        }
+        places = (
+            {one.path: one.reason for one in self.store.directories()} if self._recovered else {}
+        )
+        return [(one, said.get(one.why) or places[one.directory]) for one in self.unwritable]
 
     def spaces(self) -> list[tuple[str, int, int]]:
         """Return the path, total bytes and free bytes of each data directory.

@@ -1,10 +1,10 @@
-"""One bookie for people: its reasons, its actions, and the problems that name it."""
+"""One bookie for people: its actions, and the problems that name it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from quire.http.views.bookie_page import actions, problems_of, reasons
+from quire.http.views.bookie_page import actions, problems_of
 from quire.http.views.problems import Problem
 from quire.metadata.bookies.orders import Order, What
 
@@ -17,62 +17,19 @@ def bookie(state: str = "writable") -> dict[str, Any]:
     return {"id": ID, "state": state}
 
 
-def report(*hindrances: dict[str, str], held: bool = False, state: str = "writable") -> Any:
-    return {"hindrances": list(hindrances), "held_readonly": held, "state": state}
-
-
-def hindrance(kind: str, what: str, directory: str = "") -> dict[str, str]:
-    return {"kind": kind, "what": what, "directory": directory}
+def report(held: bool = False, state: str = "writable") -> dict[str, Any]:
+    return {"held_readonly": held, "state": state}
 
 
 def possible(found: dict[str, Any]) -> set[str]:
     return {name for name, one in found.items() if one["possible"]}
 
 
-def test_each_reason_has_a_next_step() -> None:
-    found = reasons(
-        bookie("read-only"),
-        report(
-            hindrance("operator", "an operator has made it read-only until its next start"),
-            hindrance("order", "it is being decommissioned, as ops-1 ordered"),
-            hindrance("directory", "7 bytes are free", "/data/my disk"),
-            hindrance("loading", "the bookie is starting: its log is 7 % loaded"),
-        ),
-        DRAIN,
-    )
-    assert [one["what"] for one in found] == [
-        "An operator has made it read-only until its next start",
-        "It is being decommissioned, as ops-1 ordered",
-        "/data/my disk: 7 bytes are free",
-        "The bookie is starting: its log is 7 % loaded",
-    ]
-    assert [one["next"] for one in found][1:3] == [
-        f"quire bookie decommission {ID} --cancel",
-        "quire bookie explain space '/data/my disk'",
-    ]
-    assert all(one["next"] for one in found)
-
-
-def test_without_a_report_the_order_is_the_reason() -> None:
-    (one,) = reasons(bookie("read-only"), None, DRAIN)
-    assert one["what"] == "It is being decommissioned, as ops-1 ordered"
-    (one,) = reasons(bookie("read-only"), None, RETIRED)
-    assert "was decommissioned" in one["what"]
-    (one,) = reasons(bookie("read-only"), None, None)
-    assert "does not say why" in one["what"]
-    assert reasons(bookie(), None, None) == []
-
-
-def test_a_bookie_that_is_gone() -> None:
-    (one,) = reasons(bookie("gone"), None, DRAIN)
-    assert "not registered" in one["what"]
-
-
 def test_what_can_be_done() -> None:
     assert possible(actions(bookie(), report(), None, "")) == {"read_only", "decommission"}
-    held = report(hindrance("operator", "x"), held=True)
+    held = report(held=True)
     assert possible(actions(bookie("read-only"), held, None, "")) == {"writable", "decommission"}
-    drained = report(hindrance("order", "x"))
+    drained = report()
     assert possible(actions(bookie("read-only"), drained, DRAIN, "")) == {
         "decommission", "take_back",
     }  # fmt: skip

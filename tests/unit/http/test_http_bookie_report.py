@@ -29,7 +29,7 @@ async def test_what_a_bookie_reports(tmp_path: Path) -> None:
     async with running_bookie(tmp_path / "one", more=[RealDisk(str(second))]) as bookie:
         found = bookie_report(bookie, "9.9", 7)
         assert (found["id"], found["version"], found["started_ms"]) == (bookie.bookie_id, "9.9", 7)
-        assert (found["state"], found["hindrances"]) == ("writable", [])
+        assert (found["state"], found["unwritable"]) == ("writable", [])
         paths = [one["path"] for one in found["directories"]]
         assert paths == [str(tmp_path / "one"), str(second)]
         for one in found["directories"]:
@@ -45,14 +45,15 @@ async def test_why_it_is_read_only(tmp_path: Path) -> None:
         bookie.hold_readonly(True)
         held = bookie_report(bookie, "", 0)
         assert (held["state"], held["held_readonly"]) == ("read-only", True)
-        assert [one["kind"] for one in held["hindrances"]] == ["operator"]
+        (one,) = held["unwritable"]
+        assert (one["why"], one["details"]) == ("held", "an operator holds it until its next start")
         bookie.hold_readonly(False)
         order = Order(What.DRAIN, 0, "ops-1")
         await give_order(bookie.metadata, bookie.bookie_id, order, None)
         await until(lambda: not bookie.writable, "the order arrives")
-        (one,) = bookie_report(bookie, "", 0)["hindrances"]
-        assert (one["kind"], one["what"]) == (
-            "order", "it is being decommissioned, as ops-1 ordered",
+        (one,) = bookie_report(bookie, "", 0)["unwritable"]
+        assert (one["why"], one["details"]) == (
+            "ordered", "it is being decommissioned, as ops-1 ordered",
         )  # fmt: skip
 
 
@@ -61,10 +62,10 @@ async def test_a_full_directory_is_named(tmp_path: Path) -> None:
         # As if the last segment had found no space.
         bookie.store._preallocated.space = False  # type: ignore[union-attr]
         bookie.store._preallocated.error = "7 bytes are free, less than 1000"  # type: ignore[union-attr]
-        (one,) = bookie_report(bookie, "", 0)["hindrances"]
+        (one,) = bookie_report(bookie, "", 0)["unwritable"]
         assert one == {
-            "kind": "directory",
-            "what": "7 bytes are free, less than 1000",
+            "why": "full",
+            "details": "7 bytes are free, less than 1000",
             "directory": str(tmp_path),
         }
 

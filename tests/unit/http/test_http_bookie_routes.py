@@ -117,7 +117,9 @@ async def test_the_page_of_a_bookie(world: World) -> None:
     assert found["bookie"]["state"] == "writable"
     assert found["report"]["version"] == "9.9"
     assert found["report_missing"] is None
-    assert (found["reasons"], found["order"], found["jobs"]) == ([], None, [])
+    assert (found["order"], found["jobs"], found["elsewhere"]) == (None, [], [])
+    # A cluster of one bookie cannot create ledgers of the default shape.
+    assert "No ledger with the default ensemble can be created" in found["problems"][0]["what"]
     assert found["actions"]["decommission"]["possible"]
 
 

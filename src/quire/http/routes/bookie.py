@@ -126,7 +126,7 @@ class BookieRoutes:
             Route("GET", REPORT_PATH,
                   "Return why it accepts no entries, and the state of its directories and segments",
                   self.report, example={"id": "10.0.0.1:3181", "version": "1.0.0",
-                                        "state": "writable", "hindrances": [], "directories": []}),
+                                        "state": "writable", "unwritable": [], "directories": []}),
             *(
                 Route("PUT", path, f"Not offered: {what}", _refuser(what, remedy))
                 for (_, path), (what, remedy) in NOT_OFFERED.items()

@@ -22,7 +22,7 @@ from quire.http.server.api import INT64_MAX, Call, Field, Reply, Route
 from quire.http.server.error_responses import NotFoundError
 from quire.http.server.fetch import Put
 from quire.http.views.bookie_list import bookie_facts
-from quire.http.views.bookie_page import actions, problems_of, reasons
+from quire.http.views.bookie_page import actions, problems_of
 from quire.http.views.bookie_report import bookie_report
 from quire.http.views.cluster_view import ClusterView
 from quire.http.views.job_pace import jobs_with_pace, running_with_pace
@@ -90,9 +90,9 @@ class BookiePages:
         one = f"{PREFIX}/bookies/{{bookie_id}}"
         described = {"id": "10.0.0.1:3181", "state": "writable", "location": "/eu/rack1"}
         return [
-            Route("GET", one, "Return one bookie: its state and the reasons, its directories, the "
+            Route("GET", one, "Return one bookie: its state, its problems and directories, the "
                   "jobs that touch it, and what can be done", self.bookie, fields=(BOOKIE_ID,),
-                  example={"bookie": described, "reasons": [], "report": None, "jobs": [],
+                  example={"bookie": described, "problems": [], "report": None, "jobs": [],
                            "actions": {"decommission": {"possible": True, "why": ""}}}),
             Route("GET", f"{one}/ledgers", "List the ledgers that name a bookie, the greatest id "
                   "first", self.ledgers, fields=(BOOKIE_ID,), query=(after, limit),
@@ -136,7 +136,6 @@ class BookiePages:
             "rack": rack,
             "report": seen.report,
             "report_missing": {"what": seen.missing, "next": seen.remedy} if seen.missing else None,
-            "reasons": reasons(one, seen.report, given),
             "order": None if given is None else asdict(given),
             "problems": [asdict(each) for each in problems_of(bookie_id, state.problems)],
             "ledgers": {

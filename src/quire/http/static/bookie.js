@@ -15,16 +15,7 @@ const PAGE = 25;
 const ID = /^[0-9]{1,19}$/;
 const path = (id) => `/api/v1/quire/bookies/${encodeURIComponent(id)}`;
 
-// -- why it accepts no entries ------------------------------------------------------------------
-
 const next = (text) => !text ? "" : text.startsWith("quire ") ? command(text) : h("p", null, `What to do: ${text}`);
-
-function reasons({ bookie, reasons: all }) {
-  if (!all.length) return "";
-  const title = bookie.state === "gone" ? "It is gone" : bookie.state === "writable" ? "A part of it accepts no entries" : "Why it accepts no entries";
-  return section(title, h("ul", { class: "problems" }, all.map((one) =>
-    h("li", { class: bookie.state === "gone" ? "bad" : "warn" }, h("p", null, h("strong", null, one.what)), next(one.next)))));
-}
 
 // -- key figures --------------------------------------------------------------------------------
 
@@ -170,11 +161,10 @@ export const bookie = {
     return { page, found };
   },
   render({ page, found }, { query }, act) {
-    const others = page.reasons.length ? page.problems.filter((one) => one.severity === "bad") : page.problems;
     return h("div", null,
       h("nav", { class: "crumbs", "aria-label": "Above" }, link("Bookies", "bookies"), page.rack === null ? "" : ["›", link(page.bookie.location, "topology")]),
       h("p", null, stateMarks(page.bookie)),
-      reasons(page), others.length ? section("What is wrong", problemList(others)) : "",
+      page.problems.length ? section("What is wrong", problemList(page.problems)) : "",
       section("Key figures", figures(page)), disks(page), jobs(page, act), actions(page, act),
       ledgers(page, found, query), page.report ? store(page.report) : "", details(page));
   },

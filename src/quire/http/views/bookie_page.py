@@ -1,4 +1,4 @@
-"""One bookie for people: why it accepts no entries, and what an operator can do with it.
+"""One bookie for people: the problems that name it, and what an operator can do with it.
 
 The functions are pure: they read only their arguments.
 """
@@ -6,7 +6,6 @@ The functions are pure: they read only their arguments.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,66 +14,6 @@ from quire.metadata.bookies.orders import Order, What
 
 Report = Mapping[str, Any]
 """A report as `bookie_report` describes it."""
-
-
-def reasons(
-    bookie: Mapping[str, Any], report: Report | None, order: Order | None
-) -> list[dict[str, str]]:
-    """Return why a bookie accepts no entries: for each reason, what it is and what to do next.
-
-    Args:
-        bookie: The bookie, as `bookie_facts` describes it.
-        report: Its report about itself, or None if there is none.
-        order: The order of an operator to it, or None.
-    """
-    name = shlex.quote(bookie["id"])
-    if bookie["state"] == "gone":
-        return [
-            _reason(
-                "It is not registered: its process is stopped, or cut off from the metadata store",
-                "quire bookie start --dir DIR",
-            )
-        ]
-    if report is not None:
-        return [_of_hindrance(one, name) for one in report["hindrances"] or () if one]
-    if order is not None:
-        return [_of_order(order, name)]
-    if bookie["state"] == "writable":
-        return []
-    return [
-        _reason(
-            "It does not say why: its disk may be full or damaged, or an operator made it "
-            "read-only",
-            "Look for the event read_only in its log",
-        )
-    ]
-
-
-def _reason(what: str, following: str) -> dict[str, str]:
-    return {"what": what, "next": following}
-
-
-def _of_hindrance(one: Mapping[str, Any], name: str) -> dict[str, str]:
-    what, directory = str(one["what"]), one.get("directory") or ""
-    what = f"{what[:1].upper()}{what[1:]}"
-    if one["kind"] == "loading":
-        return _reason(what, "Wait until it has loaded its log")
-    if one["kind"] == "operator":
-        return _reason(what, "Make it writable on its page in the dashboard, or start it again")
-    if one["kind"] == "order":
-        return _reason(what, f"quire bookie decommission {name} --cancel")
-    return _reason(
-        f"{directory}: {what}", f"quire bookie explain space {shlex.quote(directory or 'DIR')}"
-    )
-
-
-def _of_order(order: Order, name: str) -> dict[str, str]:
-    if order.what is What.RETIRED:
-        return _reason(f"It was decommissioned by {order.by}", "Its process ends by itself")
-    return _reason(
-        f"It is being decommissioned, as {order.by} ordered",
-        f"quire bookie decommission {name} --cancel",
-    )
 
 
 def actions(

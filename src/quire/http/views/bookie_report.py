@@ -47,7 +47,7 @@ _SHAPE: dict[str, Any] = {
     "state": str,
     "loading_percent": int,
     "held_readonly": bool,
-    "hindrances": [{"kind": str, "what": str, "directory": str}],
+    "unwritable": [{"why": str, "directory": str, "details": str}],
     "directories": [_DIRECTORY],
     "min_free_bytes": int,
     "store": _STORE,
@@ -74,7 +74,9 @@ def bookie_report(bookie: Bookie, version: str, started_ms: int) -> dict[str, An
         "state": state if bookie.recovered else "loading",
         "loading_percent": bookie.loading_percent,
         "held_readonly": bookie.held_readonly,
-        "hindrances": [asdict(one) for one in bookie.hindrances()],
+        "unwritable": [
+            {**asdict(one), "details": details} for one, details in bookie.explain_unwritable()
+        ],
         "directories": [],
         "min_free_bytes": bookie.config.min_free_bytes,
         "store": None,
