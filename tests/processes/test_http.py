@@ -21,7 +21,7 @@ from quire.testing._process import quire_command
 from quire.testing.cluster import LocalCluster
 from tests.support.bookies.bookie import free_port
 from tests.support.processes.cli import Quire
-from tests.support.processes.http import WAIT_S, Http, url_in
+from tests.support.processes.http import TOKEN, WAIT_S, Http, url_in
 from tests.support.waiting import wait_for
 
 ENTRIES = 250
@@ -30,13 +30,13 @@ ENTRIES = 250
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     arguments = ["--http", "127.0.0.1:0", "--set", "min_free_bytes=0"]
-    with LocalCluster(4, bookie_args=arguments) as cluster:
+    with LocalCluster(4, bookie_args=arguments, http_token=TOKEN) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def http(cluster: LocalCluster) -> Http:
-    return Http(url_in(cluster.bookies[0].log_path))
+    return Http(url_in(cluster.bookies[0].log_path), TOKEN)
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +112,8 @@ def test_a_forced_compaction_runs_and_reports_its_end(tmp_path: Path) -> None:
     gc = "/api/v1/bookie/gc"
     settings = ["segment_bytes=4m", "min_free_bytes=0", "compact_bytes_per_s=0"]
     arguments = ["--http", "127.0.0.1:0", *(word for one in settings for word in ("--set", one))]
-    with LocalCluster(1, bookie_args=arguments, directory=tmp_path) as cluster:
-        http = Http(url_in(cluster.bookies[0].log_path))
+    with LocalCluster(1, bookie_args=arguments, directory=tmp_path, http_token=TOKEN) as cluster:
+        http = Http(url_in(cluster.bookies[0].log_path), TOKEN)
         with connect(cluster.uri) as client:
             options = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
             with client.create_ledger(**options) as kept, client.create_ledger(**options) as gone:

@@ -271,24 +271,6 @@ def test_a_lost_bookie(dashboard: Dashboard, tab: Tab) -> None:
     expect(page.locator("td.bad")).to_have_count(0, timeout=20000)
 
 
-def test_the_token_is_asked_for(
-    dashboard: Dashboard, browser: Browser, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    token = "0123456789abcdef"
-    file = tmp_path_factory.mktemp("token") / "token"
-    file.write_text(token)
-    file.chmod(0o600)
-    run = Quire(dashboard.cluster.uri)
-    with run.start("ui", "--http", "127.0.0.1:0", "--http-token-file", str(file)) as server:
-        page = browser.new_page()
-        page.goto(server.line())
-        expect(page.get_by_role("alert")).to_contain_text("the token is missing or wrong")
-        page.get_by_label("Token").fill(token)
-        page.get_by_role("button", name="Use this token").click()
-        expect(page.get_by_role("heading", name="Autorecovery")).to_be_visible()
-        page.close()
-
-
 def test_a_server_that_ends(dashboard: Dashboard, browser: Browser) -> None:
     """The page says so, keeps its data, and asks less often."""
     with Quire(dashboard.cluster.uri).start("ui", "--http", "127.0.0.1:0") as server:

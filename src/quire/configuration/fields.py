@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from quire._runtime.limits import FieldRule, Limits, rules_of
 from quire.config import BookieConfig, ClientConfig
@@ -59,7 +59,13 @@ class HttpSideConfig:
     """HOST:PORT for the HTTP API, the health probes and `/metrics` (`--http`). If it is empty,
     nothing is served over HTTP. Any other address than loopback needs a token and TLS."""
     http_token_file: str | None = None
-    """A file with the token that requests must contain (`--http-token-file`)."""
+    """A file with the token that requests must contain (`--http-token-file`). Without it, nothing
+    can be changed over HTTP."""
+    http_reads: Literal["auto", "open", "token"] = "auto"
+    """Whether requests that only read need the token (`--http-reads`): `token` (yes) or `open` (no;
+    on loopback only). With `auto` they need it if there is a token file."""
+    http_read_only: bool = False
+    """Whether every request that would change something is refused (`--http-read-only`)."""
     http_bookies_token_file: str | None = None
     """A file with the token that the dashboard sends to bookies when it reads their metrics
     (`--http-bookies-token-file`)."""
@@ -86,7 +92,13 @@ class HttpServerConfig:
     """HOST:PORT on which `quire http` and `quire ui` listen (`--http`). Any other address
     than loopback needs a token and TLS."""
     token_file: str | None = None
-    """A file with the token that requests must contain (`--http-token-file`)."""
+    """A file with the token that requests must contain (`--http-token-file`). Without it, a token
+    is generated at each start in a terminal, and otherwise nothing can be changed over HTTP."""
+    reads: Literal["auto", "open", "token"] = "auto"
+    """Whether requests that only read need the token (`--http-reads`): `token` (yes) or `open` (no;
+    on loopback only). With `auto` they need it if there is a token file."""
+    read_only: bool = False
+    """Whether every request that would change something is refused (`--http-read-only`)."""
     bookies_token_file: str | None = None
     """A file with the token that the dashboard sends to bookies when it reads their metrics
     (`--http-bookies-token-file`)."""

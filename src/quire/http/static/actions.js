@@ -1,9 +1,10 @@
-// Buttons that change something.
+// Buttons that change something. They are disabled, with the reason, while this tab may not.
 
+import { whyNot } from "/ui/access.js";
 import { confirmed } from "/ui/dialogs.js";
 import { h } from "/ui/dom.js";
 
-/** What is asked before a change. */
+/** What is asked before a change of the whole cluster. */
 export const QUESTIONS = {
   autorecoveryOff: {
     title: "Pause autorecovery in the whole cluster?",
@@ -37,14 +38,15 @@ export const QUESTIONS = {
   }),
 };
 
-/** Return a button that is disabled while its work runs. `label` is its name for screen readers. If
- * a question is given, it is asked first (see `confirmed`). */
+/** Return a button that is disabled while its work runs, and while nothing can be changed. `label` is
+ * its name for screen readers. If a question is given, it is asked first (see `confirmed`). */
 export function button(text, label, work, act, question = null) {
+  const why = whyNot();
   const press = async (event) => {
     const pressed = event.currentTarget;
     if (question && !await confirmed(question)) return;
     pressed.disabled = true;
     act(work).finally(() => { pressed.disabled = false; });
   };
-  return h("button", { type: "button", "aria-label": label, onclick: press }, text);
+  return h("button", { type: "button", "aria-label": label, title: why || null, disabled: why !== "", onclick: press }, text);
 }

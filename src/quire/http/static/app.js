@@ -1,7 +1,9 @@
 // The page that is shown, and its regular refresh.
 
-import { ApiError, keepToken } from "/ui/api.js";
+import { access, onAccess, takeToken } from "/ui/access.js";
+import { ApiError } from "/ui/api.js";
 import { forgetCharts } from "/ui/chart.js";
+import { TOKEN_PLACE, dialogOpen, tokenForm } from "/ui/dialogs.js";
 import { h } from "/ui/dom.js";
 import { seconds } from "/ui/format.js";
 import { bookie } from "/ui/bookie.js";
@@ -34,6 +36,7 @@ let view = null;
  * time of that state in milliseconds, or null. */
 function show() {
   view?.stop();
+  takeToken();
   forgetCharts();
   openMenu(false);
   const [path, search = ""] = location.hash.replace(/^#\/?/, "").split("?");
@@ -125,12 +128,13 @@ class View {
     say(`As of ${new Date(this.asOf).toLocaleTimeString()}`, since !== null);
   }
 
-  /** Draw the data if it has changed, and keep the keyboard focus where it is. While text is
-   * selected, for example to copy it, the page stays as it is. */
+  /** Draw the data if it, or the permission to change something, is another one. The keyboard focus
+   * stays where it is. While text is selected, for example to copy it, or a dialog is open, the page
+   * stays as it is. */
   fill(data) {
-    const text = JSON.stringify(data, (key, value) => typeof value === "bigint" ? `${value}` : value);
+    const text = access() + JSON.stringify(data, (key, value) => typeof value === "bigint" ? `${value}` : value);
     this.content.setAttribute("aria-busy", "false");
-    if (text === this.shown) return;
+    if (text === this.shown || dialogOpen()) return;
     const selected = getSelection();
     if (this.shown && !selected.isCollapsed && this.content.contains(selected.anchorNode)) return;
     this.shown = text;
@@ -160,12 +164,15 @@ class View {
     this.content.setAttribute("aria-busy", "false");
     if (!(error instanceof ApiError)) console.error(error);
     if (!this.shown) this.content.replaceChildren();
+    const asking = error.status === 401;
+    const form = this.alert.querySelector("form");
+    if (form && (asking || form.contains(document.activeElement))) return;  // somebody types the token
     const said = error instanceof ApiError ? error : { message: "An unexpected error happened in this page", remedy: String(error) };
     const age = h("span");
     const old = this.shown ? h("p", null, "The data below is older: it is of ", age, ".") : "";
     this.alert.replaceChildren(h("div", { class: "alert bad" }, h("p", null, `✗ ${said.message}.`), old,
-      said.remedy ? h("p", null, said.remedy) : "", error.known === false ? h("p", null, "The request may have taken effect.") : ""));
-    if (error.status === 401) this.alert.append(this.tokenForm());
+      asking ? h("p", null, TOKEN_PLACE) : said.remedy ? h("p", null, said.remedy) : "", error.known === false ? h("p", null, "The request may have taken effect.") : ""));
+    if (asking) this.alert.append(tokenForm());
     if (!this.shown) return say("");
     this.content.classList.add("old-data");
     const tick = () => { age.textContent = `${seconds((Date.now() - this.asOf) / 1000)} ago`; };
@@ -173,17 +180,6 @@ class View {
     clearInterval(this.ages);
     this.ages = setInterval(tick, AGE_INTERVAL_MS);
     say(`As of ${new Date(this.asOf).toLocaleTimeString()}`, true);
-  }
-
-  tokenForm() {
-    const input = h("input", { id: "token", type: "password", autocomplete: "off", required: true });
-    const submit = (event) => {
-      event.preventDefault();
-      keepToken(input.value.trim());
-      this.refresh();
-    };
-    return h("form", { onsubmit: submit }, h("div", null, h("label", { for: "token" }, "Token (kept only in this tab)"), input),
-      h("button", null, "Use this token"));
   }
 }
 
@@ -219,6 +215,7 @@ document.getElementById("skip").addEventListener("click", (event) => {
   main.focus();
 });
 window.addEventListener("hashchange", show);
+onAccess(() => view?.refresh());
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) view?.refresh();
 });

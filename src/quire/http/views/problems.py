@@ -571,8 +571,8 @@ def _of_compaction(bookies: Sequence[Bookie]) -> Iterator[Problem]:
         f"{' and '.join(kinds).capitalize()} compaction of {some_of(names)} is suspended"
         + (f"; the disk of {some_of(full)} is nearly full" if full else ""),
         f"To see who suspended it, and when: curl {shlex.quote(url + SUSPENDED)}. To resume it: "
-        f"curl -X PUT {shlex.quote(url + RESUME)} -H 'Content-Type: application/json' "
-        """-d '{"resumeMajor": true, "resumeMinor": true}'""",
+        f"curl -X PUT {shlex.quote(url + RESUME)} -H 'Authorization: Bearer TOKEN' "
+        """-H 'Content-Type: application/json' -d '{"resumeMajor": true, "resumeMinor": true}'""",
         "The space of deleted ledgers is freed only if no ledger in the same segment is left",
     )
 
