@@ -222,10 +222,16 @@ class LocalCluster:
 
     @property
     def token_arguments(self) -> tuple[str, ...]:
-        """The options with which a server of this cluster needs `http_token` for changes."""
+        """The options with which a server needs `http_token` for changes.
+
+        The server also sends the token to bookies, to read their reports and to forward changes.
+        """
         if not self._http_token:
             return ()
-        return ("--http-token-file", str(self.token_file), "--http-reads", "open")
+        file = str(self.token_file)
+        return (
+            "--http-token-file", file, "--http-reads", "open", "--http-bookies-token-file", file
+        )  # fmt: skip
 
     @property
     def processes(self) -> list[ServerProcess]:

@@ -35,11 +35,11 @@ from quire.metadata.interface import BookieAddress
 from quire.metadata.tree import Create
 from quire_simulator.metadata.store import forget_memory
 from tests.support.bookies.bookie import running_bookie
-from tests.support.processes.http import Http
+from tests.support.processes.http import TOKEN, Http
 from tests.support.waiting import until
 
 URI = "memory://bookie-routes"
-TOKEN = "a-token-that-nobody-guesses"
+OTHER_TOKEN = "a-token-that-nobody-guesses"
 SETTINGS: dict[str, Any] = {
     "file": "/etc/quire/quire.toml",
     "keys": [{
@@ -76,7 +76,7 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """Yield a cluster of one bookie. The parameter is the token of the bookie's HTTP server."""
+    """Yield a cluster of one bookie. The parameter has the options of the bookie's HTTP server."""
     store = await open_metadata(URI, create=True)
     await store.initialise()
     async with running_bookie(tmp_path, metadata=store) as bookie, connect(URI) as client:
@@ -90,7 +90,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
         tasks, api = TaskSet(), Api("bookie")
         api.add(BookieRoutes(bookie, connected, tasks, version="9.9").routes())
         api.add(ConfigurationRoutes(connected, fetch, SETTINGS, "x", "9.9", bookie).routes())
-        options = HttpOptions(token=getattr(request, "param", ""))
+        options = getattr(request, "param", HttpOptions(token=TOKEN, reads_open=True))
         clock = SystemClock()
         own = HttpServer(api, options, version="1", monotonic=clock.monotonic, log=quiet)
         await own.start()
@@ -100,9 +100,10 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
         assert bookie._port is not None
         here = BookieAddress(bookie.bookie_id, "127.0.0.1", bookie._port.number, others=(http,))
         registered = await store.register_bookie(here)
-        served = serve_cluster(HttpOptions(), URI, ClientConfig(), "1", quiet, owner="test")
+        ours = HttpOptions(token=TOKEN, bookies_token=TOKEN)
+        served = serve_cluster(ours, URI, ClientConfig(), "1", quiet, owner="test")
         async with served as server:
-            yield World(Http(server.url), bookie, client, own)
+            yield World(Http(server.url, TOKEN), bookie, client, own)
         await registered.close()
         await own.stop()
         await tasks.close()
@@ -166,7 +167,7 @@ async def test_it_is_made_read_only_and_writable(world: World) -> None:
     assert status == 400
 
 
-@pytest.mark.parametrize("world", [TOKEN], indirect=True)
+@pytest.mark.parametrize("world", [HttpOptions(token=OTHER_TOKEN)], indirect=True, ids=["other"])
 async def test_a_bookie_with_a_token_that_this_server_lacks(world: World) -> None:
     status, answer = await world.ask("PUT", f"{world.page}/readonly", {"readOnly": True})
     assert status == 400
@@ -184,6 +185,15 @@ async def test_a_bookie_with_a_token_that_this_server_lacks(world: World) -> Non
     )
     assert status == 503
     assert "status 401" in answer["error"]["what"]
+
+
+@pytest.mark.parametrize("world", [HttpOptions()], indirect=True, ids=["none"])
+async def test_a_bookie_that_changes_nothing_over_http(world: World) -> None:
+    status, answer = await world.ask("PUT", f"{world.page}/readonly", {"readOnly": True})
+    assert status == 400
+    assert "says: this server has no token, so it changes nothing" in answer["error"]["what"]
+    assert "--http-token-file" in answer["error"]["remedy"]
+    assert world.bookie.writable
 
 
 async def test_a_bookie_that_hangs_is_not_waited_for(

@@ -276,23 +276,27 @@ def _names(ledger: dict[str, Any], bookie_id: str) -> bool:
 
 
 def _forwarded(bookie_id: str, url: str, status: int, text: str) -> dict[str, bool]:
-    """Return the answer of a bookie to a change. Raises BookieUnavailableError if it refused."""
+    """Return the answer of a bookie to a change.
+
+    Raises UsageError if the bookie refused it, and BookieUnavailableError after another answer.
+    """
     try:
-        found = taken(text, {"readOnly": bool, "error": {"what": str}})
+        found = taken(text, {"readOnly": bool, "error": {"what": str, "remedy": str}})
     except ValueError:
         found = {"readOnly": None, "error": None}
     if status == 200 and found["readOnly"] is not None:
         return {"readOnly": found["readOnly"]}
-    if status in (401, 403):
+    if status == 401:
         raise UsageError(
             f"bookie {bookie_id} was not changed: its HTTP server at {url} needs a token that this "
             "server does not have",
             remedy="Start this server with --http-bookies-token-file FILE, and --tls-ca if the "
             "bookie is on another machine",
         )
-    what = found["error"]["what"] if found["error"] is not None else None
-    raise BookieUnavailableError(
-        f"bookie {bookie_id} did not accept the change: "
-        + (what[:200] if what else f"its HTTP server at {url} answered with status {status}"),
-        remedy="Look at the state of the bookie, then try again",
+    error = found["error"] or {}
+    what = error.get("what") or f"it answered with status {status}"
+    refused = UsageError if status == 403 else BookieUnavailableError
+    raise refused(
+        f"bookie {bookie_id} did not accept the change. Its HTTP server at {url} says: {what}",
+        remedy=error.get("remedy") or "Look at the state of the bookie, then try again",
     )
