@@ -313,6 +313,10 @@ def test_a_bookie_is_taken_away_by_a_job(http: Http, cluster: LocalCluster) -> N
     failed = wait_for(lambda: ended(http.get(f"{prefix}/{answer['id']}")))
     assert failed["state"] == "failed"  # it is alive
     assert failed["error"]["remedy"]
+    log = cluster.bookies[0].log_path
+    event = wait_for(lambda: ended_job(log.read_text(), answer["id"]))
+    assert (event["kind"], event["target"], event["state"]) == ("recover", leaving, "failed")
+    assert event["error"] == failed["error"]["what"]
     named = {"kind": "decommission", "target": leaving}
     assert http("PUT", "/api/v1/quire/pause", named) == (200, {"paused": True, "changed": True})
     assert http("PUT", "/api/v1/quire/pause", named)[1]["changed"] is False
@@ -349,6 +353,12 @@ def elsewhere(http: Http) -> Any:
     found = http.get("/api/v1/quire/work")["elsewhere"]
     told = [(one["target"], one["by"], one["ledgers_done"]) for one in found if one["paused"]]
     return told[0] if told else None
+
+
+def ended_job(log: str, job_id: int) -> Any:
+    """Return the event of the end of a job."""
+    events = [json.loads(line) for line in log.splitlines() if '"http_job_ended"' in line]
+    return next((one for one in events if one["id"] == job_id), None)
 
 
 def waits(job: Any) -> Any:

@@ -227,7 +227,7 @@ def test_a_disk_fills(tmp_path: Path) -> None:
                 next="--ensemble 1 --write-quorum 1 --ack-quorum 1$",
             )
             assert watched.problem("its disk is full") is None
-            watched.run("explain", "--exit-code").fails(4)
+            assert watched.run("explain", "--exit-code").status == 4
             disk.leave(12 * MIB)
             said = watched.told(
                 "nearly full",
@@ -270,6 +270,8 @@ def test_zookeeper_is_silent_then_gone(tmp_path: Path) -> None:
                 lambda url=url: metric(url, "quire_metadata_reachable"),
                 right=lambda found: found == 1,
             )
+        for page in ("overview", "work"):
+            assert watched.get(f"/api/v1/quire/{page}")[1]["old_since_ms"] is None
         begun_s = time.time()
         servers = descendants(cluster.zookeeper.pid)  # Java
         assert servers
@@ -280,7 +282,12 @@ def test_zookeeper_is_silent_then_gone(tmp_path: Path) -> None:
             _signal(servers, signal.SIGCONT)
         seen(lambda: metric(address, "quire_metadata_reachable"), right=lambda found: found == 1)
         assert metric(address, "quire_metadata_unreachable_since_seconds") == 0
-        seen(lambda: watched.get("/api/v1/quire/overview")[0], right=lambda status: status == 200)
+        seen(lambda: watched.overview()["old_since_ms"], right=lambda since: since is None)
+        for event in ("metadata_lost", "metadata_back"):
+            seen(
+                lambda name=f'"event": "{event}"': bookie.log_path.read_text().count(name),
+                right=lambda count: count == 1,
+            )
         _signal(servers, signal.SIGKILL)
         error = _store_is_away(watched, address, cluster.uri, begun_s)
         assert "refused" in error.err
@@ -302,7 +309,14 @@ def _store_is_away(watched: Watched, address: str, uri: str, begun_s: float) -> 
     assert begun_s - 60 < since_s <= time.time()
     assert metric(address, "quire_metadata_reachable") == 0
     assert metric(address, "bookie_SERVER_STATUS") is not None
-    for page in ("overview", "bookies", "ledgers", "work"):
+    lost = watched.told(f"The metadata store {uri} has not answered", risk="last known state")
+    assert lost["severity"] == "bad"
+    assert re.search(r"since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", lost["what"])
+    known = watched.overview()
+    assert known["bookies"]["writable"] == 1, "the last known state"
+    for old in (known, watched.get("/api/v1/quire/work")[1]):
+        assert begun_s - 60 < old["old_since_ms"] / 1000 <= time.time()
+    for page in ("bookies", "ledgers"):
         status, found = seen(
             lambda page=page: watched.get(f"/api/v1/quire/{page}"), right=lambda one: one[0] == 503
         )

@@ -111,6 +111,12 @@ class HttpServerConfig:
     name: tuple[str, ...] = ()
     """Further host names that requests may be addressed to (`--http-name`). Requests to any other
     name are refused."""
+    prometheus: str | None = None
+    """The URL of a Prometheus server that scrapes the bookies (`--prometheus`). Charts of more than
+    an hour are read from it."""
+    prometheus_label: tuple[str, ...] = ()
+    """Labels, each as NAME=VALUE, that all metrics of this cluster have in Prometheus
+    (`--prometheus-label`)."""
 
     def options(self) -> dict[str, object]:
         """Return the values by the names of the command-line options."""

@@ -187,7 +187,8 @@ class _Events(logging.Handler):
         message = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             message += f": {record.exc_info[1]!r}"
-        self._log_event(record.levelname.lower(), logger=record.name, message=message)
+        event = getattr(record, "event", record.levelname.lower())
+        self._log_event(event, logger=record.name, message=message)
 
 
 def _log_as_events(log_event: Any) -> None:

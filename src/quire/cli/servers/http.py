@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from urllib.parse import quote
 
 import click
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from quire.http.server.server import HttpServer
     from quire.replication.autorecovery.settings import AutorecoveryStats
 
+T = TypeVar("T")
 DEFAULT_ADDRESS = "127.0.0.1:8080"
 _FILE = click.Path(dir_okay=False)
 PORTS_TRIED = 10
@@ -63,7 +64,8 @@ def http_options(name: str, *, default: str | None = None) -> Callable[[Command]
     """Return the option `name` and the other HTTP options. `given_options` returns their values.
 
     `default` is the default address of the configuration, which is shown in the help. Commands that
-    have one may generate a token.
+    have one may generate a token, and only serve the dashboard and the HTTP API: they have the
+    options of Prometheus, too.
     """
     shown = f"[default: {default}]" if default else "[default: no HTTP]"
     without_file = (
@@ -116,6 +118,7 @@ def http_options(name: str, *, default: str | None = None) -> Callable[[Command]
             "The private key of the certificate (PEM). [default: in the file of --http-tls-cert]",
             **_KEEP,
         ),
+        *(_PROMETHEUS_OPTIONS if default else ()),
         click.option(
             "--http-name",
             multiple=True,
@@ -124,6 +127,28 @@ def http_options(name: str, *, default: str | None = None) -> Callable[[Command]
             help="Also accept requests that are addressed to this host name. May be repeated.",
         ),
     )
+
+
+_PROMETHEUS_OPTIONS = (
+    click.option(
+        "--prometheus",
+        "http_prometheus",
+        metavar="URL",
+        **_KEEP,
+        help="Read the charts of more than an hour from this Prometheus server, which scrapes the "
+        "bookies. [default: charts of the last hour, which this server records itself]",
+    ),
+    click.option(
+        "--prometheus-label",
+        "http_prometheus_label",
+        multiple=True,
+        metavar="NAME=VALUE",
+        **_KEEP,
+        help="Only read metrics from Prometheus that have this label, for example if it scrapes "
+        "several clusters. May be repeated.",
+    ),
+)
+"""The options of servers that only serve the dashboard and the HTTP API."""
 
 
 def fill_options(configured: Mapping[str, Any]) -> None:
@@ -154,6 +179,7 @@ def given_options(generated: str = "") -> HttpOptions | None:
     """
     from quire.config import TlsServerConfig
     from quire.http.server.security import HttpOptions, check_options, check_token, is_loopback
+    from quire.http.watch.prometheus import checked_label, checked_url
     from quire.net.tls import server_context
 
     context = click.get_current_context()
@@ -178,6 +204,13 @@ def given_options(generated: str = "") -> HttpOptions | None:
         except UsageError as error:
             raise click.UsageError(str(error), context) from None
 
+    def checked(check: Callable[[str], T], value: str) -> T:
+        try:
+            return check(value)
+        except UsageError as error:
+            raise click.UsageError(str(error), context) from None
+
+    prometheus, labels = given.get("http_prometheus"), given.get("http_prometheus_label") or ()
     certificate = given.get("http_tls_cert")
     token_file, reads = given.get("http_token_file"), given.get("http_reads") or "auto"
     token = token_in(token_file) or (generated if is_loopback(host) else "")
@@ -192,6 +225,8 @@ def given_options(generated: str = "") -> HttpOptions | None:
         bookies_token=token_in(given.get("http_bookies_token_file")),
         tls=TlsServerConfig(certificate, given.get("http_tls_key")) if certificate else None,
         names=tuple(given.get("http_name") or ()),
+        prometheus=checked(checked_url, prometheus) if prometheus else "",
+        prometheus_labels=dict(checked(checked_label, one) for one in labels),
     )
     try:
         check_options(options)

@@ -6,6 +6,7 @@ A server asks the bookie itself for what only the bookie knows, and forwards cha
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -59,6 +60,7 @@ class BookiePages:
         own: Bookie | None = None,
         version: str = "",
         started_ms: int = 0,
+        has_series: Callable[[str], bool] = lambda bookie_id: False,
     ) -> None:
         """Create the routes.
 
@@ -71,6 +73,7 @@ class BookiePages:
             own: The bookie of this process. It is asked and changed directly, without HTTP.
             version: The version of Quire of this process.
             started_ms: When this process started, in milliseconds since 1970.
+            has_series: Returns whether the route of the series knows a bookie.
         """
         self._connect = connect
         self._jobs = jobs
@@ -80,6 +83,7 @@ class BookiePages:
         self._own = own
         self._version = version
         self._started_ms = started_ms
+        self._has_series = has_series
 
     def routes(self) -> list[Route]:
         after = Field("after", "integer", "begin below this id: `next` of the previous page",
@@ -134,6 +138,7 @@ class BookiePages:
             "bookie": one,
             "region": region,
             "rack": rack,
+            "series": self._has_series(bookie_id),
             "report": seen.report,
             "report_missing": {"what": seen.missing, "next": seen.remedy} if seen.missing else None,
             "order": None if given is None else asdict(given),

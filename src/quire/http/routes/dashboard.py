@@ -19,6 +19,14 @@ from quire.replication.marks.pauses import Pauses
 from quire.streams.namespace.tree_search import namespaces
 
 PREFIX = "/api/v1/quire"
+LAST_KNOWN = tuple(
+    f"{PREFIX}/{name}"
+    for name in (
+        "overview", "work", "topology", "settings", "bookies", "bookies/{bookie_id}",
+        "bookies/{bookie_id}/ledgers",
+    )
+)  # fmt: skip
+"""The routes that answer with their last known state while the metadata store is away."""
 MARKED_SHOWN_MAX = 50
 NAMESPACES_MAX = 1_000
 

@@ -24,9 +24,10 @@ from quire.errors import QuireError
 from quire.http.routes.bookie_pages import BookiePages
 from quire.http.routes.cluster import ClusterRoutes, Connect
 from quire.http.routes.configuration import ConfigurationRoutes
-from quire.http.routes.dashboard import DashboardRoutes
+from quire.http.routes.dashboard import LAST_KNOWN, DashboardRoutes
 from quire.http.routes.jobs import Jobs
 from quire.http.routes.quire_api import QuireRoutes
+from quire.http.routes.series import SeriesRoutes
 from quire.http.server.api import Api, Call, Handler, Route, Text
 from quire.http.server.fetch import peers, proves
 from quire.http.server.metrics import autorecovery_metrics, process_metrics, server_metrics
@@ -34,8 +35,11 @@ from quire.http.server.security import HttpOptions
 from quire.http.server.server import HttpServer
 from quire.http.server.static_files import static_routes
 from quire.http.views.cluster_view import ClusterView, cluster_metrics
+from quire.http.views.last_known import LastKnown
+from quire.http.watch.prometheus import PrometheusHistory, history_metrics, prometheus_fetcher
 from quire.http.watch.rates import ENDPOINT
 from quire.http.watch.reachability import MetadataReachability
+from quire.http.watch.recorder import SeriesRecorder
 from quire.net.tls import client_tls
 from quire.replication.autorecovery.settings import AutorecoveryStats
 
@@ -195,12 +199,15 @@ async def _serving(
     should have them, because each such server asks all bookies.
     """
     clock = SystemClock()
-    jobs = Jobs(clock)
+    jobs = Jobs(clock, log)
     api = Api("Quire")
     server: HttpServer | None = None
 
     async def metrics(call: Call) -> Text:
         found = [*collect(), *reach.metrics(), *client.metrics(), *process_metrics(version)]
+        found += recorder.metrics()
+        if history is not None:
+            found += history_metrics(history)
         if server is not None:
             found += server_metrics(server)
         if about_cluster:
@@ -212,30 +219,49 @@ async def _serving(
     tls = client_tls(client.config.tls, clock.monotonic, log) if client.config.tls else None
     current = tls.current if tls else None
     proven = proves(client.config.tls)
-    async with peers(options.bookies_token, current, proven=proven) as (fetch, put):
+    async with (
+        peers(options.bookies_token, current, proven=proven) as (fetch, put),
+        prometheus_fetcher() as ask,
+    ):
         view = ClusterView(clock.monotonic, fetch)
+        recorder = SeriesRecorder(
+            connected, clock, fetch, view.spaces, view.marks, log, always=about_cluster
+        )
+        history = None
+        if options.prometheus:
+            labels = options.prometheus_labels
+            history = PrometheusHistory(options.prometheus, ask, clock, labels)
         api.add(own)
+        # Series are answered from memory, also while the metadata store is away.
+        api.add(SeriesRoutes(recorder, history).routes())
+        known = LastKnown(reach, clock.now_ms)
         for routes in (
             ClusterRoutes(connected, jobs, owner).routes(),
             QuireRoutes(connected, jobs, view, owner).routes(),
             DashboardRoutes(connected, jobs, view, owner).routes(),
             BookiePages(
-                connected, jobs, view, owner, put, bookie, version, clock.now_ms()
+                connected, jobs, view, owner, put, bookie, version, clock.now_ms(), recorder.knows
             ).routes(),
             ConfigurationRoutes(connected, fetch, settings, owner, version, bookie).routes(),
         ):
-            api.add(reach.guarded(routes))
+            guarded = reach.guarded(routes)
+            api.add([
+                known.of(one) if one.path in LAST_KNOWN and not one.changes else one
+                for one in guarded
+            ])  # fmt: skip
         api.add(static_routes())
         server = HttpServer(api, options, version=version, monotonic=clock.monotonic, log=log)
         try:
             await server.start()
             reach.start()
+            recorder.start()
             log("http_serving", url=server.url)
             yield server
         finally:
             await server.stop()
             await reach.stop()
             await jobs.close()
+            await recorder.close()
             await view.close()
             await client.close()
 

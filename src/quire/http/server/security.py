@@ -65,6 +65,11 @@ class HttpOptions(CheckedSettings):
     """Further host names that requests may use for this server."""
     bookies_token: str = field(default="", repr=False)
     """The token that is sent to bookies to read their metrics. Empty means that none is sent."""
+    prometheus: str = ""
+    """The URL of a Prometheus server that scrapes the cluster. Charts of more than an hour are read
+    from it. Empty means that there is none."""
+    prometheus_labels: Mapping[str, str] = field(default_factory=dict)
+    """The names and values of labels that all metrics of this cluster have in Prometheus."""
     max_body_bytes: int = 64 * 1024
     max_head_bytes: int = 8 * 1024
     """The size limit in bytes of the request line and of each header field."""

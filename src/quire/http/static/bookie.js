@@ -10,6 +10,7 @@ import { facts, h, link, mark, section, table } from "/ui/dom.js";
 import { bytes, count, counted, milliseconds, percent, rate, seconds, time } from "/ui/format.js";
 import { elsewhereTable, jobTable, pausedTable } from "/ui/jobs.js";
 import { problemList } from "/ui/overview.js";
+import { loadSeries, OF_BOOKIE, seriesSection } from "/ui/series.js";
 
 const PAGE = 25;
 const ID = /^[0-9]{1,19}$/;
@@ -156,16 +157,20 @@ export const bookie = {
   title: ({ parts: [id] }) => `Bookie ${id ?? ""}`,
   async load({ parts: [id = ""], query }, signal) {
     const after = query.get("after") ?? "";
-    const [page, found] = await Promise.all([get(path(id), {}, signal),
-      get(`${path(id)}/ledgers`, { limit: PAGE, ...(ID.test(after) ? { after } : {}) }, signal)]);
-    return { page, found };
+    const page = await get(path(id), {}, signal);
+    const [found, series] = await Promise.all([
+      get(`${path(id)}/ledgers`, { limit: PAGE, ...(ID.test(after) ? { after } : {}) }, signal),
+      page.series ? loadSeries(signal, id) : null]);
+    return { page, found, series };
   },
-  render({ page, found }, { query }, act) {
+  oldSince: ({ page }) => page.old_since_ms ?? null,
+  render({ page, found, series }, { query }, act) {
     return h("div", null,
       h("nav", { class: "crumbs", "aria-label": "Above" }, link("Bookies", "bookies"), page.rack === null ? "" : ["›", link(page.bookie.location, "topology")]),
       h("p", null, stateMarks(page.bookie)),
       page.problems.length ? section("What is wrong", problemList(page.problems)) : "",
-      section("Key figures", figures(page)), disks(page), jobs(page, act), actions(page, act),
+      section("Key figures", figures(page)),
+      series ? seriesSection("Over time", series, OF_BOOKIE, () => act(() => {})) : "", disks(page), jobs(page, act), actions(page, act),
       ledgers(page, found, query), page.report ? store(page.report) : "", details(page));
   },
 };

@@ -90,6 +90,7 @@ export const bookies = {
   load: ({ query }, signal) => get("/api/v1/quire/bookies", {
     space: true, rates: true, gone: true, limit: LIMIT, ...(query.has("after") ? { after: query.get("after") } : {}),
   }, signal),
+  oldSince: (data) => data.old_since_ms ?? null,
   render(data) {
     if (!data.bookies.length) return empty("There are no bookies", "Start one:", "quire bookie start --dir DIR");
     const place = h("div");

@@ -73,8 +73,9 @@ export const configuration = {
   async load({ parts }, signal) {
     const [own, cluster, listed] = await Promise.all([
       get("/api/v1/quire/configuration", parts[0] ? { bookie: parts[0] } : {}, signal), get("/api/v1/quire/settings", {}, signal), get("/api/v1/quire/bookies", { limit: BOOKIES }, signal)]);
-    return { own, settings: cluster.settings, bookies: listed.bookies };
+    return { own, settings: cluster.settings, bookies: listed.bookies, old: cluster.old_since_ms };
   },
+  oldSince: (data) => data.old ?? null,
   render({ own, settings: cluster, bookies }, { parts }) {
     const [above, below] = [h("div"), h("div", { class: "keys" })];
     redraw = () => {

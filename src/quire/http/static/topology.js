@@ -38,6 +38,7 @@ const legend = () => h("p", { class: "quiet below-note" }, "✓ writable, ! read
 export const topology = {
   title: () => "Topology",
   load: (where, signal) => get("/api/v1/quire/topology", {}, signal),
+  oldSince: (data) => data.old_since_ms ?? null,
   render(data) {
     const { shape } = data;
     const known = data.regions.length > 0;

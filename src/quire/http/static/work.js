@@ -29,6 +29,7 @@ function repairProgress(repair) {
 export const work = {
   title: () => "Repair and jobs",
   load: (where, signal) => get("/api/v1/quire/work", {}, signal),
+  oldSince: (data) => data.old_since_ms ?? null,
   render(data, where, act) {
     const { autorecovery } = data;
     const turn = (enabled) => () => ask("PUT", "/api/v1/autorecovery/status", { query: { enabled } });

@@ -7,7 +7,7 @@ module.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -36,6 +36,8 @@ from quire.streams.ownership.lost_ledgers import LostLedgers
 from quire.streams.ownership.owner_index import OwnerIndex
 
 STATES = ("writable", "read-only", "gone")
+FULLEST_SHOWN = 12
+"""The number of bookies whose disks the overview shows."""
 OWNER_KINDS = ("stream", "object", "state machine", "dataset")
 
 
@@ -76,6 +78,10 @@ class ClusterState:
             "free_bytes": sum(one["free_bytes"] for one in told),
             "total_bytes": sum(one["total_bytes"] for one in told),
             "space_age_s": self.space_age_s,
+            "fullest": [
+                {name: one[name] for name in ("id", "state", "free_bytes", "total_bytes")}
+                for one in sorted(told, key=_free_share)[:FULLEST_SHOWN]
+            ],
             "rates": together({one["id"]: one["rates"] for one in self.bookies if one["rates"]}),
             "autorecovery": self.autorecovery,
             "at_risk": asdict(self.risk) if self.risk is not None else None,
@@ -168,6 +174,11 @@ class ClusterView:
         for one in (self.spaces, self.rates, self.risks, self.marks, self.lost, self.index):
             await one.close()
         await self.reports.close()
+
+
+def _free_share(bookie: Mapping[str, Any]) -> float:
+    free, total = float(bookie["free_bytes"]), float(bookie["total_bytes"])
+    return free / max(1.0, total)
 
 
 async def _collection(store: MetadataStore) -> Collection:
