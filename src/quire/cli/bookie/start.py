@@ -16,7 +16,7 @@ from quire.cli.common.configuration import assignments_layer, configured
 from quire.cli.common.options import checked, flag, metadata_option
 from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import server_tls, server_tls_options
-from quire.cli.servers.autorecovery import beside, settings_option
+from quire.cli.servers.autorecovery import beside, settings_layers, settings_option
 from quire.cli.servers.http import around_bookie, fill_options, given_options, http_options
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def bookie(
             config=configuration.bookie(),
             on_serving=_print_id,
             loading_bar=_loading_bar if sys.stderr.isatty() else None,
-            around=around_bookie(uri, log_event, stats),
+            around=around_bookie(uri, log_event, stats, [*layers, *settings_layers()]),
             beside=beside(uri, autorecovery_settings, log_event, stats) if stats else None,
         )
     )

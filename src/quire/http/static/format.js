@@ -10,7 +10,7 @@ export function count(value) {
 /** Return the noun for this count: "entry" or "entries", "copy" or "copies", "ledger" or "ledgers". */
 function plural(noun, value) {
   if (value === 1) return noun;
-  return noun.endsWith("y") ? `${noun.slice(0, -1)}ies` : `${noun}s`;
+  return /[^aeiou]y$/.test(noun) ? `${noun.slice(0, -1)}ies` : `${noun}s`;
 }
 
 /** Return the noun with its count: "1 entry", "2,000 entries". */

@@ -50,7 +50,7 @@ function disks(data) {
   const shown = data.fullest;
   if (!shown.length) return "";
   return section("Disks", h("ul", { class: "disks card" }, shown.map((one) => h("li", null,
-    h("div", { class: "name" }, h("span", { class: "mono" }, one.id), STATES[one.state] ? mark(...STATES[one.state]) : ""),
+    h("div", { class: "name" }, link(one.id, "bookie", [one.id]), STATES[one.state] ? mark(...STATES[one.state]) : ""),
     usage(`disk of ${one.id}`, one.total_bytes - one.free_bytes, one.total_bytes)))),
   h("p", { class: "quiet" }, shown.length < all ? `The fullest ${shown.length} of ${counted(all, "bookie")}. ` : "", link("All bookies", "bookies")));
 }

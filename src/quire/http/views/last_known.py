@@ -17,8 +17,12 @@ milliseconds, or None if the answer is current."""
 PROBLEMS = "problems"
 
 
+KEPT_MAX = 64
+"""The number of different requests of one route whose last answers are kept."""
+
+
 class LastKnown:
-    """Keeps the last answer of routes without fields, and gives it while the store is away."""
+    """Keeps the last answers of routes, and gives them while the store is away."""
 
     def __init__(self, reach: MetadataReachability, now_ms: Callable[[], int]) -> None:
         """Create it. `now_ms` returns the Unix time in milliseconds."""
@@ -34,18 +38,21 @@ class LastKnown:
         return replace(route, handler=self._falling_back(route.handler))
 
     def _falling_back(self, handler: Handler) -> Handler:
-        last: tuple[int, dict[str, Any]] | None = None
+        last: dict[tuple[Any, ...], tuple[int, dict[str, Any]]] = {}
 
         async def handle(call: Call) -> dict[str, Any]:
-            nonlocal last
+            key = (*sorted(call.path.items()), *sorted(call.query.items()))
             try:
                 found = await handler(call)
             except MetadataUnavailableError as error:
-                if last is None:
+                if key not in last:
                     raise
-                at_ms, found = last
+                at_ms, found = last[key]
                 return self._marked(found, at_ms, error)
-            last = (self._now_ms(), found)
+            last.pop(key, None)
+            last[key] = (self._now_ms(), found)  # the last in the order is the newest
+            while len(last) > KEPT_MAX:
+                del last[next(iter(last))]
             return self._marked(found, None)
 
         return handle
