@@ -224,6 +224,19 @@ class Bookie:
             if self._recovered:
                 self._on_writable_changed(self.store.writable)
 
+    def explain_unwritable(self) -> list[tuple[Unwritable, str]]:
+        """Return each reason of `unwritable` with its details in words."""
+        order = self._orders.sentence() if self._orders is not None else ""
+        said = {
+            LOADING: f"{self.loading_percent} % of its log is loaded",
+            HELD: "an operator holds it until its next start",
+            ORDERED: order,
+        }
+        places = (
+            {one.path: one.reason for one in self.store.directories()} if self._recovered else {}
+        )
+        return [(one, said.get(one.why) or places[one.directory]) for one in self.unwritable]
+
     def spaces(self) -> list[tuple[str, int, int]]:
         """Return the path, total bytes and free bytes of each data directory.
 

@@ -94,6 +94,11 @@ class Tab:
         self.page.goto(f"{self.url}/#/{path}")
         self.page.wait_for_selector("main [aria-busy=false]", state="attached")
 
+    def answer(self, action: str) -> None:
+        """Press a button of the question that is asked."""
+        asked = self.page.get_by_role("dialog")
+        asked.get_by_role("button", name=action, exact=True).click()
+
     def check(self, name: str) -> None:
         """Check what holds for every page: headings, labels, width, no error."""
         page = self.page
