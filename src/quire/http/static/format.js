@@ -51,7 +51,7 @@ export function percent(share) {
 /** Return a count in few characters, for the axis of a chart: "950", "12k", "1.5M". */
 export function short(value) {
   if (value === null || value === undefined) return NONE;
-  return value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
+  return value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 2 });
 }
 
 /** Return the time of day of a Unix time in seconds, with the date if `dated` is set. */
