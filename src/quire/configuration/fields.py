@@ -75,6 +75,9 @@ class HttpSideConfig:
     http_tls_key: str | None = None
     """A PEM file with the private key of that certificate (`--http-tls-key`). If it is not set, the
     key is read from the certificate's file."""
+    http_no_payloads: bool = False
+    """Whether every request for the content of entries and records is refused
+    (`--http-no-payloads`). Otherwise such requests need the token."""
     http_name: tuple[str, ...] = ()
     """Further host names that requests may be addressed to (`--http-name`). Requests to any other
     name are refused."""
@@ -108,6 +111,9 @@ class HttpServerConfig:
     tls_key: str | None = None
     """A PEM file with the private key of that certificate (`--http-tls-key`). If it is not set, the
     key is read from the certificate's file."""
+    no_payloads: bool = False
+    """Whether every request for the content of entries and records is refused
+    (`--http-no-payloads`). Otherwise such requests need the token."""
     name: tuple[str, ...] = ()
     """Further host names that requests may be addressed to (`--http-name`). Requests to any other
     name are refused."""
@@ -124,12 +130,25 @@ class HttpServerConfig:
         return {"http": others.pop("http_address"), **others}
 
 
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """The log that servers and commands write to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] | None = None
+    """The lowest level that is written (`--log-level`). If it is not set, servers write from `info`
+    on, and other commands from `warning` on."""
+    format: Literal["json", "console"] | None = None
+    """`json` writes one JSON object a line, `console` text for people (`--log-format`). If it is
+    not set, servers write JSON, and other commands text."""
+
+
 TABLES: dict[str, tuple[type, ...]] = {
     "": (ClusterConfig,),
     "bookie": (BookieProcessConfig, HttpSideConfig, BookieConfig),
     "client": (ClientConfig,),
     "autorecovery": (AutorecoverySettings, HttpSideConfig),
     "http": (HttpServerConfig,),
+    "log": (LogConfig,),
 }
 """The dataclasses that hold the keys of each table of the file, by the table's name."""
 

@@ -187,7 +187,11 @@ def test_a_token_file_is_never_shown(start: Callable[..., Started], tmp_path: Pa
 
 
 def test_nothing_can_be_changed_on_request(start: Callable[..., Started]) -> None:
-    assert start("--http-read-only").options == HttpOptions(port=8080, read_only=True)
+    for terminal in (True, False):
+        given = start("--http-read-only", terminal=terminal)
+        assert given == Started(HttpOptions(port=8080, read_only=True), False)
+    given = start("--http-read-only", "--http-reads", "token", terminal=True)
+    assert (given.show_token, given.options.reads_open) == (True, False)
     configured = start(QUIRE_HTTP_READ_ONLY="true")
     assert configured.options == HttpOptions(port=8080, read_only=True)
 

@@ -23,8 +23,10 @@ from quire.http.routes.bookie import BookieRoutes
 from quire.http.routes.bookie_pages import BookiePages
 from quire.http.routes.cluster import ClusterRoutes, Connect
 from quire.http.routes.configuration import ConfigurationRoutes
+from quire.http.routes.contents import ContentRoutes
 from quire.http.routes.dashboard import DashboardRoutes
 from quire.http.routes.jobs import Jobs
+from quire.http.routes.payloads import PayloadRoutes
 from quire.http.routes.quire_api import QuireRoutes
 from quire.http.routes.series import SeriesRoutes
 from quire.http.server.api import Api, Route
@@ -128,5 +130,7 @@ def test_every_route_is_documented() -> None:
         *BookiePages(connect, jobs, view, "x", cast(Put, None)).routes(),
         *ConfigurationRoutes(connect, cast(Fetch, None), None, "x", "1").routes(),
         *SeriesRoutes(recorder(), None).routes(),
+        *ContentRoutes(connect).routes(),
+        *PayloadRoutes(connect).routes(),
     ]
     check("http.md", "ours", route_rows(ours))

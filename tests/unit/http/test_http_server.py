@@ -235,7 +235,7 @@ async def test_head_is_get_without_the_body() -> None:
         (replace(BARE, read_only=True), "", 403, "read-only", "read-only"),
     ],
 )
-async def test_whoever_may_not_change_anything_can_still_read(
+async def test_a_client_that_may_not_change_anything_can_still_read(
     options: HttpOptions, token: str, status: int, said: str, state: str
 ) -> None:
     async with serving(options) as (server, world):

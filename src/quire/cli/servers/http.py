@@ -22,6 +22,7 @@ import click
 from quire._runtime.secret_files import exposure_of
 from quire.cli.common.configuration import configured
 from quire.cli.common.groups import say
+from quire.cli.common.logs import log_options, server_log
 from quire.cli.common.options import (
     Command,
     composed,
@@ -37,6 +38,7 @@ from quire.cli.servers.effective import effective_settings
 from quire.errors import UsageError
 
 if TYPE_CHECKING:
+    from quire._runtime.event_log import EventLog
     from quire.bookie.server import Bookie
     from quire.configuration.layers import Layer
     from quire.http.server.security import HttpOptions
@@ -53,8 +55,8 @@ _KEPT = "quire.http"
 _CHOSEN = "quire.http.chosen"
 _KEEP = kept(_KEPT)
 _NEED_HTTP = (
-    "http_token_file", "http_reads", "http_read_only", "http_bookies_token_file", "http_tls_cert",
-    "http_tls_key", "http_name",
+    "http_token_file", "http_reads", "http_read_only", "http_no_payloads",
+    "http_bookies_token_file", "http_tls_cert", "http_tls_key", "http_name",
 )  # fmt: skip
 TOKEN_BYTES = 24
 """The number of random bytes of a generated token."""
@@ -119,6 +121,12 @@ def http_options(name: str, *, default: str | None = None) -> Callable[[Command]
             **_KEEP,
         ),
         *(_PROMETHEUS_OPTIONS if default else ()),
+        flag(
+            "--http-no-payloads",
+            "Answer no request for the content of entries and records. Without this option, such "
+            "requests need the token.",
+            **_KEEP,
+        ),
         click.option(
             "--http-name",
             multiple=True,
@@ -213,7 +221,9 @@ def given_options(generated: str = "") -> HttpOptions | None:
     prometheus, labels = given.get("http_prometheus"), given.get("http_prometheus_label") or ()
     certificate = given.get("http_tls_cert")
     token_file, reads = given.get("http_token_file"), given.get("http_reads") or "auto"
-    token = token_in(token_file) or (generated if is_loopback(host) else "")
+    read_only = bool(given.get("http_read_only"))
+    needed = is_loopback(host) and (reads == "token" or not read_only)
+    token = token_in(token_file) or (generated if needed else "")
     if reads == "token" and not token:
         raise click.UsageError("--http-reads token requires --http-token-file", context)
     options = HttpOptions(
@@ -221,9 +231,10 @@ def given_options(generated: str = "") -> HttpOptions | None:
         port=port,
         token=token,
         reads_open=reads == "open" or (reads == "auto" and token != "" and not token_file),
-        read_only=bool(given.get("http_read_only")),
+        read_only=read_only,
         bookies_token=token_in(given.get("http_bookies_token_file")),
         tls=TlsServerConfig(certificate, given.get("http_tls_key")) if certificate else None,
+        payloads=not given.get("http_no_payloads"),
         names=tuple(given.get("http_name") or ()),
         prometheus=checked(checked_url, prometheus) if prometheus else "",
         prometheus_labels=dict(checked(checked_label, one) for one in labels),
@@ -294,6 +305,7 @@ def around_bookie(
 @metadata_option
 @http_options("--http", default=DEFAULT_ADDRESS)
 @tls_options
+@log_options
 def http(uri: str) -> None:
     """Serve the HTTP API and the metrics of a cluster, in the foreground.
 
@@ -359,11 +371,12 @@ async def _http(
     """Serve on the first free one of `ports` ports."""
     import quire
 
+    log = server_log()
     stopping = stop_event()
     async with quire.connect(uri):
         pass  # report a missing cluster now, not at the first request
     async with AsyncExitStack() as stack:
-        server = await _served(stack, uri, options, ports)
+        server = await _served(stack, uri, options, ports, log)
         if server.port != options.port and options.port:
             say(f"port {options.port} is in use: serving on port {server.port}")
         click.echo(server.url)
@@ -377,16 +390,17 @@ async def _http(
         await stopping.wait()
 
 
-async def _served(stack: AsyncExitStack, uri: str, options: HttpOptions, ports: int) -> HttpServer:
+async def _served(
+    stack: AsyncExitStack, uri: str, options: HttpOptions, ports: int, log: EventLog
+) -> HttpServer:
     import quire
-    from quire.bookie.main import log_event
     from quire.http.server.run import serve_cluster
     from quire.http.server.server import PortTakenError
 
     last = options.port + ports - 1
     for port in range(options.port, last + 1):
         served: AbstractAsyncContextManager[HttpServer] = serve_cluster(
-            replace(options, port=port), uri, client_config(), quire.__version__, log_event,
+            replace(options, port=port), uri, client_config(), quire.__version__, log,
             owner=default_name(), settings=settings_of(uri, "http"),
         )  # fmt: skip
         try:
@@ -417,6 +431,7 @@ def stop_event() -> asyncio.Event:
 @http_options("--http", default=DEFAULT_ADDRESS)
 @flag("--open", "Open the dashboard in the browser of this machine.", name="opened")
 @tls_options
+@log_options
 def ui(uri: str, opened: bool) -> None:
     """Serve the dashboard of a cluster, and the HTTP API behind it, in the foreground.
 

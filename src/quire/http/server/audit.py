@@ -38,7 +38,7 @@ class Attempt:
     peer: str
     """The address of the other end of the connection. It may be that of a proxy or a tunnel."""
     user_agent: str
-    """What the client calls itself. Nothing proves it."""
+    """The name and version that the client gives itself. Nothing proves it."""
     token: TokenGiven
     given: dict[str, Any] = field(default_factory=dict)
     """The values of fields as the request gives them, before they are checked."""

@@ -24,8 +24,10 @@ from quire.errors import QuireError
 from quire.http.routes.bookie_pages import BookiePages
 from quire.http.routes.cluster import ClusterRoutes, Connect
 from quire.http.routes.configuration import ConfigurationRoutes
+from quire.http.routes.contents import ContentRoutes
 from quire.http.routes.dashboard import LAST_KNOWN, DashboardRoutes
 from quire.http.routes.jobs import Jobs
+from quire.http.routes.payloads import PayloadRoutes
 from quire.http.routes.quire_api import QuireRoutes
 from quire.http.routes.series import SeriesRoutes
 from quire.http.server.api import Api, Call, Handler, Route, Text
@@ -243,6 +245,8 @@ async def _serving(
                 connected, jobs, view, owner, put, bookie, version, clock.now_ms(), recorder.knows
             ).routes(),
             ConfigurationRoutes(connected, fetch, settings, owner, version, bookie).routes(),
+            ContentRoutes(connected).routes(),
+            PayloadRoutes(connected).routes(),
         ):
             guarded = reach.guarded(routes)
             api.add([

@@ -27,6 +27,7 @@ from quire.http.watch.observations import (
     MarkCounts,
 )
 from quire.http.watch.rates import Fetch, Rates, together
+from quire.http.watch.stream_figures import StreamWatch
 from quire.metadata.bookies.collection import read_switch, refusals
 from quire.metadata.interface import MetadataStore
 from quire.replication.explain.at_risk import AtRisk
@@ -117,6 +118,7 @@ class ClusterView:
         self.index = LedgerIndex(monotonic, wait_s)
         self.reports = BookieReports(monotonic, fetch)
         self.paces = JobPaces()
+        self.streams = StreamWatch(monotonic, wait_s)
 
     async def look(self, client: Client) -> ClusterState:
         """Return the state of the cluster.
@@ -171,7 +173,10 @@ class ClusterView:
         return await self.lost.owners(client)
 
     async def close(self) -> None:
-        for one in (self.spaces, self.rates, self.risks, self.marks, self.lost, self.index):
+        for one in (
+            self.spaces, self.rates, self.risks, self.marks, self.lost, self.streams,
+            self.index,
+        ):  # fmt: skip
             await one.close()
         await self.reports.close()
 
