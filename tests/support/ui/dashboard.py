@@ -57,7 +57,7 @@ class Dashboard:
             with error:
                 return error.code, json.load(error)
 
-    def put(self, path: str, body: dict[str, str]) -> Any:
+    def put(self, path: str, body: dict[str, Any]) -> Any:
         kind = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
         request = urllib.request.Request(
             self.url + path, json.dumps(body).encode(), kind, method="PUT"

@@ -235,6 +235,29 @@ async def test_nothing_is_known_before_the_first_answer() -> None:
         await route.handler(CALL)
 
 
+async def test_each_request_has_its_own_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_known, "KEPT_MAX", 2)
+    store = Store()
+    reach = MetadataReachability("zk://here/ledgers", store.ask, store)
+
+    async def answer(call: Call) -> dict[str, Any]:
+        reach.check()
+        return {"of": call.path["bookie_id"]}
+
+    route = LastKnown(reach, store.now_ms).of(Route("GET", "/bookies", "", answer))
+    calls = {name: Call({"bookie_id": name}, {}, {}) for name in "abcd"}
+    await reach.look()
+    for name in "abc":
+        await route.handler(calls[name])
+    store.error = MetadataUnavailableError("no")
+    await reach.look()
+    assert (await route.handler(calls["b"]))["of"] == "b"
+    assert (await route.handler(calls["c"]))["of"] == "c"
+    for name in "ad":  # the oldest is forgotten, and nobody asked for the other one
+        with pytest.raises(MetadataUnavailableError):
+            await route.handler(calls[name])
+
+
 async def test_other_errors_are_not_hidden_by_the_last_known_state() -> None:
     store = Store()
     reach = MetadataReachability("zk://here/ledgers", store.ask, store)
