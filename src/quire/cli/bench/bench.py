@@ -22,9 +22,9 @@ from quire._runtime.heap import collect_on_demand
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     EXPLICIT_LAC_MAX_S,
-    LEDGER_ID_MAX,
     Duration,
     FiniteRange,
+    LedgerId,
     Size,
     check_quorums,
     composed,
@@ -217,7 +217,7 @@ def latency(rate: float | None, **given: Any) -> None:
         "--ledger",
         "ledger_id",
         metavar="ID",
-        type=click.IntRange(0, LEDGER_ID_MAX),
+        type=LedgerId(),
         help="Read this ledger instead of writing one first.",
     ),
     password_option,
