@@ -49,6 +49,7 @@ OWNERS_LIMIT_S = 5.0
 @metadata_option
 @click.option(
     "--first",
+    metavar="ID",
     type=LedgerId(),
     default=0,
     help="List only ledgers with this id or a higher one. [default: 0]",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import signal
 import sys
 import threading
@@ -13,8 +15,9 @@ import click
 
 from quire._runtime.units import counted, does, some_of
 from quire.cli.common.groups import EXIT_ERROR, fail, say, warn
+from quire.cli.common.logs import export_choice, log_options
 from quire.cli.common.options import flag
-from quire.cli.servers.http import check_address
+from quire.cli.servers.http import TOKEN_BYTES, address_with_token, check_address
 from quire.errors import StartError
 
 if TYPE_CHECKING:
@@ -67,6 +70,7 @@ seconds, and the list of a small cluster's ledgers is short."""
     f"{UI_ADDRESS}, or any free port if that one is in use]",
 )
 @flag("--no-ui", "Do not start the dashboard.")
+@log_options
 def local(
     bookies: int | None,
     directory: str | None,
@@ -98,6 +102,7 @@ def local(
             "--ui and --no-ui exclude each other: give one of them", click.get_current_context()
         )
     wanted = not no_ui and (bool(ui) or find_spec("aiohttp") is not None)
+    export_choice(os.environ)  # for the bookies and the dashboard, which log to files
     cluster = LocalCluster(
         bookies,
         directory,
@@ -109,6 +114,7 @@ def local(
         ),
         base_port=base_port,
         stopping=stopping,
+        http_token=secrets.token_urlsafe(TOKEN_BYTES) if wanted else "",
     )
     shown: list[ServerProcess] = []
     try:
@@ -117,7 +123,7 @@ def local(
             shown = [_dashboard(cluster, ui, stopping)]
         _welcome(cluster)
         if shown:
-            say(f"Dashboard: {shown[0].said}")
+            _show_dashboard(cluster, shown[0].said)
         elif not no_ui:
             say('No dashboard: to have one, pip install "quire-log[http]"')
         _watch([*cluster.processes, *shown], stopping)
@@ -160,6 +166,18 @@ def _welcome(cluster: LocalCluster) -> None:
     say("Ctrl-C stops it")
 
 
+def _show_dashboard(cluster: LocalCluster, url: str) -> None:
+    """Say where the dashboard is and how to make changes in it.
+
+    The token is shown in a terminal only, so that it gets into no log.
+    """
+    if sys.stderr.isatty():
+        say(f"Dashboard: {address_with_token(url, cluster.token_file.read_text().strip())}")
+    else:
+        say(f"Dashboard: {url}")
+        say(f"Changes over HTTP need the token in {cluster.token_file}")
+
+
 def _left_out(cluster: LocalCluster) -> str:
     missing, known = len(cluster.left_out), len(cluster.left_out) + len(cluster.bookies)
     return (
@@ -178,7 +196,9 @@ def _dashboard(
     from quire.testing.cluster import ServerProcess, StoppedError
 
     def start(where: str) -> ServerProcess:
-        command = quire_command("ui", "--metadata", cluster.uri, "--http", where)
+        command = quire_command(
+            "ui", "--metadata", cluster.uri, "--http", where, *cluster.token_arguments
+        )
         process = ServerProcess("the dashboard", command, cluster.directory / "ui.log")
         process.launch()
         process.wait_ready(time.monotonic() + UI_START_TIMEOUT_S, stopping)

@@ -222,6 +222,7 @@ def _lines(described: Values) -> list[str]:
 )
 @click.option(
     "--first",
+    metavar="ID",
     type=LedgerId(),
     default=0,
     help="Examine only ledgers with this id or a higher one. [default: 0]",

@@ -94,7 +94,7 @@ class ClusterRoutes:
             Route("GET", f"{prefix}/metadata", "Return the metadata of a ledger", self.metadata,
                   query=(LEDGER_ID,), example={"7": {"ledgerId": 7, "state": "CLOSED"}}),
             Route("GET", f"{prefix}/read", "Read entries of a ledger as text", self.read,
-                  query=entries, example={"0": "hello"}),
+                  query=entries, example={"0": "hello"}, payloads=True),
         ]  # fmt: skip
 
     def _bookies(self) -> list[Route]:
