@@ -488,6 +488,25 @@ def test_bench(quire: Quire, verb: str, arguments: tuple[str, ...]) -> None:
     assert quire("ledger", "list").ok() == before, "the ledgers of a benchmark are deleted"
 
 
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        *((verb, ()) for verb in ("add", "ledgers", "latency", "read", "recover", "rereplicate")),
+        ("tail", ()), ("stream", ("write",)), ("stream", ("read",)), ("stream", ("tail",)),
+    ],
+)  # fmt: skip
+def test_a_benchmark_that_the_cluster_is_too_small_for_says_so_first(
+    quire: Quire, verb: str, arguments: tuple[str, ...]
+) -> None:
+    """`bench stream write` once tried for a minute."""
+    before = quire("ledger", "list").ok()
+    ensemble = () if verb == "rereplicate" else ("--ensemble", "5")
+    quire("bench", verb, *arguments, *ensemble).fails(
+        1, "cannot run on this cluster", "3 are writable", "Start more bookies, or use a smaller"
+    )
+    assert quire("ledger", "list").ok() == before
+
+
 def test_bench_stream_tail_ends_soon_by_default(quire: Quire) -> None:
     """It once appended a million records one by one, as many as `write` appends together."""
     found = json.loads(quire("bench", "stream", "tail", "--rounds", "1", "--json").ok())
