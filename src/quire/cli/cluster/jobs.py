@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire._runtime.units import counted
+from quire.cli.common.completion import complete_bookies
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.moves import (
     LINES_MAX,
@@ -170,7 +171,7 @@ def _target(kind: str, bookie: str | None) -> str:
 @click.command()
 @metadata_option
 @click.argument("kind", type=click.Choice(KINDS), required=False)
-@click.argument("bookie", required=False)
+@click.argument("bookie", required=False, shell_complete=complete_bookies)
 @json_option("Print one JSON object per paused job.")
 @asynchronous
 async def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -> None:
@@ -209,7 +210,7 @@ async def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -
 @click.command()
 @metadata_option
 @click.argument("kind", type=click.Choice(KINDS))
-@click.argument("bookie", required=False)
+@click.argument("bookie", required=False, shell_complete=complete_bookies)
 @asynchronous
 async def resume(uri: str, kind: str, bookie: str | None) -> None:
     """Resume a paused job: the recovery or decommissioning of BOOKIE, or rebalance.
