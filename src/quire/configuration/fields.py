@@ -59,7 +59,13 @@ class HttpSideConfig:
     """HOST:PORT for the HTTP API, the health probes and `/metrics` (`--http`). If it is empty,
     nothing is served over HTTP. Any other address than loopback needs a token and TLS."""
     http_token_file: str | None = None
-    """A file with the token that requests must contain (`--http-token-file`)."""
+    """A file with the token that requests must contain (`--http-token-file`). Without it, nothing
+    can be changed over HTTP."""
+    http_reads: Literal["auto", "open", "token"] = "auto"
+    """Whether requests that only read need the token (`--http-reads`): `token` (yes) or `open` (no;
+    on loopback only). With `auto` they need it if there is a token file."""
+    http_read_only: bool = False
+    """Whether every request that would change something is refused (`--http-read-only`)."""
     http_bookies_token_file: str | None = None
     """A file with the token that the dashboard sends to bookies when it reads their metrics
     (`--http-bookies-token-file`)."""
@@ -86,7 +92,13 @@ class HttpServerConfig:
     """HOST:PORT on which `quire http` and `quire ui` listen (`--http`). Any other address
     than loopback needs a token and TLS."""
     token_file: str | None = None
-    """A file with the token that requests must contain (`--http-token-file`)."""
+    """A file with the token that requests must contain (`--http-token-file`). Without it, a token
+    is generated at each start in a terminal, and otherwise nothing can be changed over HTTP."""
+    reads: Literal["auto", "open", "token"] = "auto"
+    """Whether requests that only read need the token (`--http-reads`): `token` (yes) or `open` (no;
+    on loopback only). With `auto` they need it if there is a token file."""
+    read_only: bool = False
+    """Whether every request that would change something is refused (`--http-read-only`)."""
     bookies_token_file: str | None = None
     """A file with the token that the dashboard sends to bookies when it reads their metrics
     (`--http-bookies-token-file`)."""
@@ -99,6 +111,12 @@ class HttpServerConfig:
     name: tuple[str, ...] = ()
     """Further host names that requests may be addressed to (`--http-name`). Requests to any other
     name are refused."""
+    prometheus: str | None = None
+    """The URL of a Prometheus server that scrapes the bookies (`--prometheus`). Charts of more than
+    an hour are read from it."""
+    prometheus_label: tuple[str, ...] = ()
+    """Labels, each as NAME=VALUE, that all metrics of this cluster have in Prometheus
+    (`--prometheus-label`)."""
 
     def options(self) -> dict[str, object]:
         """Return the values by the names of the command-line options."""

@@ -32,6 +32,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from quire._runtime.secret_files import PRIVATE_FILE_MODE
 from quire._runtime.units import counted
 from quire.errors import KeyExistsError, MetadataUnavailableError, StartError, UsageError
 from quire.testing._process import (
@@ -55,6 +56,7 @@ whatever the size of the disk."""
 
 _STATE_FILE = "cluster.json"
 _LOCK_FILE = "cluster.lock"
+_TOKEN_FILE = "http-token"
 _RETRY_S = 0.1
 
 
@@ -151,6 +153,7 @@ class LocalCluster:
         data_directories: int = 1,
         start_timeout_s: float = START_TIMEOUT_S,
         stopping: threading.Event | None = None,
+        http_token: str = "",
     ) -> None:
         """Describe a cluster, without starting it.
 
@@ -170,6 +173,8 @@ class LocalCluster:
             start_timeout_s: Seconds for the whole cluster to start.
             stopping: An event that ends a running `start` with StoppedError when it is set, for
                 example by a signal handler.
+            http_token: The token that changes over the HTTP API of the bookies need. Reading needs
+                none. It is written into `token_file`. Give `--http` in `bookie_args`.
 
         Raises:
             UsageError: A number is not valid.
@@ -193,6 +198,7 @@ class LocalCluster:
         self._base_port = base_port
         self._data_directories = data_directories
         self._arguments = (*(TEMPORARY_ARGUMENTS if self.temporary else ()), *bookie_args)
+        self._http_token = http_token
         self._timeout_s = start_timeout_s
         self._stopping = stopping
         self._lock: IO[str] | None = None
@@ -208,6 +214,23 @@ class LocalCluster:
                 remedy="Start it first",
             )
         return self._directory
+
+    @property
+    def token_file(self) -> Path:
+        """The file with the token of the HTTP API, while the cluster runs."""
+        return self.directory / _TOKEN_FILE
+
+    @property
+    def token_arguments(self) -> tuple[str, ...]:
+        """The options with which a server of this cluster needs `http_token` for changes.
+
+        It sends the token when it asks another server of the cluster for a change.
+        """
+        if not self._http_token:
+            return ()
+        file = str(self.token_file)
+        tokens = ("--http-token-file", file, "--http-bookies-token-file", file)
+        return (*tokens, "--http-reads", "open")
 
     @property
     def processes(self) -> list[ServerProcess]:
@@ -251,6 +274,8 @@ class LocalCluster:
         self._lock = _lock(self._directory)
         self._state = self._decide(_read_state(self._directory))
         _write_state(self._directory, self._state)
+        if self._http_token:
+            _write_secret(self.token_file, self._http_token)
         if self._state.metadata == "zookeeper":
             self._start_zookeeper(deadline)
         else:
@@ -334,8 +359,14 @@ class LocalCluster:
         self.zookeeper.wait_ready(deadline, self._stopping)
 
     def _bookie(self, number: int, port: int) -> BookieProcess:
+        token = self.token_arguments if "--http" in self._arguments else ()
         return BookieProcess(
-            number, port, self.directory, self.uri, self._arguments, self._state.data_directories
+            number,
+            port,
+            self.directory,
+            self.uri,
+            (*self._arguments, *token),
+            self._state.data_directories,
         )
 
     def add_bookie(self) -> BookieProcess:
@@ -394,6 +425,7 @@ class LocalCluster:
         self.bookies = []
         self.zookeeper = None
         if self._lock is not None:
+            self.token_file.unlink(missing_ok=True)
             self._lock.close()
             self._lock = None
         if self.temporary and self._directory is not None:
@@ -471,6 +503,14 @@ def _write_state(directory: Path, state: _State) -> None:
         file.flush()
         os.fsync(file.fileno())
     written.replace(path)
+
+
+def _write_secret(path: Path, text: str) -> None:
+    """Write a file that only this account can read, in the place of an earlier one."""
+    path.unlink(missing_ok=True)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE_MODE)
+    with os.fdopen(file, "w") as opened:
+        opened.write(text + "\n")
 
 
 # -- the metadata -----------------------------------------------------------------------------

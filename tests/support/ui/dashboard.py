@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.testing.cluster import LocalCluster
 from tests.support.processes.cli import Running
+from tests.support.processes.http import TOKEN
 from tests.support.ui.browser import SCREENSHOTS
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Dashboard:
                 return error.code, json.load(error)
 
     def put(self, path: str, body: dict[str, str]) -> Any:
-        kind = {"Content-Type": "application/json"}
+        kind = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
         request = urllib.request.Request(
             self.url + path, json.dumps(body).encode(), kind, method="PUT"
         )

@@ -17,6 +17,12 @@ from quire.cli.common.logs import DEBUG_VARIABLE
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
+EXIT_SOON = 3
+"""`quire explain --exit-code`: the worst finding is a warning."""
+EXIT_WRONG = 4
+"""`quire explain --exit-code`: something is wrong now."""
+EXIT_NO_METADATA = 5
+"""`quire explain --exit-code`: the metadata store does not answer, so nothing is known."""
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 EXIT_BROKEN_PIPE = 141

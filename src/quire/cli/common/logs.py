@@ -192,7 +192,10 @@ class _CommandHandler(logging.Handler):
 
 
 class _ServerHandler(logging.Handler):
-    """A handler that makes an event of each record. The name of the event is the level."""
+    """A handler that makes an event of each record.
+
+    The event has the name that the record gives it with `extra`, or else that of the level.
+    """
 
     def __init__(self, log: EventWriter) -> None:
         super().__init__()
@@ -200,7 +203,7 @@ class _ServerHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = _level_name(record)
-        self._log.write(level, level, _fields(record))
+        self._log.write(level, str(getattr(record, "event", level)), _fields(record))
 
 
 def _level_name(record: logging.LogRecord) -> str:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import html
 import re
+import secrets
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from urllib.parse import quote
 
 import click
 
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
     from quire.http.server.server import HttpServer
     from quire.replication.autorecovery.settings import AutorecoveryStats
 
+T = TypeVar("T")
 DEFAULT_ADDRESS = "127.0.0.1:8080"
 _FILE = click.Path(dir_okay=False)
 PORTS_TRIED = 10
@@ -45,19 +52,30 @@ _ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):)?([0-9]{1,5})")
 _KEPT = "quire.http"
 _KEEP = kept(_KEPT)
 _NEED_HTTP = (
-    "http_token_file", "http_bookies_token_file", "http_tls_cert", "http_tls_key", "http_name",
+    "http_token_file", "http_reads", "http_read_only", "http_bookies_token_file", "http_tls_cert",
+    "http_tls_key", "http_name",
 )  # fmt: skip
+TOKEN_BYTES = 24
+"""The number of random bytes of a generated token."""
 
 
-def http_options(flag: str, *, default: str | None = None) -> Callable[[Command], Command]:
-    """Return the option `flag` and the other HTTP options. `given_options` returns their values.
+def http_options(name: str, *, default: str | None = None) -> Callable[[Command], Command]:
+    """Return the option `name` and the other HTTP options. `given_options` returns their values.
 
-    `default` is the default address of the configuration, which is shown in the help.
+    `default` is the default address of the configuration, which is shown in the help. Commands that
+    have one may generate a token, and only serve the dashboard and the HTTP API: they have the
+    options of Prometheus, too.
     """
     shown = f"[default: {default}]" if default else "[default: no HTTP]"
+    without_file = (
+        "[default: in a terminal a token that is generated at each start; otherwise none, and "
+        "nothing can be changed]"
+        if default
+        else "[default: none, and nothing can be changed over HTTP]"
+    )
     return composed(
         click.option(
-            flag,
+            name,
             "http",
             metavar="HOST:PORT",
             **_KEEP,
@@ -67,7 +85,19 @@ def http_options(flag: str, *, default: str | None = None) -> Callable[[Command]
         ),
         file_option(
             "--http-token-file",
-            "Answer only requests that contain the token in this file.",
+            f"Answer only requests that contain the token in this file. {without_file}",
+            **_KEEP,
+        ),
+        click.option(
+            "--http-reads",
+            type=click.Choice(["auto", "open", "token"]),
+            **_KEEP,
+            help="Whether requests that only read need the token: `token` (yes) or `open` (no; on "
+            "loopback only). With `auto` they need it if there is a token file. [default: auto]",
+        ),
+        flag(
+            "--http-read-only",
+            "Refuse every request that would change something, with or without the token.",
             **_KEEP,
         ),
         file_option(
@@ -87,6 +117,7 @@ def http_options(flag: str, *, default: str | None = None) -> Callable[[Command]
             "The private key of the certificate (PEM). [default: in the file of --http-tls-cert]",
             **_KEEP,
         ),
+        *(_PROMETHEUS_OPTIONS if default else ()),
         click.option(
             "--http-name",
             multiple=True,
@@ -97,19 +128,46 @@ def http_options(flag: str, *, default: str | None = None) -> Callable[[Command]
     )
 
 
+_PROMETHEUS_OPTIONS = (
+    click.option(
+        "--prometheus",
+        "http_prometheus",
+        metavar="URL",
+        **_KEEP,
+        help="Read the charts of more than an hour from this Prometheus server, which scrapes the "
+        "bookies. [default: charts of the last hour, which this server records itself]",
+    ),
+    click.option(
+        "--prometheus-label",
+        "http_prometheus_label",
+        multiple=True,
+        metavar="NAME=VALUE",
+        **_KEEP,
+        help="Only read metrics from Prometheus that have this label, for example if it scrapes "
+        "several clusters. May be repeated.",
+    ),
+)
+"""The options of servers that only serve the dashboard and the HTTP API."""
+
+
 def fill_options(configured: Mapping[str, Any]) -> None:
     """Use the configuration for options that were not given."""
     given = click.get_current_context().meta.setdefault(_KEPT, {})
     given.update({name: value for name, value in configured.items() if not given.get(name)})
 
 
-def given_options() -> HttpOptions | None:
+def given_options(generated: str = "") -> HttpOptions | None:
     """Return the HTTP options, or None if no address is given.
 
     Raises `click.UsageError` for invalid options, and `StartError` for a file that cannot be used.
+
+    Args:
+        generated: The token to use on loopback if there is no token file. It protects changes, and
+            reads only with `--http-reads token`.
     """
     from quire.config import TlsServerConfig
-    from quire.http.server.security import HttpOptions, check_options, check_token
+    from quire.http.server.security import HttpOptions, check_options, check_token, is_loopback
+    from quire.http.watch.prometheus import checked_label, checked_url
     from quire.net.tls import server_context
 
     context = click.get_current_context()
@@ -117,7 +175,7 @@ def given_options() -> HttpOptions | None:
     address = given.get("http")
     if not address:
         for name in _NEED_HTTP:
-            if given.get(name):
+            if given.get(name) not in (None, "", "auto", False, (), []):
                 raise click.UsageError(f"--{name.replace('_', '-')} requires --http", context)
         return None
     host, port = check_address(address)
@@ -134,14 +192,31 @@ def given_options() -> HttpOptions | None:
         except UsageError as error:
             raise click.UsageError(str(error), context) from None
 
+    def checked(check: Callable[[str], T], value: str) -> T:
+        try:
+            return check(value)
+        except UsageError as error:
+            raise click.UsageError(str(error), context) from None
+
+    prometheus, labels = given.get("http_prometheus"), given.get("http_prometheus_label") or ()
     certificate = given.get("http_tls_cert")
+    token_file, reads = given.get("http_token_file"), given.get("http_reads") or "auto"
+    read_only = bool(given.get("http_read_only"))
+    needed = is_loopback(host) and (reads == "token" or not read_only)
+    token = token_in(token_file) or (generated if needed else "")
+    if reads == "token" and not token:
+        raise click.UsageError("--http-reads token requires --http-token-file", context)
     options = HttpOptions(
         host=host,
         port=port,
-        token=token_in(given.get("http_token_file")),
+        token=token,
+        reads_open=reads == "open" or (reads == "auto" and token != "" and not token_file),
+        read_only=read_only,
         bookies_token=token_in(given.get("http_bookies_token_file")),
         tls=TlsServerConfig(certificate, given.get("http_tls_key")) if certificate else None,
         names=tuple(given.get("http_name") or ()),
+        prometheus=checked(checked_url, prometheus) if prometheus else "",
+        prometheus_labels=dict(checked(checked_label, one) for one in labels),
     )
     try:
         check_options(options)
@@ -210,6 +285,9 @@ def http(uri: str) -> None:
     Calls about a single bookie are served by the bookie itself (`quire bookie start --http`). The
     command prints its address on standard output once it serves requests, and one line of JSON per
     event on standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
+
+    Requests that change something need a token: that of --http-token-file, or one that the command
+    generates at each start and shows if it runs in a terminal.
     """
     serve_in_foreground(uri)
 
@@ -219,25 +297,49 @@ def serve_in_foreground(
 ) -> None:
     """Serve until a signal arrives.
 
-    `serving` is called with the address once the server listens. With `any_port`, and if no address
-    was chosen, one of the next ports is used if the default port is in use.
+    In a terminal, a token is generated unless there is a token file. It is shown there only, so
+    that a service never writes it into a log.
+
+    `serving` is called with the address once the server listens; it contains the generated token.
+    With `any_port`, and if no address was chosen, one of the next ports is used if the default port
+    is in use.
     """
     from quire.configuration.layers import DEFAULT
 
     asked = click.get_current_context().meta.get(_KEPT, {}).get("http")
     any_port &= not asked and configured().origins["http.address"] == DEFAULT
     fill_options(configured().http().options())
-    options = given_options()
+    generated = secrets.token_urlsafe(TOKEN_BYTES) if _terminal() is not None else ""
+    options = given_options(generated)
     if options is None:
         raise click.UsageError("no address to listen on is given: use --http HOST:PORT")
+    shown = options.token == generated != ""
     try:
-        run_async(_http(uri, options, serving, PORTS_TRIED if any_port else 1))
+        run_async(_http(uri, options, serving, PORTS_TRIED if any_port else 1, show_token=shown))
     except KeyboardInterrupt:
         pass
 
 
+def _terminal() -> TextIO | None:
+    """Return the stream that a person reads, or None if the command does not run in a terminal."""
+    return next((one for one in (sys.stderr, sys.stdout) if one.isatty()), None)
+
+
+def address_with_token(url: str, token: str) -> str:
+    """Return the address that opens the dashboard with the token.
+
+    The token is in the fragment, which a browser sends to nobody, so it reaches no log of a server.
+    """
+    return f"{url}/#/?token={quote(token, safe='')}"
+
+
 async def _http(
-    uri: str, options: HttpOptions, serving: Callable[[str], object] | None, ports: int
+    uri: str,
+    options: HttpOptions,
+    serving: Callable[[str], object] | None,
+    ports: int,
+    *,
+    show_token: bool = False,
 ) -> None:
     """Serve on the first free one of `ports` ports."""
     import quire
@@ -251,8 +353,13 @@ async def _http(
         if server.port != options.port and options.port:
             say(f"port {options.port} is in use: serving on port {server.port}")
         click.echo(server.url)
+        address = server.url
+        if show_token:
+            address = address_with_token(server.url, options.token)
+            what = "look around" if options.read_only else "make changes"
+            click.echo(f"To {what} in the browser, open {address}", file=_terminal())
         if serving is not None:
-            serving(server.url)
+            serving(address)
         await stopping.wait()
 
 
@@ -305,5 +412,26 @@ def ui(uri: str, opened: bool) -> None:
     one line of JSON per event on standard error. SIGTERM and Ctrl-C stop it cleanly, with exit
     status 0. If the default port is in use, the next free port is used. If a port that --http or
     the configuration chooses is in use, the command fails.
+
+    To change something with the dashboard, it needs a token: that of --http-token-file, or one that
+    the command generates at each start. In a terminal, the command shows an address that opens the
+    dashboard with the generated token.
     """
-    serve_in_foreground(uri, (lambda url: click.launch(url)) if opened else None, any_port=True)
+    with TemporaryDirectory(prefix="quire-") as directory:  # readable by this account only
+        page = Path(directory, "open.html")
+        open_page = functools.partial(_open_in_browser, page=page)
+        serve_in_foreground(uri, open_page if opened else None, any_port=True)
+
+
+def _open_in_browser(address: str, page: Path) -> None:
+    """Open the address through a page that leads to it.
+
+    Other accounts of the machine can see the command line of a browser. So the address, which may
+    contain the token, is in a file that only this account can read.
+    """
+    target = html.escape(address, quote=True)
+    page.write_text(
+        f'<!doctype html><meta charset="utf-8"><title>Quire</title>'
+        f'<meta http-equiv="refresh" content="0; url={target}"><a href="{target}">Quire</a>\n'
+    )
+    click.launch(page.as_uri())

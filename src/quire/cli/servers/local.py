@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -16,7 +17,7 @@ from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.logs import export_choice, log_options
 from quire.cli.common.options import flag
-from quire.cli.servers.http import check_address
+from quire.cli.servers.http import TOKEN_BYTES, address_with_token, check_address
 from quire.errors import StartError
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def local(
         ("--http", ANY_PORT) if wanted else (),  # the dashboard reads the metrics there
         base_port=base_port,
         stopping=stopping,
+        http_token=secrets.token_urlsafe(TOKEN_BYTES) if wanted else "",
     )
     shown: list[ServerProcess] = []
     try:
@@ -100,7 +102,7 @@ def local(
             shown = [_dashboard(cluster, ui, stopping)]
         _welcome(cluster)
         if shown:
-            say(f"Dashboard: {shown[0].said}")
+            _show_dashboard(cluster, shown[0].said)
         elif not no_ui:
             say('No dashboard: to have one, pip install "quire-log[http]"')
         _watch([*cluster.processes, *shown], stopping)
@@ -135,6 +137,18 @@ def _welcome(cluster: LocalCluster) -> None:
     say("Ctrl-C stops it")
 
 
+def _show_dashboard(cluster: LocalCluster, url: str) -> None:
+    """Say where the dashboard is and how to make changes in it.
+
+    The token is shown in a terminal only, so that it gets into no log.
+    """
+    if sys.stderr.isatty():
+        say(f"Dashboard: {address_with_token(url, cluster.token_file.read_text().strip())}")
+    else:
+        say(f"Dashboard: {url}")
+        say(f"Changes over HTTP need the token in {cluster.token_file}")
+
+
 def _dashboard(
     cluster: LocalCluster, address: str | None, stopping: threading.Event
 ) -> ServerProcess:
@@ -143,7 +157,9 @@ def _dashboard(
     from quire.testing.cluster import ServerProcess, StoppedError
 
     def start(where: str) -> ServerProcess:
-        command = quire_command("ui", "--metadata", cluster.uri, "--http", where)
+        command = quire_command(
+            "ui", "--metadata", cluster.uri, "--http", where, *cluster.token_arguments
+        )
         process = ServerProcess("the dashboard", command, cluster.directory / "ui.log")
         process.launch()
         process.wait_ready(time.monotonic() + UI_START_TIMEOUT_S, stopping)

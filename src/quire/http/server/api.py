@@ -38,6 +38,8 @@ class Field:
     minimum: int = 0
     maximum: int = INT64_MAX
     choices: tuple[str, ...] = ()
+    secret: bool = False
+    """Whether the event log must not contain the value."""
 
     def parse(self, value: Any) -> Any:
         """Return the value as the field's type.

@@ -28,6 +28,7 @@ from quire.errors import (
     VersionConflictError,
 )
 from quire.http.server.security import RefusedRequest
+from quire.http.watch.prometheus import HistoryError
 
 _STATUS: tuple[tuple[tuple[type[QuireError], ...], int], ...] = (
     (
@@ -62,6 +63,7 @@ _STATUS: tuple[tuple[tuple[type[QuireError], ...], int], ...] = (
         ),
         503,
     ),
+    ((HistoryError,), 502),
     ((BookieTimeoutError,), 504),
 )
 

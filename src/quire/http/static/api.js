@@ -1,6 +1,7 @@
-// Requests to the server of this page. The token, if the server needs one, stays in this tab.
+// Requests to the server of this page.
 
-const TOKEN = "quire.token";
+import { note, token } from "/ui/access.js";
+
 const TIMEOUT_MS = 40000;
 
 export class ApiError extends Error {
@@ -9,8 +10,6 @@ export class ApiError extends Error {
     Object.assign(this, { status, remedy: said.remedy, known: said.outcome_known });
   }
 }
-
-export const keepToken = (token) => sessionStorage.setItem(TOKEN, token);
 
 /** Return an integer beyond 2^53 as a BigInt, so that large ledger ids stay exact. */
 function exact(key, value, context) {
@@ -21,8 +20,7 @@ function exact(key, value, context) {
 export async function ask(method, path, { query = {}, body, signal } = {}) {
   const search = new URLSearchParams(query).toString();
   const headers = {};
-  const token = sessionStorage.getItem(TOKEN);
-  if (token) headers.Authorization = `Bearer ${token}`;
+  if (token()) headers.Authorization = `Bearer ${token()}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const signals = [AbortSignal.timeout(TIMEOUT_MS), ...(signal ? [signal] : [])];
   let answer, text;
@@ -39,6 +37,7 @@ export async function ask(method, path, { query = {}, body, signal } = {}) {
       outcome_known: method === "GET",
     });
   }
+  note(answer);
   let value = null;
   try {
     value = JSON.parse(text, exact);
