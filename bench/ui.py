@@ -36,6 +36,7 @@ from quire._runtime.clock import SystemClock
 from quire._runtime.metrics import CONTENT_TYPE, exposition
 from quire.bookie.metrics import bookie_metrics
 from quire.bookie.server import Address, Bookie
+from quire.client.datasets.datasets import DatasetLedger
 from quire.codec.metadata.registration import Endpoint
 from quire.config import BookieConfig, ClientConfig
 from quire.core.placement.tables import with_location
@@ -60,6 +61,8 @@ URI = "memory://dashboard"
 LIMIT_MS = 300.0
 BOOKIE = BookieConfig(segment_bytes=8 * 1024 * 1024, min_free_bytes=0)
 HOST = "127.0.0.1"
+TOKEN = secrets.token_urlsafe()
+STREAMS, OBJECTS, DATASETS = 200, 500, 100
 
 
 DRAWN = """
@@ -129,10 +132,16 @@ async def fill(bookies: list[str], ledgers: int) -> int:
         async with writer:
             await writer.append_many([b"entry"] * 100)
         async with await open_namespace(client, "/streams", create=True) as team:
-            await team.create_stream("orders")
-            async with await team.open_writer("orders") as stream:
-                position = await stream.append(b"record")
-            await team.subscription("orders", "billing").commit(position)
+            for number in range(STREAMS):
+                name = f"orders-{number:03}" if number else "orders"
+                async with await team.open_writer(name, create=True) as stream:
+                    position = await stream.append(b"record")
+                await team.subscription(name, "billing").commit(position)
+        for number in range(OBJECTS):
+            await client.objects().put(f"jobs/{number:04}", b"state")
+        part = DatasetLedger(writer.ledger_id, 0, 99, 100, 500)
+        for number in range(DATASETS):
+            await client.datasets.publish(f"flights-{number:03}", [part], txn="1")
         ledger_id: int = writer.ledger_id
         return ledger_id
 
@@ -185,26 +194,42 @@ def with_a_full_hour(bookies: list[str]) -> Callable[..., SeriesRecorder]:
 
 def pages(ledger_id: int, ledgers: int, bookie: str) -> dict[str, str]:
     namespace = urllib.parse.quote("/streams", safe="")
-    base = "/api/v1/quire"
+    base, newest = "/api/v1/quire", "limit=50&order=newest&replication=any"
     return {
         "overview": f"{base}/overview",
         "series of an hour": f"{base}/series?range=1h",
         "series of a bookie": f"{base}/series?range=1h&bookie={bookie}",
         "bookies": f"{base}/bookies?space=true&rates=true&gone=true&limit=200",
-        "ledgers": f"{base}/ledgers?limit=50",
-        "ledgers, in the middle": f"{base}/ledgers?limit=50&after={ledgers // 2}",
+        "ledgers": f"{base}/ledgers?{newest}",
+        "ledgers, in the middle": f"{base}/ledgers?{newest}&after={ledgers // 2}",
+        "ledgers, filtered": f"{base}/ledgers?{newest}&state=CLOSED&owner_name=nobody",
+        "ledgers, marked": f"{base}/ledgers?limit=50&order=newest&replication=marked",
         "ledger": f"{base}/ledgers/{ledger_id}/explain",
         "namespaces": f"{base}/namespaces",
-        "streams": f"{base}/streams?namespace={namespace}&limit=100",
+        "streams": f"{base}/streams?namespace={namespace}&limit=100&statistics=true",
         "stream": f"{base}/stream?namespace={namespace}&name=orders",
+        "objects": f"{base}/objects?limit=50",
+        "datasets": f"{base}/datasets?limit=50",
+        "state machines": f"{base}/state_machines?limit=50",
         "repair and jobs": f"{base}/work",
+        "entries": f"{base}/ledgers/{ledger_id}/entries",
+        "records": f"{base}/stream/records",
     }
 
 
-def ask(url: str) -> tuple[float, int]:
+BODIES = {"entries": {"limit": 100}, "records": {"namespace": "/streams", "name": "orders"}}
+"""The bodies of the pages that are asked for with POST."""
+
+
+def ask(url: str, body: dict[str, object] | None) -> tuple[float, int]:
     """Return the milliseconds, and the size of the answer in bytes."""
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    data = None
+    if body is not None:
+        data, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
+    request = urllib.request.Request(url, data, headers)
     begun = time.perf_counter()
-    with urllib.request.urlopen(url, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         text = answer.read()
     took_ms = (time.perf_counter() - begun) * 1000
     json.loads(text)
@@ -265,7 +290,9 @@ async def measure(bookies: int, ledgers: int, rounds: int, chromium: bool) -> bo
         names = [name for name, _ in where]
         ledger_id = await fill(names, ledgers)
         vars(run)["SeriesRecorder"] = with_a_full_hour(names)
-        served = serve_cluster(HttpOptions(), URI, ClientConfig(), "1", log, owner="bench")
+        served = serve_cluster(
+            HttpOptions(token=TOKEN), URI, ClientConfig(), "1", log, owner="bench"
+        )
         server = await stack.enter_async_context(served)
         print(f"{bookies} bookies, {ledgers} ledgers, {rounds} requests of each page\n")
         print("| page | median ms | longest ms | kB |\n|---|---|---|---|")
@@ -275,7 +302,7 @@ async def measure(bookies: int, ledgers: int, rounds: int, chromium: bool) -> bo
                 # Wait until cached rates have expired, so that each request measures a new
                 # collection.
                 await asyncio.sleep(LOOK_INTERVAL_S if "bookies" in name or "over" in name else 0)
-                took_ms, size = await asyncio.to_thread(ask, server.url + path)
+                took_ms, size = await asyncio.to_thread(ask, server.url + path, BODIES.get(name))
                 took.append(took_ms)
             longest = max(took)
             well = well and longest <= LIMIT_MS

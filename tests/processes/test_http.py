@@ -317,10 +317,18 @@ def test_a_bookie_is_taken_away_by_a_job(http: Http, cluster: LocalCluster) -> N
     event = wait_for(lambda: ended_job(log.read_text(), answer["id"]))
     assert (event["kind"], event["target"], event["state"]) == ("recover", leaving, "failed")
     assert event["error"] == failed["error"]["what"]
+    earlier = [answer["id"]]
+    status, answer = http("PUT", "/api/v1/autorecovery/decommission", {"bookie_src": leaving})
+    earlier.insert(0, answer["id"])
+    refused = wait_for(lambda: ended(http.get(f"{prefix}/{answer['id']}")))
+    assert (refused["state"], refused["error"]["kind"]) == ("failed", "JobRefusedError")
+    assert "Nothing was changed" in refused["error"]["what"]
+    assert leaving in http.get("/api/v1/bookie/list_bookies?type=rw")
     named = {"kind": "decommission", "target": leaving}
     assert http("PUT", "/api/v1/quire/pause", named) == (200, {"paused": True, "changed": True})
     assert http("PUT", "/api/v1/quire/pause", named)[1]["changed"] is False
-    status, job = http("PUT", "/api/v1/autorecovery/decommission", {"bookie_src": leaving})
+    anyway = {"bookie_src": leaving, "check": False}
+    status, job = http("PUT", "/api/v1/autorecovery/decommission", anyway)
     assert (status, job["kind"], job["target"]) == (202, "decommission", leaving)
     paused = wait_for(lambda: waits(http.get(f"{prefix}/{job['id']}")))
     assert (paused["state"], paused["step"], paused["ledgers_done"]) == (
@@ -343,7 +351,7 @@ def test_a_bookie_is_taken_away_by_a_job(http: Http, cluster: LocalCluster) -> N
     assert done["state"] == "done"
     assert done["result"]["bookie"] == leaving
     assert http.get("/api/v1/quire/running") == {"running": []}
-    assert [one["id"] for one in http.get(prefix)["jobs"]] == [job["id"], answer["id"]]
+    assert [one["id"] for one in http.get(prefix)["jobs"]] == [job["id"], *earlier]
     assert http("DELETE", f"{prefix}/{job['id']}")[1]["state"] == "done"
     assert http("GET", f"{prefix}/99")[0] == 404
 

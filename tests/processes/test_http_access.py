@@ -15,6 +15,7 @@ import sqlite3
 import stat
 import subprocess
 import urllib.parse
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -35,10 +36,15 @@ OTHER_ACCOUNT = 65_534
 """The user and group id of `nobody`. Only root can take it, so other users leave that test out."""
 TABLES = ("cluster", "ledgers", "cookies", '"values"', "bookies", "tree")
 """The tables of the metadata file, without the sessions of processes."""
+NAMESPACE = "/access"
 COLLECTION_MARKS = "/quire-collection-marks"
 """The nodes that bookies change by themselves, every few seconds."""
 OPEN = {"/heartbeat", "/api/v1/bookie/is_ready"}
 """The routes that docs/reference/http.md names as open."""
+
+READ = "/api/v1/ledger/read"
+"""Apache's route that returns entries."""
+SECRET = "do not show me"
 
 NOTHING: dict[str, str] = {}
 STRANGERS = [
@@ -62,11 +68,18 @@ class Server:
     """The status of a change without the token."""
 
     def routes(self, *, changes: bool) -> list[tuple[str, str, dict[str, Any]]]:
+        methods = ("put", "delete") if changes else ("get",)
+        return [one for one in self._routes() if one[0].lower() in methods]
+
+    def payloads(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return the routes that return what users have stored."""
+        return [one for one in self._routes() if one[0] == "POST" or one[1] == READ]
+
+    def _routes(self) -> list[tuple[str, str, dict[str, Any]]]:
         return [
             (method.upper(), path, operation)
             for path, operations in self.document["paths"].items()
             for method, operation in operations.items()
-            if (method != "get") == changes
         ]
 
 
@@ -86,7 +99,8 @@ class Place:
             "delete_cookie": True, "delay_seconds": 7, "readOnly": True, "forceMajor": True,
             "forceMinor": True, "suspendMajor": True, "suspendMinor": True, "by": "stranger",
             "resumeMajor": True, "resumeMinor": True, "kind": "decommission", "target": bookie,
-            "job_id": 1, "max_bytes": 1, "bookie_dest": [bookie],
+            "job_id": 1, "max_bytes": 1, "bookie_dest": [bookie], "entry_id": 0,
+            "namespace": NAMESPACE, "name": "orders",
         }  # fmt: skip
 
     def state(self) -> dict[str, Any]:
@@ -113,8 +127,14 @@ def place() -> Iterator[Place]:
             LocalCluster(BOOKIES, bookie_args=arguments, http_token=TOKEN)
         )
         with connect(cluster.uri) as client, client.create_ledger() as writer:
-            writer.append(b"do not delete me")
+            writer.append(SECRET.encode())
             ledger = writer.ledger_id
+        with (
+            connect(cluster.uri) as client,
+            client.namespace(NAMESPACE, create=True) as streams,
+            streams.open_writer("orders", create=True) as records,
+        ):
+            records.append(SECRET.encode())
         file = str(cluster.token_file)
 
         def running(*options: str) -> str:
@@ -128,6 +148,7 @@ def place() -> Iterator[Place]:
             "protected": (running("--http-token-file", file), 401),
             "protected by an option": (
                 running("--http-token-file", file, "--http-reads", "token"), 401),
+            "no payloads": (running("--http-token-file", file, "--http-no-payloads"), 401),
         }  # fmt: skip
         servers = {
             name: Server(url, Http(url, TOKEN).get("/api/v1/openapi.json"), refused)
@@ -167,6 +188,8 @@ def request_of(place: Place, path: str, operation: dict[str, Any]) -> tuple[str,
     if "requestBody" in operation:
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
         for name, kind in schema["properties"].items():
+            if name not in values and name not in schema["required"]:
+                continue
             value = values[name]
             listed = kind.get("type") == "array" and not isinstance(value, list)
             body[name] = [value] if listed else value
@@ -234,9 +257,39 @@ def test_protected_reads_need_the_token(place: Place, name: str) -> None:
         for other in spellings(target):
             status, rest = send(server.url, method, other, NOTHING)
             assert status in (401, 400, 404) or path in OPEN, other
-            assert "do not delete me" not in rest
+            assert SECRET not in rest
         assert send(server.url, "HEAD", target, NOTHING)[0] == (200 if path in OPEN else 401)
     assert answered == OPEN & {path for _, path, _ in reading}
+
+
+def shows(rest: str) -> bool:
+    return SECRET in rest or b64encode(SECRET.encode()).decode() in rest
+
+
+@pytest.mark.parametrize("name", ["bookie", "no token", "read-only", "protected", "no payloads"])
+def test_payloads_need_the_token_always(place: Place, name: str) -> None:
+    """Also where reading needs none, and nobody sees them where they are switched off."""
+    server = place.servers[name]
+    routes = server.payloads()
+    assert len(routes) == 4
+    refused = {"no token": 403, "read-only": 403, "no payloads": 403}.get(name, 401)
+    for method, path, operation in routes:
+        assert operation["security"] == [{"token": []}], path
+        target, body = request_of(place, path, operation)
+        for headers in STRANGERS:
+            status, rest = send(server.url, method, target, headers, body)
+            assert (status, shows(rest)) == (refused, False), target
+        for other in spellings(target):
+            status, rest = send(server.url, method, other, NOTHING, body)
+            assert status in (refused, 400, 404), other
+            assert not shows(rest)
+        known = {"Authorization": f"Bearer {TOKEN}"}
+        status, rest = send(server.url, method, target, known, body)
+        assert (status, shows(rest)) == ((403, False) if refused == 403 else (200, True)), rest
+        form = {**known, "Content-Type": "text/plain", "Content-Length": str(len(body))}
+        if body:
+            head = send(server.url, method, target, {**form, "Origin": "http://evil.example"})
+            assert head[0] == 403
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another account")

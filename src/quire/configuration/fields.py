@@ -75,6 +75,9 @@ class HttpSideConfig:
     http_tls_key: str | None = None
     """A PEM file with the private key of that certificate (`--http-tls-key`). If it is not set, the
     key is read from the certificate's file."""
+    http_no_payloads: bool = False
+    """Whether every request for the content of entries and records is refused
+    (`--http-no-payloads`). Otherwise such requests need the token."""
     http_name: tuple[str, ...] = ()
     """Further host names that requests may be addressed to (`--http-name`). Requests to any other
     name are refused."""
@@ -108,6 +111,9 @@ class HttpServerConfig:
     tls_key: str | None = None
     """A PEM file with the private key of that certificate (`--http-tls-key`). If it is not set, the
     key is read from the certificate's file."""
+    no_payloads: bool = False
+    """Whether every request for the content of entries and records is refused
+    (`--http-no-payloads`). Otherwise such requests need the token."""
     name: tuple[str, ...] = ()
     """Further host names that requests may be addressed to (`--http-name`). Requests to any other
     name are refused."""

@@ -21,8 +21,10 @@ from quire.client import Client
 from quire.client.client import pool_of
 from quire.http.routes.bookie import BookieRoutes
 from quire.http.routes.cluster import ClusterRoutes, Connect
+from quire.http.routes.contents import ContentRoutes
 from quire.http.routes.dashboard import DashboardRoutes
 from quire.http.routes.jobs import Jobs
+from quire.http.routes.payloads import PayloadRoutes
 from quire.http.routes.quire_api import QuireRoutes
 from quire.http.routes.series import SeriesRoutes
 from quire.http.server.api import Api, Route
@@ -123,5 +125,7 @@ def test_every_route_is_documented() -> None:
         *QuireRoutes(connect, jobs, view, "x").routes(),
         *DashboardRoutes(connect, jobs, view, "x").routes(),
         *SeriesRoutes(recorder(), None).routes(),
+        *ContentRoutes(connect).routes(),
+        *PayloadRoutes(connect).routes(),
     ]
     check("http.md", "ours", route_rows(ours))

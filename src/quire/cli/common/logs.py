@@ -186,16 +186,13 @@ class _CommandHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = _level_name(record)
         if choice().format == "json":
-            EventWriter("debug", "json").write(level, level, _fields(record))
+            EventWriter("debug", "json").write(level, _event_name(record), _fields(record))
         else:
             print_line(f"{record.levelname.lower()}: {_message(record)}")
 
 
 class _ServerHandler(logging.Handler):
-    """A handler that makes an event of each record.
-
-    The event has the name that the record gives it with `extra`, or else that of the level.
-    """
+    """A handler that makes an event of each record (`_event_name`)."""
 
     def __init__(self, log: EventWriter) -> None:
         super().__init__()
@@ -203,12 +200,17 @@ class _ServerHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = _level_name(record)
-        self._log.write(level, str(getattr(record, "event", level)), _fields(record))
+        self._log.write(level, _event_name(record), _fields(record))
 
 
 def _level_name(record: logging.LogRecord) -> str:
     names = [name for name, number in LEVELS.items() if number <= record.levelno]
     return names[-1] if names else "debug"
+
+
+def _event_name(record: logging.LogRecord) -> str:
+    """Return the name that a record of Quire gives its event, or else the record's level."""
+    return str(getattr(record, "event", _level_name(record)))
 
 
 def _message(record: logging.LogRecord) -> str:

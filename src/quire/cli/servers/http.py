@@ -52,8 +52,8 @@ _ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):)?([0-9]{1,5})")
 _KEPT = "quire.http"
 _KEEP = kept(_KEPT)
 _NEED_HTTP = (
-    "http_token_file", "http_reads", "http_read_only", "http_bookies_token_file", "http_tls_cert",
-    "http_tls_key", "http_name",
+    "http_token_file", "http_reads", "http_read_only", "http_no_payloads",
+    "http_bookies_token_file", "http_tls_cert", "http_tls_key", "http_name",
 )  # fmt: skip
 TOKEN_BYTES = 24
 """The number of random bytes of a generated token."""
@@ -118,6 +118,12 @@ def http_options(name: str, *, default: str | None = None) -> Callable[[Command]
             **_KEEP,
         ),
         *(_PROMETHEUS_OPTIONS if default else ()),
+        flag(
+            "--http-no-payloads",
+            "Answer no request for the content of entries and records. Without this option, such "
+            "requests need the token.",
+            **_KEEP,
+        ),
         click.option(
             "--http-name",
             multiple=True,
@@ -214,6 +220,7 @@ def given_options(generated: str = "") -> HttpOptions | None:
         read_only=read_only,
         bookies_token=token_in(given.get("http_bookies_token_file")),
         tls=TlsServerConfig(certificate, given.get("http_tls_key")) if certificate else None,
+        payloads=not given.get("http_no_payloads"),
         names=tuple(given.get("http_name") or ()),
         prometheus=checked(checked_url, prometheus) if prometheus else "",
         prometheus_labels=dict(checked(checked_label, one) for one in labels),

@@ -80,7 +80,7 @@ def _operation(route: Route, options: HttpOptions) -> dict[str, Any]:
             "required": any(one.required for one in route.body),
             "content": {"application/json": {"schema": schema}},
         }
-    if options.needs_token(changes=route.changes, open=route.open):
+    if options.needs_token(changes=route.changes, open=route.open, payloads=route.payloads):
         operation["security"] = [{"token": []}]
     return operation
 

@@ -22,8 +22,10 @@ from quire.codec.metadata.registration import Endpoint
 from quire.config import ClientConfig
 from quire.errors import QuireError
 from quire.http.routes.cluster import ClusterRoutes, Connect
+from quire.http.routes.contents import ContentRoutes
 from quire.http.routes.dashboard import LAST_KNOWN, DashboardRoutes
 from quire.http.routes.jobs import Jobs
+from quire.http.routes.payloads import PayloadRoutes
 from quire.http.routes.quire_api import QuireRoutes
 from quire.http.routes.series import SeriesRoutes
 from quire.http.server.api import Api, Call, Handler, Route, Text
@@ -222,6 +224,8 @@ async def _serving(
         for routes in (
             ClusterRoutes(connected, jobs, owner).routes(),
             QuireRoutes(connected, jobs, view, owner).routes(),
+            ContentRoutes(connected).routes(),
+            PayloadRoutes(connected).routes(),
         ):
             api.add(reach.guarded(routes))
         known = LastKnown(reach, clock.now_ms)

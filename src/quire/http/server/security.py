@@ -6,8 +6,9 @@ They are checked before the body of a request is read:
 |---|---|---|
 | `Host` is a name of this server | DNS rebinding: a page whose host name resolves to us | 403 |
 | the server changes anything at all | changes, if it is read-only or has no token | 403 |
+| the server shows payloads at all | reading payloads from a server without a token | 403 |
 | the token, compared in constant time | everybody without the token | 401 |
-| `Origin` and `Sec-Fetch-Site` of requests that change something | pages of other sites | 403 |
+| `Origin` and `Sec-Fetch-Site` of requests for changes and payloads | pages of other sites | 403 |
 | the body is JSON | forms, which browsers send to other sites without asking | 415 |
 
 There are no CORS headers, so no page of another site can read an answer. No GET request changes
@@ -35,6 +36,7 @@ TOKEN_MIN = 16
 """The smallest number of characters of a token, so that nobody can guess it."""
 TOKEN_MAX = 4_096
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+NO_PAYLOADS = "shows no payloads"
 ANY_ADDRESS = ("0.0.0.0", "::")
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\]|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*")
@@ -63,6 +65,8 @@ class HttpOptions(CheckedSettings):
     tls: TlsServerConfig | None = None
     names: tuple[str, ...] = ()
     """Further host names that requests may use for this server."""
+    payloads: bool = True
+    """Whether the routes that return what users have stored are answered. They need the token."""
     bookies_token: str = field(default="", repr=False)
     """The token that is sent to bookies to read their metrics. Empty means that none is sent."""
     prometheus: str = ""
@@ -97,9 +101,10 @@ class HttpOptions(CheckedSettings):
     def scheme(self) -> str:
         return "https" if self.tls is not None else "http"
 
-    def needs_token(self, *, changes: bool, open: bool) -> bool:
-        """Return whether a route needs the token (see `Route.changes` and `Route.open`)."""
-        return not open and (changes or (bool(self.token) and not self.reads_open))
+    def needs_token(self, *, changes: bool, open: bool, payloads: bool = False) -> bool:
+        """Return whether a route needs the token (see `Route.changes`, `open` and `payloads`)."""
+        reads = bool(self.token) and not self.reads_open
+        return not open and (changes or payloads or reads)
 
 
 TokenGiven = Literal["valid", "wrong", "none"]
@@ -205,7 +210,14 @@ class AccessGate:
         return "allowed" if token == "valid" else "token-needed"
 
     def refusal(
-        self, headers: Headers, token: TokenGiven, *, changes: bool, has_body: bool, open: bool
+        self,
+        headers: Headers,
+        token: TokenGiven,
+        *,
+        changes: bool,
+        has_body: bool,
+        open: bool,
+        payloads: bool = False,
     ) -> RefusedRequest | None:
         """Return why a request is refused, or None if it is allowed.
 
@@ -215,6 +227,7 @@ class AccessGate:
             changes: Whether the route changes something.
             has_body: Whether the request has a body.
             open: Whether the route answers without the token.
+            payloads: Whether the answer contains what users have stored.
         """
         hosts = headers.get("host", ())
         named = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
@@ -230,14 +243,23 @@ class AccessGate:
                 "this server is read-only, so it changes nothing",
                 "Use the commands of `quire`, or a server without --http-read-only",
             )
-        if changes and not self._token:
+        if payloads and not self._options.payloads:
             return RefusedRequest(
                 403,
-                "this server has no token, so it changes nothing",
+                f"this server {NO_PAYLOADS}",
+                "Use `quire ledger read` or `quire stream read`, or a server without "
+                "--http-no-payloads",
+            )
+        if (changes or payloads) and not self._token:
+            return RefusedRequest(
+                403,
+                f"this server has no token, so it {'changes nothing' if changes else NO_PAYLOADS}",
                 "Start it with --http-token-file FILE, and send the token in FILE as the header "
                 "Authorization: Bearer TOKEN",
             )
-        if token != "valid" and self._options.needs_token(changes=changes, open=open):
+        if token != "valid" and self._options.needs_token(
+            changes=changes, open=open, payloads=payloads
+        ):
             return RefusedRequest(
                 401,
                 "the token is missing or wrong",
@@ -245,7 +267,7 @@ class AccessGate:
                 "--http-token-file or in the address that the server showed in its terminal",
                 (("WWW-Authenticate", "Bearer"),),
             )
-        return self._refused_change(headers, hosts[0], has_body) if changes else None
+        return self._refused_change(headers, hosts[0], has_body) if changes or payloads else None
 
     def _knows_token(self, given: Sequence[str]) -> bool:
         if len(given) != 1:

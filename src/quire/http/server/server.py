@@ -203,6 +203,7 @@ class HttpServer:
                 changes=route.changes,
                 has_body=request.can_read_body,
                 open=route.open,
+                payloads=route.payloads,
             )
             given = {**request.query, **request.match_info}
             attempt = Attempt(
@@ -284,7 +285,7 @@ class HttpServer:
         except TimeoutError:
             self.failed += 1
             late = f"the request was not finished within {self.options.request_timeout_s:g} s"
-            known = route.method == "GET"
+            known = not route.changes
             return self._refuse(
                 RefusedRequest(504, late, "Check whether the request took effect"),
                 outcome_known=known,

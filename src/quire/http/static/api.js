@@ -7,7 +7,7 @@ const TIMEOUT_MS = 40000;
 export class ApiError extends Error {
   constructor(status, said) {
     super(said.what);
-    Object.assign(this, { status, remedy: said.remedy, known: said.outcome_known });
+    Object.assign(this, { status, remedy: said.remedy, known: said.outcome_known, kind: said.kind });
   }
 }
 
@@ -17,7 +17,9 @@ function exact(key, value, context) {
   return large && context?.source ? BigInt(context.source) : value;
 }
 
-export async function ask(method, path, { query = {}, body, signal } = {}) {
+/** Make a request, and return its answer. `reads` says that it changes nothing, whatever its method
+ * is. */
+export async function ask(method, path, { query = {}, body, signal, reads = method === "GET" } = {}) {
   const search = new URLSearchParams(query).toString();
   const headers = {};
   if (token()) headers.Authorization = `Bearer ${token()}`;
@@ -34,7 +36,7 @@ export async function ask(method, path, { query = {}, body, signal } = {}) {
     if (signal?.aborted) throw error;
     throw new ApiError(0, {
       what: "The server of this page does not answer", remedy: "Check that quire ui is still running.",
-      outcome_known: method === "GET",
+      outcome_known: reads,
     });
   }
   note(answer);

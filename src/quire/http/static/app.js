@@ -7,6 +7,7 @@ import { TOKEN_PLACE, dialogOpen, tokenForm } from "/ui/dialogs.js";
 import { h } from "/ui/dom.js";
 import { seconds } from "/ui/format.js";
 import { bookies } from "/ui/bookies.js";
+import { dataset, datasets, machine, machines, object, objects } from "/ui/contents.js";
 import { ledger, ledgers } from "/ui/ledgers.js";
 import { overview } from "/ui/overview.js";
 import { stream, streams } from "/ui/streams.js";
@@ -16,9 +17,10 @@ const INTERVAL_MS = 3000;
 const INTERVAL_MAX_MS = 60000;
 const AGE_INTERVAL_MS = 1000;
 /** The pages by the first part of their address. `explain` was a page of its own once. */
-const PAGES = { "": overview, explain: overview, bookies, ledgers, ledger, streams, stream, work };
+const PAGES = { "": overview, explain: overview, bookies, ledgers, ledger, streams, stream, objects, object, datasets,
+  dataset, machines, machine, work };
 /** The entry of the menu of each page that has none of its own. */
-const ENTRIES = { explain: "", ledger: "ledgers", stream: "streams" };
+const ENTRIES = { explain: "", ledger: "ledgers", stream: "streams", object: "objects", dataset: "datasets", machine: "machines" };
 
 const main = document.getElementById("main");
 const freshness = document.getElementById("freshness");
@@ -28,7 +30,9 @@ let view = null;
 
 /** Show the page in the location's hash. A page is an object with the functions title(where),
  * controls(where, refresh) (optional), load(where, signal) and render(data, where, act). Fields for
- * input belong to the controls, because the content is replaced at each refresh. A page that gets
+ * input belong to the controls, because the content is replaced at each refresh. `interval` is the
+ * time between two refreshes; a page with null is loaded once. `at` returns another page for these
+ * parts of the address, such as the entries of a ledger. A page that gets
  * the last known state of something sets `oldSince`, a function of its data that returns the Unix
  * time of that state in milliseconds, or null. */
 function show() {
@@ -44,7 +48,8 @@ function show() {
     parts = [""];
   }
   const name = Object.hasOwn(PAGES, parts[0]) ? parts[0] : "";
-  view = new View(PAGES[name], { parts: parts.slice(1), query: new URLSearchParams(search) });
+  const page = PAGES[name];
+  view = new View(page.at?.(parts.slice(1)) ?? page, { parts: parts.slice(1), query: new URLSearchParams(search) });
   const entry = ENTRIES[name] ?? name;
   for (const one of entries.querySelectorAll("a")) {
     if (one.getAttribute("href").slice(2) === entry) one.setAttribute("aria-current", "page");
@@ -57,7 +62,7 @@ class View {
   constructor(page, where) {
     this.page = page;
     this.where = where;
-    this.interval = page.interval ?? INTERVAL_MS;
+    this.interval = page.interval === undefined ? INTERVAL_MS : page.interval;
     this.wait = this.interval;
     this.abort = new AbortController();
     this.shown = null;
@@ -113,7 +118,7 @@ class View {
     if (this.again) {
       this.again = false;
       this.refresh();
-    } else if (!document.hidden) this.timer = setTimeout(() => this.refresh(), this.wait);
+    } else if (!document.hidden && this.interval !== null) this.timer = setTimeout(() => this.refresh(), this.wait);
   }
 
   /** Note the age of the data: it is of now, unless the server says that it is older. */
@@ -221,6 +226,6 @@ document.getElementById("skip").addEventListener("click", (event) => {
 window.addEventListener("hashchange", show);
 onAccess(() => view?.refresh());
 document.addEventListener("visibilitychange", () => {
-  if (!document.hidden) view?.refresh();
+  if (!document.hidden && view?.interval !== null) view?.refresh();
 });
 show();

@@ -24,6 +24,7 @@ from quire.http.watch.observations import (
     MarkCounts,
 )
 from quire.http.watch.rates import Fetch, Rates, together
+from quire.http.watch.stream_figures import StreamWatch
 from quire.metadata.bookies.collection import read_switch, refusals
 from quire.metadata.interface import MetadataStore
 from quire.replication.explain.at_risk import AtRisk
@@ -111,6 +112,7 @@ class ClusterView:
         self.risks = LedgerRisks(monotonic, wait_s)
         self.marks = MarkCounts(monotonic, wait_s)
         self.lost = LostLedgerSearch(monotonic, wait_s)
+        self.streams = StreamWatch(monotonic, wait_s)
 
     async def look(self, client: Client) -> ClusterState:
         """Return the state of the cluster.
@@ -165,7 +167,9 @@ class ClusterView:
         return await self.lost.owners(client)
 
     async def close(self) -> None:
-        for one in (self.spaces, self.rates, self.risks, self.marks, self.lost):
+        for one in (
+            self.spaces, self.rates, self.risks, self.marks, self.lost, self.streams,
+        ):  # fmt: skip
             await one.close()
 
 
