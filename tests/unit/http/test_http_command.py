@@ -13,6 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from quire.bookie.main import log_event
 from quire.cli.main import cli
 from quire.cli.servers import http as http_command
 from quire.cli.servers.http import DEFAULT_ADDRESS, PORTS_TRIED
@@ -112,12 +113,12 @@ async def test_the_next_free_port(tmp_path: Path, capsys: pytest.CaptureFixture[
         taken = HttpOptions(port=port)
         async with AsyncExitStack() as stack:
             with pytest.raises(StartError, match=f":{port}: the port is in use"):
-                await http_command._served(stack, uri, taken, 1)
-            server = await http_command._served(stack, uri, taken, 10)
+                await http_command._served(stack, uri, taken, 1, log_event)
+            server = await http_command._served(stack, uri, taken, 10, log_event)
             assert port < server.port < port + 10
             others = server.port - port + 1
             with pytest.raises(StartError, match=f"ports {port} to {server.port} are all in use"):
-                await http_command._served(stack, uri, taken, others)
+                await http_command._served(stack, uri, taken, others, log_event)
 
         class Served(Exception):
             pass
