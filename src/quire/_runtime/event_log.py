@@ -76,6 +76,7 @@ _WARNINGS = frozenset(
         "replicas_lacking",
         "retired",
         "role_refused",
+        "series_failed",
         "session_lost",
         "tls_handshake_failed",
         "tls_reload_failed",
