@@ -361,7 +361,7 @@ def test_a_bookie_that_cannot_use_its_files_does_not_start(
         (
             ["--tls-cert", own.certificate, "--tls-authorized-role", "a"],
             2,
-            "give --tls-ca, the authorities that sign them (see",
+            "give --tls-ca (the authorities that sign them) (see",
         ),
         (
             [
