@@ -7,14 +7,14 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants scripts/mutants-sample scripts/config-docs scripts/grafana-dashboards scripts/check-dist scripts/make-blocking scripts/release
+PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants scripts/mutants-sample scripts/config-docs scripts/grafana-dashboards scripts/check-dist scripts/make-blocking scripts/make-man scripts/render-chart scripts/release
 
 SEEDS ?= 200
 N ?= 100
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: proto blocking help demo test check format sim sim-fresh explore mutants-sample interop pipelines soak soak-disk torture bench bench-disk bench-heal bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium config-docs docs dist dist-check release lock clean
+.PHONY: proto blocking help demo test check format sim sim-fresh explore mutants-sample interop pipelines soak soak-disk torture bench bench-disk bench-heal bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium man config-docs docs dist dist-check release lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -46,6 +46,7 @@ check: $(STAMP) ## check format, lint, types, folders, mutants, documents and ge
 	@$(BIN)/python -m pytest -q --no-header tests/sim/test_mutants.py --deselect tests/sim/test_mutants.py::test_the_mutant_is_found
 	@$(BIN)/python scripts/check-docs
 	@$(BIN)/python scripts/make-blocking --check
+	@$(BIN)/python scripts/make-man --check
 
 format: $(STAMP) ## rewrite the sources in the project's format
 	@$(BIN)/ruff format . $(PYTHON_SCRIPTS)
@@ -107,6 +108,9 @@ proto: ## generate the protobuf messages of v3 and of the metadata from their .p
 
 blocking: $(STAMP) ## generate src/quire/blocking from the asyncio API
 	@$(BIN)/python scripts/make-blocking
+
+man: $(STAMP) ## write the man page and the completion files from the commands
+	@$(BIN)/python scripts/make-man
 
 config-docs: $(STAMP) ## generate the tables in the documents about configuration
 	@$(BIN)/python scripts/config-docs

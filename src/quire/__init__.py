@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from quire import errors
@@ -73,6 +74,9 @@ else:
         },
     )
     __getattr__ = former_names(__name__, {"Suspect": "UnhealthyBookie"}, _present)
+
+# A library prints nothing unless the program asks for it (docs/guides/logging.md).
+logging.getLogger("quire").addHandler(logging.NullHandler())
 
 __version__ = "0.2.0"
 

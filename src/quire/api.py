@@ -15,6 +15,7 @@ from quire.config import ClientConfig
 from quire.metadata import ZooKeeperOptions
 
 if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
     from opentelemetry.trace import Tracer
 
     from quire.streams.namespace.namespace import Namespace
@@ -244,6 +245,7 @@ async def connect(
     config: ClientConfig | None = None,
     zookeeper: ZooKeeperOptions | None = None,
     tracer: Tracer | None = None,
+    meter: Meter | None = None,
 ) -> Client:
     """Connect to a cluster.
 
@@ -262,6 +264,7 @@ async def connect(
             By default both are taken from the environment (`QUIRE_ZOOKEEPER_AUTH_FILE`).
         tracer: An OpenTelemetry tracer for spans of calls and batches (see
             docs/guides/client-observability.md).
+        meter: An OpenTelemetry meter, which reports the metrics of the client (see the same page).
 
     Returns:
         The client. Close it when the program ends.
@@ -274,4 +277,6 @@ async def connect(
         UsageError: `config` is not a `ClientConfig`, or its placement policy cannot be used.
         TlsConfigError: A certificate, key or authority file cannot be used.
     """
-    return await connected(Client, uri, config=config, zookeeper=zookeeper, tracer=tracer)
+    return await connected(
+        Client, uri, config=config, zookeeper=zookeeper, tracer=tracer, meter=meter
+    )

@@ -778,6 +778,16 @@ class JobError(QuireError):
     outcome_known = False
 
 
+class JobRefusedError(JobError):
+    """Raised when a job cannot succeed, before it has changed anything.
+
+    For example, no other bookie can take the replicas of a bookie that is to be emptied. The
+    message names the reason once.
+    """
+
+    outcome_known = True
+
+
 # -- offloaded history ------------------------------------------------------------------------
 
 

@@ -53,6 +53,23 @@ def assert_cover(ranges: Sequence[LedgerRange], first: int, ids: Sequence[int]) 
     assert [i for ledgers in ranges for i in ledgers.ledger_ids] == sorted(ids)
 
 
+async def down(store: MetadataStore, last: int = LEDGER_ID_MAX) -> list[LedgerRange]:
+    return [ledgers async for ledgers in store.list_ledgers_down(last)]
+
+
+def assert_cover_down(ranges: Sequence[LedgerRange], last: int, ids: Sequence[int]) -> None:
+    """The ranges descend from `last` to 0 without a gap, and hold exactly `ids`."""
+    end = last
+    for ledgers in ranges:
+        assert ledgers.last == end
+        assert ledgers.first <= ledgers.last
+        assert list(ledgers.ledger_ids) == sorted(ledgers.ledger_ids)
+        assert all(ledgers.first <= i <= ledgers.last for i in ledgers.ledger_ids)
+        end = ledgers.first - 1
+    assert end == -1
+    assert sorted(i for ledgers in ranges for i in ledgers.ledger_ids) == sorted(ids)
+
+
 # -- the cluster ------------------------------------------------------------------------------
 
 
@@ -80,6 +97,7 @@ async def test_uninitialised_cluster(empty_backend: Backend) -> None:
         store.write_ledger(1, METADATA, 0),
         store.delete_ledger(1),
         ranges_of(store),
+        down(store),
         store.register_bookie(ONE),
         store.bookies(),
         store.read_cookie("b:1"),
@@ -311,6 +329,7 @@ async def test_delete_is_idempotent(ledger_store: MetadataStore) -> None:
     assert_cover(await ranges_of(ledger_store), 0, ids[1:])
     await ledger_store.delete_ledger(ids[1])
     assert_cover(await ranges_of(ledger_store), 0, [])
+    assert_cover_down(await down(ledger_store), LEDGER_ID_MAX, [])
     # Its parents may be gone as well: they come back.
     assert (await ledger_store.create_ledger(METADATA, ids[0]))[0] == ids[0]
 
@@ -326,6 +345,9 @@ async def test_lists_cover_gaps(ledger_store: MetadataStore) -> None:
     assert_cover(await ranges_of(ledger_store), 0, chosen)
     for first in (1, 2, 9_999, 123_457, 2**31 - 2, 2**31 - 1, 2**40 + 8, LEDGER_ID_MAX):
         assert_cover(await ranges_of(ledger_store, first), first, [i for i in chosen if i >= first])
+    assert_cover_down(await down(ledger_store), LEDGER_ID_MAX, chosen)
+    for last in (0, 1, 9_998, 9_999, 10_000, 123_455, 2**31 - 2, 2**31 - 1, 2**40 + 7):
+        assert_cover_down(await down(ledger_store, last), last, [i for i in chosen if i <= last])
 
 
 async def test_lists_of_many_ledgers(
@@ -344,6 +366,10 @@ async def test_lists_of_many_ledgers(
     assert_cover(ranges, 0, chosen)
     # The flat manager has one list of all.
     assert len(ranges) > 1 or ledger_store.uri.startswith("zk+flat:")
+    descending = await down(ledger_store)
+    assert_cover_down(descending, LEDGER_ID_MAX, chosen)
+    assert len(descending) > 1 or ledger_store.uri.startswith("zk+flat:")
+    assert_cover_down(await down(ledger_store, 10_049), 10_049, [i for i in chosen if i < 10_050])
 
 
 async def test_watch_ledger(ledger_backend: Backend) -> None:

@@ -101,7 +101,11 @@ async def test_small_ids_in_the_tree_of_the_long_ids(
 
 async def _listed(store: ZooKeeperStore, *, complete: bool) -> list[int]:
     ranges = [one async for one in store.list_ledgers(complete=complete)]
-    return [ledger_id for one in ranges for ledger_id in one.ledger_ids]
+    found = [ledger_id for one in ranges for ledger_id in one.ledger_ids]
+    if not complete:
+        down = [one async for one in store.list_ledgers_down()]
+        assert sorted(ledger_id for one in down for ledger_id in one.ledger_ids) == found
+    return found
 
 
 @pytest.mark.parametrize(

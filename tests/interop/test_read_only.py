@@ -7,6 +7,7 @@ import re
 import urllib.request
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.support.interop.apache_java import ApacheClient
 from tests.support.interop.checks import check_closed, refused
 from tests.support.interop.quire_side import QuireClient
 from tests.support.interop.sides import PLAIN, Client, ClientError, Code, Shape, Writer, payloads
+from tests.support.processes.http import TOKEN
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -71,10 +73,16 @@ def test_a_member_becomes_read_only(cluster: Cluster, kind: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["v3", "v2"])
-def test_a_bookie_that_takes_adds_again_is_found(cluster: Cluster, version: str) -> None:
+def test_a_bookie_that_takes_adds_again_is_found(
+    cluster: Cluster, version: str, tmp_path: Path
+) -> None:
     """A client finds it that knew it before and now connects for the first time."""
     (port,) = free_ports(1)
-    (bookie,) = cluster.add_quire(1, ["--http", f"{LOOPBACK}:{port}"])
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    http = ["--http", f"{LOOPBACK}:{port}", "--http-token-file", str(token)]
+    (bookie,) = cluster.add_quire(1, http)
     cluster.wait_ready()
     client = ApacheClient(cluster.uri, version)
     alone = Shape(1, 1, 1)
@@ -82,7 +90,7 @@ def test_a_bookie_that_takes_adds_again_is_found(cluster: Cluster, version: str)
         request = urllib.request.Request(
             f"http://{LOOPBACK}:{port}/api/v1/bookie/state/readonly",
             json.dumps({"readOnly": held}).encode(),
-            {"Content-Type": "application/json"},
+            {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"},
             method="PUT",
         )
         with urllib.request.urlopen(request, timeout=10):

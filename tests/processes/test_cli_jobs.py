@@ -131,3 +131,49 @@ def test_a_living_bookie_is_decommissioned_and_a_new_one_filled(
             assert moved["spread_after_percent"] < moved["spread_before_percent"]
             seen.all_is_there()
             assert added.end(signal.SIGTERM).status == 0
+
+
+def test_a_job_that_cannot_succeed_is_refused_before_it_begins(tmp_path: Path) -> None:
+    """It was once begun, left the bookie read-only, and failed ledger by ledger."""
+    with LocalCluster(3, tmp_path) as local, watched(local) as seen:
+        quire = Quire(local.uri)
+        ledgers = seen.write(3)
+        bookie = local.bookies[0]
+        for dry_run in ((), ("--dry-run",)):
+            error = quire("bookie", "decommission", bookie.id, *dry_run).fails(
+                1, "3 of its 3 ledgers", f"1 bookie instead of {bookie.id} is wanted",
+                "Nothing was changed", "Start another bookie first", "--no-check",
+            )  # fmt: skip
+            assert error.count("is wanted") == 1
+            assert seen.state(bookie.id) == "writable"
+        begun = quire("bookie", "decommission", bookie.id, "--no-check")
+        assert begun.status == 1
+        assert f"quire bookie decommission {bookie.id} --cancel" in begun.out.decode()
+        (line,) = begun.err.splitlines()
+        assert line.startswith(f"ledgers {', '.join(map(str, ledgers))}: 1 bookie instead of")
+        quire("bookie", "decommission", bookie.id, "--cancel").ok()
+        bookie.kill()
+        wait_for(lambda: seen.state(bookie.id) == "gone")
+        quire("bookie", "recover", bookie.id).fails(
+            1, "cannot be recovered", "3 of its 3 ledgers", "Nothing was changed"
+        )
+        local.bookies[1].kill()
+        wait_for(lambda: seen.state(local.bookies[1].id) == "gone")
+        quire("cluster", "rebalance").fails(1, "1 bookie is writable, and a move needs two")
+
+
+def test_a_recovery_of_some_ledgers_begins(tmp_path: Path) -> None:
+    with LocalCluster(3, tmp_path) as local, watched(local) as seen:
+        quire = Quire(local.uri)
+        (stuck,) = seen.write(1)
+        lost = local.bookies[0]
+        while True:
+            quorums = ("--ensemble", "2", "--write-quorum", "2")
+            ledger_id = int(quire.write(b"".join(one + b"\n" for one in PAYLOADS), *quorums))
+            if ledger_id in seen.naming(lost.id):
+                break
+        lost.kill()
+        wait_for(lambda: seen.state(lost.id) == "gone")
+        done = quire("bookie", "recover", lost.id)
+        assert (done.status, seen.naming(lost.id)) == (1, [stuck])
+        assert f"ledger {stuck}: 1 bookie instead of {lost.id} is wanted" in done.err

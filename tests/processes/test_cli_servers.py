@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -302,6 +303,48 @@ def test_a_killed_local_cluster_leaves_no_process(tmp_path: Path) -> None:
     with running_local(*arguments) as local:
         assert local.line() == quire.uri
         assert quire("ledger", "read", ledger_id).ok() == LINES
+
+
+def log_bytes(directory: Path) -> int:
+    """Return the size of all segments. Bookies remove some while they are counted."""
+    total = 0
+    for path in directory.rglob("*.seg"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
+
+
+def test_a_local_cluster_is_small(tmp_path: Path) -> None:
+    """It once took 0.5 GB for each bookie, and more with the ledgers that were deleted."""
+    with running_local("--bookies", "3", "--dir", str(tmp_path), "--set", "gc_interval_s=1") as one:
+        quire = Quire(one.line())
+        ledger_id = quire.write((b"x" * 999 + b"\n") * 100_000)
+        quire("ledger", "delete", ledger_id, "--yes").ok()
+        while (size := log_bytes(tmp_path)) > 200 << 20:
+            assert one.process.poll() is None
+        assert size >= 3 * (16 << 20)
+        assert "Disk space in use now: " in one.end(signal.SIGINT).err
+
+
+def test_fewer_bookies_than_the_directory_has(tmp_path: Path) -> None:
+    with running_local("--bookies", "3", "--dir", str(tmp_path)) as local:
+        local.line()
+        assert "warning" not in local.end(signal.SIGINT).err
+    ports = json.loads((tmp_path / "cluster.json").read_text())["bookie_ports"]
+    with running_local("--bookies", "1", "--dir", str(tmp_path)) as local:
+        quire = Quire(local.line())
+        assert quire("cluster", "bookies").ok().count(b" writable ") == 1
+        said = local.end(signal.SIGINT).err
+    assert f"warning: {tmp_path} has 3 bookies, and 2 of them do not run: " in said
+    assert f"127.0.0.1:{ports[1]}, 127.0.0.1:{ports[2]}. Ledgers with replicas there" in said
+    assert "quire ledger write --ensemble 1 --write-quorum 1 --ack-quorum 1;" in said
+
+
+def test_a_setting_of_a_local_cluster_that_does_not_exist() -> None:
+    with running_local("--set", "segmentbytes=1") as local:
+        done = local.end()
+    assert done.status == 2
+    assert "did you mean segment_bytes?" in done.err
 
 
 def test_a_signal_while_the_cluster_starts(tmp_path: Path) -> None:

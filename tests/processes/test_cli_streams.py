@@ -159,6 +159,31 @@ def test_places(quire: Quire) -> None:
         assert read(quire, "a", *arguments) == [b"%d" % n for n in wanted], arguments
 
 
+def test_a_place_beyond_the_end_is_reported(quire: Quire) -> None:
+    """An empty output with status 0 once looked like an empty stream."""
+    write(quire, "short", numbers(0, 100), "--create", "--roll-every", "40")
+    for place in ("seq:100", "9:0:0", "time:2099-01-01T00:00:00+00:00", f"txid:{2**62}"):
+        done = quire("stream", "read", "short", "--from", place)
+        assert (done.status, done.out) == (0, b"")
+        assert done.err == (
+            f"stream short has no record at or after {place}: it ends at position 3:0:20. To wait "
+            "for one, use --follow\n"
+        )
+    for place in ("latest", "seq:99", "3:0:19", "earliest"):
+        assert quire("stream", "read", "short", "--from", place).err == ""
+    assert quire("stream", "read", "short", "--from", "seq:200", "--limit", "0").err == ""
+    done = quire("stream", "read", "short", "--from", "seq:50", "--to", "seq:20")
+    assert done.err.startswith("nothing was printed: the place of --to, position 1:0:20, is not")
+    # Nobody asked for this place: the subscription has read everything.
+    quire("stream", "read", "short", "--subscription", "mine").ok()
+    assert quire("stream", "read", "short", "--subscription", "mine", "--from", "seq:7").err == ""
+    with quire.start("stream", "read", "short", "--from", "seq:500", "-f") as following:
+        assert following.error_line().endswith("The command waits for one")
+    done = quire("stream", "truncate", "short", "--before", "seq:500", "--dry-run")
+    assert "so this would drop every record that can be dropped" in done.err
+    assert "drop every" not in quire("stream", "truncate", "short", "--before", "latest").err
+
+
 def test_reading_does_not_fence(quire: Quire) -> None:
     with quire.start("stream", "write", "a", "--create") as writer:
         writer.type(b"one\n")

@@ -21,7 +21,7 @@ from quire.testing._process import quire_command
 from quire.testing.cluster import LocalCluster
 from tests.support.bookies.bookie import free_port
 from tests.support.processes.cli import Quire
-from tests.support.processes.http import WAIT_S, Http, url_in
+from tests.support.processes.http import TOKEN, WAIT_S, Http, url_in
 from tests.support.waiting import wait_for
 
 ENTRIES = 250
@@ -30,13 +30,13 @@ ENTRIES = 250
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     arguments = ["--http", "127.0.0.1:0", "--set", "min_free_bytes=0"]
-    with LocalCluster(4, bookie_args=arguments) as cluster:
+    with LocalCluster(4, bookie_args=arguments, http_token=TOKEN) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def http(cluster: LocalCluster) -> Http:
-    return Http(url_in(cluster.bookies[0].log_path))
+    return Http(url_in(cluster.bookies[0].log_path), TOKEN)
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +112,8 @@ def test_a_forced_compaction_runs_and_reports_its_end(tmp_path: Path) -> None:
     gc = "/api/v1/bookie/gc"
     settings = ["segment_bytes=4m", "min_free_bytes=0", "compact_bytes_per_s=0"]
     arguments = ["--http", "127.0.0.1:0", *(word for one in settings for word in ("--set", one))]
-    with LocalCluster(1, bookie_args=arguments, directory=tmp_path) as cluster:
-        http = Http(url_in(cluster.bookies[0].log_path))
+    with LocalCluster(1, bookie_args=arguments, directory=tmp_path, http_token=TOKEN) as cluster:
+        http = Http(url_in(cluster.bookies[0].log_path), TOKEN)
         with connect(cluster.uri) as client:
             options = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
             with client.create_ledger(**options) as kept, client.create_ledger(**options) as gone:
@@ -313,10 +313,22 @@ def test_a_bookie_is_taken_away_by_a_job(http: Http, cluster: LocalCluster) -> N
     failed = wait_for(lambda: ended(http.get(f"{prefix}/{answer['id']}")))
     assert failed["state"] == "failed"  # it is alive
     assert failed["error"]["remedy"]
+    log = cluster.bookies[0].log_path
+    event = wait_for(lambda: ended_job(log.read_text(), answer["id"]))
+    assert (event["kind"], event["target"], event["state"]) == ("recover", leaving, "failed")
+    assert event["error"] == failed["error"]["what"]
+    earlier = [answer["id"]]
+    status, answer = http("PUT", "/api/v1/autorecovery/decommission", {"bookie_src": leaving})
+    earlier.insert(0, answer["id"])
+    refused = wait_for(lambda: ended(http.get(f"{prefix}/{answer['id']}")))
+    assert (refused["state"], refused["error"]["kind"]) == ("failed", "JobRefusedError")
+    assert "Nothing was changed" in refused["error"]["what"]
+    assert leaving in http.get("/api/v1/bookie/list_bookies?type=rw")
     named = {"kind": "decommission", "target": leaving}
     assert http("PUT", "/api/v1/quire/pause", named) == (200, {"paused": True, "changed": True})
     assert http("PUT", "/api/v1/quire/pause", named)[1]["changed"] is False
-    status, job = http("PUT", "/api/v1/autorecovery/decommission", {"bookie_src": leaving})
+    anyway = {"bookie_src": leaving, "check": False}
+    status, job = http("PUT", "/api/v1/autorecovery/decommission", anyway)
     assert (status, job["kind"], job["target"]) == (202, "decommission", leaving)
     paused = wait_for(lambda: waits(http.get(f"{prefix}/{job['id']}")))
     assert (paused["state"], paused["step"], paused["ledgers_done"]) == (
@@ -339,7 +351,7 @@ def test_a_bookie_is_taken_away_by_a_job(http: Http, cluster: LocalCluster) -> N
     assert done["state"] == "done"
     assert done["result"]["bookie"] == leaving
     assert http.get("/api/v1/quire/running") == {"running": []}
-    assert [one["id"] for one in http.get(prefix)["jobs"]] == [job["id"], answer["id"]]
+    assert [one["id"] for one in http.get(prefix)["jobs"]] == [job["id"], *earlier]
     assert http("DELETE", f"{prefix}/{job['id']}")[1]["state"] == "done"
     assert http("GET", f"{prefix}/99")[0] == 404
 
@@ -349,6 +361,12 @@ def elsewhere(http: Http) -> Any:
     found = http.get("/api/v1/quire/work")["elsewhere"]
     told = [(one["target"], one["by"], one["ledgers_done"]) for one in found if one["paused"]]
     return told[0] if told else None
+
+
+def ended_job(log: str, job_id: int) -> Any:
+    """Return the event of the end of a job."""
+    events = [json.loads(line) for line in log.splitlines() if '"http_job_ended"' in line]
+    return next((one for one in events if one["id"] == job_id), None)
 
 
 def waits(job: Any) -> Any:

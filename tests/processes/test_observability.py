@@ -27,7 +27,7 @@ client.open_ledger(writer.ledger_id, recover=True)
 
 def test_the_guide_as_a_program(tmp_path: Path) -> None:
     blocks = PYTHON.findall(GUIDE.read_text(encoding="utf-8"))
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     with LocalCluster(bookies=3, directory=tmp_path / "cluster") as cluster:
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", "\n".join([*blocks, RECOVERY])],
@@ -39,6 +39,7 @@ def test_the_guide_as_a_program(tmp_path: Path) -> None:
         )
     assert done.returncode == 0, done.stderr
     assert "quire_client_adds_total 0" in done.stdout
+    assert re.search(r'"name": "quire_client_adds",.*?"value": 1\b', done.stdout, re.DOTALL)
     traces = dict(re.findall(r'"name": "([\w.]+)",\s+"context": \{\s+"trace_id": "(\w+)"',
                              done.stdout))  # fmt: skip
     assert traces.keys() >= {"order", "quire.create_ledger", "quire.add", "quire.close_ledger"}

@@ -17,7 +17,7 @@ import quire
 from quire.cli.main import cli
 from quire.errors import NoSuchLedgerError
 from quire.testing.cluster import LocalCluster
-from tests.support.processes.http import Http, url_in
+from tests.support.processes.http import TOKEN, Http, url_in
 
 NAMESPACE = "/streams"
 
@@ -25,7 +25,7 @@ NAMESPACE = "/streams"
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     arguments = ["--http", "127.0.0.1:0", "--set", "min_free_bytes=0"]
-    with LocalCluster(3, bookie_args=arguments) as cluster:
+    with LocalCluster(3, bookie_args=arguments, http_token=TOKEN) as cluster:
         yield cluster
 
 
@@ -37,7 +37,7 @@ def client(cluster: LocalCluster) -> Iterator[quire.blocking.Client]:
 
 @pytest.fixture(scope="module")
 def http(cluster: LocalCluster) -> Http:
-    return Http(url_in(cluster.bookies[0].log_path))
+    return Http(url_in(cluster.bookies[0].log_path), TOKEN)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from quire.core.fragments import stored_by
 from quire.metadata.ledgers.underreplicated import mark_ledger
 from quire.replication import ReplicationLocks, why_not
 from quire.replication.autorecovery import worker as worker_module
+from quire.replication.autorecovery.autorecovery import SETTLE_S
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.explain.status import overview
 from quire.replication.marks.notes import LastFailure, note_failure
@@ -426,6 +427,30 @@ def test_a_lost_session_is_followed_by_another() -> None:
         there.world.crash(name_of(lost))
         for ledger_id in ledgers:
             await there.whole(ledger_id, lost)
+
+    scene(play)
+
+
+def test_bookies_that_register_again_later_than_the_auditor_are_not_lost() -> None:
+    """After an outage of the metadata store, every session is lost, and the auditor was first."""
+
+    async def play(there: Scene) -> None:
+        ledger_id = (await there.ledger()).ledger_id
+        healer = there.begin("one")
+        await asyncio.sleep(5.0)
+        stores = [bookie.metadata for bookie in there.world.bookies.values()]
+        for store in stores:
+            store.expire_session(back=False)  # type: ignore[attr-defined]
+        there._running["one"][0].metadata.expire_session()  # type: ignore[attr-defined]
+        await asyncio.sleep(SETTLE_S / 2)
+        for store in stores:
+            store.restore_session()  # type: ignore[attr-defined]
+        await asyncio.sleep(100.0)
+        assert (healer.stats.sessions_lost, healer.stats.ledgers_marked) == (1, 0)
+        # A bookie that is really lost is still noticed.
+        lost = (await there.ensemble(ledger_id))[0]
+        there.world.crash(name_of(lost))
+        await there.whole(ledger_id, lost)
 
     scene(play)
 

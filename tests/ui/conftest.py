@@ -19,6 +19,7 @@ from quire.metadata.tree import Create
 from quire.streams.namespace.namespace import open_namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.processes.cli import Quire
+from tests.support.processes.http import TOKEN
 from tests.support.processes.wanted import WANTED as PROCESSES_WANT
 from tests.support.ui.browser import executable, missing
 from tests.support.ui.dashboard import (
@@ -62,8 +63,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def dashboard() -> Iterator[Dashboard]:
     """Four bookies in two racks, ledgers, and a stream with a subscription."""
     with (
-        LocalCluster(4, bookie_args=BOOKIE_ARGUMENTS) as cluster,
-        Quire(cluster.uri).start("ui", "--http", "127.0.0.1:0") as server,
+        LocalCluster(4, bookie_args=BOOKIE_ARGUMENTS, http_token=TOKEN) as cluster,
+        Quire(cluster.uri).start("ui", "--http", "127.0.0.1:0", *cluster.token_arguments) as server,
     ):
         shown = Dashboard(cluster, server, server.line())
         shown.ledger = asyncio.run(_fill(cluster))
@@ -114,11 +115,14 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def tab(dashboard: Dashboard, browser: Browser, request: pytest.FixtureRequest) -> Iterator[Tab]:
-    """Yield a tab in a window of the size in `request.param`.
+    """Yield a tab in a window of the size in `request.param`, whose pages know the token.
 
     An error on a page, or a request to another server, fails the test.
     """
     context = browser.new_context(**getattr(request, "param", {}))
+    context.add_init_script(
+        f"if (location.protocol === 'http:') sessionStorage.setItem('quire.token', '{TOKEN}')"
+    )
     page, seen = context.new_page(), Seen()
     page.on("pageerror", lambda error: seen.errors.append(str(error)))
     page.on("console", lambda said: seen.errors.append(said.text) if said.type == "error" else None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -291,6 +291,23 @@ class MemoryStore:
             ledgers = await self.call("list_ledgers", work)
             yield ledgers
             start = ledgers.last + 1
+
+    async def list_ledgers_down(self, last: int = LEDGER_ID_MAX) -> AsyncIterator[LedgerRange]:
+        check_ledger_id(last)
+        end = last
+
+        def work() -> LedgerRange:
+            self.cluster.require()
+            ids = self.cluster.ledger_ids
+            at = bisect_right(ids, end)
+            found = tuple(ids[max(0, at - LIST_RANGE_LEDGERS) : at])
+            full = len(found) == LIST_RANGE_LEDGERS
+            return LedgerRange(found[0] if full else 0, end, found)
+
+        while end >= 0:
+            ledgers = await self.call("list_ledgers", work)
+            yield ledgers
+            end = ledgers.first - 1
 
     async def skip_ledger_ids(self, last: int) -> None:
         check_ledger_id(last)

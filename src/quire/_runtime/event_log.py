@@ -1,11 +1,154 @@
-"""The type of a server's event log, through which its parts log events."""
+"""The event log of a server: its type, the level of each event, and the two formats of its lines.
+
+An event has a name and fields. Code that logs events receives an `EventLog` as an argument, and
+does not know where the lines go. docs/guides/logging.md describes the formats and lists the events
+that are warnings or errors.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+import json
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from typing import Protocol, TextIO
+
+LEVELS: Mapping[str, int] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+"""The levels of a log by name, the most talkative first."""
+FORMATS = ("json", "console")
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""The attributes that every log record has."""
+
+_ERRORS = frozenset(
+    {
+        "directory_failed",  # A disk is broken.
+        "metadata_went_back",  # The metadata store was restored from an older copy.
+        "stop_failed",
+        "stop_timeout",
+        "storage_failed",  # No data directory is left.
+    }
+)
+_WARNINGS = frozenset(
+    {
+        "auditor_failed",
+        "beside_failed",
+        "bookies_lost",
+        "clear_text_refused",
+        "connection_refused",
+        "cookie_not_checked",
+        "damage_found",
+        "damage_report_failed",
+        "delay_unreadable",
+        "directory_read_only",
+        "directory_went_back",
+        "election_failed",
+        "garbage_collection_off",
+        "garbage_collection_skipped",
+        "garbage_unnamed",
+        "garbage_unnamed_unknown",
+        "garbage_waits",
+        "http_failed",
+        "incarnation_not_written",
+        "ledger_failed",
+        "ledgers_misplaced",
+        "ledgers_unreadable",
+        "list_of_entries_too_long",
+        "log_position_not_mine",
+        "log_position_not_reported",
+        "mark_malformed",
+        "metadata_mark_not_raised",
+        "order_not_understood",
+        "over_replicated_off",
+        "over_replicated_skipped",
+        "over_replicated_unreadable",
+        "read_failed",
+        "read_only",
+        "registration_failed",
+        "registration_lost",
+        "replicas_lacking",
+        "retired",
+        "role_refused",
+        "session_lost",
+        "tls_handshake_failed",
+        "tls_reload_failed",
+        "withdraw_failed",
+        "worker_failed",
+    }
+)
 
 
 class EventLog(Protocol):
     """A function that writes one event with its fields."""
 
     def __call__(self, event: str, **fields: object) -> None: ...
+
+
+def level_of(event: str) -> str:
+    """Return the name of the level of an event. An event that is in no list is `info`."""
+    if event in _ERRORS:
+        return "error"
+    return "warning" if event in _WARNINGS else "info"
+
+
+class EventWriter:
+    """An event log that writes one line for each event.
+
+    Args:
+        level: The lowest level that is written: a key of `LEVELS`.
+        format: `json` (one JSON object a line), or `console` (text for people).
+        to: The stream to write to. The default is standard error at the time of each event.
+    """
+
+    def __init__(self, level: str = "info", format: str = "json", to: TextIO | None = None) -> None:
+        self._least = LEVELS[level]
+        self._format = format
+        self._to = to
+
+    def __call__(self, event: str, **fields: object) -> None:
+        self.write(level_of(event), event, fields)
+
+    def write(self, level: str, event: str, fields: Mapping[str, object]) -> None:
+        """Write one event of the given level, unless the level is too low."""
+        if LEVELS[level] < self._least:
+            return
+        now = timestamp(time.time())
+        if self._format == "json":
+            line = json.dumps({"time": now, "level": level, "event": event, **fields}, default=str)
+        else:
+            line = f"{now} {level.upper():7} {event} {key_values(fields)}".rstrip()
+        to = self._to or sys.stderr
+        to.write(line + "\n")
+        to.flush()
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time since 1970 in RFC 3339, in UTC and with milliseconds."""
+    milliseconds = int(seconds * 1000)
+    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(milliseconds // 1000))
+    return f"{text}.{milliseconds % 1000:03d}Z"
+
+
+def key_values(fields: Mapping[str, object]) -> str:
+    """Return fields as `name=value` with spaces between them. A value is quoted where needed."""
+    return " ".join(f"{name}={_value_text(value)}" for name, value in fields.items())
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        return json.dumps(value, default=str)
+    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    plain = text.isprintable() and not any(mark in text for mark in ' "=')
+    return text if text and plain else json.dumps(text)
+
+
+def extra_fields(record: logging.LogRecord) -> dict[str, object]:
+    """Return what a program added to a log record with `extra`."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}

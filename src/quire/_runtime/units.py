@@ -16,6 +16,7 @@ SIZE_UNITS = {
 mean the same."""
 DURATION_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 """The number of seconds in each unit, in lower case."""
+_SHOWN_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _PLAIN = {"s": "seconds", "ms": "milliseconds"}
 _QUANTITY = r"([+-]?[\d_]*\.?[\d_]+(?:e[+-]?\d+)?) ?([a-z]*)"
 _TEXT_MAX = 64
@@ -75,6 +76,25 @@ def _quantity(text: str, units: Mapping[str, float], plain: str) -> float | None
             return None
     # Divide, because 0.001 has no exact binary representation.
     return number / 1000 if unit == "ms" else number * units[unit]
+
+
+def size_text(size_bytes: float) -> str:
+    """Return a size in the unit that fits: "512 B", "1.5 GB", "250 MB". Units are powers of 1000,
+    as in the dashboard."""
+    size, at = float(size_bytes), 0
+    while size >= 1000 and at < len(_SHOWN_UNITS) - 1:
+        size, at = size / 1000, at + 1
+    return (
+        f"{size:.1f} {_SHOWN_UNITS[at]}" if at and size < 100 else f"{size:.0f} {_SHOWN_UNITS[at]}"
+    )
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration in the unit that fits: "90 s", "75 min", "5 h", "3 d"."""
+    for unit, unit_s, least_s in (("d", 86_400, 172_800), ("h", 3_600, 7_200), ("min", 60, 120)):
+        if seconds >= least_s:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def host_port(host: str, port: int | str) -> str:

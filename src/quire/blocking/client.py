@@ -27,6 +27,7 @@ from quire.metadata.interface import Bookies
 from quire.net.control import BookieInfo
 
 if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
     from opentelemetry.trace import Tracer
 
     from quire.blocking.objects import Objects
@@ -565,6 +566,7 @@ def connect(
     config: ClientConfig | None = None,
     zookeeper: ZooKeeperOptions | None = None,
     tracer: Tracer | None = None,
+    meter: Meter | None = None,
 ) -> Client:
     """Connect to a cluster.
 
@@ -583,6 +585,7 @@ def connect(
             By default both are taken from the environment (`QUIRE_ZOOKEEPER_AUTH_FILE`).
         tracer: An OpenTelemetry tracer for spans of calls and batches (see
             docs/guides/client-observability.md).
+        meter: An OpenTelemetry meter, which reports the metrics of the client (see the same page).
 
     Returns:
         The client. Close it when the program ends.
@@ -596,6 +599,8 @@ def connect(
         TlsConfigError: A certificate, key or authority file cannot be used.
     """
     return Client(
-        call(async_connect(uri, config=config, zookeeper=zookeeper, tracer=tracer)),
-        lambda: call(async_connect(uri, config=config, zookeeper=zookeeper, tracer=tracer)),
+        call(async_connect(uri, config=config, zookeeper=zookeeper, tracer=tracer, meter=meter)),
+        lambda: call(
+            async_connect(uri, config=config, zookeeper=zookeeper, tracer=tracer, meter=meter)
+        ),
     )

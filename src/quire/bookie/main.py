@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import random
 import secrets
 import signal
 import sys
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from quire._runtime.clock import SystemClock
+from quire._runtime.event_log import EventLog, EventWriter
 from quire._runtime.heap import (
     COLLECT_INTERVAL_S,
     KEPT_BYTES,
@@ -45,6 +44,8 @@ TRIM_INTERVAL_S = 5.0
 SWITCH_INTERVAL_S = 0.0005
 """The interpreter's switch interval in seconds. It is short so that the log thread gets the
 interpreter lock soon after its sync returns."""
+log_event: EventLog = EventWriter()
+"""The event log of a process that chooses no other: one line of JSON on standard error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +77,8 @@ class BookieOptions:
     """A coroutine function that runs in the same process while the bookie serves. It gets the
     bookie id, and is cancelled at the stop. If it raises a QuireError, that is logged, and the
     function is called again after a pause."""
-
-
-def log_event(event: str, **fields: object) -> None:
-    """Write an event as one line of JSON to standard error."""
-    now = time.time()
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
-    line = json.dumps({"time": stamp, "event": event, **fields}, default=str)
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+    log: EventLog = log_event
+    """The function that writes the events of the process."""
 
 
 def run_bookie(options: BookieOptions) -> int:
@@ -145,7 +139,7 @@ async def _serve(options: BookieOptions) -> int:
                 options.bookie_id,
             ),
             config=options.config,
-            log=log_event,
+            log=options.log,
             random_bytes=secrets.token_bytes,
             reader=first.reader,
             more_directories=others,
@@ -161,12 +155,12 @@ async def _serve(options: BookieOptions) -> int:
         tasks.start(_collect_now_and_then())
         tasks.start(_trim_after_storms(bookie))
         if options.config.batch_scheduling:
-            tasks.start(schedule_as_batch(log_event))
+            tasks.start(schedule_as_batch(options.log))
         if options.on_serving is not None:
             options.on_serving(bookie.bookie_id)
         if options.beside is not None:
-            tasks.start(_beside(options.beside, bookie.bookie_id))
-        return await _until_stopped(bookie, stopping, options.config.stop_timeout_s)
+            tasks.start(_beside(options.beside, bookie.bookie_id, options.log))
+        return await _until_stopped(bookie, stopping, options.config.stop_timeout_s, options.log)
     finally:
         await tasks.close()
         await around.aclose()
@@ -227,7 +221,9 @@ async def _trim_after_storms(bookie: Bookie) -> None:
             await asyncio.to_thread(trim_heap)
 
 
-async def _beside(work: Callable[[str], Coroutine[Any, Any, None]], bookie_id: str) -> None:
+async def _beside(
+    work: Callable[[str], Coroutine[Any, Any, None]], bookie_id: str, log: EventLog
+) -> None:
     """Run the work, and start it again after a QuireError. The bookie serves in any case."""
     retry = Retry(BESIDE_BACKOFF, random.Random())
     while True:
@@ -235,11 +231,13 @@ async def _beside(work: Callable[[str], Coroutine[Any, Any, None]], bookie_id: s
             await work(bookie_id)
             return
         except QuireError as error:
-            log_event("beside_failed", error=str(error))
+            log("beside_failed", error=str(error))
         await retry.pause()
 
 
-async def _until_stopped(bookie: Bookie, stopping: asyncio.Event, timeout_s: float) -> int:
+async def _until_stopped(
+    bookie: Bookie, stopping: asyncio.Event, timeout_s: float, log: EventLog
+) -> int:
     bookie.failed.add_done_callback(lambda _: stopping.set())
     await stopping.wait()
     why = bookie.failed.result() if bookie.failed.done() else None
@@ -250,9 +248,9 @@ async def _until_stopped(bookie: Bookie, stopping: asyncio.Event, timeout_s: flo
         async with asyncio.timeout(timeout_s):
             await bookie.stop()
     except TimeoutError:
-        log_event("stop_timeout", seconds=timeout_s)
+        log("stop_timeout", seconds=timeout_s)
         return failure
     except QuireError as error:
-        log_event("stop_failed", error=str(error))
+        log("stop_failed", error=str(error))
         return failure
     return 0 if clean else failure

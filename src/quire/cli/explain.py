@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire._runtime.units import counted
+from quire._runtime.units import counted, duration_text
+from quire.cli.common.groups import EXIT_NO_METADATA, EXIT_SOON, EXIT_WRONG, fail
 from quire.cli.common.options import (
     asynchronous,
     flag,
@@ -98,9 +99,15 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
 @click.command("cluster")
 @metadata_option
 @tls_options
+@flag(
+    "--exit-code",
+    "For cron and health checks: end with status 3 if the worst finding is a warning (! soon), "
+    "with 4 if something is wrong (✗ wrong), and with 5 if the metadata store does not answer. "
+    "Notes count as 0. Any other status means that the check itself failed.",
+)
 @json_option("Print one JSON object, the overview of the HTTP API.")
 @asynchronous
-async def explain_cluster(uri: str, as_json: bool) -> None:
+async def explain_cluster(uri: str, exit_code: bool, as_json: bool) -> int:
     """Explain what is wrong with the cluster, and what to do about it.
 
     The command examines bookies, disks, racks, the metadata store and autorecovery. For each
@@ -109,15 +116,28 @@ async def explain_cluster(uri: str, as_json: bool) -> None:
     """
     from quire.http.views.cluster_view import ClusterView
 
-    async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(explaining(uri, ANSWER_TIMEOUT_S))
-        cluster = ClusterView(time.monotonic, await _fetch(stack), WAIT_S)
-        stack.push_async_callback(cluster.close)
-        view = await cluster.look(client)
+    try:
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(explaining(uri, ANSWER_TIMEOUT_S))
+            cluster = ClusterView(time.monotonic, await _fetch(stack), WAIT_S)
+            stack.push_async_callback(cluster.close)
+            view = await cluster.look(client)
+    except MetadataUnavailableError as error:
+        if not exit_code:
+            raise
+        fail(f"{error}")
+        return EXIT_NO_METADATA
     if as_json:
         print_json(view.as_json())
     else:
         click.echo("\n".join(_cluster_lines(view)))
+    return _status(view) if exit_code else 0
+
+
+def _status(view: ClusterState) -> int:
+    """Return the exit status for the worst finding."""
+    found = {one.severity for one in view.problems}
+    return EXIT_WRONG if "bad" in found else EXIT_SOON if "warn" in found else 0
 
 
 async def _fetch(stack: AsyncExitStack) -> Any:
@@ -223,7 +243,7 @@ def _ledger_lines(found: Explained, owners: Sequence[OwnerClaim] = ()) -> list[s
         lines += [f"  {_replica(one, width)}" for one in segment.replicas]
     if found.mark is not None:
         age_s = found.mark.age_s
-        changed = "" if age_s is None else f" (mark last changed {age_s:.0f} s ago)"
+        changed = "" if age_s is None else f" (mark last changed {duration_text(age_s)} ago)"
         named = f", naming {', '.join(found.mark.replicas)}" if found.mark.replicas else ""
         lines.append(f"marked for repair{changed}{named}: {found.mark.sentence()}")
     text = found.verdict.sentence

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from quire.cli.common import logs
 from quire.cli.common.groups import CONFIG_VARIABLE, DefaultGroup, LazyGroup, RootGroup, commands
 
 _COMMANDS = commands(
@@ -207,12 +208,16 @@ def _config(context: click.Context, parameter: click.Parameter, path: str | None
     callback=_version,
     help="Print the version and exit.",
 )
+@logs.log_options
 def cli() -> None:
     """Quire: Apache BookKeeper in Python.
 
     Commands that talk to a cluster take --metadata URI, which follows the command's name. The
     environment variable QUIRE_METADATA sets its default. To try Quire, run `quire local`.
     """
+    from quire.cli.common.configuration import configured_log
+
+    logs.configure(*configured_log())
 
 
 @click.group(cls=DefaultGroup, lazy=_BOOKIE, default="start")

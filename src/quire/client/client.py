@@ -50,6 +50,7 @@ from quire.net.control import BookieInfo, ControlChannel
 from quire.net.network import AsyncioNetwork, Network
 
 if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
     from opentelemetry.trace import Tracer
 
 T = TypeVar("T")
@@ -86,6 +87,7 @@ class LedgerClient:
         clock: Clock | None = None,
         rng: random.Random | None = None,
         tracer: Tracer | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self.metadata = metadata
         self.config = config or ClientConfig()
@@ -101,6 +103,11 @@ class LedgerClient:
             self._tasks,
             Tracing(tracer),
         )
+        self._end_metrics: Callable[[], None] = lambda: None
+        if meter is not None:
+            from quire.client.observability.otel_metrics import attach
+
+            self._end_metrics = attach(meter, self._pool.metrics)
         self._shared = SharedByWriters.of_client(self.config, self._pool.counters)
         self._feeds = Feeds(self._pool, self.config)
         self._handles: WeakValueDictionary[int, EndsWithClient] = WeakValueDictionary()
@@ -570,6 +577,7 @@ class LedgerClient:
                 )
         finally:
             await self._pool.close()
+            self._end_metrics()
             self._feeds.interrupt()
             await self._tasks.close()
             await self.metadata.close()
@@ -666,6 +674,7 @@ async def connect(
     config: ClientConfig | None = None,
     zookeeper: ZooKeeperOptions | None = None,
     tracer: Tracer | None = None,
+    meter: Meter | None = None,
 ) -> LedgerClient:
     """Connect to a cluster, for its ledgers only. See `quire.connect`.
 
@@ -675,6 +684,7 @@ async def connect(
         zookeeper: The client's identity in ZooKeeper, and the access to the nodes that it creates.
             By default both are taken from the environment (`QUIRE_ZOOKEEPER_AUTH_FILE`).
         tracer: An OpenTelemetry tracer for spans of calls and batches.
+        meter: An OpenTelemetry meter for the metrics of the client.
 
     Returns:
         The client. Close it, or enter it with `async with`.
@@ -687,7 +697,9 @@ async def connect(
         UsageError: `config` is not a `ClientConfig`, or its placement policy cannot be used.
         TlsConfigError: A certificate, key or authority file cannot be used.
     """
-    return await connected(LedgerClient, uri, config=config, zookeeper=zookeeper, tracer=tracer)
+    return await connected(
+        LedgerClient, uri, config=config, zookeeper=zookeeper, tracer=tracer, meter=meter
+    )
 
 
 async def connected(
@@ -697,6 +709,7 @@ async def connected(
     config: ClientConfig | None,
     zookeeper: ZooKeeperOptions | None,
     tracer: Tracer | None,
+    meter: Meter | None,
 ) -> C:
     """Connect to a cluster with a client of the given class.
 
@@ -706,6 +719,7 @@ async def connected(
         config: As for `connect`.
         zookeeper: As for `connect`.
         tracer: As for `connect`.
+        meter: As for `connect`.
 
     Returns:
         The connected client.
@@ -718,7 +732,7 @@ async def connected(
     metadata = await open_metadata(uri, zookeeper=zookeeper)
     try:
         await metadata.instance_id()
-        client = kind(metadata, config=config, tracer=tracer)
+        client = kind(metadata, config=config, tracer=tracer, meter=meter)
         client._tasks.start(watch(client))
         return client
     except BaseException:

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from quire._runtime.limits import FieldRule, Limits, rules_of
 from quire.config import BookieConfig, ClientConfig
@@ -59,7 +59,13 @@ class HttpSideConfig:
     """HOST:PORT for the HTTP API, the health probes and `/metrics` (`--http`). If it is empty,
     nothing is served over HTTP. Any other address than loopback needs a token and TLS."""
     http_token_file: str | None = None
-    """A file with the token that requests must contain (`--http-token-file`)."""
+    """A file with the token that requests must contain (`--http-token-file`). Without it, nothing
+    can be changed over HTTP."""
+    http_reads: Literal["auto", "open", "token"] = "auto"
+    """Whether requests that only read need the token (`--http-reads`): `token` (yes) or `open` (no;
+    on loopback only). With `auto` they need it if there is a token file."""
+    http_read_only: bool = False
+    """Whether every request that would change something is refused (`--http-read-only`)."""
     http_bookies_token_file: str | None = None
     """A file with the token that the dashboard sends to bookies when it reads their metrics
     (`--http-bookies-token-file`)."""
@@ -69,6 +75,9 @@ class HttpSideConfig:
     http_tls_key: str | None = None
     """A PEM file with the private key of that certificate (`--http-tls-key`). If it is not set, the
     key is read from the certificate's file."""
+    http_no_payloads: bool = False
+    """Whether every request for the content of entries and records is refused
+    (`--http-no-payloads`). Otherwise such requests need the token."""
     http_name: tuple[str, ...] = ()
     """Further host names that requests may be addressed to (`--http-name`). Requests to any other
     name are refused."""
@@ -86,7 +95,13 @@ class HttpServerConfig:
     """HOST:PORT on which `quire http` and `quire ui` listen (`--http`). Any other address
     than loopback needs a token and TLS."""
     token_file: str | None = None
-    """A file with the token that requests must contain (`--http-token-file`)."""
+    """A file with the token that requests must contain (`--http-token-file`). Without it, a token
+    is generated at each start in a terminal, and otherwise nothing can be changed over HTTP."""
+    reads: Literal["auto", "open", "token"] = "auto"
+    """Whether requests that only read need the token (`--http-reads`): `token` (yes) or `open` (no;
+    on loopback only). With `auto` they need it if there is a token file."""
+    read_only: bool = False
+    """Whether every request that would change something is refused (`--http-read-only`)."""
     bookies_token_file: str | None = None
     """A file with the token that the dashboard sends to bookies when it reads their metrics
     (`--http-bookies-token-file`)."""
@@ -96,14 +111,35 @@ class HttpServerConfig:
     tls_key: str | None = None
     """A PEM file with the private key of that certificate (`--http-tls-key`). If it is not set, the
     key is read from the certificate's file."""
+    no_payloads: bool = False
+    """Whether every request for the content of entries and records is refused
+    (`--http-no-payloads`). Otherwise such requests need the token."""
     name: tuple[str, ...] = ()
     """Further host names that requests may be addressed to (`--http-name`). Requests to any other
     name are refused."""
+    prometheus: str | None = None
+    """The URL of a Prometheus server that scrapes the bookies (`--prometheus`). Charts of more than
+    an hour are read from it."""
+    prometheus_label: tuple[str, ...] = ()
+    """Labels, each as NAME=VALUE, that all metrics of this cluster have in Prometheus
+    (`--prometheus-label`)."""
 
     def options(self) -> dict[str, object]:
         """Return the values by the names of the command-line options."""
         others = {f"http_{name}": value for name, value in asdict(self).items()}
         return {"http": others.pop("http_address"), **others}
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """The log that servers and commands write to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] | None = None
+    """The lowest level that is written (`--log-level`). If it is not set, servers write from `info`
+    on, and other commands from `warning` on."""
+    format: Literal["json", "console"] | None = None
+    """`json` writes one JSON object a line, `console` text for people (`--log-format`). If it is
+    not set, servers write JSON, and other commands text."""
 
 
 TABLES: dict[str, tuple[type, ...]] = {
@@ -112,6 +148,7 @@ TABLES: dict[str, tuple[type, ...]] = {
     "client": (ClientConfig,),
     "autorecovery": (AutorecoverySettings, HttpSideConfig),
     "http": (HttpServerConfig,),
+    "log": (LogConfig,),
 }
 """The dataclasses that hold the keys of each table of the file, by the table's name."""
 

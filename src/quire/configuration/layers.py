@@ -24,6 +24,7 @@ from quire.configuration.fields import (
     ConfigKey,
     HttpServerConfig,
     HttpSideConfig,
+    LogConfig,
     environment_name,
     inner_tables,
     keys,
@@ -108,6 +109,9 @@ class Configuration:
 
     def http_side(self, table: str) -> HttpSideConfig:
         return self._make(HttpSideConfig, f"{table}.")
+
+    def log(self) -> LogConfig:
+        return self._make(LogConfig, "log.")
 
     def client(self) -> ClientConfig:
         return self._make(ClientConfig, "client.")

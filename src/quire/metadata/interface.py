@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.codec.metadata.registration import Endpoint
 from quire.errors import KeyExistsError
 from quire.metadata.tree import Tree
@@ -61,8 +62,8 @@ class Bookies:
 class LedgerRange:
     """The ledgers that exist with ids from `first` to `last`, both included.
 
-    Ranges ascend and leave no gap between them. An id of the range that is not in `ledger_ids` does
-    not exist.
+    Ranges follow each other without a gap between them. An id of the range that is not in
+    `ledger_ids`, which ascend, does not exist.
     """
 
     first: int
@@ -225,6 +226,18 @@ class MetadataStore(Protocol):
                 ledger. A name in the ledger tree that cannot be decoded then raises an error,
                 because it may be the name of a ledger. Callers that delete what the list does not
                 contain must set it.
+        """
+        ...
+
+    def list_ledgers_down(self, last: int = LEDGER_ID_MAX) -> AsyncIterator[LedgerRange]:
+        """Yield all ledgers up to `last`, in descending ranges without a gap down to 0.
+
+        Generated ids grow, so the newest ledgers come first. The ids within a range ascend. Only
+        the ranges that the caller takes are read. Failures raise errors as in `list_ledgers`, but
+        this list proves nothing: use it to show ledgers, and never to delete what it lacks.
+
+        Args:
+            last: The last id of the first range.
         """
         ...
 

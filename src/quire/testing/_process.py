@@ -100,7 +100,8 @@ def _popen(command: list[str], errors: int) -> subprocess.Popen[bytes]:
 def _environment() -> dict[str, str]:
     """Return the environment without the Quire configuration of this machine.
 
-    A cluster for trials and tests is configured by its commands only.
+    A cluster for trials and tests is configured by its commands only. Its log follows the
+    environment.
     """
     tables = ("QUIRE_BOOKIE_", "QUIRE_CLIENT_", "QUIRE_AUTORECOVERY_", "QUIRE_HTTP_")
     kept = {name: text for name, text in os.environ.items() if not name.startswith(tables)}

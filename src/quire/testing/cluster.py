@@ -32,6 +32,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from quire._runtime.secret_files import PRIVATE_FILE_MODE
 from quire._runtime.units import counted
 from quire.errors import KeyExistsError, MetadataUnavailableError, StartError, UsageError
 from quire.testing._process import (
@@ -49,12 +50,16 @@ ZOOKEEPER_ROOT = "/ledgers"
 DEFAULT_BOOKIES = 3
 BOOKIES_MAX = 1_000
 PORT_MAX = 65_535
-TEMPORARY_ARGUMENTS = ("--set", f"segment_bytes={64 * 1024 * 1024}")
-"""The arguments of each bookie of a temporary cluster. They keep the preallocated segments small,
-whatever the size of the disk."""
+SMALL_ARGUMENTS = ("--set", f"segment_bytes={16 * 1024 * 1024}")
+"""The arguments of each bookie, before those of the user. With them an empty bookie takes 40 MiB:
+the current segment, the next one, and 8 MiB of reserve. Without them the size of a segment depends
+on the disk, and is up to 256 MiB."""
+STAT_BLOCK_BYTES = 512
+"""The unit of `st_blocks`, which POSIX leaves open and every system defines so."""
 
 _STATE_FILE = "cluster.json"
 _LOCK_FILE = "cluster.lock"
+_TOKEN_FILE = "http-token"
 _RETRY_S = 0.1
 
 
@@ -151,6 +156,7 @@ class LocalCluster:
         data_directories: int = 1,
         start_timeout_s: float = START_TIMEOUT_S,
         stopping: threading.Event | None = None,
+        http_token: str = "",
     ) -> None:
         """Describe a cluster, without starting it.
 
@@ -162,7 +168,9 @@ class LocalCluster:
             zookeeper: Whether the metadata is in ZooKeeper instead of SQLite. The default is what
                 the directory had before, or else SQLite.
             bookie_args: Further arguments of each `quire bookie`, for example `["--set",
-                "gc_interval_s=1"]`.
+                "gc_interval_s=1"]`. The segments of the log have 16 MiB here, so that the cluster
+                takes little space. `["--set", "segment_bytes=0"]` gives them the size that they
+                have in other clusters.
             base_port: The port of the first bookie. The others have the ports after it. By default
                 the system's free ports are used.
             data_directories: The number of data directories of each bookie, at least as many as the
@@ -170,6 +178,8 @@ class LocalCluster:
             start_timeout_s: Seconds for the whole cluster to start.
             stopping: An event that ends a running `start` with StoppedError when it is set, for
                 example by a signal handler.
+            http_token: The token that changes over the HTTP API of the bookies need. Reading needs
+                none. It is written into `token_file`. Give `--http` in `bookie_args`.
 
         Raises:
             UsageError: A number is not valid.
@@ -192,7 +202,8 @@ class LocalCluster:
         self._with_zookeeper = zookeeper
         self._base_port = base_port
         self._data_directories = data_directories
-        self._arguments = (*(TEMPORARY_ARGUMENTS if self.temporary else ()), *bookie_args)
+        self._arguments = (*SMALL_ARGUMENTS, *bookie_args)
+        self._http_token = http_token
         self._timeout_s = start_timeout_s
         self._stopping = stopping
         self._lock: IO[str] | None = None
@@ -210,9 +221,39 @@ class LocalCluster:
         return self._directory
 
     @property
+    def token_file(self) -> Path:
+        """The file with the token of the HTTP API, while the cluster runs."""
+        return self.directory / _TOKEN_FILE
+
+    @property
+    def token_arguments(self) -> tuple[str, ...]:
+        """The options with which a server of this cluster needs `http_token` for changes.
+
+        It sends the token when it asks another server of the cluster for a change.
+        """
+        if not self._http_token:
+            return ()
+        file = str(self.token_file)
+        tokens = ("--http-token-file", file, "--http-bookies-token-file", file)
+        return (*tokens, "--http-reads", "open")
+
+    @property
     def processes(self) -> list[ServerProcess]:
         """The metadata server, if there is one, and the bookies."""
         return [*([self.zookeeper] if self.zookeeper else []), *self.bookies]
+
+    @property
+    def left_out(self) -> list[str]:
+        """The ids of the bookies that the directory has, and that this cluster does not start."""
+        return [f"{LOOPBACK}:{port}" for port in self._state.bookie_ports[len(self.bookies) :]]
+
+    def disk_bytes(self) -> int:
+        """Return the space that the directory takes on the disk now, in bytes.
+
+        Returns:
+            The number of bytes.
+        """
+        return sum(_blocks_bytes(path) for path in (self.directory, *self.directory.rglob("*")))
 
     # -- starting -----------------------------------------------------------------------------
 
@@ -251,6 +292,8 @@ class LocalCluster:
         self._lock = _lock(self._directory)
         self._state = self._decide(_read_state(self._directory))
         _write_state(self._directory, self._state)
+        if self._http_token:
+            _write_secret(self.token_file, self._http_token)
         if self._state.metadata == "zookeeper":
             self._start_zookeeper(deadline)
         else:
@@ -334,8 +377,14 @@ class LocalCluster:
         self.zookeeper.wait_ready(deadline, self._stopping)
 
     def _bookie(self, number: int, port: int) -> BookieProcess:
+        token = self.token_arguments if "--http" in self._arguments else ()
         return BookieProcess(
-            number, port, self.directory, self.uri, self._arguments, self._state.data_directories
+            number,
+            port,
+            self.directory,
+            self.uri,
+            (*self._arguments, *token),
+            self._state.data_directories,
         )
 
     def add_bookie(self) -> BookieProcess:
@@ -394,6 +443,7 @@ class LocalCluster:
         self.bookies = []
         self.zookeeper = None
         if self._lock is not None:
+            self.token_file.unlink(missing_ok=True)
             self._lock.close()
             self._lock = None
         if self.temporary and self._directory is not None:
@@ -449,6 +499,14 @@ def _lock(directory: Path) -> IO[str]:
     return file
 
 
+def _blocks_bytes(path: Path) -> int:
+    """Return the bytes of a file's blocks, or 0 if the file is gone."""
+    try:
+        return path.lstat().st_blocks * STAT_BLOCK_BYTES
+    except FileNotFoundError:
+        return 0
+
+
 def _read_state(directory: Path) -> _State | None:
     path = directory / _STATE_FILE
     try:
@@ -471,6 +529,14 @@ def _write_state(directory: Path, state: _State) -> None:
         file.flush()
         os.fsync(file.fileno())
     written.replace(path)
+
+
+def _write_secret(path: Path, text: str) -> None:
+    """Write a file that only this account can read, in the place of an earlier one."""
+    path.unlink(missing_ok=True)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE_MODE)
+    with os.fdopen(file, "w") as opened:
+        opened.write(text + "\n")
 
 
 # -- the metadata -----------------------------------------------------------------------------

@@ -127,7 +127,7 @@ def the_plan_puts_two_replicas_on_one_bookie(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
         _Planner,
-        "_may",
+        "_why_not",
         ("if target in ensemble:", "if False:"),
         ("if self._hosts_of(changed) < self._hosts_of(ensemble):", "if False:"),
     )

@@ -12,13 +12,16 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 WAIT_S = 60.0
+TOKEN = "the-token-of-the-tests"
+"""The token of clusters whose HTTP API the tests use to change something."""
 
 
 class Http:
-    """An HTTP client of one server."""
+    """An HTTP client of one server, which sends the token, if there is one."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str = "") -> None:
         self.url = url
+        self._known = {"Authorization": f"Bearer {token}"} if token else {}
 
     def __call__(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
@@ -26,7 +29,7 @@ class Http:
         data = None if body is None else json.dumps(body).encode()
         kind = {} if body is None else {"Content-Type": "application/json"}
         request = urllib.request.Request(
-            self.url + path, data, {**kind, **(headers or {})}, method=method
+            self.url + path, data, {**kind, **self._known, **(headers or {})}, method=method
         )
         try:
             with urllib.request.urlopen(request, timeout=WAIT_S) as answer:

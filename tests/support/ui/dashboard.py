@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from quire.testing.cluster import LocalCluster
 from tests.support.processes.cli import Running
-from tests.support.ui.browser import SCREENSHOTS
+from tests.support.processes.http import TOKEN
+from tests.support.ui.browser import SCREENSHOTS, expect
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Response
@@ -57,7 +58,7 @@ class Dashboard:
                 return error.code, json.load(error)
 
     def put(self, path: str, body: dict[str, str]) -> Any:
-        kind = {"Content-Type": "application/json"}
+        kind = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
         request = urllib.request.Request(
             self.url + path, json.dumps(body).encode(), kind, method="PUT"
         )
@@ -92,6 +93,23 @@ class Tab:
         self.page.goto("about:blank")  # So that the previous page is not taken for the answer.
         self.page.goto(f"{self.url}/#/{path}")
         self.page.wait_for_selector("main [aria-busy=false]", state="attached")
+
+    def check(self, name: str) -> None:
+        """Check what holds for every page: headings, labels, width, no error."""
+        page = self.page
+        expect(page.locator("h1")).to_have_count(1)
+        expect(page.get_by_role("alert")).to_be_empty()
+        expect(page.get_by_role("main")).to_be_visible()
+        assert page.title().endswith(" · Quire")
+        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, f"{name} is wider than the window by {wide}"
+        unnamed = page.evaluate(
+            "[...document.querySelectorAll('table')].filter(one => !one.caption || "
+            "!one.querySelector('th[scope=col]') || !one.querySelector('th[scope=row]')).length + "
+            "[...document.querySelectorAll('input, select')].filter(one => !one.labels.length)"
+            ".length"
+        )
+        assert not unnamed, f"{name} has a table without headings, or a field without a label"
 
     def picture(self, name: str) -> None:
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)

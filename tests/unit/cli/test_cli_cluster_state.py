@@ -79,6 +79,37 @@ def test_a_cluster_that_does_not_run(tmp_path: Path) -> None:
         _ = LocalCluster().directory
 
 
+def test_bookies_are_small_unless_asked_otherwise(tmp_path: Path) -> None:
+    for directory in (None, tmp_path):
+        local = LocalCluster(1, directory, bookie_args=["--set", "segment_bytes=0"])
+        assert local._arguments == (
+            "--set",
+            f"segment_bytes={16 << 20}",
+            "--set",
+            "segment_bytes=0",
+        )
+
+
+def test_the_bookies_that_do_not_run_are_named(tmp_path: Path) -> None:
+    local = LocalCluster(1, tmp_path)
+    local._state = decided(tmp_path, bookies=3)
+    local.bookies = [local._bookie(1, local._state.bookie_ports[0])]
+    assert local.left_out == [f"127.0.0.1:{port}" for port in local._state.bookie_ports[1:]]
+    local.bookies += [local._bookie(2, 2), local._bookie(3, 3)]
+    assert local.left_out == []
+
+
+def test_the_space_of_a_directory_is_that_of_its_blocks(tmp_path: Path) -> None:
+    local = LocalCluster(directory=tmp_path)
+    before = local.disk_bytes()
+    (tmp_path / "below").mkdir()
+    with (tmp_path / "below" / "sparse").open("wb") as file:
+        file.truncate(1 << 30)
+    assert local.disk_bytes() < before + (1 << 20)
+    (tmp_path / "written").write_bytes(bytes(1 << 20))
+    assert local.disk_bytes() >= before + (1 << 20)
+
+
 def test_free_ports_are_free_and_not_for_outgoing_connections() -> None:
     ports = free_ports(20)
     assert len(set(ports)) == 20

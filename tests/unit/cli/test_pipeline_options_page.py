@@ -25,7 +25,7 @@ def test_the_page_lists_every_option(job: str) -> None:
     known = {
         name
         for option in JOBS[job].params
-        if isinstance(option, click.Option)
+        if isinstance(option, click.Option) and not option.hidden
         for name in (*option.opts, *option.secondary_opts)
     } - {"-h", "--help"}
     listed = options_of(job) | options_of("Options of all jobs")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import socket
+import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -84,7 +87,9 @@ def test_only_a_port_that_nobody_chose_gives_way(
 ) -> None:
     asked = []
 
-    async def serve(uri: str, options: HttpOptions, serving: object, ports: int) -> None:
+    async def serve(
+        uri: str, options: HttpOptions, serving: object, ports: int, *, show_token: bool
+    ) -> None:
         asked.append((options.port, ports))
 
     monkeypatch.setattr(http_command, "_http", serve)
@@ -126,3 +131,83 @@ async def test_the_next_free_port(tmp_path: Path, capsys: pytest.CaptureFixture[
     out, err = capsys.readouterr()
     assert out.startswith("http://127.0.0.1:")
     assert f"port {port} is in use: serving on port {port + others - 1}\n" in err
+
+
+# -- the token --------------------------------------------------------------------------------
+
+
+@dataclass
+class Started:
+    options: HttpOptions
+    show_token: bool
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Started | str]:
+    """Return a function that starts `quire http` with these options, in a terminal or not."""
+
+    def run(*arguments: str, terminal: bool = False, **environment: str) -> Started | str:
+        asked: list[Started] = []
+
+        async def serve(
+            uri: str, options: HttpOptions, serving: object, ports: int, *, show_token: bool
+        ) -> None:
+            asked.append(Started(options, show_token))
+
+        monkeypatch.setattr(http_command, "_http", serve)
+        monkeypatch.setattr(http_command, "_terminal", lambda: sys.stderr if terminal else None)
+        command = ["http", "--metadata", f"sqlite:///{tmp_path}/m.db", *arguments]
+        done = CliRunner().invoke(cli, command, env=environment)
+        return asked[0] if asked else done.stderr
+
+    return run
+
+
+def test_a_token_is_generated_in_a_terminal_only(start: Callable[..., Started]) -> None:
+    first, second = start(terminal=True), start(terminal=True)
+    assert first.show_token
+    assert len(first.options.token) >= 32
+    assert first.options.token != second.options.token
+    assert first.options.reads_open
+    assert not start("--http-reads", "token", terminal=True).options.reads_open
+    assert start(terminal=False) == Started(HttpOptions(port=8080), False)
+
+
+def test_a_token_file_is_never_shown(start: Callable[..., Started], tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    for terminal in (True, False):
+        given = start("--http-token-file", str(file), terminal=terminal)
+        assert given == Started(HttpOptions(port=8080, token=TOKEN), False)
+        given = start("--http-token-file", str(file), "--http-reads", "open", terminal=terminal)
+        assert given == Started(HttpOptions(port=8080, token=TOKEN, reads_open=True), False)
+        given = start(terminal=terminal, QUIRE_HTTP_TOKEN_FILE=str(file), QUIRE_HTTP_READS="open")
+        assert given == Started(HttpOptions(port=8080, token=TOKEN, reads_open=True), False)
+
+
+def test_nothing_can_be_changed_on_request(start: Callable[..., Started]) -> None:
+    for terminal in (True, False):
+        given = start("--http-read-only", terminal=terminal)
+        assert given == Started(HttpOptions(port=8080, read_only=True), False)
+    given = start("--http-read-only", "--http-reads", "token", terminal=True)
+    assert (given.show_token, given.options.reads_open) == (True, False)
+    configured = start(QUIRE_HTTP_READ_ONLY="true")
+    assert configured.options == HttpOptions(port=8080, read_only=True)
+
+
+def test_reads_cannot_be_protected_without_a_token(start: Callable[..., str]) -> None:
+    assert "--http-reads token requires --http-token-file" in start("--http-reads", "token")
+
+
+def test_other_accounts_do_not_see_the_token_on_the_command_line_of_the_browser(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[str] = []
+    monkeypatch.setattr(click, "launch", launched.append)
+    address = http_command.address_with_token("http://127.0.0.1:8080", "a+b/c=d")
+    assert address == "http://127.0.0.1:8080/#/?token=a%2Bb%2Fc%3Dd"
+    page = tmp_path / "open.html"
+    http_command._open_in_browser(address, page)
+    assert launched == [page.as_uri()]
+    assert f'url={address}"' in page.read_text()

@@ -10,7 +10,7 @@ import os
 import random
 import re
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from quire._runtime.clock import SystemClock
 from quire._runtime.metrics import Metric
@@ -21,16 +21,21 @@ from quire.client import Client
 from quire.client.client import pool_of
 from quire.http.routes.bookie import BookieRoutes
 from quire.http.routes.cluster import ClusterRoutes, Connect
+from quire.http.routes.contents import ContentRoutes
 from quire.http.routes.dashboard import DashboardRoutes
 from quire.http.routes.jobs import Jobs
+from quire.http.routes.payloads import PayloadRoutes
 from quire.http.routes.quire_api import QuireRoutes
+from quire.http.routes.series import SeriesRoutes
 from quire.http.server.api import Api, Route
 from quire.http.server.metrics import autorecovery_metrics, process_metrics, server_metrics
 from quire.http.server.security import HttpOptions
 from quire.http.server.server import HttpServer
 from quire.http.views.cluster_view import ClusterState, ClusterView, cluster_metrics
+from quire.http.watch.prometheus import PrometheusHistory, history_metrics
 from quire.http.watch.rates import Fetch
 from quire.http.watch.reachability import MetadataReachability
+from quire.http.watch.recorder import SeriesRecorder
 from quire.replication.autorecovery.settings import AutorecoveryStats
 from tests.support.bookies.bookie import memory_metadata, running_bookie
 
@@ -90,9 +95,16 @@ async def test_every_metric_is_documented(tmp_path: Path) -> None:
     )
     reach = MetadataReachability("x", lambda: asyncio.sleep(0), SystemClock())
     process = [*process_metrics("1"), *server_metrics(server), *reach.metrics()]
+    history = PrometheusHistory("http://x", cast(Fetch, None), SystemClock())
+    process += [*recorder().metrics(), *history_metrics(history)]
     check("metrics.md", "process", metric_rows(process))
     view = ClusterState("x", "x", [], {"marked": 0}, None, [], None)
     check("metrics.md", "cluster", metric_rows(list(cluster_metrics(view))))
+
+
+def recorder() -> SeriesRecorder:
+    nothing = cast(Any, None)
+    return SeriesRecorder(nothing, SystemClock(), nothing, nothing, nothing, nothing, always=False)
 
 
 def route_rows(routes: list[Route]) -> list[str]:
@@ -112,5 +124,8 @@ def test_every_route_is_documented() -> None:
     ours = [
         *QuireRoutes(connect, jobs, view, "x").routes(),
         *DashboardRoutes(connect, jobs, view, "x").routes(),
+        *SeriesRoutes(recorder(), None).routes(),
+        *ContentRoutes(connect).routes(),
+        *PayloadRoutes(connect).routes(),
     ]
     check("http.md", "ours", route_rows(ours))

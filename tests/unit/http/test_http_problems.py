@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from quire.http.views.creatable import Creatable
 from quire.http.views.problems import ALONE, Collection, Problem, lost_groups, problems
 from quire.replication.explain.at_risk import AtRisk
 
@@ -64,30 +65,115 @@ def test_nobody_takes_entries() -> None:
     assert first == ("bad", "No bookie accepts entries: nothing can be written")
 
 
-def test_disks() -> None:
-    assert said([bookie("a", free=4)]) == [
-        ("warn", "The disk of a is nearly full; 4% of its disk is free")
+def test_disks_that_are_nearly_full_are_one_finding_from_80_percent() -> None:
+    assert said([bookie("a", free=21)]) == []
+    assert said([bookie("a", free=20)]) == [
+        ("warn", "1 disk is nearly full: 80% of the disk of a is used (20.0 GB of 100 GB free)")
     ]
+    many = [bookie(f"b{n}", free=n) for n in range(1, 9)]
+    (found,) = problems([*many, bookie("z")], WELL)
+    assert found.what.startswith(
+        "8 disks are nearly full: 99% of the disk of b1 is used (1.0 GB of 100 GB free), 98%"
+    )
+    assert found.what.endswith("and 3 more")
+    assert found.next == "quire bookie explain space DIR", "no directory is known"
+    cookie = {**bookie("a", free=20), "directories": ["/data/1"]}
+    (found,) = problems([cookie], WELL)
+    assert "(/data/1: 20.0 GB of 100 GB free)" in found.what
+    assert found.next == "quire bookie explain space /data/1"
+
+
+def test_a_directory_that_is_nearly_full_is_named_although_the_total_hides_it() -> None:
+    disks = [
+        {"directory": path, "free_bytes": free * GB, "total_bytes": 50 * GB}
+        for path, free in (("/data/1", 40), ("/a; reboot", 2))
+    ]
+    (found,) = problems([{**bookie("a", free=42), "disks": disks}], WELL)
+    assert "96% of the disk of a is used (/a; reboot: 2.0 GB of 50.0 GB free)" in found.what
+    assert found.next == "quire bookie explain space '/a; reboot'", "it is typed as it stands"
+
+
+def readonly(*reasons: tuple[str, str], **more: Any) -> list[Problem]:
+    """Return the problems of a bookie that is read-only for these reasons."""
+    told = [{"why": why, "directory": directory} for why, directory in reasons]
+    one = {**bookie("a", "read-only", free=1), "unwritable": told, **more}
+    return problems([bookie("z"), one], WELL, now_ms=1_000_000)
+
+
+def test_a_read_only_bookie_says_why() -> None:
+    (found,) = readonly(("full", "/data/1"))
+    assert found.what == "a is read-only because its disk is full: /data/1: 1.0 GB of 100 GB free"
+    assert found.next == "quire bookie explain space /data/1"
+    assert found.risk.endswith("New entries go to the 1 writable bookie")
+    (found,) = readonly(("lost", "/data/1"), free_bytes=50 * GB)
+    assert "a part of its data in /data/1 is lost" in found.what
+    (found,) = readonly(("loading", ""), free_bytes=50 * GB)
+    assert (found.severity, "still loading" in found.what) == ("note", True)
+    held = {"http": ["http://10.0.0.1:8080"], "free_bytes": 50 * GB}
+    (found,) = readonly(("held", ""), **held)
+    assert "an operator holds it" in found.what
+    assert found.next.startswith("curl -X PUT http://10.0.0.1:8080/api/v1/bookie/state/readonly")
+    order = {"what": "drain", "since_ms": 400_000, "by": "admin-host"}
+    (found,) = readonly(("ordered", ""), order=order, free_bytes=50 * GB)
+    assert found.what == (
+        "a is read-only because it is being drained or decommissioned (ordered from admin-host, "
+        "10 min ago)"
+    )
+    assert "quire bookie decommission a --cancel" in found.next
+    (found,) = readonly(("tired", ""), free_bytes=50 * GB)
+    assert found.what == "a is read-only: tired"
+
+
+def test_each_reason_is_a_finding() -> None:
+    both = readonly(("held", ""), ("full", "/data/1"))
+    assert sorted(one.what.split("because ")[1][:7] for one in both) == ["an oper", "its dis"]
+
+
+def test_a_nearly_full_disk_of_a_bookie_that_is_read_only_for_another_reason() -> None:
+    found = readonly(("held", ""))
+    assert any("nearly full" in one.what for one in found)
+
+
+def test_a_directory_of_a_writable_bookie() -> None:
+    told = [{"why": "full", "directory": "/data/2"}, {"why": "failed", "directory": "/data/3"}]
+    full = {"directory": "/data/2", "free_bytes": GB, "total_bytes": 100 * GB}
+    one = {**bookie("a"), "unwritable": told, "disks": [full]}
+    first, second = problems([one], WELL)
+    assert first.severity == "bad"
+    assert first.what.startswith("The data directory /data/3 of a cannot be used")
+    assert "quire bookie disk replace a /data/3 NEW" in first.next
+    assert second.what == "A disk of a is full: /data/2: 1.0 GB of 100 GB free"
+
+
+def test_a_read_only_bookie_whose_registration_does_not_say_why() -> None:
     ((severity, what),) = said([bookie("z"), bookie("a", "read-only", free=1)])
     assert (severity, what) == (
         "warn",
-        "a is read-only because its disk is full; 1% of its disk is free",
+        "a is read-only, probably because its disk is full: 1.0 GB of 100 GB free",
     )
     ((_, what),) = said([bookie("z"), bookie("a", "read-only")])
-    assert "an operator's order" in what
+    assert what == "a is read-only, and its registration does not say why"
 
 
-def test_the_directory_that_is_full_is_named() -> None:
-    """The full directory is named if metrics have each, because the total hides it."""
-    one = {**bookie("a", "read-only"), "free_shares": {"/data/1": 0.5, "/data/2": 0.01}}
-    (found,) = problems([bookie("z"), one], WELL)
-    assert "its disk is full (/data/2)" in found.what
-    assert found.next == "quire bookie explain space /data/2"
-    assert "New entries go to the 1 writable bookie" in found.risk
-    (found,) = problems([{**one, "state": "writable"}], WELL)
-    assert "nearly full (/data/2)" in found.what
-    (found,) = problems([bookie("z"), {**one, "free_shares": {"/a; reboot": 0.01}}], WELL)
-    assert found.next == "quire bookie explain space '/a; reboot'", "it is typed as it stands"
+def test_ledgers_of_the_default_shape_that_cannot_be_created() -> None:
+    bookies = [bookie("a"), bookie("b"), bookie("c", "read-only")]
+    why = "3 bookies are wanted; 2 are writable: a, b"
+
+    def shaped(creatable: Creatable, there: list[dict[str, Any]] = bookies[:2]) -> list[Problem]:
+        return problems(there, WELL, creatable=creatable)
+
+    assert shaped(Creatable(True)) == []
+    (found,) = shaped(Creatable(False, why, (2, 2, 2)))
+    assert found.severity == "bad"
+    assert found.what == (
+        "No ledger with the default ensemble can be created (ensemble 3, write quorum 3, ack "
+        f"quorum 2): {why}"
+    )
+    assert found.next.endswith("quire ledger write --ensemble 2 --write-quorum 2 --ack-quorum 2")
+    (found,) = shaped(Creatable(False, why))
+    assert "quire ledger write" not in found.next
+    nobody = shaped(Creatable(False, why), [bookie("c", "gone")])
+    assert not any("default ensemble" in one.what for one in nobody), "nothing can be written"
 
 
 def test_one_that_does_not_answer() -> None:

@@ -9,10 +9,12 @@ import pytest
 
 from quire._runtime.metrics import Metric
 from quire.client import Client
-from quire.errors import MetadataUnavailableError
+from quire.errors import MetadataUnavailableError, UsageError
 from quire.http.server.api import Call, Route
+from quire.http.views.last_known import LastKnown
+from quire.http.views.problems import metadata_unsteady
 from quire.http.watch import reachability as module
-from quire.http.watch.reachability import MetadataReachability
+from quire.http.watch.reachability import MetadataReachability, Outage
 
 CALL = Call({}, {}, {})
 
@@ -150,3 +152,85 @@ async def test_nobody_connects_meanwhile() -> None:
     with pytest.raises(MetadataUnavailableError):
         await connected()
     assert asked == [True]
+
+
+async def test_the_last_known_state_is_marked_with_its_age_and_a_problem() -> None:
+    store = Store()
+    reach = MetadataReachability("zk://here/ledgers", store.ask, store)
+    known = {"severity": "note", "what": "known", "next": "", "risk": "", "doing": ""}
+
+    async def answer(call: Call) -> dict[str, Any]:
+        reach.check()
+        return {"bookies": store.now_ms(), "problems": [known]}
+
+    route = LastKnown(reach, store.now_ms).of(Route("GET", "/overview", "", answer))
+    await reach.look()
+    first = await route.handler(CALL)
+    assert first == {"bookies": 1_000_000, "problems": [known], "old_since_ms": None}
+    store.error = MetadataUnavailableError("no", causes={"here:2181": "Connection refused"})
+    store.now_ms_value += 300_000
+    await reach.look()
+    second = await route.handler(CALL)
+    assert (second["bookies"], second["old_since_ms"]) == (1_000_000, 1_000_000)
+    lost, *rest = second["problems"]
+    assert lost["severity"] == "bad"
+    assert lost["what"] == (
+        "The metadata store zk://here/ledgers has not answered for 5 min, since "
+        "1970-01-01T00:16:40Z (here:2181: Connection refused)"
+    )
+    assert rest == [known]
+    store.error = None
+    await reach.look()
+    assert (await route.handler(CALL))["old_since_ms"] is None
+
+
+async def test_nothing_is_known_before_the_first_answer() -> None:
+    store = Store()
+    store.error = MetadataUnavailableError("no")
+    reach = MetadataReachability("zk://here/ledgers", store.ask, store)
+    await reach.look()
+
+    async def answer(call: Call) -> dict[str, Any]:
+        reach.check()
+        return {}
+
+    route = LastKnown(reach, store.now_ms).of(Route("GET", "/overview", "", answer))
+    with pytest.raises(MetadataUnavailableError):
+        await route.handler(CALL)
+
+
+async def test_other_errors_are_not_hidden_by_the_last_known_state() -> None:
+    store = Store()
+    reach = MetadataReachability("zk://here/ledgers", store.ask, store)
+    errors: list[Exception] = []
+
+    async def answer(call: Call) -> dict[str, Any]:
+        if errors:
+            raise errors[0]
+        return {}
+
+    route = LastKnown(reach, store.now_ms).of(Route("GET", "/work", "", answer))
+    assert await route.handler(CALL) == {"old_since_ms": None}, "a route without problems"
+    errors.append(UsageError("wrong"))
+    with pytest.raises(UsageError):
+        await route.handler(CALL)
+
+
+async def test_a_store_that_comes_and_goes() -> None:
+    store = Store()
+    reach = MetadataReachability("zk://here/ledgers", store.ask, store)
+    for _ in range(3):
+        for error in (MetadataUnavailableError("no"), None):
+            store.error = error
+            store.now_ms_value += 10_000
+            await reach.look()
+            await reach.look()
+    assert [one.until_ms - one.since_ms for one in reach.outages] == [20_000] * 3
+    (found,) = metadata_unsteady(reach.outages, store.now_ms() + 180_000)
+    assert found.severity == "warn"
+    assert found.what == (
+        "The metadata store did not answer 3 times in the last hour, the last time 3 min ago for "
+        "20 s"
+    )
+    assert metadata_unsteady(reach.outages, store.now_ms() + 3_700_000) == []
+    assert metadata_unsteady([Outage(1, 2)], 3) == [], "a restart"

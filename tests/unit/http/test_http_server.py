@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -19,18 +20,28 @@ from quire._runtime.clock import SystemClock
 from quire.config import TlsServerConfig
 from quire.errors import MetadataUnavailableError, NoSuchLedgerError, StartError, UsageError
 from quire.http.server.api import Api, Call, Field, Reply, Route, Text
+from quire.http.server.audit import REFUSED_EVENTS_MAX, Attempt, ChangeAudit
 from quire.http.server.error_responses import NotOfferedError
-from quire.http.server.security import TOKEN_MIN, HttpOptions, check_token, is_loopback
+from quire.http.server.security import (
+    TOKEN_MIN,
+    HttpOptions,
+    RefusedRequest,
+    check_token,
+    is_loopback,
+)
 from quire.http.server.server import HttpServer
 from tests.support.network.certificates import Authority
 
 TOKEN = "a-token-that-nobody-guesses"
-KNOWN = {"Authorization": f"Bearer {TOKEN}"}
 JSON = {"Content-Type": "application/json"}
+CHANGES = [("PUT", "/change"), ("DELETE", "/change?number=1"), ("POST", "/press")]
 TIMEOUT_S = 20.0
 LARGE_BYTES = 32 * 1024 * 1024
 """More than sockets keep."""
-OPTIONS = HttpOptions(head_timeout_s=5.0, body_timeout_s=5.0, request_timeout_s=5.0)
+BARE = HttpOptions(head_timeout_s=5.0, body_timeout_s=5.0, request_timeout_s=5.0)
+"""A server without a token."""
+OPTIONS = replace(BARE, token=TOKEN, reads_open=True)
+PROTECTED = replace(BARE, token=TOKEN)
 
 
 class World:
@@ -51,6 +62,10 @@ class World:
             Route("PUT", "/change", "Change", self.change, body=(number,)),
             Route("DELETE", "/change", "Change", self.change, query=(number,)),
             Route("POST", "/press", "Change", self.press),
+            Route("PUT", "/things/{thing}", "Change", self.tell, fields=(thing,), body=(
+                Field("text", "string", "a text"), Field("words", "strings", "a list"),
+                Field("code", "string", "a secret", secret=True))),
+            Route("PUT", "/fail/{how}", "Fail", self.fail, fields=(Field("how", "string", "how"),)),
             Route("GET", "/wait", "Wait", self.wait),
             Route("GET", "/probe", "Probe", self.probe, open=True),
             Route("GET", "/large", "Large", self.large),
@@ -71,6 +86,10 @@ class World:
         self.changed.append(0)
         return Reply(202, "pressed")
 
+    async def tell(self, call: Call) -> Any:
+        self.changed.append(call.path["thing"])
+        return "told"
+
     async def wait(self, call: Call) -> Any:
         self.begun.set()
         await self.go.wait()
@@ -83,6 +102,8 @@ class World:
         return Text("x" * LARGE_BYTES)
 
     async def fail(self, call: Call) -> Any:
+        if call.path["how"] == "never-ends":
+            await asyncio.Event().wait()
         raise {
             "missing": NoSuchLedgerError("ledger 7 does not exist"),
             "usage": UsageError("no", remedy="Do not"),
@@ -93,15 +114,19 @@ class World:
 
 
 @asynccontextmanager
-async def serving(options: HttpOptions = OPTIONS) -> AsyncIterator[tuple[HttpServer, World]]:
+async def serving(
+    options: HttpOptions = OPTIONS, events: list[dict[str, Any]] | None = None
+) -> AsyncIterator[tuple[HttpServer, World]]:
+    """Run a server, whose events are added to the list."""
     world, api = World(), Api("Test")
+    logged: list[dict[str, Any]] = [] if events is None else events
     api.add(world.routes())
     server = HttpServer(
         api,
         options,
         version="1",
         monotonic=SystemClock().monotonic,
-        log=lambda event, **fields: None,
+        log=lambda event, **fields: logged.append({"event": event, **fields}),
     )
     await server.start()
     try:
@@ -145,8 +170,12 @@ async def ask(
     headers: Mapping[str, str] | None = None,
     body: bytes | Mapping[str, Any] = b"",
     *,
+    token: str = TOKEN,
     context: ssl.SSLContext | None = None,
 ) -> Answer:
+    """Send a request with the token, and return the answer."""
+    if token:
+        headers = {"Authorization": f"Bearer {token}", **(headers or {})}
     if not isinstance(body, bytes):
         body, headers = json.dumps(body).encode(), {**JSON, **(headers or {})}
     fields = {"Host": f"127.0.0.1:{server.port}", "Connection": "close", **(headers or {})}
@@ -167,18 +196,67 @@ def parsed(got: bytes) -> Answer:
 # -- what is let in ---------------------------------------------------------------------------
 
 
-async def test_on_loopback_without_a_token_everything_is_answered() -> None:
+async def test_with_the_token_everything_is_answered() -> None:
     async with serving() as (server, world):
         assert (await ask(server, "GET", "/look?number=3")).json == {"number": 3}
         assert (await ask(server, "GET", "/look/?number=3")).json == {"number": 3}
         assert (await ask(server, "GET", "/things/7")).json == {"thing": 7}
-        assert (await ask(server, "PUT", "/change", body={"number": 4})).json == "changed"
+        changed = await ask(server, "PUT", "/change", body={"number": 4})
+        assert (changed.json, changed.headers["Quire-Changes"]) == ("changed", "allowed")
         assert (await ask(server, "PUT", "/change", body={"number": "5"})).json == "changed"
         assert (await ask(server, "DELETE", "/change?number=6")).status == 200
         assert (await ask(server, "POST", "/press")).status == 202
         assert world.changed == [4, 5, 6, 0]
         named = {"Host": f"LOCALHOST:{server.port}"}
         assert (await ask(server, "GET", "/look", named)).status == 200
+
+
+async def test_head_is_get_without_the_body() -> None:
+    async with serving(PROTECTED) as (server, world):
+        for target in ("/probe", "/look?number=3", "/look/?number=3", "/things/7", "/nothing"):
+            full, bare = await ask(server, "GET", target), await ask(server, "HEAD", target)
+            assert (bare.status, bare.body) == (full.status, b"")
+            assert bare.headers["Content-Length"] == str(len(full.body))
+        assert (await ask(server, "HEAD", "/probe", token="")).status == 200
+        assert (await ask(server, "HEAD", "/look", token="")).status == 401
+        assert (await ask(server, "HEAD", "/change?number=1")).status == 405
+        assert world.changed == []
+
+
+@pytest.mark.parametrize(
+    ("options", "token", "status", "said", "state"),
+    [
+        (BARE, "", 403, "has no token", "off"),
+        (BARE, TOKEN, 403, "has no token", "off"),
+        (OPTIONS, "", 401, "token is missing or wrong", "token-needed"),
+        (OPTIONS, f"{TOKEN}x", 401, "token is missing or wrong", "token-needed"),
+        (replace(OPTIONS, read_only=True), "", 403, "read-only", "read-only"),
+        (replace(OPTIONS, read_only=True), TOKEN, 403, "read-only", "read-only"),
+        (replace(BARE, read_only=True), "", 403, "read-only", "read-only"),
+    ],
+)
+async def test_a_client_that_may_not_change_anything_can_still_read(
+    options: HttpOptions, token: str, status: int, said: str, state: str
+) -> None:
+    async with serving(options) as (server, world):
+        for method, target in CHANGES:
+            body: Any = {"number": 1} if method == "PUT" else b""
+            answer = await ask(server, method, target, body=body, token=token)
+            assert answer.status == status, (method, target)
+            assert said in answer.what
+            assert answer.json["error"]["remedy"]
+            assert answer.headers["Quire-Changes"] == state
+        assert world.changed == []
+        read = await ask(server, "GET", "/look?number=3", token=token)
+        assert (read.json, read.headers["Quire-Changes"]) == ({"number": 3}, state)
+
+
+async def test_a_read_only_server_protects_what_it_shows() -> None:
+    async with serving(replace(PROTECTED, read_only=True)) as (server, world):
+        assert (await ask(server, "GET", "/look", token="")).status == 401
+        assert (await ask(server, "GET", "/look")).status == 200
+        assert (await ask(server, "POST", "/press")).status == 403
+        assert world.changed == []
 
 
 async def test_answers_cannot_be_framed_kept_or_read_by_other_pages() -> None:
@@ -192,8 +270,6 @@ async def test_answers_cannot_be_framed_kept_or_read_by_other_pages() -> None:
 
 
 # -- who is refused ---------------------------------------------------------------------------
-
-CHANGES = [("PUT", "/change"), ("DELETE", "/change?number=1"), ("POST", "/press")]
 
 
 @pytest.mark.parametrize(
@@ -210,17 +286,17 @@ CHANGES = [("PUT", "/change"), ("DELETE", "/change?number=1"), ("POST", "/press"
     ],
 )
 async def test_without_the_token_nothing_is_answered_but_probes(headers: dict[str, str]) -> None:
-    async with serving(replace(OPTIONS, token=TOKEN)) as (server, world):
+    async with serving(PROTECTED) as (server, world):
         for method, target in [*CHANGES, ("GET", "/look"), ("GET", "/api/v1/openapi.json")]:
             body: Any = {"number": 1} if method == "PUT" else b""
-            answer = await ask(server, method, target, headers, body)
+            answer = await ask(server, method, target, headers, body, token="")
             assert answer.status == 401, (method, target)
             assert answer.headers["WWW-Authenticate"] == "Bearer"
             assert TOKEN.encode() not in answer.body
-        assert (await ask(server, "GET", f"/look?token={TOKEN}")).status == 401
-        assert (await ask(server, "GET", "/probe", headers)).status == 200
+        assert (await ask(server, "GET", f"/look?token={TOKEN}", token="")).status == 401
+        assert (await ask(server, "GET", "/probe", headers, token="")).status == 200
         assert world.changed == []
-        assert (await ask(server, "PUT", "/change", KNOWN, {"number": 1})).status == 200
+        assert (await ask(server, "PUT", "/change", body={"number": 1})).status == 200
         twice = "GET /look HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
         two = f"Authorization: Bearer {TOKEN}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
         assert parsed(await raw(server, (twice + two).encode())).status in (400, 401)
@@ -258,15 +334,15 @@ async def test_further_names_can_be_given() -> None:
     ],
 )
 async def test_pages_of_other_sites_change_nothing(headers: dict[str, str]) -> None:
-    async with serving(replace(OPTIONS, token=TOKEN)) as (server, world):
+    async with serving(PROTECTED) as (server, world):
         for method, target in CHANGES:
             body: Any = {"number": 1} if method == "PUT" else b""
-            assert (await ask(server, method, target, {**KNOWN, **headers}, body)).status == 403
+            assert (await ask(server, method, target, headers, body)).status == 403
         preflight = {**headers, "Access-Control-Request-Method": "PUT"}
         assert (await ask(server, "OPTIONS", "/change", preflight)).status == 405
         assert world.changed == []
         own = {"Origin": f"http://127.0.0.1:{server.port}", "Sec-Fetch-Site": "same-origin"}
-        assert (await ask(server, "PUT", "/change", {**KNOWN, **own}, {"number": 1})).status == 200
+        assert (await ask(server, "PUT", "/change", own, {"number": 1})).status == 200
 
 
 @pytest.mark.parametrize(
@@ -282,6 +358,99 @@ async def test_a_body_of_another_type_is_refused(kind: str) -> None:
         assert world.changed == []
         named = {"Content-Type": "application/json; charset=utf-8"}
         assert (await ask(server, "PUT", "/change", named, b'{"number": 1}')).status == 200
+
+
+# -- the audit events -------------------------------------------------------------------------
+
+
+async def test_each_change_is_logged_once_without_secrets() -> None:
+    events: list[dict[str, Any]] = []
+    async with serving(PROTECTED, events) as (server, _):
+        await ask(server, "GET", "/look?number=3")
+        await ask(server, "GET", "/look?number=3", token="")
+        assert events == []
+        body = {"text": "t" * 300, "words": ["one\nline"], "code": "hidden"}
+        agent = {"User-Agent": "curl/8 " + "x" * 300}
+        assert (await ask(server, "PUT", "/things/7", agent, body)).status == 200
+        assert (await ask(server, "DELETE", "/change?number=99")).status == 400
+        assert (await ask(server, "PUT", "/fail/missing", body={})).status == 404
+        assert (await ask(server, "PUT", "/fail/bug", body={})).status == 500
+        large = b"x" * (OPTIONS.max_body_bytes + 1)
+        assert (await ask(server, "PUT", "/change", JSON, large)).status == 413
+        assert (await ask(server, "PUT", "/change", JSON, b"[]")).status == 400
+        assert server.audit.allowed == 6
+        assert server.audit.refused_count == 0
+    first, *others = [one for one in events if one["event"] == "http_change"]
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", first.pop("peer"))
+    assert first == {
+        "event": "http_change",
+        "method": "PUT",
+        "route": "/things/{thing}",
+        "parameters": {
+            "thing": "7", "text": "t" * 200 + "…", "words": ["one\nline"], "code": "(secret)",
+        },
+        "token": "valid",
+        "user_agent": agent["User-Agent"][:200],
+        "status": 200,
+    }  # fmt: skip
+    assert [(one["method"], one["parameters"], one["status"]) for one in others] == [
+        ("DELETE", {"number": "99"}, 400), ("PUT", {"how": "missing"}, 404),
+        ("PUT", {"how": "bug"}, 500), ("PUT", {}, 413), ("PUT", {}, 400),
+    ]  # fmt: skip
+    assert TOKEN not in str(events)
+    assert "hidden" not in str(events)
+
+
+async def test_a_change_that_is_cut_off_is_logged() -> None:
+    """Nobody knows whether it took effect."""
+    events: list[dict[str, Any]] = []
+    options = replace(OPTIONS, request_timeout_s=0.1)
+    async with serving(options, events) as (server, _):
+        assert (await ask(server, "PUT", "/fail/never-ends", body={})).status == 504
+    [event] = events
+    assert (event["event"], event["status"]) == ("http_change", 504)
+
+
+async def test_each_refused_change_is_logged_with_the_reason() -> None:
+    events: list[dict[str, Any]] = []
+    async with serving(OPTIONS, events) as (server, world):
+        await ask(server, "DELETE", "/change?number=7&token=" + TOKEN, token="")
+        await ask(server, "PUT", "/change", body={"number": 1}, token=f"{TOKEN}x")
+        await ask(server, "POST", "/press", {"Origin": "http://evil.example"})
+        await ask(server, "POST", "/press", {"Host": "evil.example"})
+        assert world.changed == []
+        assert server.audit.refused_count == 4
+    assert {one["event"] for one in events} == {"http_change_refused"}
+    assert [(one["route"], one["parameters"], one["token"], one["status"]) for one in events] == [
+        ("/change", {"number": "7"}, "none", 401), ("/change", {}, "wrong", 401),
+        ("/press", {}, "valid", 403), ("/press", {}, "valid", 403),
+    ]  # fmt: skip
+    assert "another site" in events[2]["why"]
+    assert TOKEN not in str(events)
+
+
+async def test_refusals_cannot_fill_the_log() -> None:
+    events: list[dict[str, Any]] = []
+    audit = ChangeAudit(lambda event, **fields: events.append({"event": event, **fields}), 0.01)
+    attempt = Attempt(World().routes()[4], "127.0.0.1:7", "curl", "none")
+    why = RefusedRequest(401, "no token", "Send it")
+
+    async def summary() -> None:
+        while events[-1]["event"] != "http_refusals_left_out":
+            await asyncio.sleep(0.001)
+
+    for _ in range(2):
+        events.clear()
+        for _ in range(1_000):
+            audit.refused(attempt, why)
+        assert len(events) == REFUSED_EVENTS_MAX
+        await summary()
+        assert events.pop()["count"] == 1_000 - REFUSED_EVENTS_MAX
+    for _ in range(1_000):
+        audit.refused(attempt, why)
+    audit.close()
+    assert events[-1]["count"] == 1_000 - REFUSED_EVENTS_MAX
+    assert audit.refused_count == 3_000
 
 
 # -- what is refused --------------------------------------------------------------------------
@@ -365,7 +534,10 @@ async def test_a_body_that_is_too_large_is_refused() -> None:
     async with serving(options) as (server, world):
         large = b'{"number": 1' + b" " * 1_000 + b"}"
         assert (await ask(server, "PUT", "/change", JSON, large)).status == 413
-        head = "PUT /change HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        head = (
+            "PUT /change HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            f"Authorization: Bearer {TOKEN}\r\n"
+        )
         chunk = b"400\r\n" + b" " * 0x400 + b"\r\n"
         chunked = head.encode() + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 2 + b"0\r\n\r\n"
         assert parsed(await raw(server, chunked)).status == 413
@@ -397,7 +569,7 @@ async def test_a_body_that_does_not_come_is_given_up() -> None:
     async with serving(replace(OPTIONS, body_timeout_s=0.1)) as (server, world):
         begun = (
             b"PUT /change HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-            b"Content-Length: 13\r\n\r\n{"
+            b"Authorization: Bearer %s\r\nContent-Length: 13\r\n\r\n{" % TOKEN.encode()
         )
         assert parsed(await raw(server, begun)).status == 408
         assert world.changed == []
@@ -509,6 +681,8 @@ def test_elsewhere_than_on_loopback_it_needs_a_token_and_tls(host: str) -> None:
         make(tls=tls)
     with pytest.raises(StartError, match="clear text"):
         make(token=TOKEN)
+    with pytest.raises(StartError, match="reading needs the token too"):
+        make(token=TOKEN, tls=tls, reads_open=True)
     if host in ("0.0.0.0", "::"):
         with pytest.raises(StartError, match="--http-name"):
             make(token=TOKEN, tls=tls)
@@ -531,18 +705,18 @@ async def test_over_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     own = authority.issue("bookie")
     tls = TlsServerConfig(own.certificate, own.private_key, reload_check_s=0.0)
-    options = replace(OPTIONS, token=TOKEN, tls=tls)
+    options = replace(PROTECTED, tls=tls)
     context = ssl.create_default_context(cafile=authority.ca)
     async with serving(options) as (server, _):
         assert server.url.startswith("https://")
-        assert (await ask(server, "GET", "/look", KNOWN, context=context)).status == 200
-        assert (await ask(server, "GET", "/look", context=context)).status == 401
+        assert (await ask(server, "GET", "/look", context=context)).status == 200
+        assert (await ask(server, "GET", "/look", token="", context=context)).status == 401
         plain = await raw(server, b"GET /look HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert b"200" not in plain[:20]
         other = Authority(tmp_path, "other")
         assert other.issue("bookie") == own  # the files are replaced
         trusting = ssl.create_default_context(cafile=other.ca)
-        assert (await ask(server, "GET", "/look", KNOWN, context=trusting)).status == 200
+        assert (await ask(server, "GET", "/look", context=trusting)).status == 200
 
 
 async def test_a_port_that_is_taken_is_told_in_one_line() -> None:

@@ -71,7 +71,7 @@ from quire.streams.namespace.settings import decode_settings
 from quire.streams.objects import format as objects
 from quire.streams.objects.format import ObjectInfo
 from quire.streams.statemachine.durable_dict import Dictionary
-from quire.streams.statemachine.state_machine import _position
+from quire.streams.statemachine.snapshot_info import snapshot_info
 
 ROOT = Path(__file__).parents[3]
 SOURCES = ROOT / "src" / "quire"
@@ -162,7 +162,7 @@ def chunk(**more: object) -> object:
 
 def snapshot(**more: str) -> object:
     info = ObjectInfo("s", 7, 10, 5, "0" * 64, 1, {"position": "1:0:0", "applied": "3"} | more)
-    return _position(info)
+    return snapshot_info(info)
 
 
 MANIFEST: dict[str, Any] = {

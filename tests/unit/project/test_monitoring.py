@@ -50,7 +50,9 @@ def test_each_event_is_logged_somewhere() -> None:
     named = set(re.findall(r"`([a-z]+_[a-z_]+)`", events))
     assert len(named) > 10
     source = "\n".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "src" / "quire").rglob("*.py")
+        path.read_text(encoding="utf-8")
+        for path in (ROOT / "src" / "quire").rglob("*.py")
+        if path.name != "event_log.py"  # It names the level of each.
     )
     assert {one for one in named if f'"{one}"' not in source} == MADE_OF_A_STATE
 

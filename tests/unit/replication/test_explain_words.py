@@ -39,8 +39,8 @@ def said(**facts: object) -> str:
 
 def test_how_long_it_is_waited_for() -> None:
     assert "the auditor healer waits 42 s more for b to return" in said(waiting=("b", 42.2))
-    assert "waits up to 600 s for a lost bookie" in said()
-    assert "waits up to 600 s for a lost bookie" in said(waiting=("z", 42.0)), "another's"
+    assert "waits up to 10 min for a lost bookie" in said()
+    assert "waits up to 10 min for a lost bookie" in said(waiting=("z", 42.0)), "another's"
 
 
 def test_why_nothing_is_done() -> None:

@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.replication.moves.rebalance import what_blocks
 from quire.replication.moves.rebalance_plan import (
+    Blocked,
     BookieContents,
     Ensemble,
     RebalancePlan,
@@ -138,6 +140,33 @@ def test_what_the_placement_forbids_is_not_planned() -> None:
 def test_what_is_forbidden_already_may_be_moved() -> None:
     found = plan(pairs(30, "a", "b"), "a b c", allowed=lambda *of: False, target_spread_percent=0)
     assert found.moves
+
+
+def test_a_plan_says_which_rule_ends_it() -> None:
+    ledgers = pairs(30, "a", "b") | {99: closed((0, ("a", "b")), entries=10, size=99 * KIB)}
+    found = plan(ledgers, "a b", target_spread_percent=0)
+    assert (found.moves, found.blocked) == ((), {})  # they are balanced
+    uneven = pairs(30, "a", "b") | {
+        100 + n: closed((0, ("a",)), entries=1, size=100 * KIB, quorums=(1, 1)) for n in range(1)
+    }
+    found = plan(uneven, "a b", target_spread_percent=0)
+    assert found.moves == ()
+    assert set(found.blocked) == {Blocked.MEMBER}
+    assert "replicas of the same segments already" in what_blocks(found)
+    hosts = {"a": "x", "b": "y", "c": "y", "d": "x"}
+    found = plan(pairs(4, "a", "c"), "a b", hosts=hosts, target_spread_percent=0)
+    assert found.moves == ()
+    assert set(found.blocked) == {Blocked.HOST}
+
+    def allowed(ensemble: Ensemble, *quorums: int) -> bool:
+        return "c" not in ensemble
+
+    found = plan(pairs(30, "a", "b"), "a b c", allowed=allowed, target_spread_percent=0)
+    assert found.moves == ()
+    assert set(found.blocked) == {Blocked.PLACEMENT}
+    assert what_blocks(found).endswith("because the placement policy forbids it")
+    limited = plan(pairs(30, "a", "b"), "a b c", target_spread_percent=0, max_bytes=5 * KIB)
+    assert (limited.moves, limited.blocked) == ((), {})
 
 
 def test_the_same_seed_gives_the_same_plan() -> None:

@@ -9,7 +9,16 @@ from typing import Literal
 import pytest
 
 import quire
-from quire._runtime.units import are, counted, host_port, parse_duration, parse_size, plural
+from quire._runtime.units import (
+    are,
+    counted,
+    duration_text,
+    host_port,
+    parse_duration,
+    parse_size,
+    plural,
+    size_text,
+)
 from quire.codec.metadata.registration import default_bookie_id
 
 
@@ -136,3 +145,25 @@ def test_host_and_port_are_joined_in_one_place() -> None:
     }
     assert found <= ALLOWED, found - ALLOWED
     assert "codec/metadata/registration.py" in found  # The expression finds what it should.
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (67_108_864, "67.1 MB"),
+        (250_000_000, "250 MB"), (1.5e9, "1.5 GB"), (2e12, "2.0 TB"), (3e18, "3000 PB"),
+    ],
+)  # fmt: skip
+def test_sizes_are_shown_in_the_unit_that_fits(size: float, text: str) -> None:
+    assert size_text(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"), (119, "119 s"), (120, "2 min"), (4_500, "75 min"), (7_200, "2 h"),
+        (172_799, "48 h"), (172_800, "2 d"),
+    ],
+)  # fmt: skip
+def test_durations_are_shown_in_the_unit_that_fits(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text

@@ -11,6 +11,7 @@ from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.moves import (
     LISTED_MAX,
     done_text,
+    how_to_go_on,
     move_options,
     planned_text,
     run_job,
@@ -20,6 +21,7 @@ from quire.cli.common.options import bookie_argument, flag, run_async
 from quire.cli.common.output import print_json
 from quire.cli.common.progress import JobBar
 from quire.cli.common.tls import connect
+from quire.errors import JobError, QuireError, UsageError
 
 if TYPE_CHECKING:
     from quire.client import Client
@@ -39,8 +41,8 @@ def recover(bookie: str, uri: str, options: MoveOptions, dry_run: bool, as_json:
 
     The command copies the missing replicas from the other bookies of each ledger. It uses the same
     locks and rules as autorecovery, which may run at the same time. If it is interrupted, run it
-    again: it continues where it stopped. The exit status is 1 if ledgers with replicas on BOOKIE
-    are left.
+    again: it continues where it stopped. It first checks whether any ledger can be recovered now.
+    The exit status is 1 if none can, or if ledgers with replicas on BOOKIE are left.
     """
 
     async def work(client: Client, locks: ReplicationLocks, progress: JobBar) -> RecoverResult:
@@ -84,8 +86,10 @@ def decommission(
     BOOKIE becomes read-only and its replicas are copied to other bookies. When no ledger uses it
     any more, its cookie is removed and its process ends. Leave it running if you can, because its
     replicas are copied from it too; it may also be stopped. (An Apache bookie must be read-only or
-    stopped first.) If the command is interrupted, BOOKIE stays read-only; run the command again to
-    continue. The exit status is 1 if ledgers with replicas on BOOKIE are left.
+    stopped first.) The command first checks whether the other bookies can take all replicas. If it
+    is interrupted or fails, BOOKIE stays read-only: run the command again to continue, or with
+    --cancel to make BOOKIE writable. The exit status is 1 if ledgers with replicas on BOOKIE are
+    left.
     """
     if cancel and (keep_cookie or dry_run):
         raise click.UsageError("--cancel cannot be combined with --keep-cookie or --dry-run")
@@ -111,10 +115,13 @@ def decommission(
         found = run_job(uri, work, as_json=as_json, kind="decommission", target=bookie)
     except KeyboardInterrupt:
         if not dry_run:
-            say(
-                f"bookie {bookie} stays read-only: run the same command again to continue, or with "
-                "--cancel to make it writable"
-            )
+            say(f"bookie {bookie} stays read-only: {how_to_go_on(bookie)}")
+        raise
+    except (UsageError, JobError):
+        raise  # nothing was changed, or the message says what was
+    except QuireError:
+        if not dry_run:
+            say(f"bookie {bookie} may be read-only now: {how_to_go_on(bookie)}")
         raise
     if as_json:
         print_json(found.as_json(LISTED_MAX))
@@ -134,11 +141,14 @@ def _text(found: Decommissioned, keep_cookie: bool) -> str:
         )
     elif not found.drained:
         lines.append(
-            f"ledgers still have replicas on bookie {bookie}: run the same command again to "
-            "continue"
+            f"ledgers still have replicas on bookie {bookie}, which stays read-only: "
+            f"{how_to_go_on(bookie)}"
         )
     elif keep_cookie:
-        lines.append(f"bookie {bookie} is empty and read-only; --cancel makes it writable again")
+        lines.append(
+            f"bookie {bookie} is empty and read-only. To make it writable again, run: quire bookie "
+            f"decommission {bookie} --cancel"
+        )
     else:
         lines.append(f"bookie {bookie} is decommissioned: its cookie is removed")
         if not found.ended:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ import click
 
 from quire.cli.bookie.conf import announce, bk_server_conf_option
 from quire.cli.common.configuration import assignments_layer, configured
+from quire.cli.common.logs import log_options, server_log
 from quire.cli.common.options import checked, flag, metadata_option
 from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import server_tls, server_tls_options
@@ -90,6 +90,7 @@ def _check_host(host: str) -> None:
 @settings_option("--set-autorecovery")
 @http_options("--http")
 @server_tls_options
+@log_options
 def bookie(
     uri: str,
     directories: tuple[str, ...],
@@ -107,7 +108,7 @@ def bookie(
     The bookie prints its id on standard output once it serves requests, and one line of JSON per
     event on standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
     """
-    from quire.bookie.main import BookieOptions, log_event, run_bookie
+    from quire.bookie.main import BookieOptions, run_bookie
     from quire.configuration.layers import options_layer
     from quire.replication.autorecovery.settings import AutorecoveryStats
 
@@ -130,8 +131,8 @@ def bookie(
         raise click.UsageError("no data directory of the bookie is given: use --dir DIR")
     fill_options(configuration.http_side("bookie").options())
     _check_ports(process.port, given_options())
-    _log_as_events(log_event)
-    announce(log_event)
+    log = server_log()
+    announce(log)
     # If the supervisor that reads the output goes away, the bookie must continue.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     return run_bookie(
@@ -145,8 +146,9 @@ def bookie(
             config=configuration.bookie(),
             on_serving=_print_id,
             loading_bar=_loading_bar if sys.stderr.isatty() else None,
-            around=around_bookie(uri, log_event, stats),
-            beside=beside(uri, autorecovery_settings, log_event, stats) if stats else None,
+            around=around_bookie(uri, log, stats),
+            beside=beside(uri, autorecovery_settings, log, stats) if stats else None,
+            log=log,
         )
     )
 
@@ -174,25 +176,3 @@ def _print_id(bookie_id: str) -> None:
         print(bookie_id, flush=True)
     except OSError:
         pass  # standard output is closed; the bookie serves all the same
-
-
-class _Events(logging.Handler):
-    """A handler that turns log records of libraries into events of the bookie."""
-
-    def __init__(self, log_event: Any) -> None:
-        super().__init__(logging.WARNING)
-        self._log_event = log_event
-
-    def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
-        if record.exc_info and record.exc_info[1] is not None:
-            message += f": {record.exc_info[1]!r}"
-        self._log_event(record.levelname.lower(), logger=record.name, message=message)
-
-
-def _log_as_events(log_event: Any) -> None:
-    root = logging.getLogger()
-    for handler in list(root.handlers):
-        root.removeHandler(handler)
-    root.addHandler(_Events(log_event))
-    logging.getLogger("kazoo").setLevel(logging.NOTSET)

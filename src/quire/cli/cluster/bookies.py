@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.tasks import TaskGroup
-from quire._runtime.units import host_port
+from quire._runtime.units import host_port, size_text
 from quire.cli.bookie.identity import opened_metadata
 from quire.cli.common.groups import LazyGroup, commands, say
 from quire.cli.common.options import (
@@ -79,7 +79,7 @@ async def bookies(uri: str, space: bool, as_json: bool) -> None:
 def _space(info: quire.BookieInfo | None) -> str:
     if info is None:
         return "space unknown"
-    return f"{info.free_bytes / 1e9:.1f} GB free of {info.total_bytes / 1e9:.1f} GB"
+    return f"{size_text(info.free_bytes)} free of {size_text(info.total_bytes)}"
 
 
 async def _bookies(uri: str, space: bool) -> tuple[Bookies, dict[str, quire.BookieInfo]]:

@@ -14,6 +14,8 @@ from quire.cli.common.moves import (
     LINES_MAX,
     LISTED_MAX,
     dry_run_of_moves,
+    lines_of,
+    no_check_option,
     parallel_option,
     rate_option,
     run_job,
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 @click.command()
 @metadata_option
 @dry_run_of_moves
+@no_check_option
 @click.option(
     "--target-spread",
     type=FiniteRange(min=0),
@@ -74,6 +77,7 @@ if TYPE_CHECKING:
 def rebalance(
     uri: str,
     dry_run: bool,
+    no_check: bool,
     target_spread: float,
     max_bytes: int | None,
     seed: int,
@@ -86,15 +90,17 @@ def rebalance(
 
     Use this after adding a bookie. The command copies replicas of closed ledgers, then updates the
     metadata; bookies delete the replicas that they no longer need by themselves. It is safe to
-    interrupt the command and to run it again. The exit status is 1 if moves of the plan were not
-    done.
+    interrupt the command and to run it again. The command first checks whether it can succeed. The
+    exit status is 1 if it cannot, or if moves of the plan were not done.
     """
 
     async def work(client: Client, locks: ReplicationLocks, progress: JobBar) -> Rebalanced:
         from quire.replication.moves.rebalance import RebalanceOptions
         from quire.replication.moves.rebalance import rebalance as run
 
-        options = RebalanceOptions(target_spread, max_bytes, parallel, rate, password)
+        options = RebalanceOptions(
+            target_spread, max_bytes, parallel, rate, password, check=not no_check
+        )
         return await run(
             client, locks, random.Random(seed), dry_run=dry_run, options=options, progress=progress
         )
@@ -102,12 +108,18 @@ def rebalance(
     result = run_job(
         uri, work, as_json=as_json, kind="rebalance", target="cluster", counted="replicas"
     )
+    from quire.replication.moves.rebalance import what_blocks
+
     if as_json:
         print_json(result.as_json(LISTED_MAX))
     else:
         click.echo("\n".join(_lines(result)))
-        for left in result.left[:LINES_MAX]:
-            say(f"ledger {left.ledger}: {left.why}")
+        if why := what_blocks(result.plan):
+            say(why)
+        for line in lines_of(result.left)[:LINES_MAX]:
+            say(line)
+        if result.left:
+            say("The moves that were made stay. To make the others, run the same command again")
         say_what_was_skipped(result.unreadable, result.unreadable_count)
     return EXIT_ERROR if result.left else 0
 

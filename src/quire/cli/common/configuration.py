@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from quire.cli.common.groups import CONFIG_VARIABLE, warn
-from quire.configuration.fields import IN_MILLISECONDS, keys
+from quire.configuration.fields import IN_MILLISECONDS, environment_name, keys
 from quire.configuration.layers import (
     Configuration,
     Layer,
@@ -99,6 +99,22 @@ def configured(*options: Layer) -> Configuration:
             told.add(warning)
             warn(warning)
     return found
+
+
+def configured_log() -> tuple[str | None, str | None]:
+    """Return the level and the format of the log that the file and the environment choose.
+
+    Mistakes of a file are ignored here: a command that uses the configuration reports them. Raises
+    `click.UsageError` for a mistake in the variables of the log.
+    """
+    try:
+        found = merged(_base())
+    except OSError:
+        return None, None
+    for problem in found.problems:
+        if problem.startswith(environment_name("log.")):
+            raise click.UsageError(problem)
+    return found.log().level, found.log().format
 
 
 def check_base() -> None:

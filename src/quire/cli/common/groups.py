@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import sys
 import traceback
@@ -13,14 +12,22 @@ from typing import Any, NoReturn
 
 import click
 
+from quire.cli.common import logs
+from quire.cli.common.logs import DEBUG_VARIABLE
+
 EXIT_ERROR = 1
 EXIT_USAGE = 2
+EXIT_SOON = 3
+"""`quire explain --exit-code`: the worst finding is a warning."""
+EXIT_WRONG = 4
+"""`quire explain --exit-code`: something is wrong now."""
+EXIT_NO_METADATA = 5
+"""`quire explain --exit-code`: the metadata store does not answer, so nothing is known."""
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE: the reader of standard output has closed it."""
 
-DEBUG_VARIABLE = "QUIRE_DEBUG"
 CONFIG_VARIABLE = "QUIRE_CONFIG"
 """The environment variable that names the configuration file. The option `--config` keeps its value
 under the same key in the context of a command."""
@@ -56,6 +63,7 @@ class LazyGroup(click.Group):
         module, _, attribute = self._lazy[cmd_name][0].partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
+        logs.add_log_options(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -96,7 +104,7 @@ class Program(click.Command):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> NoReturn:
-        _quiet_logs()
+        logs.begin()
         try:
             status = super().main(args, prog_name or self.name, complete_var, False, **extra)
             sys.stdout.flush()
@@ -156,19 +164,20 @@ def exit_status(error: BaseException) -> int:
 
 def say(text: str) -> None:
     """Print `text` as one line on standard error."""
-    try:
-        print(" ".join(text.split()), file=sys.stderr, flush=True)
-    except OSError:
-        pass  # standard error is closed
+    if not logs.write_message("info", text):
+        logs.print_line(text)
 
 
 def warn(text: str) -> None:
     """Print a warning as one line on standard error."""
-    click.echo(f"warning: {text}", err=True)
+    if not logs.write_message("warning", text):
+        click.echo(f"warning: {text}", err=True)
 
 
 def fail(text: str) -> None:
-    say(f"error: {text}")
+    """Print an error as one line on standard error."""
+    if not logs.write_message("error", text):
+        logs.print_line(f"error: {text}")
 
 
 def _innermost(error: BaseException) -> BaseException:
@@ -190,27 +199,3 @@ def _forget_stdout() -> None:
         os.close(nowhere)
     except (OSError, ValueError):
         pass
-
-
-class _OneLine(logging.Handler):
-    """A handler that prints each warning of a library as one line, without a traceback."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        if record.exc_info and record.exc_info[1] is not None:
-            text += f": {record.exc_info[1]!r}"
-        say(f"{record.levelname.lower()}: {text}")
-
-
-def _quiet_logs() -> None:
-    """Keep the logs of libraries short, unless QUIRE_DEBUG is set.
-
-    A failure is one line, and kazoo does not report lost connections.
-    """
-    root = logging.getLogger()
-    if os.environ.get(DEBUG_VARIABLE):
-        logging.basicConfig(level=logging.INFO, stream=sys.stderr)
-        return
-    if not root.handlers:
-        root.addHandler(_OneLine(logging.WARNING))
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL + 1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from quire._runtime.units import counted, verb
+from quire._runtime.units import counted, plural, some_of, verb
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     Duration,
@@ -54,8 +54,15 @@ dry_run_of_moves = dry_run_option(
     "Change nothing; print which ledgers would be copied, and about how many bytes."
 )
 
+no_check_option = click.option(
+    "--no-check",
+    is_flag=True,
+    help="Do not check first whether the job can succeed. What can be moved is moved.",
+)
+
 _OPTIONS = (
     dry_run_of_moves,
+    no_check_option,
     click.option(
         "--open-ledgers",
         type=click.Choice(("wait", "fence", "skip")),
@@ -98,11 +105,14 @@ def move_options(command: Callable[..., Any]) -> Callable[..., Any]:
         parallel: int,
         rate: float | None,
         password: bytes,
+        no_check: bool,
         **more: Any,
     ) -> Any:
         from quire.replication.moves.recover import MoveOptions, OpenLedgers
 
-        options = MoveOptions(OpenLedgers(open_ledgers), open_grace_s, parallel, rate, password)
+        options = MoveOptions(
+            OpenLedgers(open_ledgers), open_grace_s, parallel, rate, password, check=not no_check
+        )
         return command(*arguments, options=options, **more)
 
     return composed(metadata_option, *_OPTIONS)(called)
@@ -142,8 +152,8 @@ def run_job(
 
 
 def say_what_is_left(result: RecoverResult) -> None:
-    """Print a line for each of the first ledgers that still name the bookie."""
-    lines = [f"ledger {one.ledger}: {one.why}" for one in result.failed]
+    """Print the first ledgers that still name the bookie, and each reason once."""
+    lines = lines_of(result.failed)
     lines += [f"ledger {one}: it is open, and its writer is active" for one in result.open]
     lines += [f"ledger {one}: another process is copying its replicas" for one in result.locked]
     for line in lines[:LINES_MAX]:
@@ -157,6 +167,17 @@ def say_what_is_left(result: RecoverResult) -> None:
         say(f"the skipped ledgers may have replicas on {result.bookie}. {REMEDY}")
 
 
+def lines_of(left: Sequence[RemainingLedger]) -> list[str]:
+    """Return a line for each reason, with the ledgers that were left for it."""
+    by_reason: dict[str, list[int]] = {}
+    for one in left:
+        by_reason.setdefault(one.why, []).append(one.ledger)
+    return [
+        f"{plural('ledger', len(ledgers))} {some_of(map(str, ledgers))}: {why}"
+        for why, ledgers in by_reason.items()
+    ]
+
+
 def say_what_was_skipped(named: Sequence[RemainingLedger], count: int) -> None:
     """Print a line for each of the first ledgers whose metadata cannot be read, and the number of
     the others."""
@@ -164,6 +185,14 @@ def say_what_was_skipped(named: Sequence[RemainingLedger], count: int) -> None:
         say(f"ledger {one.ledger} was skipped: {one.why}")
     if count > len(named):
         say(f"... and {counted(count - len(named), 'ledger')} more whose metadata cannot be read")
+
+
+def how_to_go_on(bookie: str) -> str:
+    """Return what to type after a decommissioning that was not completed."""
+    return (
+        "run the same command again to continue. To cancel it and make the bookie writable, run: "
+        f"quire bookie decommission {bookie} --cancel"
+    )
 
 
 def planned_text(result: RecoverResult) -> str:

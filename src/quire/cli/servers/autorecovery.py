@@ -13,6 +13,7 @@ from quire._runtime.tasks import TaskGroup
 from quire._runtime.units import counted, verb
 from quire.cli.common.configuration import assignments_layer, configured
 from quire.cli.common.groups import say
+from quire.cli.common.logs import log_options, server_log
 from quire.cli.common.options import (
     Command,
     Duration,
@@ -73,6 +74,7 @@ def settings_option(flag: str, name: str = "autorecovery_settings") -> Callable[
 )
 @settings_option("--set", "settings")
 @http_options("--http")
+@log_options
 def start(
     uri: str,
     auditor_only: bool,
@@ -111,20 +113,20 @@ async def _start(
     auditor: bool,
     worker: bool,
 ) -> None:
-    from quire.bookie.main import log_event
     from quire.replication.autorecovery.autorecovery import Autorecovery
 
+    log = server_log()
     stopping = stop_event()
     async with connect(uri) as client, AsyncExitStack() as around:
         autorecovery = Autorecovery(
-            client, name, settings=settings, auditor=auditor, worker=worker, log=log_event
+            client, name, settings=settings, auditor=auditor, worker=worker, log=log
         )
         if http is not None:
             import quire
             from quire.http.server.run import serve_cluster
 
             config, stats = client_config(), autorecovery.stats
-            served = serve_cluster(http, uri, config, quire.__version__, log_event,
+            served = serve_cluster(http, uri, config, quire.__version__, log,
                                    owner=name, autorecovery=stats)  # fmt: skip
             await around.enter_async_context(served)
         async with TaskGroup() as group:
@@ -132,7 +134,7 @@ async def _start(
             click.echo(name)
             await stopping.wait()
             running.cancel()
-        log_event("stopped", **asdict(autorecovery.stats))
+        log("stopped", **asdict(autorecovery.stats))
 
 
 def beside(

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import html
 import re
+import secrets
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from urllib.parse import quote
 
 import click
 
 from quire._runtime.secret_files import exposure_of
 from quire.cli.common.configuration import configured
 from quire.cli.common.groups import say
+from quire.cli.common.logs import log_options, server_log
 from quire.cli.common.options import (
     Command,
     composed,
@@ -30,11 +37,13 @@ from quire.cli.common.tls import client_config, tls_options
 from quire.errors import UsageError
 
 if TYPE_CHECKING:
+    from quire._runtime.event_log import EventLog
     from quire.bookie.server import Bookie
     from quire.http.server.security import HttpOptions
     from quire.http.server.server import HttpServer
     from quire.replication.autorecovery.settings import AutorecoveryStats
 
+T = TypeVar("T")
 DEFAULT_ADDRESS = "127.0.0.1:8080"
 _FILE = click.Path(dir_okay=False)
 PORTS_TRIED = 10
@@ -43,19 +52,30 @@ _ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):)?([0-9]{1,5})")
 _KEPT = "quire.http"
 _KEEP = kept(_KEPT)
 _NEED_HTTP = (
-    "http_token_file", "http_bookies_token_file", "http_tls_cert", "http_tls_key", "http_name",
+    "http_token_file", "http_reads", "http_read_only", "http_no_payloads",
+    "http_bookies_token_file", "http_tls_cert", "http_tls_key", "http_name",
 )  # fmt: skip
+TOKEN_BYTES = 24
+"""The number of random bytes of a generated token."""
 
 
-def http_options(flag: str, *, default: str | None = None) -> Callable[[Command], Command]:
-    """Return the option `flag` and the other HTTP options. `given_options` returns their values.
+def http_options(name: str, *, default: str | None = None) -> Callable[[Command], Command]:
+    """Return the option `name` and the other HTTP options. `given_options` returns their values.
 
-    `default` is the default address of the configuration, which is shown in the help.
+    `default` is the default address of the configuration, which is shown in the help. Commands that
+    have one may generate a token, and only serve the dashboard and the HTTP API: they have the
+    options of Prometheus, too.
     """
     shown = f"[default: {default}]" if default else "[default: no HTTP]"
+    without_file = (
+        "[default: in a terminal a token that is generated at each start; otherwise none, and "
+        "nothing can be changed]"
+        if default
+        else "[default: none, and nothing can be changed over HTTP]"
+    )
     return composed(
         click.option(
-            flag,
+            name,
             "http",
             metavar="HOST:PORT",
             **_KEEP,
@@ -65,7 +85,19 @@ def http_options(flag: str, *, default: str | None = None) -> Callable[[Command]
         ),
         file_option(
             "--http-token-file",
-            "Answer only requests that contain the token in this file.",
+            f"Answer only requests that contain the token in this file. {without_file}",
+            **_KEEP,
+        ),
+        click.option(
+            "--http-reads",
+            type=click.Choice(["auto", "open", "token"]),
+            **_KEEP,
+            help="Whether requests that only read need the token: `token` (yes) or `open` (no; on "
+            "loopback only). With `auto` they need it if there is a token file. [default: auto]",
+        ),
+        flag(
+            "--http-read-only",
+            "Refuse every request that would change something, with or without the token.",
             **_KEEP,
         ),
         file_option(
@@ -85,6 +117,13 @@ def http_options(flag: str, *, default: str | None = None) -> Callable[[Command]
             "The private key of the certificate (PEM). [default: in the file of --http-tls-cert]",
             **_KEEP,
         ),
+        *(_PROMETHEUS_OPTIONS if default else ()),
+        flag(
+            "--http-no-payloads",
+            "Answer no request for the content of entries and records. Without this option, such "
+            "requests need the token.",
+            **_KEEP,
+        ),
         click.option(
             "--http-name",
             multiple=True,
@@ -95,19 +134,46 @@ def http_options(flag: str, *, default: str | None = None) -> Callable[[Command]
     )
 
 
+_PROMETHEUS_OPTIONS = (
+    click.option(
+        "--prometheus",
+        "http_prometheus",
+        metavar="URL",
+        **_KEEP,
+        help="Read the charts of more than an hour from this Prometheus server, which scrapes the "
+        "bookies. [default: charts of the last hour, which this server records itself]",
+    ),
+    click.option(
+        "--prometheus-label",
+        "http_prometheus_label",
+        multiple=True,
+        metavar="NAME=VALUE",
+        **_KEEP,
+        help="Only read metrics from Prometheus that have this label, for example if it scrapes "
+        "several clusters. May be repeated.",
+    ),
+)
+"""The options of servers that only serve the dashboard and the HTTP API."""
+
+
 def fill_options(configured: Mapping[str, Any]) -> None:
     """Use the configuration for options that were not given."""
     given = click.get_current_context().meta.setdefault(_KEPT, {})
     given.update({name: value for name, value in configured.items() if not given.get(name)})
 
 
-def given_options() -> HttpOptions | None:
+def given_options(generated: str = "") -> HttpOptions | None:
     """Return the HTTP options, or None if no address is given.
 
     Raises `click.UsageError` for invalid options, and `StartError` for a file that cannot be used.
+
+    Args:
+        generated: The token to use on loopback if there is no token file. It protects changes, and
+            reads only with `--http-reads token`.
     """
     from quire.config import TlsServerConfig
-    from quire.http.server.security import HttpOptions, check_options, check_token
+    from quire.http.server.security import HttpOptions, check_options, check_token, is_loopback
+    from quire.http.watch.prometheus import checked_label, checked_url
     from quire.net.tls import server_context
 
     context = click.get_current_context()
@@ -115,7 +181,7 @@ def given_options() -> HttpOptions | None:
     address = given.get("http")
     if not address:
         for name in _NEED_HTTP:
-            if given.get(name):
+            if given.get(name) not in (None, "", "auto", False, (), []):
                 raise click.UsageError(f"--{name.replace('_', '-')} requires --http", context)
         return None
     host, port = check_address(address)
@@ -132,14 +198,32 @@ def given_options() -> HttpOptions | None:
         except UsageError as error:
             raise click.UsageError(str(error), context) from None
 
+    def checked(check: Callable[[str], T], value: str) -> T:
+        try:
+            return check(value)
+        except UsageError as error:
+            raise click.UsageError(str(error), context) from None
+
+    prometheus, labels = given.get("http_prometheus"), given.get("http_prometheus_label") or ()
     certificate = given.get("http_tls_cert")
+    token_file, reads = given.get("http_token_file"), given.get("http_reads") or "auto"
+    read_only = bool(given.get("http_read_only"))
+    needed = is_loopback(host) and (reads == "token" or not read_only)
+    token = token_in(token_file) or (generated if needed else "")
+    if reads == "token" and not token:
+        raise click.UsageError("--http-reads token requires --http-token-file", context)
     options = HttpOptions(
         host=host,
         port=port,
-        token=token_in(given.get("http_token_file")),
+        token=token,
+        reads_open=reads == "open" or (reads == "auto" and token != "" and not token_file),
+        read_only=read_only,
         bookies_token=token_in(given.get("http_bookies_token_file")),
         tls=TlsServerConfig(certificate, given.get("http_tls_key")) if certificate else None,
+        payloads=not given.get("http_no_payloads"),
         names=tuple(given.get("http_name") or ()),
+        prometheus=checked(checked_url, prometheus) if prometheus else "",
+        prometheus_labels=dict(checked(checked_label, one) for one in labels),
     )
     try:
         check_options(options)
@@ -201,12 +285,16 @@ def around_bookie(
 @metadata_option
 @http_options("--http", default=DEFAULT_ADDRESS)
 @tls_options
+@log_options
 def http(uri: str) -> None:
     """Serve the HTTP API and the metrics of a cluster, in the foreground.
 
     Calls about a single bookie are served by the bookie itself (`quire bookie start --http`). The
     command prints its address on standard output once it serves requests, and one line of JSON per
     event on standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
+
+    Requests that change something need a token: that of --http-token-file, or one that the command
+    generates at each start and shows if it runs in a terminal.
     """
     serve_in_foreground(uri)
 
@@ -216,52 +304,83 @@ def serve_in_foreground(
 ) -> None:
     """Serve until a signal arrives.
 
-    `serving` is called with the address once the server listens. With `any_port`, and if no address
-    was chosen, one of the next ports is used if the default port is in use.
+    In a terminal, a token is generated unless there is a token file. It is shown there only, so
+    that a service never writes it into a log.
+
+    `serving` is called with the address once the server listens; it contains the generated token.
+    With `any_port`, and if no address was chosen, one of the next ports is used if the default port
+    is in use.
     """
     from quire.configuration.layers import DEFAULT
 
     asked = click.get_current_context().meta.get(_KEPT, {}).get("http")
     any_port &= not asked and configured().origins["http.address"] == DEFAULT
     fill_options(configured().http().options())
-    options = given_options()
+    generated = secrets.token_urlsafe(TOKEN_BYTES) if _terminal() is not None else ""
+    options = given_options(generated)
     if options is None:
         raise click.UsageError("no address to listen on is given: use --http HOST:PORT")
+    shown = options.token == generated != ""
     try:
-        run_async(_http(uri, options, serving, PORTS_TRIED if any_port else 1))
+        run_async(_http(uri, options, serving, PORTS_TRIED if any_port else 1, show_token=shown))
     except KeyboardInterrupt:
         pass
 
 
+def _terminal() -> TextIO | None:
+    """Return the stream that a person reads, or None if the command does not run in a terminal."""
+    return next((one for one in (sys.stderr, sys.stdout) if one.isatty()), None)
+
+
+def address_with_token(url: str, token: str) -> str:
+    """Return the address that opens the dashboard with the token.
+
+    The token is in the fragment, which a browser sends to nobody, so it reaches no log of a server.
+    """
+    return f"{url}/#/?token={quote(token, safe='')}"
+
+
 async def _http(
-    uri: str, options: HttpOptions, serving: Callable[[str], object] | None, ports: int
+    uri: str,
+    options: HttpOptions,
+    serving: Callable[[str], object] | None,
+    ports: int,
+    *,
+    show_token: bool = False,
 ) -> None:
     """Serve on the first free one of `ports` ports."""
     import quire
 
+    log = server_log()
     stopping = stop_event()
     async with quire.connect(uri):
         pass  # report a missing cluster now, not at the first request
     async with AsyncExitStack() as stack:
-        server = await _served(stack, uri, options, ports)
+        server = await _served(stack, uri, options, ports, log)
         if server.port != options.port and options.port:
             say(f"port {options.port} is in use: serving on port {server.port}")
         click.echo(server.url)
+        address = server.url
+        if show_token:
+            address = address_with_token(server.url, options.token)
+            what = "look around" if options.read_only else "make changes"
+            click.echo(f"To {what} in the browser, open {address}", file=_terminal())
         if serving is not None:
-            serving(server.url)
+            serving(address)
         await stopping.wait()
 
 
-async def _served(stack: AsyncExitStack, uri: str, options: HttpOptions, ports: int) -> HttpServer:
+async def _served(
+    stack: AsyncExitStack, uri: str, options: HttpOptions, ports: int, log: EventLog
+) -> HttpServer:
     import quire
-    from quire.bookie.main import log_event
     from quire.http.server.run import serve_cluster
     from quire.http.server.server import PortTakenError
 
     last = options.port + ports - 1
     for port in range(options.port, last + 1):
         served: AbstractAsyncContextManager[HttpServer] = serve_cluster(
-            replace(options, port=port), uri, client_config(), quire.__version__, log_event,
+            replace(options, port=port), uri, client_config(), quire.__version__, log,
             owner=default_name(),
         )  # fmt: skip
         try:
@@ -292,6 +411,7 @@ def stop_event() -> asyncio.Event:
 @http_options("--http", default=DEFAULT_ADDRESS)
 @flag("--open", "Open the dashboard in the browser of this machine.", name="opened")
 @tls_options
+@log_options
 def ui(uri: str, opened: bool) -> None:
     """Serve the dashboard of a cluster, and the HTTP API behind it, in the foreground.
 
@@ -299,5 +419,26 @@ def ui(uri: str, opened: bool) -> None:
     one line of JSON per event on standard error. SIGTERM and Ctrl-C stop it cleanly, with exit
     status 0. If the default port is in use, the next free port is used. If a port that --http or
     the configuration chooses is in use, the command fails.
+
+    To change something with the dashboard, it needs a token: that of --http-token-file, or one that
+    the command generates at each start. In a terminal, the command shows an address that opens the
+    dashboard with the generated token.
     """
-    serve_in_foreground(uri, (lambda url: click.launch(url)) if opened else None, any_port=True)
+    with TemporaryDirectory(prefix="quire-") as directory:  # readable by this account only
+        page = Path(directory, "open.html")
+        open_page = functools.partial(_open_in_browser, page=page)
+        serve_in_foreground(uri, open_page if opened else None, any_port=True)
+
+
+def _open_in_browser(address: str, page: Path) -> None:
+    """Open the address through a page that leads to it.
+
+    Other accounts of the machine can see the command line of a browser. So the address, which may
+    contain the token, is in a file that only this account can read.
+    """
+    target = html.escape(address, quote=True)
+    page.write_text(
+        f'<!doctype html><meta charset="utf-8"><title>Quire</title>'
+        f'<meta http-equiv="refresh" content="0; url={target}"><a href="{target}">Quire</a>\n'
+    )
+    click.launch(page.as_uri())

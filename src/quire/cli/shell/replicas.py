@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.cli.common.groups import EXIT_ERROR, say
-from quire.cli.common.moves import done_text, planned_text, run_job, say_what_is_left
+from quire.cli.common.moves import (
+    done_text,
+    how_to_go_on,
+    planned_text,
+    run_job,
+    say_what_is_left,
+)
 from quire.cli.common.options import run_async
 from quire.cli.common.output import time_text
 from quire.cli.shell.ledgers import each_metadata, say_unread
@@ -190,7 +196,10 @@ def decommission_bookie(shell: Shell, bookie: str | None, dry_run: bool) -> int:
         return 0
     if not found.drained:
         say_what_is_left(found.moved)
-        say(f"ledgers still have replicas on bookie {name}: run the same command again to continue")
+        say(
+            f"ledgers still have replicas on bookie {name}, which stays read-only: "
+            f"{how_to_go_on(name)}"
+        )
         return EXIT_ERROR
     click.echo(
         f"The ledgers stored in the given decommissioning bookie: {name} are properly replicated"

@@ -24,11 +24,13 @@ from quire.cli.stream.options import (
     Values,
     change_arguments,
     changes,
+    end_if_beyond,
     name_argument,
     namespace,
     namespace_option,
     password_option,
     place_option,
+    place_text,
     set_option,
 )
 from quire.errors import NoSuchStreamError
@@ -191,6 +193,13 @@ async def truncate(
     """
 
     async with namespace(uri, path, password) as opened:
+        end = await end_if_beyond(opened, name, before_place)
+        if end is not None:
+            drops = "would drop" if dry_run else "drops"
+            say(
+                f"stream {name} has no record at or after {place_text(before_place)}, so this "
+                f"{drops} every record that can be dropped: it ends at position {end}"
+            )
         position = await opened.find(name, before_place)
         freed = await opened.truncate(name, position, dry_run=dry_run)
     if as_json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +17,7 @@ from quire.codec.distributedlog.name import stream_name
 from quire.errors import UsageError
 
 if TYPE_CHECKING:
-    from quire.streams import Namespace
+    from quire.streams import DLSN, Namespace
     from quire.streams.read.positions import Start
 
 DEFAULT_NAMESPACE = "/streams"
@@ -200,11 +201,39 @@ def place(text: str) -> Start:
     return parse_start(text)
 
 
+def place_text(place: Start) -> str:
+    """Return a place in the form in which a user types it."""
+    from quire.streams import AtSequence, AtTime, AtTxid
+
+    match place:
+        case AtSequence():
+            return f"seq:{place.sequence}"
+        case AtTxid():
+            return f"txid:{place.txid}"
+        case AtTime():
+            return f"time:{datetime.fromtimestamp(place.time_ms / 1000, UTC).isoformat()}"
+        case _:
+            return str(place)
+
+
 def place_option(name: str, help_text: str, **more: Any) -> Callable[[Command], Command]:
     return click.option(
         f"--{name}", f"{name}_place", metavar="PLACE", callback=checked(place), help=help_text,
         **more,
     )  # fmt: skip
+
+
+async def end_if_beyond(opened: Namespace, name: str, place: Start) -> DLSN | None:
+    """Return the end of the stream if it has no record at or after `place`, else None.
+
+    The end itself ("latest") was meant by whoever typed it.
+    """
+    from quire.streams import LATEST
+
+    if place == LATEST:
+        return None
+    begin, end = await opened.find(name, place), await opened.find(name, LATEST)
+    return end if begin >= end else None
 
 
 # -- opening ----------------------------------------------------------------------------------

@@ -31,11 +31,13 @@ from quire.cli.common.tls import tls_options
 from quire.cli.stream.options import (
     PLACES,
     delimiter_option,
+    end_if_beyond,
     name_argument,
     namespace,
     namespace_option,
     password_option,
     place_option,
+    place_text,
 )
 from quire.errors import StreamGapError
 
@@ -144,25 +146,33 @@ async def read(
     from quire.streams import EARLIEST
 
     wanted = PrintOptions(limit, follow, "json" if as_json else form, delimiter)
+    said = from_place
     async with namespace(uri, path, password) as opened:
         subscribed = None if subscription is None else opened.subscription(name, subscription)
         if subscribed is not None:
             from_place = await subscribed.position() or from_place
+            said = None if from_place is not said else said
+        end = None if to_place is None else await opened.find(name, to_place)
+        if said is not None and follow:
+            await _say_if_beyond_end(opened, name, said, "The command waits for one")
         reader = await opened.open_reader(
             name,
             start=EARLIEST if from_place is None else from_place,
-            end=None if to_place is None else await opened.find(name, to_place),
+            end=end,
             follow=follow,
             on_gap=on_gap,
         )
+        printed = 0
         with _terminated() as terminated:
             async with _committed(subscribed) as done:
                 try:
-                    await _print(reader, wanted, done)
+                    printed = await _print(reader, wanted, done)
                 except asyncio.CancelledError:
                     if not terminated:
                         raise
                     terminated.uncancel()
+        if not (follow or printed or limit == 0 or terminated):
+            await _say_why_nothing(opened, name, said, from_place, end)
         return EXIT_TERMINATED if terminated else 0
 
 
@@ -219,13 +229,38 @@ async def _from_end(opened: Namespace, name: str, count: int, password: bytes) -
 # -- printing ---------------------------------------------------------------------------------
 
 
-async def _print(reader: StreamReader, wanted: PrintOptions, done: Callable[[DLSN], None]) -> None:
-    """Print the records. `done` receives the position after each printed batch."""
+async def _say_why_nothing(
+    opened: Namespace, name: str, said: Start | None, start: Start | None, end: DLSN | None
+) -> None:
+    """Print why no record was printed, if `said`, the place of --from, or `end`, that of --to, is
+    the reason. `start` is where reading began."""
+    if end is not None and start is not None and end <= await opened.find(name, start):
+        say(f"nothing was printed: the place of --to, position {end}, is not after that of --from")
+    elif said is not None:
+        await _say_if_beyond_end(opened, name, said, "To wait for one, use --follow")
+
+
+async def _say_if_beyond_end(opened: Namespace, name: str, place: Start, what: str) -> None:
+    """Print that the stream has no record at this place yet, if that is so."""
+    end = await end_if_beyond(opened, name, place)
+    if end is not None:
+        say(
+            f"stream {name} has no record at or after {place_text(place)}: it ends at position "
+            f"{end}. {what}"
+        )
+
+
+async def _print(reader: StreamReader, wanted: PrintOptions, done: Callable[[DLSN], None]) -> int:
+    """Print the records, and return their number.
+
+    `done` receives the position after each printed batch.
+    """
     from quire.streams import Gap
 
     left = wanted.limit
+    printed = 0
     if left == 0:
-        return
+        return 0
     sys.stdout.flush()
     output = OutputThread(sys.stdout.fileno())
     shown = not sys.stdout.isatty() and not wanted.follow
@@ -241,18 +276,20 @@ async def _print(reader: StreamReader, wanted: PrintOptions, done: Callable[[DLS
                     text, position = _text(batch, count, wanted)
                     await output.write(text)
                     progress.advance(count, len(text))
+                    printed += count
                     behind = reader.position
                     whole = count == len(batch) and behind is not None
                     done(behind if whole and behind is not None else position.next_slot())
                     if left is not None:
                         left -= count
                         if not left:
-                            return
+                            break
     except StreamGapError as error:
         remedy = "Begin after the gap with --from, or continue with --on-gap deliver or skip"
         raise StreamGapError(error.args[0], remedy=remedy) from error
     finally:
         output.close()
+    return printed
 
 
 def _text(batch: RecordBatch, count: int, wanted: PrintOptions) -> tuple[bytes, DLSN]:

@@ -211,6 +211,11 @@ class BookieHealth:
         """Return the bookies with wrong answers, in the order of bookie and kind."""
         return [self._unhealthy[key] for key in sorted(self._unhealthy)]
 
+    @property
+    def unhealthy_count(self) -> int:
+        """The number of pairs of a bookie and a kind of wrong answer. Any thread may ask."""
+        return len(self._unhealthy)
+
     def _lasts(self, until: dict[str, float], bookie: str) -> bool:
         end = until.get(bookie)
         if end is None:

@@ -91,8 +91,8 @@ class BookiePool:
             await link.drained(deadline)
 
     def metrics(self) -> Iterator[Metric]:
-        """Yield the metrics of the client that has this pool."""
-        return client_metrics(self.counters, len(self.health.unhealthy()), self.health.lagged)
+        """Yield the metrics of the client that has this pool. Any thread may ask."""
+        return client_metrics(self.counters, self.health.unhealthy_count, self.health.lagged)
 
     # -- placement ----------------------------------------------------------------------------
 

@@ -10,29 +10,19 @@ from __future__ import annotations
 
 import json
 import logging
-from datetime import UTC, datetime
+
+from quire._runtime.event_log import extra_fields, key_values, timestamp
 
 logger = logging.getLogger("quire.client")
 
 Field = str | int | float | list[str]
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""The attributes that every record has."""
-
 
 def log_event(level: int, event: str, **fields: Field) -> None:
     """Log one event with its fields, if the level is enabled."""
     if logger.isEnabledFor(level):
-        text = " ".join(f"{name}={_text(value)}" for name, value in fields.items())
+        text = key_values(fields)
         logger.log(level, "%s %s", event, text, extra={"event": event, **fields})
-
-
-def _text(value: Field) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    text = ",".join(value) if isinstance(value, list) else str(value)
-    plain = text.isprintable() and not any(mark in text for mark in ' "=')
-    return text if text and plain else json.dumps(text)
 
 
 class JsonFormatter(logging.Formatter):
@@ -43,16 +33,14 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, object] = {
-            "time": time.replace("+00:00", "Z"),
+            "time": timestamp(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        for name, value in vars(record).items():
-            if name not in _STANDARD:
-                line.setdefault(name, value)
+        for name, value in extra_fields(record).items():
+            line.setdefault(name, value)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)

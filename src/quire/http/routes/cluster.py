@@ -23,7 +23,7 @@ from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.moves.cookie_removal import identity_of, remove_lost_bookie
 from quire.replication.moves.decommission import decommission
-from quire.replication.moves.recover import recover_bookie
+from quire.replication.moves.recover import MoveOptions, recover_bookie
 from quire.streams.ownership.owners import refuse_owned
 
 Connect = Callable[[], Awaitable[Client]]
@@ -44,6 +44,10 @@ RESULT_LEDGERS_MAX = 1_000
 OWNERS_LIMIT_S = 20.0
 """Seconds to search for the owner of a ledger to delete. After that the deletion is refused."""
 
+CHECK = Field(
+    "check", "boolean", "first check whether all replicas can be moved, and refuse the job if not "
+    "(default true)",
+)  # fmt: skip
 LEDGER_ID = Field("ledger_id", "integer", "the id of the ledger", required=True)
 FORCE = Field(
     "force",
@@ -90,7 +94,7 @@ class ClusterRoutes:
             Route("GET", f"{prefix}/metadata", "Return the metadata of a ledger", self.metadata,
                   query=(LEDGER_ID,), example={"7": {"ledgerId": 7, "state": "CLOSED"}}),
             Route("GET", f"{prefix}/read", "Read entries of a ledger as text", self.read,
-                  query=entries, example={"0": "hello"}),
+                  query=entries, example={"0": "hello"}, payloads=True),
         ]  # fmt: skip
 
     def _bookies(self) -> list[Route]:
@@ -155,7 +159,7 @@ class ClusterRoutes:
                   self.set_delay,
                   body=(seconds,), example={"delay_seconds": 600}),
             Route("PUT", f"{prefix}/decommission", "Begin a job that removes a bookie permanently",
-                  self.decommission, body=(bookie, cookie), example=job),
+                  self.decommission, body=(bookie, cookie, CHECK), example=job),
         ]  # fmt: skip
 
     # -- ledgers ------------------------------------------------------------------------------
@@ -347,6 +351,7 @@ class ClusterRoutes:
                     owner=self._owner,
                     now_ms=client.clock.now_ms,
                     keep_cookie=not call.body.get("delete_cookie", True),
+                    options=MoveOptions(check=call.body.get("check", True)),
                     progress=job,
                 )
             return result.as_json(RESULT_LEDGERS_MAX)

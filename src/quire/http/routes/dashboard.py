@@ -24,6 +24,8 @@ from quire.streams.namespace.tree_search import namespaces
 PREFIX = "/api/v1/quire"
 ANSWER_TIMEOUT_S = 5.0
 """Seconds to answer a page. If the metadata store takes longer, the page reports that instead."""
+LAST_KNOWN = (f"{PREFIX}/overview", f"{PREFIX}/work")
+"""The routes that answer with their last known state while the metadata store is away."""
 MARKED_SHOWN_MAX = 50
 NAMESPACES_MAX = 1_000
 

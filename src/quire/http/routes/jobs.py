@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from quire._runtime.clock import Clock
+from quire._runtime.event_log import EventLog
 from quire.client import Client
 from quire.errors import JobError, QuireError
 from quire.http.server.error_responses import NotFoundError, error_body
@@ -104,8 +105,10 @@ class Jobs:
     A job is `running`, `done` (see its `result`), `failed` (see its `error`) or `cancelled`.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, log: EventLog | None = None) -> None:
+        """Create an empty list of jobs. `log` receives an event when a job has ended."""
         self._clock = clock
+        self._log = log
         self._jobs: dict[int, HttpJob] = {}
         self._last_id = 0
 
@@ -185,6 +188,13 @@ class Jobs:
                 job.state = "cancelled"
             job.paused = None
             job.ended_ms = self._clock.now_ms()
+            self._tell_end(job)
+
+    def _tell_end(self, job: HttpJob) -> None:
+        if self._log is not None:
+            self._log("http_job_ended", id=job.id, kind=job.kind, target=job.target,
+                      state=job.state, ledgers_done=job.ledgers_done, bytes_done=job.done_bytes,
+                      error="" if job.error is None else job.error["what"])  # fmt: skip
 
     def _forget(self) -> None:
         ended = [job.id for job in self._jobs.values() if job.state != "running"]

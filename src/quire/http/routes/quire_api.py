@@ -12,7 +12,7 @@ from typing import Any
 
 from quire._runtime.tasks import each
 from quire.client import Client
-from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.codec.metadata.registration import check_bookie_id
 from quire.errors import NoSuchLedgerError, UsageError
 from quire.http.routes.cluster import RESULT_LEDGERS_MAX, Connect
@@ -20,7 +20,8 @@ from quire.http.routes.jobs import HttpJob, Jobs, attended
 from quire.http.server.api import INT64_MAX, Call, Field, Reply, Route
 from quire.http.views.bookie_list import bookie_facts
 from quire.http.views.cluster_view import ClusterView
-from quire.http.views.ledger_json import described_or_error, ledger_as_json
+from quire.http.views.ledger_json import ledger_as_json
+from quire.http.views.ledger_list import OWNERS, REPLICATION, LedgerQuery, ledger_page
 from quire.http.views.stream_statistics import segment_as_json, stream_statistics, subscription_lags
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.explain.status import why_not
@@ -32,6 +33,7 @@ from quire.replication.moves.rebalance import RebalanceOptions, rebalance
 from quire.replication.moves.recover import check_known
 from quire.streams import Namespace
 from quire.streams.namespace.namespace import namespace_path, open_namespace
+from quire.streams.namespace.tree_search import streams_page
 from quire.streams.ownership.owner_index import owners_as_json
 from quire.streams.ownership.owners import missed
 
@@ -39,6 +41,11 @@ PREFIX = "/api/v1/quire"
 PAGE = 100
 PAGE_MAX = 1_000
 DEFAULT_NAMESPACE = "/streams"
+NEWEST = "newest"
+STATES = tuple(state.name for state in LedgerState)
+"""The states of a ledger in its metadata."""
+NAMES_S = 0.15
+"""Seconds after which a page of names ends with what was found."""
 
 LEDGER_ID = Field("ledger_id", "integer", "the id of the ledger")
 JOB_ID = Field("job_id", "integer", "the id of the job")
@@ -56,6 +63,17 @@ MAX_BYTES = Field("max_bytes", "bytes", "the most to copy (default: no limit)", 
 NAMESPACE = Field(
     "namespace", "string", f"the namespace of the streams (default {DEFAULT_NAMESPACE})"
 )
+LEDGER_FILTERS = (
+    Field("order", "string", "by id: oldest first (default) or newest first",
+          choices=("oldest", NEWEST)),
+    Field("first", "integer", "only ledgers with this id or a larger one"),
+    Field("last", "integer", "only ledgers with this id or a smaller one"),
+    Field("state", "string", "only ledgers in this state", choices=STATES),
+    Field("owner", "string", "only ledgers with this kind of owner", choices=OWNERS),
+    Field("owner_name", "string", "only ledgers whose owner's name contains this text"),
+    Field("replication", "string", "include the state of the replicas; unless it is any: only "
+          "ledgers in this state", choices=REPLICATION),
+)  # fmt: skip
 
 
 class QuireRoutes:
@@ -79,6 +97,8 @@ class QuireRoutes:
         deep = Field("deep", "boolean", "read every entry of every replica")
         missing = Field("namespace", "string", NAMESPACE.help)
         name = Field("name", "string", "the stream's name", required=True)
+        statistics = Field("statistics", "boolean",
+                           "include the size, rate, lag and last write of each stream")  # fmt: skip
         part = Field("search", "string", "only streams whose name contains this text")
         return [
             Route("GET", f"{PREFIX}/cluster",
@@ -88,9 +108,9 @@ class QuireRoutes:
                   query=(*names, space, rates, gone),
                   example={"bookies": [{"id": "10.0.0.1:3181", "state": "writable"}],
                            "next": None}),
-            Route("GET", f"{PREFIX}/ledgers",
-                  "List ledgers with their metadata, in ascending order",
-                  self.ledgers, query=page, example={"ledgers": [ledger], "next": 7}),
+            Route("GET", f"{PREFIX}/ledgers", "List ledgers with their metadata and owners",
+                  self.ledgers, query=(*page, *LEDGER_FILTERS),
+                  example={"ledgers": [ledger], "next": 7, "looked_at": 1}),
             Route("GET", f"{PREFIX}/ledgers/{{ledger_id}}", "Return the metadata of a ledger",
                   self.ledger, fields=(LEDGER_ID,), example=ledger),
             Route("GET", f"{PREFIX}/ledgers/{{ledger_id}}/explain",
@@ -102,7 +122,8 @@ class QuireRoutes:
                   "List under-replicated ledgers and why they are not repaired yet",
                   self.marked, query=page, example={"ledgers": [{"ledger": 7}], "next": None}),
             Route("GET", f"{PREFIX}/streams", "List the streams of a namespace", self.streams,
-                  query=(missing, *names, part), example={"streams": ["orders"], "next": None}),
+                  query=(missing, *names, part, statistics),
+                  example={"streams": ["orders"], "next": None}),
             Route("GET", f"{PREFIX}/stream",
                   "Return one stream with its segments and subscriptions",
                   self.stream, query=(missing, name),
@@ -153,24 +174,19 @@ class QuireRoutes:
         return {"bookies": [listed[name] for name in names], "next": following}
 
     async def ledgers(self, call: Call) -> dict[str, Any]:
-        client = await self._connect()
-        limit = call.query.get("limit", PAGE)
-        first = call.query["after"] + 1 if "after" in call.query else 0
-        ids: list[int] = []
-        if first <= INT64_MAX:
-            async for ledger_id in client.list_ledgers(first):
-                ids.append(ledger_id)
-                if len(ids) > limit:
-                    break
-
-        described = await self._describer(client)
-        found = await each(
-            ids[:limit], lambda one: described_or_error(client.metadata, one, described)
+        client, given = await self._connect(), call.query
+        query = LedgerQuery(
+            given.get("limit", PAGE),
+            newest=given.get("order") == NEWEST,
+            after=given.get("after"),
+            first=given.get("first", 0),
+            last=given.get("last", INT64_MAX),
+            state=given.get("state"),
+            owner=given.get("owner"),
+            owner_name=given.get("owner_name", ""),
+            replication=given.get("replication"),
         )
-        return {
-            "ledgers": [one for one in found if one is not None],
-            "next": ids[limit - 1] if len(ids) > limit else None,
-        }
+        return await ledger_page(client, await self._view.owners(client), query)
 
     async def ledger(self, call: Call) -> dict[str, Any]:
         client, ledger_id = await self._connect(), call.path["ledger_id"]
@@ -216,15 +232,26 @@ class QuireRoutes:
         return await open_namespace(await self._connect(), path)
 
     async def streams(self, call: Call) -> dict[str, Any]:
+        client = await self._connect()
+        until_s = client.clock.monotonic() + NAMES_S
         async with await self._namespace(call) as opened:
-            part = call.query.get("search", "")
-            found = [name for name in await opened.streams() if part in name]
-            names, following = _page(sorted(found), call)
-        return {"streams": names, "next": following}
+            names, following = await streams_page(
+                opened,
+                after=call.query.get("after", ""),
+                limit=call.query.get("limit", PAGE),
+                part=call.query.get("search", ""),
+                is_late=lambda: client.clock.monotonic() >= until_s,
+            )
+            answer: dict[str, Any] = {"streams": names, "next": following}
+            if call.query.get("statistics"):
+                answer["statistics"] = await self._view.streams.of(client, opened.path, names)
+        return answer
 
     async def stream(self, call: Call) -> dict[str, Any]:
         async with await self._namespace(call) as opened:
-            facts = await stream_statistics(opened, call.query["name"], b"")
+            name = call.query["name"]
+            facts = await stream_statistics(opened, name, b"")
+            figures = await self._view.streams.of(opened.client, opened.path, [name])
             return {
                 **facts.as_json(),
                 "settings": facts.settings.as_json(),
@@ -232,6 +259,7 @@ class QuireRoutes:
                 "lost": facts.lost_as_json(),
                 "subscriptions": await opened.subscriptions(call.query["name"]),
                 "lag": await subscription_lags(opened, facts, b""),
+                "figures": figures[name],
             }
 
     async def jobs(self, call: Call) -> dict[str, Any]:

@@ -38,6 +38,8 @@ class Field:
     minimum: int = 0
     maximum: int = INT64_MAX
     choices: tuple[str, ...] = ()
+    secret: bool = False
+    """Whether the event log must not contain the value."""
 
     def parse(self, value: Any) -> Any:
         """Return the value as the field's type.
@@ -159,10 +161,13 @@ class Route:
     they reveal nothing about the cluster, and only the health of the process."""
     documented: bool = True
     """Whether the OpenAPI document contains the route."""
+    payloads: bool = False
+    """Whether the answer contains what users have stored. Such a route always needs the token, and
+    `HttpOptions.payloads` switches all of them off. It changes nothing, whatever its method is."""
 
     @property
     def changes(self) -> bool:
-        return self.method != "GET"
+        return self.method != "GET" and not self.payloads
 
     def check(
         self, path: Mapping[str, str], query: Sequence[tuple[str, str]], body: Mapping[str, Any]
@@ -210,5 +215,5 @@ class Api:
             assert (route.method, route.path) not in taken, route
             names = set(re.findall(r"{(\w+)}", route.path))
             assert names == {one.name for one in route.fields}, route
-            assert route.changes or not route.body, route
+            assert route.method != "GET" or not route.body, route
             self.routes.append(route)

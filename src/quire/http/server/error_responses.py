@@ -20,6 +20,7 @@ from quire.errors import (
     NoSuchKeyError,
     NoSuchLedgerError,
     NoSuchNamespaceError,
+    NoSuchObjectError,
     NoSuchStreamError,
     QuireError,
     ReadError,
@@ -28,6 +29,7 @@ from quire.errors import (
     VersionConflictError,
 )
 from quire.http.server.security import RefusedRequest
+from quire.http.watch.prometheus import HistoryError
 
 _STATUS: tuple[tuple[tuple[type[QuireError], ...], int], ...] = (
     (
@@ -37,6 +39,7 @@ _STATUS: tuple[tuple[tuple[type[QuireError], ...], int], ...] = (
             NoSuchKeyError,
             NoSuchStreamError,
             NoSuchNamespaceError,
+            NoSuchObjectError,
         ),
         404,
     ),
@@ -62,6 +65,7 @@ _STATUS: tuple[tuple[tuple[type[QuireError], ...], int], ...] = (
         ),
         503,
     ),
+    ((HistoryError,), 502),
     ((BookieTimeoutError,), 504),
 )
 

@@ -45,6 +45,13 @@ def server_metrics(server: HttpServer) -> Iterable[Metric]:
                   server.refused)  # fmt: skip
     yield counter("quire_http_failed_total", "The number of HTTP requests that failed.",
                   server.failed)  # fmt: skip
+    yield counter("quire_http_changes_total",
+                  "The number of HTTP requests for a change that were allowed.",
+                  server.audit.allowed)  # fmt: skip
+    yield counter("quire_http_changes_refused_total",
+                  "The number of HTTP requests for a change that were refused for lack of "
+                  "permission.",
+                  server.audit.refused_count)  # fmt: skip
     yield gauge("quire_http_connections", "The number of HTTP connections.",
                 len(server.connections))  # fmt: skip
     yield gauge("quire_http_unsent_bytes",

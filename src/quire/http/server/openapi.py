@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from quire.http.server.api import Api, Field, Route, Text
+from quire.http.server.security import HttpOptions
 
 PATH = "/api/v1/openapi.json"
 _ERROR = {"$ref": "#/components/schemas/Error"}
 
 
-def document(api: Api, version: str, *, secured: bool) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document of an API. `secured` says that its routes need a token."""
+def document(api: Api, version: str, options: HttpOptions) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document of an API. The options say which routes need a token."""
     paths: dict[str, dict[str, Any]] = {}
     for route in filter(lambda one: one.documented, api.routes):
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, secured)
-    components: dict[str, Any] = {"schemas": {"Error": error_schema()}}
-    if secured:
-        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, options)
+    components: dict[str, Any] = {
+        "schemas": {"Error": error_schema()},
+        "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+    }
     return {
         "openapi": "3.1.0",
         "info": {"title": api.title, "version": version, "license": {"name": "Apache-2.0"}},
@@ -49,7 +51,7 @@ def error_schema() -> dict[str, Any]:
     return {"type": "object", "required": ["error"], "properties": {"error": error}}
 
 
-def _operation(route: Route, secured: bool) -> dict[str, Any]:
+def _operation(route: Route, options: HttpOptions) -> dict[str, Any]:
     kind = "text/plain" if isinstance(route.example, Text) else "application/json"
     example = route.example.text if isinstance(route.example, Text) else route.example
     content = {kind: {} if example is None else {"example": example}}
@@ -78,7 +80,7 @@ def _operation(route: Route, secured: bool) -> dict[str, Any]:
             "required": any(one.required for one in route.body),
             "content": {"application/json": {"schema": schema}},
         }
-    if secured and not route.open:
+    if options.needs_token(changes=route.changes, open=route.open, payloads=route.payloads):
         operation["security"] = [{"token": []}]
     return operation
 

@@ -22,9 +22,12 @@ from quire.codec.metadata.registration import Endpoint
 from quire.config import ClientConfig
 from quire.errors import QuireError
 from quire.http.routes.cluster import ClusterRoutes, Connect
-from quire.http.routes.dashboard import DashboardRoutes
+from quire.http.routes.contents import ContentRoutes
+from quire.http.routes.dashboard import LAST_KNOWN, DashboardRoutes
 from quire.http.routes.jobs import Jobs
+from quire.http.routes.payloads import PayloadRoutes
 from quire.http.routes.quire_api import QuireRoutes
+from quire.http.routes.series import SeriesRoutes
 from quire.http.server.api import Api, Call, Handler, Route, Text
 from quire.http.server.fetch import fetcher, proves
 from quire.http.server.metrics import autorecovery_metrics, process_metrics, server_metrics
@@ -32,8 +35,11 @@ from quire.http.server.security import HttpOptions
 from quire.http.server.server import HttpServer
 from quire.http.server.static_files import static_routes
 from quire.http.views.cluster_view import ClusterView, cluster_metrics
+from quire.http.views.last_known import LastKnown
+from quire.http.watch.prometheus import PrometheusHistory, history_metrics, prometheus_fetcher
 from quire.http.watch.rates import ENDPOINT
 from quire.http.watch.reachability import MetadataReachability
+from quire.http.watch.recorder import SeriesRecorder
 from quire.net.tls import client_tls
 from quire.replication.autorecovery.settings import AutorecoveryStats
 
@@ -180,12 +186,15 @@ async def _serving(
     should have them, because each such server asks all bookies.
     """
     clock = SystemClock()
-    jobs = Jobs(clock)
+    jobs = Jobs(clock, log)
     api = Api("Quire")
     server: HttpServer | None = None
 
     async def metrics(call: Call) -> Text:
         found = [*collect(), *reach.metrics(), *client.metrics(), *process_metrics(version)]
+        found += recorder.metrics()
+        if history is not None:
+            found += history_metrics(history)
         if server is not None:
             found += server_metrics(server)
         if about_cluster:
@@ -197,26 +206,44 @@ async def _serving(
     tls = client_tls(client.config.tls, clock.monotonic, log) if client.config.tls else None
     current = tls.current if tls else None
     proven = proves(client.config.tls)
-    async with fetcher(options.bookies_token, current, proven=proven) as fetch:
+    async with (
+        fetcher(options.bookies_token, current, proven=proven) as fetch,
+        prometheus_fetcher() as ask,
+    ):
         view = ClusterView(clock.monotonic, fetch)
+        recorder = SeriesRecorder(
+            connected, clock, fetch, view.spaces, view.marks, log, always=about_cluster
+        )
+        history = None
+        if options.prometheus:
+            labels = options.prometheus_labels
+            history = PrometheusHistory(options.prometheus, ask, clock, labels)
         api.add(own)
+        # Series are answered from memory, also while the metadata store is away.
+        api.add(SeriesRoutes(recorder, history).routes())
         for routes in (
             ClusterRoutes(connected, jobs, owner).routes(),
             QuireRoutes(connected, jobs, view, owner).routes(),
-            DashboardRoutes(connected, jobs, view, owner).routes(),
+            ContentRoutes(connected).routes(),
+            PayloadRoutes(connected).routes(),
         ):
             api.add(reach.guarded(routes))
+        known = LastKnown(reach, clock.now_ms)
+        dashboard = reach.guarded(DashboardRoutes(connected, jobs, view, owner).routes())
+        api.add([known.of(one) if one.path in LAST_KNOWN else one for one in dashboard])
         api.add(static_routes())
         server = HttpServer(api, options, version=version, monotonic=clock.monotonic, log=log)
         try:
             await server.start()
             reach.start()
+            recorder.start()
             log("http_serving", url=server.url)
             yield server
         finally:
             await server.stop()
             await reach.stop()
             await jobs.close()
+            await recorder.close()
             await view.close()
             await client.close()
 

@@ -5,12 +5,17 @@ They are checked before the body of a request is read:
 | check | protects against | status if it fails |
 |---|---|---|
 | `Host` is a name of this server | DNS rebinding: a page whose host name resolves to us | 403 |
+| the server changes anything at all | changes, if it is read-only or has no token | 403 |
+| the server shows payloads at all | reading payloads from a server without a token | 403 |
 | the token, compared in constant time | everybody without the token | 401 |
-| `Origin` and `Sec-Fetch-Site` of requests that change something | pages of other sites | 403 |
+| `Origin` and `Sec-Fetch-Site` of requests for changes and payloads | pages of other sites | 403 |
 | the body is JSON | forms, which browsers send to other sites without asking | 415 |
 
 There are no CORS headers, so no page of another site can read an answer. No GET request changes
 anything.
+
+A request that changes something always needs the token, also on loopback, where every account of
+the machine can connect. Reading needs it unless `HttpOptions.reads_open` is set or there is none.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from quire._runtime.limits import Limits
 from quire._runtime.units import host_port
@@ -31,11 +36,15 @@ TOKEN_MIN = 16
 """The smallest number of characters of a token, so that nobody can guess it."""
 TOKEN_MAX = 4_096
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+NO_PAYLOADS = "shows no payloads"
 ANY_ADDRESS = ("0.0.0.0", "::")
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\]|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*")
 """A host name or an address."""
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
+Headers = Mapping[str, Sequence[str]]
+"""The values of each header of a request, by lower-case name."""
+
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 
@@ -48,12 +57,23 @@ class HttpOptions(CheckedSettings):
     """The port to listen on. 0 means any free port."""
     token: str = field(default="", repr=False)
     """The token that requests must send as `Authorization: Bearer TOKEN`. It may be empty only on
-    loopback. Then everybody who can reach the port may do everything."""
+    loopback. Then everybody who can reach the port may read, and nobody may change anything."""
+    reads_open: bool = False
+    """Whether requests that change nothing are answered without the token. Only on loopback."""
+    read_only: bool = False
+    """Whether every request that would change something is refused, with or without the token."""
     tls: TlsServerConfig | None = None
     names: tuple[str, ...] = ()
     """Further host names that requests may use for this server."""
+    payloads: bool = True
+    """Whether the routes that return what users have stored are answered. They need the token."""
     bookies_token: str = field(default="", repr=False)
     """The token that is sent to bookies to read their metrics. Empty means that none is sent."""
+    prometheus: str = ""
+    """The URL of a Prometheus server that scrapes the cluster. Charts of more than an hour are read
+    from it. Empty means that there is none."""
+    prometheus_labels: Mapping[str, str] = field(default_factory=dict)
+    """The names and values of labels that all metrics of this cluster have in Prometheus."""
     max_body_bytes: int = 64 * 1024
     max_head_bytes: int = 8 * 1024
     """The size limit in bytes of the request line and of each header field."""
@@ -80,6 +100,18 @@ class HttpOptions(CheckedSettings):
     @property
     def scheme(self) -> str:
         return "https" if self.tls is not None else "http"
+
+    def needs_token(self, *, changes: bool, open: bool, payloads: bool = False) -> bool:
+        """Return whether a route needs the token (see `Route.changes`, `open` and `payloads`)."""
+        reads = bool(self.token) and not self.reads_open
+        return not open and (changes or payloads or reads)
+
+
+TokenGiven = Literal["valid", "wrong", "none"]
+"""The token of a request. If the server has no token, every token is wrong."""
+Changes = Literal["allowed", "token-needed", "off", "read-only"]
+"""The answer of a server to a client about changes: they are allowed, they need the token, the
+server has no token, or it is read-only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +158,12 @@ def check_options(options: HttpOptions) -> None:
             f"the HTTP server at {where} would receive its token in clear text",
             remedy="Give --http-tls-cert, or listen on 127.0.0.1",
         )
+    if options.reads_open:
+        raise StartError(
+            f"the HTTP server at {where} can be reached from other machines, so reading needs the "
+            "token too",
+            remedy="Leave out --http-reads open, or listen on 127.0.0.1",
+        )
     if options.host in ANY_ADDRESS and not options.names:
         raise StartError(
             f"the HTTP server at {where} does not know under which host names clients reach it",
@@ -149,6 +187,7 @@ class AccessGate:
     """Decides for each request whether it is refused, from its headers alone."""
 
     def __init__(self, options: HttpOptions) -> None:
+        self._options = options
         self._token = options.token.encode()
         own = [f"[{options.host}]" if ":" in options.host else options.host]
         loopback = LOOPBACK_NAMES if options.loopback else ()
@@ -156,16 +195,39 @@ class AccessGate:
         self._names = {name.lower() for name in (*names, *loopback)}
         self._scheme = options.scheme
 
+    def token_given(self, headers: Headers) -> TokenGiven:
+        given = headers.get("authorization", ())
+        if not given:
+            return "none"
+        return "valid" if self._token and self._knows_token(given) else "wrong"
+
+    def changes(self, token: TokenGiven) -> Changes:
+        """Return what to tell a client that shows this token about changes."""
+        if self._options.read_only:
+            return "read-only"
+        if not self._token:
+            return "off"
+        return "allowed" if token == "valid" else "token-needed"
+
     def refusal(
-        self, headers: Mapping[str, Sequence[str]], *, changes: bool, has_body: bool, open: bool
+        self,
+        headers: Headers,
+        token: TokenGiven,
+        *,
+        changes: bool,
+        has_body: bool,
+        open: bool,
+        payloads: bool = False,
     ) -> RefusedRequest | None:
         """Return why a request is refused, or None if it is allowed.
 
         Args:
             headers: The values of each header, by lower-case name.
+            token: What the request shows as its token.
             changes: Whether the route changes something.
             has_body: Whether the request has a body.
             open: Whether the route answers without the token.
+            payloads: Whether the answer contains what users have stored.
         """
         hosts = headers.get("host", ())
         named = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
@@ -175,14 +237,37 @@ class AccessGate:
                 f"this server does not accept the host name {', '.join(hosts)[:80] or '(none)'}",
                 "Use the server's own name, or start it with --http-name for this name",
             )
-        if self._token and not open and not self._knows_token(headers.get("authorization", ())):
+        if changes and self._options.read_only:
+            return RefusedRequest(
+                403,
+                "this server is read-only, so it changes nothing",
+                "Use the commands of `quire`, or a server without --http-read-only",
+            )
+        if payloads and not self._options.payloads:
+            return RefusedRequest(
+                403,
+                f"this server {NO_PAYLOADS}",
+                "Use `quire ledger read` or `quire stream read`, or a server without "
+                "--http-no-payloads",
+            )
+        if (changes or payloads) and not self._token:
+            return RefusedRequest(
+                403,
+                f"this server has no token, so it {'changes nothing' if changes else NO_PAYLOADS}",
+                "Start it with --http-token-file FILE, and send the token in FILE as the header "
+                "Authorization: Bearer TOKEN",
+            )
+        if token != "valid" and self._options.needs_token(
+            changes=changes, open=open, payloads=payloads
+        ):
             return RefusedRequest(
                 401,
                 "the token is missing or wrong",
-                "Send the header Authorization: Bearer TOKEN",
+                "Send the header Authorization: Bearer TOKEN, with the token in the file of "
+                "--http-token-file or in the address that the server showed in its terminal",
                 (("WWW-Authenticate", "Bearer"),),
             )
-        return self._refused_change(headers, hosts[0], has_body) if changes else None
+        return self._refused_change(headers, hosts[0], has_body) if changes or payloads else None
 
     def _knows_token(self, given: Sequence[str]) -> bool:
         if len(given) != 1:
@@ -191,9 +276,7 @@ class AccessGate:
         same = hmac.compare_digest(token.strip().encode("utf-8", "surrogateescape"), self._token)
         return same and scheme.lower() == "bearer"
 
-    def _refused_change(
-        self, headers: Mapping[str, Sequence[str]], host: str, has_body: bool
-    ) -> RefusedRequest | None:
+    def _refused_change(self, headers: Headers, host: str, has_body: bool) -> RefusedRequest | None:
         origins = headers.get("origin", ())
         sites = headers.get("sec-fetch-site", ())
         foreign = any(origin.lower() != f"{self._scheme}://{host.lower()}" for origin in origins)

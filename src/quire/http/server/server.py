@@ -18,6 +18,7 @@ from quire._runtime.event_log import EventLog
 from quire._runtime.units import counted, host_port
 from quire.errors import QuireError, StartError
 from quire.http.server.api import Api, Reply, Route, Text
+from quire.http.server.audit import Attempt, ChangeAudit
 from quire.http.server.error_responses import error_body, status_of
 from quire.http.server.openapi import PATH as OPENAPI_PATH
 from quire.http.server.openapi import document
@@ -37,6 +38,9 @@ LINGER_S = 1.0
 """Seconds to read and discard the rest of a refused request, before the connection is closed."""
 CLOSE_TIMEOUT_S = 3.0
 """Seconds that running requests get when the server stops."""
+CHANGES_HEADER = "Quire-Changes"
+"""The header of answers that says whether this client may change something (see `Changes`). The
+dashboard disables its buttons accordingly."""
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -79,6 +83,7 @@ class HttpServer:
         """The number of connections that were refused because there were too many."""
         self._log = log
         self._gate = AccessGate(options)
+        self.audit = ChangeAudit(log)
         self._busy = 0
         self.connections: dict[asyncio.BaseTransport, _Connection] = {}
         self._tls: TlsContext | None = None
@@ -90,9 +95,11 @@ class HttpServer:
         )
         for route in api.routes:
             handler = self._handler(route)
-            app.router.add_route(route.method, route.path, handler)
-            if not route.fields:  # Apache documents paths with a final slash, its code has none
-                app.router.add_route(route.method, route.path + "/", handler)
+            # HEAD gets the same answer as GET, without the body.
+            for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
+                app.router.add_route(method, route.path, handler)
+                if not route.fields:  # Apache documents paths with a final slash, its code has none
+                    app.router.add_route(method, route.path + "/", handler)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -142,6 +149,7 @@ class HttpServer:
         await self._runner.cleanup()
         for one in list(self.connections.values()):
             one.abort()
+        self.audit.close()
 
     def make_room(self) -> bool:
         """Close an idle connection, and return whether there was one.
@@ -177,7 +185,7 @@ class HttpServer:
 
     def _openapi(self, api: Api, version: str) -> Route:
         async def answer(call: object) -> dict[str, Any]:
-            return document(api, version, secured=bool(self.options.token))
+            return document(api, version, self.options)
 
         return Route("GET", OPENAPI_PATH, "Return the OpenAPI document of this API", answer)
 
@@ -188,16 +196,47 @@ class HttpServer:
             headers: dict[str, list[str]] = {}
             for name, value in request.headers.items():
                 headers.setdefault(name.lower(), []).append(value)
+            token = self._gate.token_given(headers)
             refusal = self._gate.refusal(
-                headers, changes=route.changes, has_body=request.can_read_body, open=route.open
+                headers,
+                token,
+                changes=route.changes,
+                has_body=request.can_read_body,
+                open=route.open,
+                payloads=route.payloads,
             )
-            if refusal is not None:
-                return self._refuse(refusal)
-            return await self._read(route, request)
+            given = {**request.query, **request.match_info}
+            attempt = Attempt(
+                route, _peer(request), headers.get("user-agent", [""])[0], token, given
+            )
+            response = await self._respond(attempt, request, refusal)
+            response.headers[CHANGES_HEADER] = self._gate.changes(token)
+            return response
 
         return handle
 
-    async def _read(self, route: Route, request: web.Request) -> web.StreamResponse:
+    async def _respond(
+        self, attempt: Attempt, request: web.Request, refusal: RefusedRequest | None
+    ) -> web.StreamResponse:
+        """Answer the request, and write an audit event if it would change something."""
+        changes = attempt.route.changes
+        if refusal is not None:
+            if changes:
+                self.audit.refused(attempt, refusal)
+            return self._refuse(refusal)
+        status: int | None = None
+        try:
+            response = await self._read(attempt, request)
+            status = response.status
+            return response
+        except web.HTTPException as error:
+            status = error.status
+            raise
+        finally:
+            if changes:
+                self.audit.answered(attempt, status)
+
+    async def _read(self, attempt: Attempt, request: web.Request) -> web.StreamResponse:
         self.requests += 1
         try:
             async with asyncio.timeout(self.options.body_timeout_s):
@@ -217,6 +256,7 @@ class HttpServer:
             return self._refuse(
                 RefusedRequest(400, "the body is not a JSON object", 'Send {"name": value}')
             )
+        attempt.given.update(body)
         if self._busy >= self.options.max_requests:
             again = (("Retry-After", "1"),)
             return self._refuse(
@@ -226,7 +266,7 @@ class HttpServer:
             )
         self._busy += 1
         try:
-            return await self._answer(route, request, body)
+            return await self._answer(attempt.route, request, body)
         finally:
             self._busy -= 1
 
@@ -245,7 +285,7 @@ class HttpServer:
         except TimeoutError:
             self.failed += 1
             late = f"the request was not finished within {self.options.request_timeout_s:g} s"
-            known = route.method == "GET"
+            known = not route.changes
             return self._refuse(
                 RefusedRequest(504, late, "Check whether the request took effect"),
                 outcome_known=known,
@@ -341,6 +381,12 @@ def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
         status=status,
         headers={**_HEADERS, "Content-Type": "application/json", **(headers or {})},
     )
+
+
+def _peer(request: web.Request) -> str:
+    """Return the address of the other end of the connection."""
+    found = request.transport.get_extra_info("peername") if request.transport else None
+    return host_port(found[0], found[1]) if isinstance(found, tuple) else "unknown"
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -1,16 +1,15 @@
-// Requests to the server of this page. The token, if the server needs one, stays in this tab.
+// Requests to the server of this page.
 
-const TOKEN = "quire.token";
+import { note, token } from "/ui/access.js";
+
 const TIMEOUT_MS = 40000;
 
 export class ApiError extends Error {
   constructor(status, said) {
     super(said.what);
-    Object.assign(this, { status, remedy: said.remedy, known: said.outcome_known });
+    Object.assign(this, { status, remedy: said.remedy, known: said.outcome_known, kind: said.kind });
   }
 }
-
-export const keepToken = (token) => sessionStorage.setItem(TOKEN, token);
 
 /** Return an integer beyond 2^53 as a BigInt, so that large ledger ids stay exact. */
 function exact(key, value, context) {
@@ -18,11 +17,12 @@ function exact(key, value, context) {
   return large && context?.source ? BigInt(context.source) : value;
 }
 
-export async function ask(method, path, { query = {}, body, signal } = {}) {
+/** Make a request, and return its answer. `reads` says that it changes nothing, whatever its method
+ * is. */
+export async function ask(method, path, { query = {}, body, signal, reads = method === "GET" } = {}) {
   const search = new URLSearchParams(query).toString();
   const headers = {};
-  const token = sessionStorage.getItem(TOKEN);
-  if (token) headers.Authorization = `Bearer ${token}`;
+  if (token()) headers.Authorization = `Bearer ${token()}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const signals = [AbortSignal.timeout(TIMEOUT_MS), ...(signal ? [signal] : [])];
   let answer, text;
@@ -36,9 +36,10 @@ export async function ask(method, path, { query = {}, body, signal } = {}) {
     if (signal?.aborted) throw error;
     throw new ApiError(0, {
       what: "The server of this page does not answer", remedy: "Check that quire ui is still running.",
-      outcome_known: method === "GET",
+      outcome_known: reads,
     });
   }
+  note(answer);
   let value = null;
   try {
     value = JSON.parse(text, exact);

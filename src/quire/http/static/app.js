@@ -1,10 +1,13 @@
 // The page that is shown, and its regular refresh.
 
-import { ApiError, keepToken } from "/ui/api.js";
+import { access, onAccess, takeToken } from "/ui/access.js";
+import { ApiError } from "/ui/api.js";
 import { forgetCharts } from "/ui/chart.js";
+import { TOKEN_PLACE, dialogOpen, tokenForm } from "/ui/dialogs.js";
 import { h } from "/ui/dom.js";
 import { seconds } from "/ui/format.js";
 import { bookies } from "/ui/bookies.js";
+import { dataset, datasets, machine, machines, object, objects } from "/ui/contents.js";
 import { ledger, ledgers } from "/ui/ledgers.js";
 import { overview } from "/ui/overview.js";
 import { stream, streams } from "/ui/streams.js";
@@ -14,9 +17,10 @@ const INTERVAL_MS = 3000;
 const INTERVAL_MAX_MS = 60000;
 const AGE_INTERVAL_MS = 1000;
 /** The pages by the first part of their address. `explain` was a page of its own once. */
-const PAGES = { "": overview, explain: overview, bookies, ledgers, ledger, streams, stream, work };
+const PAGES = { "": overview, explain: overview, bookies, ledgers, ledger, streams, stream, objects, object, datasets,
+  dataset, machines, machine, work };
 /** The entry of the menu of each page that has none of its own. */
-const ENTRIES = { explain: "", ledger: "ledgers", stream: "streams" };
+const ENTRIES = { explain: "", ledger: "ledgers", stream: "streams", object: "objects", dataset: "datasets", machine: "machines" };
 
 const main = document.getElementById("main");
 const freshness = document.getElementById("freshness");
@@ -26,11 +30,14 @@ let view = null;
 
 /** Show the page in the location's hash. A page is an object with the functions title(where),
  * controls(where, refresh) (optional), load(where, signal) and render(data, where, act). Fields for
- * input belong to the controls, because the content is replaced at each refresh. A page that gets
+ * input belong to the controls, because the content is replaced at each refresh. `interval` is the
+ * time between two refreshes; a page with null is loaded once. `at` returns another page for these
+ * parts of the address, such as the entries of a ledger. A page that gets
  * the last known state of something sets `oldSince`, a function of its data that returns the Unix
  * time of that state in milliseconds, or null. */
 function show() {
   view?.stop();
+  takeToken();
   forgetCharts();
   openMenu(false);
   const [path, search = ""] = location.hash.replace(/^#\/?/, "").split("?");
@@ -41,7 +48,8 @@ function show() {
     parts = [""];
   }
   const name = Object.hasOwn(PAGES, parts[0]) ? parts[0] : "";
-  view = new View(PAGES[name], { parts: parts.slice(1), query: new URLSearchParams(search) });
+  const page = PAGES[name];
+  view = new View(page.at?.(parts.slice(1)) ?? page, { parts: parts.slice(1), query: new URLSearchParams(search) });
   const entry = ENTRIES[name] ?? name;
   for (const one of entries.querySelectorAll("a")) {
     if (one.getAttribute("href").slice(2) === entry) one.setAttribute("aria-current", "page");
@@ -54,7 +62,7 @@ class View {
   constructor(page, where) {
     this.page = page;
     this.where = where;
-    this.interval = page.interval ?? INTERVAL_MS;
+    this.interval = page.interval === undefined ? INTERVAL_MS : page.interval;
     this.wait = this.interval;
     this.abort = new AbortController();
     this.shown = null;
@@ -68,9 +76,10 @@ class View {
     const title = this.page.title(this.where);
     document.title = `${title} · Quire`;
     this.alert = h("div", { role: "alert" });
+    this.age = h("p", { class: "age" });
     this.content = h("div", { "aria-busy": "true" }, h("p", { class: "quiet" }, "Loading …"));
     const controls = this.page.controls?.(this.where, () => this.reload()) ?? "";
-    main.replaceChildren(h("div", { class: "head" }, h("h1", { tabindex: -1 }, title), controls), this.alert, this.content);
+    main.replaceChildren(h("div", { class: "head" }, h("h1", { tabindex: -1 }, title), controls), this.alert, this.age, this.content);
     if (View.moved) main.focus({ preventScroll: true });
     View.moved = true;
     this.refresh();
@@ -109,31 +118,44 @@ class View {
     if (this.again) {
       this.again = false;
       this.refresh();
-    } else if (!document.hidden) this.timer = setTimeout(() => this.refresh(), this.wait);
+    } else if (!document.hidden && this.interval !== null) this.timer = setTimeout(() => this.refresh(), this.wait);
   }
 
   /** Note the age of the data: it is of now, unless the server says that it is older. */
   current(data) {
     const since = this.page.oldSince?.(data) ?? null;
-    clearInterval(this.ages);
     this.asOf = since ?? Date.now();
-    this.content.classList.toggle("old-data", since !== null);
-    if (since === null) this.alert.replaceChildren();
-    say(`As of ${new Date(this.asOf).toLocaleTimeString()}`, since !== null);
+    this.alert.replaceChildren();
+    this.markOld(since !== null);
   }
 
-  /** Draw the data if it has changed, and keep the keyboard focus where it is. While text is
-   * selected, for example to copy it, the page stays as it is. */
+  /** Mark what is shown as old, with its age, or as current. The age is not part of the alert, so
+   * that screen readers do not read it every second. */
+  markOld(old) {
+    clearInterval(this.ages);
+    this.content.classList.toggle("old-data", old);
+    say(`As of ${new Date(this.asOf).toLocaleTimeString()}`, old);
+    if (!old) return this.age.replaceChildren();
+    const age = h("strong");
+    const tick = () => { age.textContent = `${seconds((Date.now() - this.asOf) / 1000)} ago`; };
+    tick();
+    this.age.replaceChildren("! Last known state, of ", age, ` (${new Date(this.asOf).toLocaleTimeString()}). It may have changed since.`);
+    this.ages = setInterval(tick, AGE_INTERVAL_MS);
+  }
+
+  /** Draw the data if it, or the permission to change something, is another one. The keyboard focus
+   * stays where it is. While text is selected, for example to copy it, or a dialog is open, the page
+   * stays as it is. */
   fill(data) {
-    const text = JSON.stringify(data, (key, value) => typeof value === "bigint" ? `${value}` : value);
+    const text = access() + JSON.stringify(data, (key, value) => typeof value === "bigint" ? `${value}` : value);
     this.content.setAttribute("aria-busy", "false");
-    if (text === this.shown) return;
+    if (text === this.shown || dialogOpen()) return;
     const selected = getSelection();
     if (this.shown && !selected.isCollapsed && this.content.contains(selected.anchorNode)) return;
-    this.shown = text;
     const key = keyOf(document.activeElement, this.content);
     const scrolled = scrolls(this.content);
     this.content.replaceChildren(this.page.render(data, this.where, (work) => this.act(work)));
+    this.shown = text;
     for (const one of this.content.querySelectorAll(SCROLLING)) {
       const before = scrolled.get(one.getAttribute("aria-label"));
       if (before) Object.assign(one, before);
@@ -149,7 +171,7 @@ class View {
       this.tell(error);
       return;
     }
-    this.refresh();
+    this.reload();
   }
 
   /** Show an error. What was shown before stays, and is marked as old with its age. */
@@ -157,30 +179,16 @@ class View {
     this.content.setAttribute("aria-busy", "false");
     if (!(error instanceof ApiError)) console.error(error);
     if (!this.shown) this.content.replaceChildren();
+    const asking = error.status === 401;
+    const form = this.alert.querySelector("form");
+    if (form && (asking || form.contains(document.activeElement))) return;  // somebody types the token
     const said = error instanceof ApiError ? error : { message: "An unexpected error happened in this page", remedy: String(error) };
-    const age = h("span");
-    const old = this.shown ? h("p", null, "The data below is older: it is of ", age, ".") : "";
+    const old = this.shown ? h("p", null, "The data below is older.") : "";
     this.alert.replaceChildren(h("div", { class: "alert bad" }, h("p", null, `✗ ${said.message}.`), old,
-      said.remedy ? h("p", null, said.remedy) : "", error.known === false ? h("p", null, "The request may have taken effect.") : ""));
-    if (error.status === 401) this.alert.append(this.tokenForm());
+      asking ? h("p", null, TOKEN_PLACE) : said.remedy ? h("p", null, said.remedy) : "", error.known === false ? h("p", null, "The request may have taken effect.") : ""));
+    if (asking) this.alert.append(tokenForm());
     if (!this.shown) return say("");
-    this.content.classList.add("old-data");
-    const tick = () => { age.textContent = `${seconds((Date.now() - this.asOf) / 1000)} ago`; };
-    tick();
-    clearInterval(this.ages);
-    this.ages = setInterval(tick, AGE_INTERVAL_MS);
-    say(`As of ${new Date(this.asOf).toLocaleTimeString()}`, true);
-  }
-
-  tokenForm() {
-    const input = h("input", { id: "token", type: "password", autocomplete: "off", required: true });
-    const submit = (event) => {
-      event.preventDefault();
-      keepToken(input.value.trim());
-      this.refresh();
-    };
-    return h("form", { onsubmit: submit }, h("div", null, h("label", { for: "token" }, "Token (kept only in this tab)"), input),
-      h("button", null, "Use this token"));
+    this.markOld(true);
   }
 }
 
@@ -216,7 +224,8 @@ document.getElementById("skip").addEventListener("click", (event) => {
   main.focus();
 });
 window.addEventListener("hashchange", show);
+onAccess(() => view?.refresh());
 document.addEventListener("visibilitychange", () => {
-  if (!document.hidden) view?.refresh();
+  if (!document.hidden && view?.interval !== null) view?.refresh();
 });
 show();

@@ -1,6 +1,9 @@
 import { get } from "/ui/api.js";
-import { address, facts, h, link, mark, scrolling, section, table } from "/ui/dom.js";
-import { bytes, count, counted, seconds } from "/ui/format.js";
+import { command, empty } from "/ui/controls.js";
+import { address, facts, h, link, mark, scrolling, section, sortable, table } from "/ui/dom.js";
+import { entries, entry, ledgerTabs } from "/ui/entries.js";
+import { bytes, count, counted, seconds, time } from "/ui/format.js";
+import { pager, selection, textField } from "/ui/lists.js";
 
 const PAGE = 50;
 const SEGMENTS_DRAWN_MAX = 100;
@@ -16,29 +19,106 @@ export function idForm(label, page, value = "") {
     h("div", null, h("label", { for: "ledger-id" }, label), input), h("button", null, "Show"));
 }
 
-const STATES = { OPEN: "note", IN_RECOVERY: "warn", CLOSED: "good" };
+const STATES = { OPEN: ["note", "open"], IN_RECOVERY: ["warn", "in recovery"], CLOSED: ["good", "closed"] };
+const STATE_CHOICES = [["", "any"], ["OPEN", "open"], ["IN_RECOVERY", "in recovery"], ["CLOSED", "closed"]];
+const OWNER_CHOICES = [["", "any"], ["stream", "stream"], ["object", "object"], ["dataset", "dataset"], ["state machine", "state machine"],
+  ["other", "another application"], ["none", "nobody"], ["unknown", "not known"]];
+const REPLICATION_CHOICES = [["any", "any"], ["complete", "complete"], ["lacking", "bookie gone"], ["marked", "marked for repair"], ["repairing", "being repaired"]];
+const ORDER_CHOICES = [["newest", "newest first"], ["oldest", "oldest first"]];
+const REPLICATION = { complete: ["good", "✓ complete"], lacking: ["bad", "✗ bookie gone"], marked: ["warn", "! marked for repair"], repairing: ["warn", "! being repaired"] };
+const FILTERS = ["state", "owner", "owner_name", "replication", "first", "last"];
+/** A filtered page may need several requests, because each looks at ledgers for 150 ms only. */
+const REQUESTS_MAX = 10;
+
+const filters = (query) => Object.fromEntries(FILTERS.filter((name) => query.get(name)).map((name) => [name, query.get(name)]));
+
+/** Return the owners of a ledger, with a link to the page of each that has one. */
+export function ownerLinks(owners) {
+  if (owners === null || owners === undefined) return h("span", { class: "quiet" }, "not known yet");
+  if (!owners.length) return h("span", { class: "quiet" }, "nobody");
+  return owners.map((one, at) => [at ? ", " : "", one.doubt ? "perhaps " : "", ownerLink(one)]);
+}
+
+function ownerLink({ kind, name, place }) {
+  if (kind === "unknown") return "an unknown owner";
+  const text = `${kind} ${name}`;
+  if (kind === "stream") return [link(text, "stream", [place, name]), h("small", { class: "quiet" }, ` in ${place}`)];
+  if (kind === "object") return [link(text, "object", [place, name]), h("small", { class: "quiet" }, ` in ${place}`)];
+  if (kind === "dataset") return link(text, "dataset", [name]);
+  if (kind === "state machine") return link(text, "machine", [name]);
+  return text;
+}
+
+function filterForm({ query }) {
+  const state = selection("ledger-state", "State", STATE_CHOICES, query.get("state") ?? "");
+  const owner = selection("ledger-owner", "Owner", OWNER_CHOICES, query.get("owner") ?? "");
+  const name = textField("ledger-owner-name", "Part of the owner's name", query.get("owner_name"), { type: "search" });
+  const replication = selection("ledger-replication", "Replicas", REPLICATION_CHOICES, query.get("replication") ?? "any");
+  const digits = { inputmode: "numeric", pattern: "[0-9]{1,19}", class: "short" };
+  const first = textField("ledger-first", "From id", query.get("first"), digits);
+  const last = textField("ledger-last", "To id", query.get("last"), digits);
+  const order = selection("ledger-order", "Order", ORDER_CHOICES, query.get("order") ?? "newest");
+  const submit = (event) => {
+    event.preventDefault();
+    const given = { state: state.value, owner: owner.value, owner_name: name.value, first: first.value, last: last.value,
+      replication: replication.value === "any" ? "" : replication.value, order: order.value === "newest" ? "" : order.value };
+    location.hash = address("ledgers", [], Object.fromEntries(Object.entries(given).filter(([, value]) => value)));
+  };
+  const used = Object.keys(filters(query)).length + (query.get("order") === "oldest" ? 1 : 0);
+  return h("details", { class: "filters", open: used > 0 }, h("summary", null, used ? `Filters (${used})` : "Filters"),
+    h("form", { role: "search", "aria-label": "Filters", onsubmit: submit }, order.field, state.field, owner.field, name.field, replication.field, first.field, last.field,
+      h("button", { class: "primary" }, "Apply"), used ? h("a", { href: address("ledgers") }, "Remove all") : ""));
+}
+
+const COLUMNS = [
+  { text: "Ledger", by: (one) => BigInt(one.ledger_id) }, { text: "State", by: (one) => one.state }, { text: "Owner", by: (one) => ownerText(one) },
+  { text: "Replicas", by: (one) => one.replication?.state }, { text: "Entries", type: "number", by: (one) => one.last_entry_id },
+  { text: "Size", type: "number", by: (one) => one.length }, { text: "Ens. / write / ack" },
+  { text: "Created", type: "when", by: (one) => one.ctime }];
+
+const ownerText = (one) => one.owners?.map((owner) => `${owner.kind} ${owner.place} ${owner.name}`).join() || null;
+
+function ledgerRow(one) {
+  const name = link(`${one.ledger_id}`, "ledger", [one.ledger_id]);
+  if (one.error) return [name, mark("bad", "✗ metadata unreadable"), one.error, "–", "–", "–", "–", "–"];
+  const { state, gone } = one.replication;
+  return [name, mark(...(STATES[one.state] ?? ["note", one.state])), ownerLinks(one.owners),
+    [mark(...REPLICATION[state]), gone.length ? h("small", { class: "quiet" }, ` ${gone.slice(0, 3).join(", ")}${gone.length > 3 ? " …" : ""}`) : ""],
+    count(one.last_entry_id === null ? null : one.last_entry_id + 1), bytes(one.length),
+    `${one.ensemble} / ${one.write_quorum} / ${one.ack_quorum}`, time(one.ctime_ms)];
+}
+
+async function page(query, signal) {
+  const found = [];
+  let [after, looked] = [query.get("after"), 0];
+  for (let requests = 0; requests < REQUESTS_MAX; requests += 1) {
+    const some = await get("/api/v1/quire/ledgers", { limit: PAGE - found.length, order: query.get("order") === "oldest" ? "oldest" : "newest",
+      replication: "any", ...filters(query), ...(ID.test(after ?? "") ? { after } : {}) }, signal);
+    found.push(...some.ledgers);
+    [after, looked] = [some.next, looked + some.looked_at];
+    if (after === null || found.length >= PAGE || !Object.keys(filters(query)).length) break;
+    after = `${after}`;
+  }
+  return { ledgers: found, next: after, looked };
+}
 
 export const ledgers = {
   title: () => "Ledgers",
   interval: 10000,
-  controls: () => idForm("Ledger id", "ledger"),
-  load: ({ query }, signal) => get("/api/v1/quire/ledgers", {
-    limit: PAGE, ...(ID.test(query.get("after") ?? "") ? { after: query.get("after") } : {}),
-  }, signal),
+  controls: (where) => [idForm("Ledger id", "ledger"), filterForm(where)],
+  load: ({ query }, signal) => page(query, signal),
   render(data, { query }) {
-    const first = !query.has("after");
-    const rows = data.ledgers.map((one) => [
-      link(`${one.ledger_id}`, "ledger", [one.ledger_id]), mark(STATES[one.state] ?? "note", one.state.toLowerCase().replace("_", " ")),
-      count(one.last_entry_id === null ? null : one.last_entry_id + 1), bytes(one.length),
-      `${one.ensemble} / ${one.write_quorum} / ${one.ack_quorum}`, count(one.segments.length), one.ctime ?? "–",
-    ]);
-    const columns = [["Ledger", ""], ["State", ""], ["Entries", "number"], ["Bytes", "number"],
-      ["Ensemble / write / ack", ""], ["Fragments", "number"], ["Created", ""]];
+    const order = query.get("order") === "oldest" ? "oldest" : "newest";
+    const kept = { ...(order === "oldest" ? { order } : {}), ...filters(query) };
+    const filtered = Object.keys(filters(query)).length > 0;
+    const full = data.ledgers.length >= PAGE;
     return h("div", null,
-      rows.length ? table("Ledgers, ascending", columns, rows) : h("p", null, first ? "There are no ledgers yet." : "There are no more ledgers."),
-      h("nav", { class: "pager", "aria-label": "Pages of ledgers" },
-        first ? "" : link("First page", "ledgers"),
-        data.next === null ? "" : link("Next page", "ledgers", [], { after: data.next })));
+      data.ledgers.length ? sortable("ledgers", `${order === "newest" ? "Newest" : "Oldest"} first, ${counted(data.ledgers.length, "ledger")} on this page. The headings sort this page.`,
+        COLUMNS, data.ledgers, ledgerRow, null)
+        : empty(filtered ? "No such ledgers were found" : query.has("after") ? "There are no more ledgers" : "There are no ledgers yet", filtered && data.next !== null ? "Not all ledgers were looked at yet." : ""),
+      filtered ? h("p", { class: "quiet" }, `${counted(data.looked, "ledger")} looked at${data.next === null ? ", which are all there are" : full ? "" : `, up to ledger ${data.next}`}.`) : "",
+      pager("Pages of ledgers", [[order === "newest" ? "Newest" : "Oldest", query.has("after") && address("ledgers", [], kept)],
+        [full || !filtered ? (order === "newest" ? "Older" : "Newer") : "Look further", data.next !== null && address("ledgers", [], { ...kept, after: data.next })]]));
   },
 };
 
@@ -81,20 +161,22 @@ export function explanation(data) {
   const { verdict } = data;
   const well = !verdict.command && data.segments.every((one) => one.copies_min >= data.quorums[1]);
   return h("div", { class: `alert ${well ? "good" : "bad"}` }, h("p", null, `${well ? "✓" : "✗"} ${verdict.sentence}`),
-    verdict.command ? h("p", null, "What to do: ", h("code", null, verdict.command)) : "");
+    verdict.command ? [h("p", null, "What to do:"), command(verdict.command)] : "");
 }
 
 export const ledger = {
+  at: (parts) => (parts[1] === "entries" ? (parts.length > 2 ? entry : entries) : ledger),
   title: ({ parts }) => `Ledger ${parts[0]}`,
   interval: 5000,
   load: ({ parts }, signal) => get(`/api/v1/quire/ledgers/${encodeURIComponent(parts[0] ?? "")}/explain`, {}, signal),
   render(data) {
     const { metadata } = data;
     const custom = Object.entries(metadata.custom);
-    return h("div", null, explanation(data),
+    return h("div", null, ledgerTabs(data.ledger, "replicas"), explanation(data),
       section("Replicas", drawing(data)), findings(data),
       section("Details", facts([
         ["State", data.state.toLowerCase().replace("_", " ")],
+        ["Owner", ownerLinks(metadata.owners)],
         ["Last entry", data.last_entry < 0 ? "none yet" : `${data.last_entry}`],
         ["Bytes", bytes(metadata.length)],
         ["Ensemble / write / ack", data.quorums.join(" / ")],

@@ -1,10 +1,11 @@
 // What somebody on call wants to know first: what is wrong, then the key figures, then the rest.
 
 import { get } from "/ui/api.js";
-import { command, tiles } from "/ui/controls.js";
-import { facts, h, link, section } from "/ui/dom.js";
-import { bytes, count, counted, milliseconds, rate, seconds } from "/ui/format.js";
+import { command, fullness, tiles, usage } from "/ui/controls.js";
+import { facts, h, link, mark, section } from "/ui/dom.js";
+import { bytes, count, counted, milliseconds, percent, rate, seconds } from "/ui/format.js";
 import { idForm } from "/ui/ledgers.js";
+import { loadSeries, newest, OF_CLUSTER, seriesSection } from "/ui/series.js";
 
 const OLD_S = 5;
 const SIGNS = { bad: "✗ Wrong: ", warn: "! Soon: ", note: "Note: " };
@@ -21,34 +22,57 @@ export const spaceAge = (age) => age === null || age === undefined ? h("small", 
 
 function keyFigures(data) {
   const { bookies, rates, autorecovery } = data;
+  // The first answer of a server has no rates of its own yet, because they need two readings.
+  const now = (name) => rates[name] ?? newest(data.series, name);
+  const [fullest] = data.fullest;
+  const share = fullest ? 1 - fullest.free_bytes / fullest.total_bytes : 0;
   const away = [bookies["read-only"] ? `${count(bookies["read-only"])} read-only` : "", bookies.gone ? `${count(bookies.gone)} gone` : ""].filter(Boolean);
   const all = bookies.writable + bookies["read-only"] + bookies.gone;
   return tiles([
     { name: "Writable bookies", value: `${count(bookies.writable)} of ${count(all)}`, below: away.join(", ") || "all of them", kind: bookies.gone ? "bad" : away.length ? "warn" : "" },
-    { name: "Free space", value: data.space_age_s === null ? "–" : bytes(data.free_bytes), below: data.space_age_s === null ? "not known yet" : [`of ${bytes(data.total_bytes)} `, spaceAge(data.space_age_s)] },
+    { name: "Free space", value: data.space_age_s === null ? "–" : bytes(data.free_bytes), below: data.space_age_s === null ? "not known yet" : [`of ${bytes(data.total_bytes)}, fullest bookie ${percent(share)} used `, spaceAge(data.space_age_s)], kind: fullness(share) },
     { name: "Under-replicated ledgers", value: (autorecovery.marked_whole ? "" : "at least ") + count(autorecovery.marked), below: `${count(autorecovery.locked)} being repaired`, kind: autorecovery.marked ? "warn" : "" },
     { name: "Autorecovery", value: autorecovery.enabled ? "on" : "switched off", below: autorecovery.auditor ? `auditor ${autorecovery.auditor}` : "no auditor", kind: autorecovery.enabled ? "" : "warn" },
     ...(rates.bookies ? [
-      { name: "Entries added", value: rate(rates.adds_per_s), below: rate(rates.add_bytes_per_s, "B") },
-      { name: "Entries read", value: rate(rates.reads_per_s), below: rate(rates.read_bytes_per_s, "B") },
-      { name: "Add latency, p99", value: milliseconds(rates.add_p99_ms), below: `p50 ${milliseconds(rates.add_p50_ms)}` },
-      { name: "Disk sync latency, p99", value: milliseconds(rates.sync_p99_ms), below: `p50 ${milliseconds(rates.sync_p50_ms)}` },
+      { name: "Entries added", value: rate(now("adds_per_s")), below: rate(now("add_bytes_per_s"), "B") },
+      { name: "Entries read", value: rate(now("reads_per_s")), below: rate(now("read_bytes_per_s"), "B") },
+      { name: "Add latency, p99", value: milliseconds(now("add_p99_ms")), below: `p50 ${milliseconds(now("add_p50_ms"))}` },
+      { name: "Disk sync latency, p99", value: milliseconds(now("sync_p99_ms")), below: `p50 ${milliseconds(now("sync_p50_ms"))}` },
     ] : []),
   ]);
+}
+
+const STATES = { "read-only": ["warn", "! read-only"], gone: ["bad", "✗ gone"] };
+
+/** Draw the disks of the fullest bookies. */
+function disks(data) {
+  const all = data.bookies.writable + data.bookies["read-only"];
+  const shown = data.fullest;
+  if (!shown.length) return "";
+  return section("Disks", h("ul", { class: "disks card" }, shown.map((one) => h("li", null,
+    h("div", { class: "name" }, h("span", { class: "mono" }, one.id), STATES[one.state] ? mark(...STATES[one.state]) : ""),
+    usage(`disk of ${one.id}`, one.total_bytes - one.free_bytes, one.total_bytes)))),
+  h("p", { class: "quiet" }, shown.length < all ? `The fullest ${shown.length} of ${counted(all, "bookie")}. ` : "", link("All bookies", "bookies")));
 }
 
 export const overview = {
   title: () => "Overview",
   controls: () => idForm("Explain the ledger with this id", "ledger"),
-  load: (where, signal) => get("/api/v1/quire/overview", {}, signal),
-  render(data) {
+  load: async (where, signal) => {
+    const [now, series] = await Promise.all([get("/api/v1/quire/overview", {}, signal), loadSeries(signal)]);
+    return { ...now, series };
+  },
+  oldSince: (data) => data.old_since_ms ?? null,
+  render(data, where, act) {
     const { rates, autorecovery } = data;
     return h("div", null,
-      section("What is wrong", data.problems.length ? problemList(data.problems)
+      h("section", { class: "current" }, h("h2", null, "What is wrong"), data.problems.length ? problemList(data.problems)
         : h("p", { class: "alert good" }, "✓ No problems were found")),
       section("Key figures", keyFigures(data),
         h("p", { class: "quiet" }, rates.bookies ? `Rates are sums over ${counted(rates.bookies, "bookie")}, and count every replica. Latencies are those of the slowest bookie in the last minute or two.`
           : ["No bookie reports its rates. To see them, start the bookies with ", h("code", null, "--http HOST:PORT"), "."])),
+      seriesSection("Over time", data.series, OF_CLUSTER, () => act(() => {})),
+      disks(data),
       section("Autorecovery", facts([
         ["State", autorecovery.enabled ? "on" : "switched off"],
         ["Auditor", autorecovery.auditor ?? "none"],

@@ -1,9 +1,13 @@
 import { get } from "/ui/api.js";
-import { address, facts, h, link, mark, section, table } from "/ui/dom.js";
-import { bytes, count, counted } from "/ui/format.js";
+import { command, empty, tiles } from "/ui/controls.js";
+import { address, h, link, mark, section, sortable, table } from "/ui/dom.js";
+import { bytes, clock, count, counted, percent, rate, time } from "/ui/format.js";
+import { crumbs, pager } from "/ui/lists.js";
+import { records, streamTabs } from "/ui/records.js";
 
 const PAGE = 100;
-const SEGMENTS_DRAWN_MAX = 200;
+const SEGMENTS_DRAWN_MAX = 300;
+const SEGMENTS_LISTED_MAX = 1000;
 
 /** Draw paths as a tree, because a namespace may be below another one. */
 function tree(paths) {
@@ -34,58 +38,117 @@ function searchForm(namespace, value) {
     h("div", null, h("label", { for: "stream-part" }, "Part of a stream's name"), input), h("button", null, "Search"));
 }
 
+const STREAMS = [
+  { text: "Stream", by: (one) => one.name }, { text: "Records", type: "number", by: (one) => one.records }, { text: "Size", type: "number", by: (one) => one.bytes },
+  { text: "Records/s", type: "number", by: (one) => one.records_per_s }, { text: "Bytes/s", type: "number", by: (one) => one.bytes_per_s },
+  { text: "Lag", type: "number", by: (one) => one.lag }, { text: "Last write", type: "when", by: (one) => one.last_time }];
+
+/** Return a number of which more may exist than were looked at. */
+const least = (one, value) => (one.whole === false ? `≥ ${value}` : value);
+
+const lag = (one) => one.lag === null || one.lag === undefined ? (one.subscriptions === 0 ? h("span", { class: "quiet" }, "no subscription") : "–")
+  : [one.lag ? counted(one.lag, "record") : "none", h("small", { class: "quiet" }, ` ${one.slowest}${one.subscriptions > 1 ? `, slowest of ${count(one.subscriptions)}` : ""}`)];
+
+const written = (text) => (text ? time(Date.parse(text)) : "–");
+
+function streamRow(one, namespace) {
+  const name = link(one.name, "stream", [namespace, one.name]);
+  if (one.waits) return [name, h("span", { class: "quiet" }, "…"), "", "", "", "", ""];
+  if (one.error) return [name, mark("bad", "✗ unreadable"), "–", "–", "–", "–", one.error];
+  return [[name, one.ended ? [" ", mark("note", "ended")] : ""], least(one, count(one.records)), least(one, bytes(one.bytes)),
+    rate(one.records_per_s), rate(one.bytes_per_s, "B"), lag(one), written(one.last_time)];
+}
+
 export const streams = {
   title: ({ parts }) => (parts[0] ? `Streams of ${parts[0]}` : "Streams"),
-  interval: 10000,
   controls: ({ parts, query }) => (parts[0] ? searchForm(parts[0], query.get("search") ?? "") : null),
   load({ parts, query }, signal) {
     if (!parts[0]) return get("/api/v1/quire/namespaces", {}, signal);
     const given = ["search", "after"].filter((name) => query.get(name)).map((name) => [name, query.get(name)]);
-    return get("/api/v1/quire/streams", { namespace: parts[0], limit: PAGE, ...Object.fromEntries(given) }, signal);
+    return get("/api/v1/quire/streams", { namespace: parts[0], limit: PAGE, statistics: true, ...Object.fromEntries(given) }, signal);
   },
-  render(data, { parts, query }) {
-    if (!parts[0]) {
+  render(data, { parts: [namespace], query }) {
+    if (!namespace) {
       return data.namespaces.length
-        ? section("Namespaces", tree(data.namespaces), data.more ? h("p", null, "Not all namespaces are shown. To list them: ", h("code", null, "quire namespace list")) : "")
-        : h("p", null, "There are no namespaces yet. Create one: ", h("code", null, "quire namespace create PATH"));
+        ? section("Namespaces", tree(data.namespaces), data.more ? [h("p", null, "Not all namespaces are shown. To list them:"), command("quire namespace list")] : "")
+        : empty("There are no namespaces yet", "A namespace is created with a command.", "quire namespace create PATH");
     }
-    const next = query.get("search") ? { search: query.get("search") } : {};
-    return h("div", null, h("p", null, link("All namespaces", "streams")),
-      data.streams.length ? table("Streams by name", [["Stream", ""]], data.streams.map((one) => [link(one, "stream", [parts[0], one])]))
-        : h("p", null, "No streams were found."),
-      h("nav", { class: "pager", "aria-label": "Pages of streams" },
-        data.next === null ? "" : link("Next page", "streams", [parts[0]], { ...next, after: data.next })));
+    const kept = query.get("search") ? { search: query.get("search") } : {};
+    const rows = data.streams.map((name) => ({ name, ...(data.statistics[name] ?? { waits: true }) }));
+    return h("div", null, crumbs([["All namespaces", address("streams")]]),
+      rows.length ? sortable(`streams ${namespace}`, `${counted(rows.length, "stream")} by name. The headings sort this page.`, STREAMS, rows, (one) => streamRow(one, namespace), { text: "Stream", down: false })
+        : empty(query.has("search") ? "No streams were found" : query.has("after") ? "There are no more streams" : "There are no streams yet", data.next !== null ? "Not all names were looked at yet." : ""),
+      pager("Pages of streams", [["First page", query.has("after") && address("streams", [namespace], kept)],
+        ["Next page", data.next !== null && address("streams", [namespace], { ...kept, after: data.next })]]),
+      h("p", { class: "quiet" }, "Rates are those between the last two looks at a stream, so they appear after some seconds. The lag is that of the slowest subscription."));
   },
 };
 
-const SEGMENT = { "in progress": "note", completed: "good", truncated: "warn", lost: "bad" };
+const SEGMENT = { "in progress": ["note", "in progress"], completed: ["good", "completed"], truncated: ["warn", "truncated"], lost: ["bad", "✗ lost"] };
 
-function chain(data) {
-  const drawn = data.segments.slice(-SEGMENTS_DRAWN_MAX);
-  const left = data.segments.length - drawn.length;
-  return [left ? h("p", { class: "quiet" }, `The last ${drawn.length} of ${data.segments.length} segments`) : "",
-    h("ol", { class: "chain" }, drawn.map((one) => h("li", { class: one.state === "truncated" ? "truncated" : null },
-      h("p", null, h("strong", null, `Segment ${one.number}`), " ", mark(SEGMENT[one.state] ?? "note", one.state)),
-      h("p", null, `${counted(one.records, "record")}, ${bytes(one.bytes)}`),
-      h("p", { class: "quiet" }, `${one.first} to ${one.last ?? "–"}`),
-      h("p", null, link(`Ledger ${one.ledger_id}`, "ledger", [one.ledger_id])))))];
+const began = (segment, byTime) => (segment.created ? Date.parse(segment.created) : byTime && segment.first_txid ? Number(segment.first_txid) : null);
+
+/** Draw the segments on a line of time. What a screen reader needs is in the table below. */
+function timeline(data, now) {
+  const byTime = data.settings.txids === "time";
+  const drawn = data.segments.map((one) => ({ ...one, from: began(one, byTime), to: one.completed ? Date.parse(one.completed) : now }))
+    .filter((one) => one.from !== null && one.to >= one.from).slice(-SEGMENTS_DRAWN_MAX);
+  if (!drawn.length) return "";
+  const first = Math.min(...drawn.map((one) => one.from));
+  const last = Math.max(...drawn.map((one) => one.to));
+  const share = (ms) => (last > first ? (ms - first) / (last - first) : 0);
+  return h("figure", { class: "timeline" },
+    h("figcaption", null, drawn.length < data.segments.length ? `The last ${drawn.length} of ${counted(data.segments.length, "segment")} by time` : "Segments by time"),
+    h("ol", null, drawn.map((one) => h("li", { class: (SEGMENT[one.state] ?? ["note"])[0], style: { "--from": share(one.from), "--to": share(one.to) } },
+      h("a", { href: address("ledger", [one.ledger_id]), title: `Segment ${one.number}: ${one.state}, ${counted(one.records, "record")}`,
+        "aria-label": `Segment ${one.number}, ${one.state}, ${counted(one.records, "record")}, from ${time(one.from)} to ${one.completed ? time(one.to) : "now"}` }, h("span", null, `${one.number}`))))),
+    h("p", { class: "ends" }, h("span", null, time(first)), h("span", null, data.segments.some((one) => one.state === "in progress") ? "now" : time(last))));
+}
+
+const SEGMENTS = [
+  { text: "Segment", by: (one) => one.number }, { text: "State", by: (one) => one.state }, { text: "Records", type: "number", by: (one) => one.records },
+  { text: "Size", type: "number", by: (one) => one.bytes }, { text: "Positions" }, { text: "Began", by: (one) => one.created }, { text: "Completed", by: (one) => one.completed }, { text: "Ledger" }];
+
+function segmentRow(one, stream) {
+  return [`${one.number}`, mark(...(SEGMENT[one.state] ?? ["note", one.state])), count(one.records), bytes(one.bytes),
+    h("span", { class: "mono" }, `${one.first} to ${one.last ?? "–"}`), written(one.created), written(one.completed),
+    [link(`${one.ledger_id}`, "ledger", [one.ledger_id]), one.records && one.state !== "lost" && one.state !== "truncated"
+      ? [" ", link("records", "stream", [...stream, "records"], { from: one.first })] : ""]];
+}
+
+function lagRow(one, data) {
+  if (one.error) return [one.name, mark("bad", "✗ unreadable"), "–", one.error];
+  const share = data.records ? Math.min(1, one.records / data.records) : 0;
+  return [one.name, h("span", { class: "mono" }, one.position ?? "nothing committed"), count(one.records),
+    h("div", { class: "usage" }, h("div", { class: "words" }, one.records ? `${percent(1 - share)} read` : "✓ caught up"),
+      h("div", { class: "bar", "aria-hidden": "true" }, h("span", { style: { "--share": 1 - share } })))];
 }
 
 export const stream = {
+  at: (parts) => (parts[2] === "records" ? records : stream),
   title: ({ parts }) => `Stream ${parts[1]}`,
   interval: 5000,
   load: ({ parts }, signal) => get("/api/v1/quire/stream", { namespace: parts[0] ?? "", name: parts[1] ?? "" }, signal),
   render(data, { parts }) {
-    const rows = data.lag.map((one) => [one.name, one.error ? "unreadable" : one.position ?? "nothing committed", one.error ?? count(one.records)]);
-    return h("div", null, h("p", null, link(`All streams of ${parts[0]}`, "streams", [parts[0]])),
-      facts([
-        ["Records that can be read", count(data.records)], ["Bytes", bytes(data.bytes)],
-        ["First", h("small", null, data.first ?? "–")], ["Last", h("small", null, data.last ?? "–")],
-        ["Ended", data.ended ? "yes" : "no"],
+    const figures = data.figures ?? {};
+    const behind = data.lag.map((one) => one.records).filter((value) => value !== null);
+    const slowest = behind.length ? Math.max(...behind) : null;
+    return h("div", null, streamTabs(parts[0], parts[1], "segments"),
+      data.lost.length ? h("div", { class: "alert bad" }, h("p", null, `✗ ${counted(data.lost.length, "segment")} of this stream lost ${data.lost.length === 1 ? "its" : "their"} ledger.`),
+        data.lost.map((one) => h("p", null, `${one.what} (ledger ${one.ledger_id})`))) : "",
+      tiles([
+        { name: "Records", value: count(data.records), below: `that can be read, in ${counted(data.segments.length, "segment")}` },
+        { name: "Size", value: bytes(data.bytes), below: "payload, one copy" },
+        { name: "Written now", value: rate(figures.records_per_s), below: rate(figures.bytes_per_s, "B") },
+        { name: "Last write", value: data.last_time ? [clock(Date.parse(data.last_time) / 1000)] : "–", below: `${data.last_time ? `${new Date(data.last_time).toLocaleDateString()}, ` : ""}${data.ended ? "the stream has ended" : data.last ? `position ${data.last}` : "no records yet"}` },
+        { name: "Largest lag", value: slowest === null ? "–" : count(slowest), below: data.subscriptions.length ? `records, ${counted(data.subscriptions.length, "subscription")}` : "no subscription" },
       ]),
-      section("Segments, oldest first", chain(data)),
-      section("Subscriptions", rows.length ? table(
+      section("Subscriptions", data.lag.length ? table(
         `Progress of each subscription${data.lag.length < data.subscriptions.length ? `: the first ${data.lag.length} of ${data.subscriptions.length}` : ""}`,
-        [["Subscription", ""], ["Next position", ""], ["Records behind", "number"]], rows) : h("p", null, "There are no subscriptions.")));
+        [["Subscription", ""], ["Next position", ""], ["Records behind", "number"], ["Progress", ""]], data.lag.map((one) => lagRow(one, data)))
+        : empty("There are no subscriptions", "A reader that commits its position appears here.")),
+      section("Segments", timeline(data, Date.now()),
+        sortable(`segments ${parts[0]} ${parts[1]}`, `${counted(data.segments.length, "segment")}. The headings sort them.`, SEGMENTS, data.segments.slice(-SEGMENTS_LISTED_MAX),
+          (one) => segmentRow(one, parts), { text: "Segment", down: true })));
   },
 };

@@ -1,4 +1,6 @@
+import { QUESTIONS, button } from "/ui/actions.js";
 import { ask, get } from "/ui/api.js";
+import { accessNote } from "/ui/dialogs.js";
 import { facts, h, link, mark, section, table } from "/ui/dom.js";
 import { bytes, count, counted, seconds, time } from "/ui/format.js";
 
@@ -12,16 +14,6 @@ function progress(job) {
     job.error ? h("p", { class: "bad" }, `${job.error.what}. ${job.error.remedy}`) : ""];
 }
 
-/** Return a button that is disabled while its work runs. */
-function button(text, label, work, act) {
-  const press = (event) => {
-    event.currentTarget.disabled = true;
-    const pressed = event.currentTarget;
-    act(work).finally(() => { pressed.disabled = false; });
-  };
-  return h("button", { type: "button", "aria-label": label, onclick: press }, text);
-}
-
 const change = (what, { kind, target }) => () => ask("PUT", `/api/v1/quire/${what}`, { body: { kind, target } });
 const pause = (job, act) => button("Pause", `Pause ${job.kind} ${job.target}`, change("pause", job), act);
 const resume = (job, act) => button("Resume", `Resume ${job.kind} ${job.target}`, change("resume", job), act);
@@ -29,6 +21,7 @@ const resume = (job, act) => button("Resume", `Resume ${job.kind} ${job.target}`
 export const work = {
   title: () => "Repair and jobs",
   load: (where, signal) => get("/api/v1/quire/work", {}, signal),
+  oldSince: (data) => data.old_since_ms ?? null,
   render(data, where, act) {
     const { autorecovery } = data;
     const turn = (enabled) => () => ask("PUT", "/api/v1/autorecovery/status", { query: { enabled } });
@@ -52,15 +45,17 @@ export const work = {
         ["Being repaired", count(autorecovery.locked)],
         ["Repair failed", count(autorecovery.failing)],
       ]), h("p", null,
-        autorecovery.enabled ? button("Pause", "Pause autorecovery", turn(false), act) : button("Resume", "Resume autorecovery", turn(true), act), " ",
-        button("Look for lost bookies now", "Look for lost bookies now", () => ask("PUT", "/api/v1/autorecovery/trigger_audit"), act)),
+        autorecovery.enabled ? button("Pause", "Pause autorecovery", turn(false), act, QUESTIONS.autorecoveryOff) : button("Resume", "Resume autorecovery", turn(true), act, QUESTIONS.autorecoveryOn), " ",
+        button("Look for lost bookies now", "Look for lost bookies now", () => ask("PUT", "/api/v1/autorecovery/trigger_audit"), act, QUESTIONS.audit)),
+      accessNote(),
       h("p", { class: "quiet" }, "These buttons apply to the whole cluster. While autorecovery is paused, nothing is repaired.")),
       section("Under-replicated ledgers", marked.length ? table(
         marked.length < autorecovery.marked ? `The first ${marked.length} of ${autorecovery.marked}` : "All of them",
         [["Ledger", ""], ["Missing on", ""], ["Mark last changed", ""], ["Why not repaired yet", ""]], marked) : h("p", null, "There are none.")),
       section("Jobs of this server", jobs.length ? table("Newest first",
         [["Job", ""], ["State", ""], ["Progress", ""], ["Started", ""], ["", ""]], jobs)
-        : h("p", null, "There are none. Recovering or decommissioning a bookie over HTTP starts one.")),
+        : h("p", null, "There are none. Recovering or decommissioning a bookie over HTTP starts one."),
+      h("p", null, button("Rebalance", "Rebalance the cluster", () => ask("PUT", "/api/v1/quire/rebalance"), act, QUESTIONS.rebalance))),
       elsewhere.length ? section("Jobs of other processes", table("Jobs that other processes announce",
         [["Job", ""], ["Process", ""], ["State", ""], ["Progress", ""], ["Started", ""], ["", ""]], elsewhere)) : "",
       paused.length ? section("Paused jobs of all processes", table("Paused until somebody resumes them",

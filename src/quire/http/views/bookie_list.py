@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from quire._runtime.tasks import each
 from quire._runtime.units import host_port
+from quire.codec.metadata.cookie import decode, split_directories
 from quire.core.placement.tables import parse_groups
-from quire.errors import NoSuchKeyError, UsageError
+from quire.errors import (
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    QuireError,
+    UsageError,
+)
+from quire.metadata.bookies.orders import read_order
+from quire.metadata.bookies.unwritable import from_properties
 
 if TYPE_CHECKING:
     from quire.client import Client
@@ -15,6 +27,8 @@ if TYPE_CHECKING:
     from quire.http.watch.rates import Rates
     from quire.metadata.interface import Bookies, MetadataStore
 
+NEARLY_FULL = 0.8
+"""A disk is nearly full if at least this share of it is used."""
 LOCATIONS_NODE = "/bookies"
 """The metadata node with the location of each bookie, as Pulsar and `quire cluster locations` write
 it."""
@@ -33,9 +47,10 @@ async def bookie_facts(
         client: The client to ask.
         gone: Whether to include bookies that have a cookie and are not registered.
         spaces: If given, each description has the free space, and `answers` says whether the bookie
-            answered. `answers` is None if the bookie was not asked yet.
-        rates: If given, each description has what the bookie's metrics show: rates, the free share
-            of each disk, and suspended compaction.
+            answered. `answers` is None if the bookie was not asked yet. If little space is free,
+            `directories` has the data directories of the bookie's cookie.
+        rates: If given, each description has what the bookie's metrics show: rates, the space of
+            each disk, and suspended compaction.
 
     Raises:
         MetadataError: The metadata store did not answer.
@@ -49,9 +64,12 @@ async def bookie_facts(
         spaces.of(client, registered) if spaces is not None else _nothing(),
         rates.of(registered) if rates is not None else _nothing(),
     )
+    orders = await _orders(client.metadata, [name for name in names if name in found.readonly])
     listed = []
     for name in sorted(names):
-        described = {**_described(found, name), "location": where.get(name)}
+        described = {
+            **_described(found, name), "location": where.get(name), "order": orders.get(name)
+        }  # fmt: skip
         if spaces is not None:
             one = space.get(name) if name in registered else None
             described |= {
@@ -63,9 +81,51 @@ async def bookie_facts(
         if rates is not None:
             described["rates"] = current.get(name)
             described["free_shares"] = dict(rates.directories.get(name, {}))
+            described["disks"] = [
+                {"directory": path, "free_bytes": int(free), "total_bytes": int(total)}
+                for path, (free, total) in rates.disks.get(name, {}).items()
+            ]
             described["compaction_suspended"] = rates.suspended.get(name, [])
         listed.append(described)
+    if spaces is not None:
+        await _add_directories(client.metadata, [one for one in listed if nearly_full(one)])
     return listed
+
+
+def nearly_full(described: Mapping[str, Any]) -> bool:
+    """Return whether the disks of a bookie are nearly full, as far as it is known."""
+    pairs = [(described.get("free_bytes"), described.get("total_bytes"))]
+    pairs += [(one["free_bytes"], one["total_bytes"]) for one in described.get("disks", ())]
+    return any(total and 1 - free / total >= NEARLY_FULL for free, total in pairs)
+
+
+async def _add_directories(store: MetadataStore, bookies: list[dict[str, Any]]) -> None:
+    """Add the data directories of these bookies, as their cookies name them."""
+
+    async def read(described: dict[str, Any]) -> None:
+        try:
+            cookie = decode((await store.read_cookie(described["id"])).value)
+        except QuireError:
+            return  # the problem of the disk is shown without the name of the directory
+        described["directories"] = list(split_directories(cookie.ledger_dirs))
+
+    await each(bookies, read)
+
+
+async def _orders(store: MetadataStore, names: list[str]) -> dict[str, dict[str, Any]]:
+    """Return the orders of operators to these bookies."""
+
+    async def read(name: str) -> dict[str, Any] | None:
+        try:
+            found = await read_order(store, name)
+        except MetadataUnavailableError:
+            raise
+        except MetadataError:
+            return None  # the bookie itself reports an order that it does not understand
+        return None if found is None else {**asdict(found.value), "what": found.value.what.value}
+
+    answers = zip(names, await each(names, read))
+    return {name: order for name, order in answers if order is not None}
 
 
 async def _nothing() -> dict[str, Any]:
@@ -75,7 +135,13 @@ async def _nothing() -> dict[str, Any]:
 def _described(found: Bookies, name: str) -> dict[str, Any]:
     address = found.find(name)
     if address is None:
-        return {"id": name, "state": "gone", "host": None, "port": None, "tls": None, "http": []}
+        return {
+            "id": name, "state": "gone", "host": None, "port": None, "tls": None, "http": [],
+            "unwritable": None,
+        }  # fmt: skip
+    reasons = from_properties(address.properties)
+    if reasons is None and name in found.writable:
+        reasons = ()
     return {
         "id": name,
         "state": "writable" if name in found.writable else "read-only",
@@ -83,6 +149,7 @@ def _described(found: Bookies, name: str) -> dict[str, Any]:
         "port": address.port,
         "tls": address.tls,
         "http": [f"{one.protocol}://{host_port(one.host, one.port)}" for one in address.others],
+        "unwritable": None if reasons is None else [asdict(one) for one in reasons],
     }
 
 

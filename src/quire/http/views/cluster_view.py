@@ -7,13 +7,14 @@ module.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from quire._runtime.metrics import Metric, gauge, labelled
 from quire.client import Client
 from quire.http.views.bookie_list import bookie_facts
+from quire.http.views.creatable import creatable
 from quire.http.views.problems import ALONE, Collection, Problem, lost_groups, problems
 from quire.http.watch.observations import (
     LOOK_WAIT_S,
@@ -23,6 +24,7 @@ from quire.http.watch.observations import (
     MarkCounts,
 )
 from quire.http.watch.rates import Fetch, Rates, together
+from quire.http.watch.stream_figures import StreamWatch
 from quire.metadata.bookies.collection import read_switch, refusals
 from quire.metadata.interface import MetadataStore
 from quire.replication.explain.at_risk import AtRisk
@@ -32,6 +34,8 @@ from quire.streams.ownership.lost_ledgers import LostLedgers
 from quire.streams.ownership.owner_index import OwnerIndex
 
 STATES = ("writable", "read-only", "gone")
+FULLEST_SHOWN = 12
+"""The number of bookies whose disks the overview shows."""
 OWNER_KINDS = ("stream", "object", "state machine", "dataset")
 
 
@@ -72,6 +76,10 @@ class ClusterState:
             "free_bytes": sum(one["free_bytes"] for one in told),
             "total_bytes": sum(one["total_bytes"] for one in told),
             "space_age_s": self.space_age_s,
+            "fullest": [
+                {name: one[name] for name in ("id", "state", "free_bytes", "total_bytes")}
+                for one in sorted(told, key=_free_share)[:FULLEST_SHOWN]
+            ],
             "rates": together({one["id"]: one["rates"] for one in self.bookies if one["rates"]}),
             "autorecovery": self.autorecovery,
             "at_risk": asdict(self.risk) if self.risk is not None else None,
@@ -104,6 +112,7 @@ class ClusterView:
         self.risks = LedgerRisks(monotonic, wait_s)
         self.marks = MarkCounts(monotonic, wait_s)
         self.lost = LostLedgerSearch(monotonic, wait_s)
+        self.streams = StreamWatch(monotonic, wait_s)
 
     async def look(self, client: Client) -> ClusterState:
         """Return the state of the cluster.
@@ -113,10 +122,12 @@ class ClusterView:
         bookies = await bookie_facts(client, gone=True, spaces=self.spaces, rates=self.rates)
         recovery = await self.autorecovery(client)
         registered = [one["id"] for one in bookies if one["state"] != "gone"]
-        risk, lost, collection = await asyncio.gather(
+        silent = [one["id"] for one in bookies if one["answers"] is False]
+        risk, lost, collection, shape = await asyncio.gather(
             self.risks.of(client, registered, lost_groups(bookies)),
             self.lost.of(client),
             _collection(client.metadata),
+            creatable(client, silent),
         )
         return ClusterState(
             client.metadata.uri,
@@ -131,6 +142,7 @@ class ClusterView:
                 lost,
                 now_ms=client.clock.now_ms(),
                 collection=collection,
+                creatable=shape,
             ),
             self.spaces.age_s,
             await running_jobs(client.metadata),
@@ -155,8 +167,15 @@ class ClusterView:
         return await self.lost.owners(client)
 
     async def close(self) -> None:
-        for one in (self.spaces, self.rates, self.risks, self.marks, self.lost):
+        for one in (
+            self.spaces, self.rates, self.risks, self.marks, self.lost, self.streams,
+        ):  # fmt: skip
             await one.close()
+
+
+def _free_share(bookie: Mapping[str, Any]) -> float:
+    free, total = float(bookie["free_bytes"]), float(bookie["total_bytes"])
+    return free / max(1.0, total)
 
 
 async def _collection(store: MetadataStore) -> Collection:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from quire.metadata.interface import MetadataStore
     from quire.metadata.ledgers.unreadable import Unread
 
+TIME_MAX_MS = 253_402_300_799_999
+"""The last Unix time in milliseconds whose year has four digits."""
+
 
 def ledger_as_json(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
     """Return a ledger as `quire ledger show --json` and `quire ledger list --json` print it."""
@@ -70,8 +73,11 @@ async def described_or_error(
 
 
 def time_text(milliseconds: int) -> str | None:
-    """Return a Unix time as ISO 8601 text in UTC, or None for a negative (unknown) time."""
-    if milliseconds < 0:
+    """Return a Unix time as ISO 8601 text in UTC.
+
+    The result is None for a negative (unknown) time, and for one after the year 9999.
+    """
+    if not 0 <= milliseconds <= TIME_MAX_MS:
         return None
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -7,21 +7,38 @@ are pure: they read only their arguments.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Literal
 
-from quire._runtime.units import NAMED_MAX, are, counted, does, plural, some_of, verb
+from quire._runtime.units import (
+    NAMED_MAX,
+    are,
+    counted,
+    does,
+    duration_text,
+    plural,
+    size_text,
+    some_of,
+    verb,
+)
+from quire.errors import MetadataUnavailableError
+from quire.http.views.bookie_list import NEARLY_FULL
+from quire.http.views.creatable import DEFAULT_SHAPE, Creatable
+from quire.http.watch.reachability import Outage
+from quire.metadata.bookies.unwritable import FAILED, FULL, HELD, LOADING, LOST, ORDERED
 from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
 from quire.replication.explain.at_risk import AtRisk
 from quire.streams.ownership.lost_ledgers import LostLedgers
 from quire.streams.ownership.named_ledgers import Owner
 
 FULL_SHARE = 0.05
-"""A disk is nearly full if a smaller share of it is free."""
+"""A disk counts as full if a smaller share of it is free and the bookie does not say more."""
 ALONE = "alone"
 """The name of the group of those lost bookies that are not part of a lost location."""
 
+HOLD = "/api/v1/bookie/state/readonly"
 SUSPENDED = "/api/v1/bookie/gc/suspend_compaction"
 RESUME = "/api/v1/bookie/gc/resume_compaction"
 
@@ -57,6 +74,7 @@ def problems(
     *,
     now_ms: int = 0,
     collection: Collection | None = None,
+    creatable: Creatable | None = None,
 ) -> list[Problem]:
     """Return the problems of a cluster, the worst first.
 
@@ -67,15 +85,64 @@ def problems(
         lost: The lost ledgers that were found. None before the first search.
         now_ms: The current Unix time in milliseconds.
         collection: The state of garbage collection in the cluster.
+        creatable: Whether ledgers can be created. None if it is not known.
     """
     found = [
         *_of_data(risk, autorecovery),
         *_of_owners(lost),
         *_of_collection(collection or Collection()),
         *_of_bookies(bookies, autorecovery, risk, now_ms),
+        *_of_shape(creatable, sum(one["state"] == "writable" for one in bookies)),
         *_of_autorecovery(autorecovery),
     ]
     return sorted(found, key=lambda one: ("bad", "warn", "note").index(one.severity))
+
+
+def metadata_lost(uri: str, since_ms: int, now_ms: int, error: MetadataUnavailableError) -> Problem:
+    """Return the problem of a store that does not answer since this Unix time."""
+    away = duration_text(max(0, now_ms - since_ms) / 1000)
+    causes = some_of(f"{server}: {why}" for server, why in error.causes.items())
+    return Problem(
+        "bad",
+        f"The metadata store {uri} has not answered for {away}, since {_utc(since_ms)}"
+        f"{f' ({causes})' if causes else ''}",
+        "Start the store, or check the network to it",
+        "No ledger can be created, opened or repaired until the store answers. Open ledgers can "
+        "still be written and read while their bookies run. Everything below is the last known "
+        "state",
+        "Bookies, clients and this server connect again by themselves",
+    )
+
+
+UNSTEADY_MS = 3_600_000
+"""Milliseconds during which outages of the metadata store are reported."""
+UNSTEADY_MIN = 2
+"""The number of outages in that time that makes the store unsteady. One is a restart."""
+
+
+def metadata_unsteady(outages: Iterable[Outage], now_ms: int) -> list[Problem]:
+    """Return the problem of a store that answers now, but was away repeatedly."""
+    recent = [one for one in outages if one.until_ms >= now_ms - UNSTEADY_MS]
+    if len(recent) < UNSTEADY_MIN:
+        return []
+    ago, away = (
+        duration_text(max(0, ms) / 1000)
+        for ms in (now_ms - recent[-1].until_ms, recent[-1].until_ms - recent[-1].since_ms)
+    )
+    return [
+        Problem(
+            "warn",
+            f"The metadata store did not answer {len(recent)} times in the last hour, the last "
+            f"time {ago} ago for {away}",
+            "Look at the log and the load of the store, at the disk of its log, and at the network "
+            "to it",
+            "If the store is away for longer than the session timeout, bookies are taken for lost",
+        )
+    ]
+
+
+def _utc(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +351,7 @@ def _of_bookies(
             "Readers use the copies on other bookies, and writers replace it in their ensembles",
             "Nothing: autorecovery does not restore the copies of a bookie that is registered",
         )
-    for one in bookies:
-        yield from _of_disk(one, writable)
+    yield from _of_disks(bookies, writable, now_ms)
     yield from _of_compaction(bookies)
 
 
@@ -310,7 +376,7 @@ def _healing(
     if waiting is not None and waiting["bookie"] in names and waiting["until_ms"] > now_ms:
         left_s = (waiting["until_ms"] - now_ms) / 1000
         return (
-            f"The auditor {found['auditor']} waits {left_s:.0f} s more for "
+            f"The auditor {found['auditor']} waits {duration_text(left_s)} more for "
             f"{waiting['bookie']} to return before its ledgers are copied "
             "(quire autorecovery trigger ends the wait)"
         )
@@ -323,39 +389,223 @@ def _healing(
     return f"The auditor {found['auditor']} has not marked its ledgers for repair yet"
 
 
-def _of_disk(bookie: Bookie, writable: int) -> Iterator[Problem]:
-    shares = {
-        path: share for path, share in bookie.get("free_shares", {}).items() if share < FULL_SHARE
-    }
-    share = _free(bookie)
-    full = bool(shares) or (share is not None and share < FULL_SHARE)
-    told = "" if share is None else f"; {share:.0%} of its disk is free"
-    named = f" ({some_of(sorted(shares))})" if shares else ""
-    # People paste this command into a shell, and the path comes from a bookie: quote it.
-    directory = shlex.quote(min(shares, key=lambda path: shares[path])) if shares else "DIR"
-    if bookie["state"] == "read-only":
-        elsewhere = (
-            f"New entries go to the {counted(writable, 'writable bookie')}" if writable else
-            "No bookie accepts new entries"
-        )  # fmt: skip
-        yield Problem(
-            "warn",
-            f"{bookie['id']} is read-only because its disk is full{named}{told}" if full else
-            f"{bookie['id']} is read-only because of its disk, lost data, or an operator's order"
-            f"{told}",
-            f"quire bookie explain space {directory}" if full else
-            "Look for the event read_only in its log, which gives the reason",
-            f"No stored entry is lost, and all can still be read. {elsewhere}",
-            "The bookie frees the space of deleted ledgers, and accepts entries again when there "
-            "is room" if full else "",
-        )  # fmt: skip
-    elif full:
-        yield Problem(
-            "warn",
-            f"The disk of {bookie['id']} is nearly full{named}{told}",
-            f"quire bookie explain space {directory}",
-            "When the disk is full, the bookie becomes read-only",
+def _of_shape(creatable: Creatable | None, writable: int) -> Iterator[Problem]:
+    """Yield a problem if programs that do not choose a shape cannot create ledgers."""
+    if creatable is None or creatable.default or not writable:
+        return  # without a writable bookie, another problem says so
+    size, write_quorum, ack_quorum = DEFAULT_SHAPE
+    options = ""
+    if creatable.smaller is not None:
+        size_now, write_now, ack_now = creatable.smaller
+        options = (
+            f". Until then, a ledger can be created with: quire ledger write --ensemble {size_now} "
+            f"--write-quorum {write_now} --ack-quorum {ack_now}"
         )
+    yield Problem(
+        "bad",
+        f"No ledger with the default ensemble can be created (ensemble {size}, write quorum "
+        f"{write_quorum}, ack quorum {ack_quorum}): {creatable.why_not}",
+        f"Start another bookie, or make room on one that is read-only{options}",
+        "Programs and streams that do not choose a smaller ensemble fail with "
+        "NotEnoughBookiesError. Ledgers that are open can still be written while an ack quorum of "
+        "their bookies answers",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Disk:
+    """The space of one data directory, or of all of them together."""
+
+    directory: str
+    """The directory, or "" if it is not known."""
+    free_bytes: float
+    total_bytes: float
+
+    @property
+    def used(self) -> float:
+        return 1 - self.free_bytes / self.total_bytes
+
+    def __str__(self) -> str:
+        left = f"{size_text(self.free_bytes)} of {size_text(self.total_bytes)} free"
+        return f"{self.directory}: {left}" if self.directory else left
+
+
+def _disks(bookie: Bookie) -> list[_Disk]:
+    """Return the disks of a bookie, as far as they are known."""
+    found = [
+        _Disk(one["directory"], one["free_bytes"], one["total_bytes"])
+        for one in bookie.get("disks", ())
+        if one["total_bytes"]
+    ]
+    if not found and bookie.get("free_bytes") is not None and bookie.get("total_bytes"):
+        named = bookie.get("directories", ())
+        directory = named[0] if len(named) == 1 else ""
+        found = [_Disk(directory, bookie["free_bytes"], bookie["total_bytes"])]
+    return found
+
+
+def _of_disks(bookies: Sequence[Bookie], writable: int, now_ms: int) -> Iterator[Problem]:
+    nearly: list[tuple[_Disk, str]] = []
+    for one in bookies:
+        if one["state"] == "gone":
+            continue
+        reasons = one.get("unwritable")
+        if one["state"] == "read-only":
+            yield from _of_read_only(one, writable, now_ms)
+        else:
+            yield from _of_directories(one, reasons or ())
+        full = {reason["directory"] for reason in reasons or () if reason["why"] == FULL}
+        if one["state"] == "read-only" and (full or reasons is None):
+            continue  # it was reported above
+        disks = [disk for disk in _disks(one) if disk.used >= NEARLY_FULL]
+        nearly += [(disk, one["id"]) for disk in disks if disk.directory not in full]
+    if not nearly:
+        return
+    nearly.sort(key=lambda found: -found[0].used)
+    told = [f"{disk.used:.0%} of the disk of {name} is used ({disk})" for disk, name in nearly]
+    fullest, bookie = nearly[0]
+    yield Problem(
+        "warn",
+        f"{counted(len(nearly), 'disk')} {are(len(nearly))} nearly full: {some_of(told)}",
+        _space_of(fullest.directory),
+        f"A bookie becomes read-only when its disk is full. The command shows what takes the space "
+        f"of {bookie}; run it there",
+    )
+
+
+def _space_of(directory: str) -> str:
+    # People paste this command into a shell, and the path comes from a bookie: quote it.
+    return f"quire bookie explain space {shlex.quote(directory) if directory else 'DIR'}"
+
+
+def _of_directories(bookie: Bookie, reasons: Iterable[Mapping[str, str]]) -> Iterator[Problem]:
+    """Yield the problems of single directories of a bookie that accepts entries all the same."""
+    for reason in reasons:
+        if reason["why"] == FULL:
+            yield Problem(
+                "warn",
+                f"A disk of {bookie['id']} is full: {_disk_of(bookie, reason['directory'])}",
+                _space_of(reason["directory"]),
+                "New ledgers go to the other directories of the bookie",
+                "The bookie frees the space of deleted ledgers",
+            )
+        elif reason["why"] == FAILED:
+            yield _failed(bookie, reason["directory"])
+
+
+def _disk_of(bookie: Bookie, directory: str) -> str:
+    """Return the directory with its space, if it is known."""
+    disks = _disks(bookie)
+    found = [one for one in disks if one.directory == directory]
+    if not found and len(disks) == 1 and not disks[0].directory:
+        found = [replace(disks[0], directory=directory)]
+    return str(found[0]) if found else directory
+
+
+def _failed(bookie: Bookie, directory: str) -> Problem:
+    return Problem(
+        "bad",
+        f"The data directory {directory} of {bookie['id']} cannot be used: its disk fails, or it "
+        "does not belong to this bookie",
+        "Look for the event directory_failed in its log. If the disk is lost for good: quire "
+        f"bookie disk replace {shlex.quote(bookie['id'])} {shlex.quote(directory)} NEW",
+        "The ledgers in this directory have one copy less",
+        "Autorecovery restores the copies when the directory was replaced",
+    )
+
+
+def _of_read_only(bookie: Bookie, writable: int, now_ms: int) -> Iterator[Problem]:
+    elsewhere = (
+        f"New entries go to the {counted(writable, 'writable bookie')}" if writable else
+        "No bookie accepts new entries"
+    )  # fmt: skip
+    risk = f"No stored entry is lost, and all can still be read. {elsewhere}"
+    reasons = bookie.get("unwritable")
+    if reasons is None:
+        yield _guessed(bookie, risk)
+        return
+    name = bookie["id"]
+    held_by = ""
+    for why, directory in dict.fromkeys((one["why"], one["directory"]) for one in reasons):
+        if why == FULL:
+            yield Problem(
+                "warn",
+                f"{name} is read-only because its disk is full: {_disk_of(bookie, directory)}",
+                _space_of(directory),
+                risk,
+                "The bookie frees the space of deleted ledgers, and accepts entries again when "
+                "there is room",
+            )
+        elif why == FAILED:
+            yield _failed(bookie, directory)
+        elif why == LOST:
+            yield Problem(
+                "warn",
+                f"{name} is read-only because a part of its data in {directory} is lost and not "
+                "restored yet",
+                "quire autorecovery list",
+                risk,
+                "Autorecovery restores the entries from other bookies. After that, the bookie "
+                "accepts entries again",
+            )
+        elif why == LOADING:
+            yield Problem(
+                "note",
+                f"{name} is read-only because it is still loading its log",
+                "Wait. The event loading in its log says how far it is",
+                risk,
+            )
+        elif why == HELD:
+            url = next(iter(bookie.get("http", ())), "http://BOOKIE")
+            yield Problem(
+                "warn",
+                f"{name} is read-only because an operator holds it",
+                f"curl -X PUT {shlex.quote(url + HOLD)} -H 'Content-Type: application/json' "
+                """-d '{"readOnly": false}'""",
+                risk,
+                "The bookie stays read-only until an operator releases it, or until it is started "
+                "again",
+            )
+        elif why == ORDERED:
+            order = bookie.get("order") or {}
+            if order:
+                held_by = (
+                    f" (ordered from {order['by']}, "
+                    f"{duration_text(max(0, now_ms - order['since_ms']) / 1000)} ago)"
+                )
+            yield Problem(
+                "note",
+                f"{name} is read-only because it is being drained or decommissioned{held_by}",
+                f"quire bookie decommission {shlex.quote(name)} continues it. To make the bookie "
+                f"writable again: quire bookie decommission {shlex.quote(name)} --cancel",
+                risk,
+            )
+        else:
+            yield Problem(
+                "warn",
+                f"{name} is read-only: {why}",
+                "Look for the event read_only in its log, which gives the reason",
+                risk,
+            )
+
+
+def _guessed(bookie: Bookie, risk: str) -> Problem:
+    """Return the problem of a read-only bookie whose registration does not say why."""
+    full = [disk for disk in _disks(bookie) if 1 - disk.used < FULL_SHARE]
+    if full:
+        return Problem(
+            "warn",
+            f"{bookie['id']} is read-only, probably because its disk is full: "
+            f"{some_of(map(str, full))}",
+            _space_of(full[0].directory),
+            risk,
+        )
+    return Problem(
+        "warn",
+        f"{bookie['id']} is read-only, and its registration does not say why",
+        "Look in its log. A bookie of this version of Quire names the reason here",
+        risk,
+    )
 
 
 def _of_compaction(bookies: Sequence[Bookie]) -> Iterator[Problem]:
@@ -363,7 +613,7 @@ def _of_compaction(bookies: Sequence[Bookie]) -> Iterator[Problem]:
     if not held:
         return
     names = [one["id"] for one in held]
-    full = [one["id"] for one in held if (share := _free(one)) is not None and share < FULL_SHARE]
+    full = [one["id"] for one in held if any(disk.used >= NEARLY_FULL for disk in _disks(one))]
     kinds = sorted({kind for one in held for kind in one["compaction_suspended"]})
     url = next((url for one in held for url in one.get("http", ())), "http://BOOKIE")
     yield Problem(
@@ -371,8 +621,8 @@ def _of_compaction(bookies: Sequence[Bookie]) -> Iterator[Problem]:
         f"{' and '.join(kinds).capitalize()} compaction of {some_of(names)} is suspended"
         + (f"; the disk of {some_of(full)} is nearly full" if full else ""),
         f"To see who suspended it, and when: curl {shlex.quote(url + SUSPENDED)}. To resume it: "
-        f"curl -X PUT {shlex.quote(url + RESUME)} -H 'Content-Type: application/json' "
-        """-d '{"resumeMajor": true, "resumeMinor": true}'""",
+        f"curl -X PUT {shlex.quote(url + RESUME)} -H 'Authorization: Bearer TOKEN' "
+        """-H 'Content-Type: application/json' -d '{"resumeMajor": true, "resumeMinor": true}'""",
         "The space of deleted ledgers is freed only if no ledger in the same segment is left",
     )
 
@@ -430,10 +680,3 @@ def _of_what_cannot_be_read(found: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _marked(found: Mapping[str, Any]) -> str:
     return f"{'' if found.get('marked_whole', True) else 'at least '}{found['marked']}"
-
-
-def _free(bookie: Bookie) -> float | None:
-    """Return the free share of a bookie's disks, or None if the bookie did not report it."""
-    if bookie.get("free_bytes") is None or not bookie.get("total_bytes"):
-        return None
-    return float(bookie["free_bytes"] / bookie["total_bytes"])

@@ -104,9 +104,9 @@ LAGS_MAX = 100
 
 
 async def subscription_lags(
-    opened: Namespace, facts: StreamStatistics, password: bytes
+    opened: Namespace, facts: StreamStatistics, password: bytes, most: int = LAGS_MAX
 ) -> list[dict[str, Any]]:
-    """Return the progress of the first `LAGS_MAX` subscriptions.
+    """Return the progress of the first `most` subscriptions.
 
     Each has its `position`, which is the first record still to be read (None if nothing was ever
     committed), and the number of records from there on. A subscription that cannot be decoded has
@@ -127,7 +127,7 @@ async def subscription_lags(
             "records": count,
         }
 
-    return await each((await opened.subscriptions(facts.name))[:LAGS_MAX], lag)
+    return await each((await opened.subscriptions(facts.name))[:most], lag)
 
 
 def segment_as_json(fact: SegmentStatistics) -> dict[str, Any]:
@@ -136,5 +136,6 @@ def segment_as_json(fact: SegmentStatistics) -> dict[str, Any]:
         "number": segment.lssn,
         "ledger_id": segment.ledger_id,
         **fact.described(),
+        "created": time_text(fact.ctime_ms),
         "completed": time_text(segment.completion_time_ms) if not segment.in_progress else None,
     }

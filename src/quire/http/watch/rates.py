@@ -30,22 +30,27 @@ LOOK_TIMEOUT_S = 2.0
 METRICS_BYTES_MAX = 1024 * 1024
 BOOKIES_AT_ONCE = 32
 
-_COUNTERS = {
+COUNTERS = {
     "adds_per_s": 'bookkeeper_server_ADD_ENTRY_REQUEST_count{success="true"}',
     "reads_per_s": 'bookkeeper_server_READ_ENTRY_REQUEST_count{success="true"}',
     "add_bytes_per_s": "bookie_WRITE_BYTES",
     "read_bytes_per_s": "bookie_READ_BYTES",
 }
-_LATENCIES = {
+LATENCIES = {
     f"{what}_p{text}_ms": f'{name}{{success="true",quantile="{quantile}"}}'
     for what, name in (
         ("add", "bookkeeper_server_ADD_ENTRY_REQUEST"),
         ("read", "bookkeeper_server_READ_ENTRY_REQUEST"),
+        ("queue", "bookie_journal_JOURNAL_QUEUE_LATENCY"),
+        ("log", "bookie_journal_JOURNAL_ADD_ENTRY"),
         ("sync", "bookie_journal_JOURNAL_SYNC"),
     )
     for text, quantile in (("50", "0.5"), ("99", "0.99"))
 }
-"""The metrics of latencies in milliseconds. They cover the last minute or two."""
+"""The metrics of latencies in milliseconds. They cover the last minute or two.
+
+The stages of an add: it waits for its group (`queue`), the group is synced (`sync`), and it is in
+the log (`log`, from its receipt on)."""
 _LEDGERS = "bookie_ledgers_count"
 _SUSPENDED = {
     kind: f'quire_storage_compaction_suspended{{kind="{kind}"}}' for kind in ("minor", "major")
@@ -53,7 +58,7 @@ _SUSPENDED = {
 _WANTED = "|".join(
     map(
         re.escape,
-        (*_COUNTERS.values(), *_LATENCIES.values(), _LEDGERS, *_SUSPENDED.values()),
+        (*COUNTERS.values(), *LATENCIES.values(), _LEDGERS, *_SUSPENDED.values()),
     )
 )
 _LINE = re.compile(rf"^({_WANTED}) (\S+)$", re.MULTILINE)
@@ -72,20 +77,28 @@ class _Look:
 
     at_s: float
     values: Mapping[str, float]
-    free: Mapping[str, float]
-    """The free share of the disk of each data directory."""
+    disks: Mapping[str, tuple[float, float]]
+    """The free and the total bytes of the disk of each data directory."""
 
 
 class Rates(BackgroundObservation):
     """The rates of a cluster's bookies. `fetch` reads the metrics of one bookie."""
 
     def __init__(
-        self, monotonic: Callable[[], float], fetch: Fetch, wait_s: float = LOOK_WAIT_S
+        self,
+        monotonic: Callable[[], float],
+        fetch: Fetch,
+        wait_s: float = LOOK_WAIT_S,
+        *,
+        at_once: int = BOOKIES_AT_ONCE,
     ) -> None:
         super().__init__(monotonic, LOOK_INTERVAL_S, wait_s)
         self._fetch = fetch
+        self._at_once = at_once
         self.directories: Mapping[str, Mapping[str, float]] = {}
         """For each bookie, the free share of the disk of each data directory."""
+        self.disks: Mapping[str, Mapping[str, tuple[float, float]]] = {}
+        """For each bookie, the free and the total bytes of the disk of each data directory."""
         self.suspended: Mapping[str, list[str]] = {}
         """For each bookie, the kinds of compaction that an operator has suspended. A bookie with
         no suspended compaction is missing."""
@@ -101,15 +114,29 @@ class Rates(BackgroundObservation):
         await self.refresh(lambda: self._look(bookies))
         return self._rates
 
+    async def read(
+        self, bookies: Mapping[str, BookieAddress]
+    ) -> dict[str, dict[str, float | None]]:
+        """Read the metrics of all bookies now, however long it takes, and return as `of` does.
+
+        The rates are those since the last reading.
+        """
+        await self._look(bookies)
+        return self._rates
+
     async def _look(self, bookies: Mapping[str, BookieAddress]) -> None:
         places = [(name, url) for name, one in bookies.items() if (url := metrics_url(one))]
-        found = await each(places, self._read, BOOKIES_AT_ONCE)
+        found = await each(places, self._read, self._at_once)
         looks = {
             name: look for (name, _), look in zip(places, found, strict=True) if look is not None
         }
         self._rates = {name: _rates(self._looks.get(name), look) for name, look in looks.items()}
         self._looks = looks
-        self.directories = {name: look.free for name, look in looks.items()}
+        self.disks = {name: look.disks for name, look in looks.items()}
+        self.directories = {
+            name: {path: free / total for path, (free, total) in disks.items()}
+            for name, disks in self.disks.items()
+        }
         held = {
             name: [kind for kind, metric in _SUSPENDED.items() if look.values.get(metric)]
             for name, look in looks.items()
@@ -122,7 +149,7 @@ class Rates(BackgroundObservation):
                 text = await self._fetch(place[1])
         except Exception:  # noqa: BLE001 - after any error, this bookie has no rates
             return None
-        return _Look(self._monotonic(), parsed(text), free_shares(text))
+        return _Look(self._monotonic(), parsed(text), directory_sizes(text))
 
 
 def metrics_url(address: BookieAddress) -> str | None:
@@ -151,14 +178,15 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def free_shares(text: str) -> dict[str, float]:
-    """Return the free share of the disk of each data directory, from Prometheus' text format."""
+def directory_sizes(text: str) -> dict[str, tuple[float, float]]:
+    """Return the free and the total bytes of the disk of each data directory, from Prometheus' text
+    format."""
     sizes: dict[str, dict[str, float]] = {"free": {}, "total": {}}
     for which, path, number in _DIRECTORY.findall(text):
         if (value := _number(number)) is not None:
             sizes[which][path] = value
     return {
-        path: sizes["free"][path] / total
+        path: (sizes["free"][path], total)
         for path, total in sizes["total"].items()
         if total and path in sizes["free"]
     }
@@ -175,8 +203,8 @@ def _rates(before: _Look | None, now: _Look) -> dict[str, float | None]:
         return (now.values[counter] - recent[counter]) / passed_s
 
     return {
-        **{name: rate(counter) for name, counter in _COUNTERS.items()},
-        **{name: now.values.get(value) for name, value in _LATENCIES.items()},
+        **{name: rate(counter) for name, counter in COUNTERS.items()},
+        **{name: now.values.get(value) for name, value in LATENCIES.items()},
         "ledgers": now.values.get(_LEDGERS),
     }
 
@@ -184,7 +212,7 @@ def _rates(before: _Look | None, now: _Look) -> dict[str, float | None]:
 def together(rates: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any]:
     """Return the sums of the rates of all bookies, and the latencies of the slowest bookie."""
     shown: dict[str, Any] = {"bookies": len(rates)}
-    for names, how in ((_COUNTERS, sum), (_LATENCIES, max)):
+    for names, how in ((COUNTERS, sum), (LATENCIES, max)):
         for name in names:
             known = [value for one in rates.values() if (value := one[name]) is not None]
             shown[name] = how(known) if known else None

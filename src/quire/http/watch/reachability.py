@@ -8,12 +8,14 @@ new requests that need it at once, and gives up waiting requests that change not
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quire._runtime.clock import Clock
 from quire._runtime.metrics import Metric, counter, gauge
+from quire._runtime.units import duration_text
 from quire.client import Client
 from quire.errors import MetadataUnavailableError, QuireError
 from quire.http.server.api import Call, Handler, Route
@@ -27,7 +29,20 @@ REMEDY = (
     "their bookies run. No ledger can be created, opened or repaired until the store answers"
 )
 
+OUTAGES_MAX = 100
+"""The number of outages of the store that are remembered."""
+
 Connect = Callable[[], Awaitable[Client]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A time in which the store did not answer."""
+
+    since_ms: int
+    """The Unix time in milliseconds of the last answer before it."""
+    until_ms: int
+    """The Unix time in milliseconds of the first answer after it."""
 
 
 class MetadataReachability:
@@ -38,11 +53,14 @@ class MetadataReachability:
 
         `ask` reads something small from the store. Any error means that the store does not answer.
         """
-        self._uri = uri
+        self.uri = uri
         self._ask = ask
         self._clock = clock
         self._answered_ms = clock.now_ms()
         self._causes: Mapping[str, BaseException | str] = {}
+        self.outages: deque[Outage] = deque(maxlen=OUTAGES_MAX)
+        """The last times that the store did not answer, the newest last. The present one is not
+        among them."""
         self._down = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.failures = 0
@@ -71,6 +89,8 @@ class MetadataReachability:
             self._causes = self._causes_of(error)
             self._down.set()
         else:
+            if self._down.is_set():
+                self.outages.append(Outage(self._answered_ms, self._clock.now_ms()))
             self._answered_ms = self._clock.now_ms()
             self._down.clear()
 
@@ -79,7 +99,7 @@ class MetadataReachability:
             return error.causes
         if isinstance(error, TimeoutError):
             return {}
-        return {self._uri: f"{type(error).__name__}: {error}"}
+        return {self.uri: f"{type(error).__name__}: {error}"}
 
     async def _run(self) -> None:
         while True:
@@ -89,7 +109,7 @@ class MetadataReachability:
     def error(self) -> MetadataUnavailableError:
         silent_s = max(0, self._clock.now_ms() - self._answered_ms) / 1000
         return MetadataUnavailableError(
-            f"the metadata store {self._uri} has not answered for {silent_s:.0f} s",
+            f"the metadata store {self.uri} has not answered for {duration_text(silent_s)}",
             causes=self._causes,
             remedy=REMEDY,
         )

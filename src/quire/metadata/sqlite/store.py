@@ -273,6 +273,24 @@ class SqliteStore:
             yield LedgerRange(start, last, found)
             start = last + 1
 
+    async def list_ledgers_down(self, last: int = LEDGER_ID_MAX) -> AsyncIterator[LedgerRange]:
+        check_ledger_id(last)
+        end = last
+
+        def work(connection: sqlite3.Connection) -> tuple[int, ...]:
+            rows = connection.execute(
+                "SELECT ledger_id FROM ledgers WHERE ledger_id <= ? ORDER BY ledger_id DESC "
+                "LIMIT ?",
+                (end, LIST_RANGE_LEDGERS),
+            )
+            return tuple(ledger_id for (ledger_id,) in rows)[::-1]
+
+        while end >= 0:
+            found = await self._read(work)
+            first = found[0] if len(found) == LIST_RANGE_LEDGERS else 0
+            yield LedgerRange(first, end, found)
+            end = first - 1
+
     async def skip_ledger_ids(self, last: int) -> None:
         check_ledger_id(last)
 

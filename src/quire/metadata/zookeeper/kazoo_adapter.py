@@ -30,6 +30,7 @@ from quire.errors import (
 )
 from quire.metadata.common import store_closed
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Result
+from quire.metadata.zookeeper.absence import AbsenceLog
 from quire.metadata.zookeeper.kazoo_handler import (
     Handler,
     QuietLogger,
@@ -159,6 +160,7 @@ class ZooKeeperConnection:
         self._in_flight = asyncio.Semaphore(REQUESTS_IN_FLIGHT_MAX)
         self._refused = False
         self._closed = False
+        self._absence = AbsenceLog(self.servers, lambda: self._handler.failures)
 
     @classmethod
     async def connect(
@@ -203,6 +205,7 @@ class ZooKeeperConnection:
         if self._closed:
             return
         self._closed = True
+        self._absence.close()
         self._connected.set()  # the callers that wait for a connection find it closed
         for future in list(self._waiting):
             if not future.done():
@@ -290,10 +293,14 @@ class ZooKeeperConnection:
             if self._session_id not in (0, client_id[0]):
                 logger.warning("the session with ZooKeeper was lost; a new one has begun")
             self._session_id = client_id[0]
+            self._absence.back()
             self._connected.set()
             for notify in list(self._listeners):
                 notify()
-        elif state == KazooState.LOST and keeper_state == KeeperState.AUTH_FAILED:
+            return
+        if self._session_id:
+            self._absence.lost()  # a first connection that fails is reported as an error
+        if state == KazooState.LOST and keeper_state == KeeperState.AUTH_FAILED:
             self._refused = True
             self._connected.set()  # the callers that wait for a connection find it refused
         elif state == KazooState.LOST and keeper_state == KeeperState.CLOSED:

@@ -40,19 +40,38 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class QuietLogger(logging.LoggerAdapter[logging.Logger]):
-    """Kazoo's logger, with its warnings as information.
+    """Kazoo's logger: only its errors keep their level, and requests are without their content.
 
-    Kazoo warns about each failed attempt to connect. The adapter itself reports failures that
-    matter.
+    Kazoo logs each attempt to connect, so that its information and warnings become lines for
+    debugging. The adapter itself reports failures that matter. Requests and responses contain
+    passwords of ledgers, of identities and of the session, so a line names only their kind and
+    path.
     """
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        super().log(logging.INFO if level == logging.WARNING else level, msg, *args, **kwargs)
+        if level < logging.DEBUG:
+            return  # Such lines show the password of the session.
+        level = level if level > logging.WARNING else logging.DEBUG
+        super().log(level, msg, *map(_without_content, args), **kwargs)
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
         return msg, kwargs
+
+
+class _Description(str):
+    """A text that is its own `repr`."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _without_content(argument: object) -> object:
+    if argument is None or isinstance(argument, str | int | float | BaseException):
+        return argument
+    path = getattr(argument, "path", None)
+    return _Description(type(argument).__name__ + (f"(path={path!r})" if path else ""))
 
 
 @dataclass(frozen=True, slots=True)

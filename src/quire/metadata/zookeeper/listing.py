@@ -1,4 +1,4 @@
-"""Listing of all ledgers of a ZooKeeper root, in ascending ranges without a gap.
+"""Listing of all ledgers of a ZooKeeper root, in ranges without a gap that ascend or descend.
 
 A bookie deletes ledgers that are in no range (rule 45 of docs/internals/replication-rules.md).
 Therefore everything unexpected is an error: a missing root, a missing LAYOUT, or a ledger where the
@@ -65,12 +65,40 @@ async def list_ledgers(
         yield LedgerRange(start, LEDGER_ID_MAX, _flat(manager, top, start))
 
 
+async def list_ledgers_down(root: ZooKeeperRoot, last: int) -> AsyncIterator[LedgerRange]:
+    """Yield ranges that cover [0, last], the last first. See `MetadataStore.list_ledgers_down`."""
+    top = await _children(root, "", must_exist=True)
+    manager = root.manager
+    await _refuse_foreign(root, manager, top)
+    walk = _Walk(root, complete=False)
+    end = last
+    for tree in reversed(manager.trees):
+        if end < tree.first:
+            continue
+        tops = _tops(top, tree.top_digits)
+        parents = walk.lowest_parents(tops, tree.digits, tree.first, end + 1, down=True)
+        async for parent in parents:
+            found, _ = await walk.ledgers_below(parent, tree)
+            first = max(_first_below(parent), tree.first)
+            yield LedgerRange(first, end, tuple(id_ for id_ in found if id_ <= end))
+            end = first - 1
+    if end >= 0:
+        await root.do("list ledgers", lambda again: root.check_layout())
+        flat = _flat(manager, top, 0)
+        yield LedgerRange(0, end, tuple(id_ for id_ in flat if id_ <= end))
+
+
 def _flat(manager: LedgerManager, top: Sequence[str], start: int) -> tuple[int, ...]:
     """Return the ledgers directly below the root, where the flat manager stores them."""
     if manager.trees:
         return ()
     found = (_flat_id(manager, name) for name in top)
     return tuple(sorted(one for one in found if one is not None and one >= start))
+
+
+def _first_below(parent: str) -> int:
+    """Return the first id that a ledger below this parent of leaves can have."""
+    return int(parent.replace("/", "")) * LEAF_CAPACITY
 
 
 def _flat_id(manager: LedgerManager, name: str) -> int | None:
@@ -134,13 +162,19 @@ class _Walk:
         self._complete = complete
 
     async def lowest_parents(
-        self, names: list[str], digits: int, first: int, before: int = LEDGER_ID_MAX + 1
+        self,
+        names: list[str],
+        digits: int,
+        first: int,
+        before: int = LEDGER_ID_MAX + 1,
+        *,
+        down: bool = False,
     ) -> AsyncIterator[str]:
         """Yield the parents of leaves below `names`, in order, that can have ids in this range.
 
-        The range contains `first`, and ends before `before`.
+        The range contains `first`, and ends before `before`. With `down` the order descends.
         """
-        for name in names:
+        for name in sorted(names, reverse=down):
             number = int(name.replace("/", ""))
             missing = digits - 4 - len(name.replace("/", ""))
             ids = 10 ** (missing + 4)
@@ -149,8 +183,8 @@ class _Walk:
             if missing == 0:
                 yield name
                 continue
-            paths = [f"{name}/{child}" for child in sorted(await self._middles(name))]
-            async for parent in self.lowest_parents(paths, digits, first, before):
+            paths = [f"{name}/{child}" for child in await self._middles(name)]
+            async for parent in self.lowest_parents(paths, digits, first, before, down=down):
                 yield parent
 
     async def _middles(self, parent: str) -> list[str]:
@@ -162,7 +196,7 @@ class _Walk:
 
     async def ledgers_below(self, parent: str, tree: LedgerTree) -> tuple[list[int], int]:
         """Return the ledgers below a parent of leaves, and the last id that it can have."""
-        base = int(parent.replace("/", "")) * LEAF_CAPACITY
+        base = _first_below(parent)
         found = []
         for name in await _children(self._root, parent):
             leaf = leaf_digits(name)

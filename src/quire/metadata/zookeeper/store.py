@@ -24,6 +24,7 @@ from quire._runtime.clock import Clock
 from quire._runtime.tasks import TaskSet
 from quire.codec.metadata import layout
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.codec.metadata.registration import check_bookie_id
 from quire.errors import KeyExistsError, UsageError
 from quire.metadata.common import (
@@ -64,7 +65,7 @@ from quire.metadata.zookeeper.kazoo_adapter import (
     ZooKeeperConnection,
 )
 from quire.metadata.zookeeper.ledgers import ZooKeeperLedgers
-from quire.metadata.zookeeper.listing import list_ledgers
+from quire.metadata.zookeeper.listing import list_ledgers, list_ledgers_down
 from quire.metadata.zookeeper.options import ZooKeeperOptions
 from quire.metadata.zookeeper.root import OPERATION_TIMEOUT_S, ZooKeeperRoot
 from quire.metadata.zookeeper.tree import ZooKeeperTree
@@ -291,6 +292,12 @@ class ZooKeeperStore:
         self._check_open()
         check_ledger_id(first)
         async for ledgers in list_ledgers(self._root, first, complete=complete):
+            yield ledgers
+
+    async def list_ledgers_down(self, last: int = LEDGER_ID_MAX) -> AsyncIterator[LedgerRange]:
+        self._check_open()
+        check_ledger_id(last)
+        async for ledgers in list_ledgers_down(self._root, last):
             yield ledgers
 
     async def skip_ledger_ids(self, last: int) -> None:

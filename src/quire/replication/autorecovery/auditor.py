@@ -50,6 +50,7 @@ from quire.metadata.interface import Bookies
 from quire.metadata.ledgers.unreadable import UNREADABLE, Unread, read_or_skip
 from quire.replication.autorecovery.lost_bookies import LostBookies
 from quire.replication.autorecovery.misplaced import keeps_to_policy, to_move
+from quire.replication.autorecovery.outage_log import OutageLog
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import ReplicationMarks
@@ -103,8 +104,14 @@ class Auditor:
         clock: Clock,
         rng: random.Random,
         adheres: Adheres | None = None,
+        settle_s: float = 0.0,
         log: Log,
     ) -> None:
+        """Create an auditor.
+
+        It waits `settle_s` seconds before it looks for lost bookies. `adheres` replaces the check
+        whether a ledger follows the placement policy.
+        """
         self._client = client
         self._store = client.metadata
         self._locks = locks
@@ -115,6 +122,7 @@ class Auditor:
         self._rng = rng
         self._adheres = adheres or partial(keeps_to_policy, client)
         self._log = log
+        self._settle_s = settle_s
         self._lost = LostBookies()
         self._delay_version: int | None = None
         self._enabled = True
@@ -160,6 +168,7 @@ class Auditor:
     async def _insist(self, what: str, work: Callable[[], Awaitable[None]]) -> bool:
         """Repeat `work` until it succeeds. Return False if autorecovery is disabled meanwhile."""
         retry = Retry(self._settings.backoff, self._rng)
+        log = OutageLog(self._log)
         while True:
             try:
                 await work()
@@ -168,7 +177,7 @@ class Auditor:
                 return False
             except MetadataError as error:
                 self._stats.store_errors += 1
-                self._log("auditor_failed", what=what, error=str(error))
+                log.failed("auditor_failed", error, what=what)
             await retry.pause()
 
     # -- notifications ------------------------------------------------------------------------
@@ -203,6 +212,7 @@ class Auditor:
 
     async def _look_for_lost_bookies(self) -> None:
         loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._settle_s)
         # The first audit is due now: a bookie that was lost before this term may be known only from
         # the ledgers that name it (rule 29).
         audit_at_s = loop.time()

@@ -18,10 +18,16 @@ from quire.client import Client
 from quire.errors import MetadataError
 from quire.replication.autorecovery.auditor import Adheres, Auditor, Log
 from quire.replication.autorecovery.election import Election
+from quire.replication.autorecovery.outage_log import OutageLog
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.autorecovery.worker import ReplicationWorker, forget_old_failures
 from quire.replication.budget import Budget
 from quire.replication.marks.locks import ReplicationLocks
+
+SETTLE_S = 15.0
+"""Seconds after a lost session before an unregistered bookie can count as lost. If the metadata
+store was away, the sessions of bookies have ended too, and each bookie registers again at its own
+time. Otherwise the first process that is back would mark the ledgers of all others."""
 
 
 def _silent(event: str, **fields: object) -> None:
@@ -69,6 +75,8 @@ class Autorecovery:
         # One candidate for all calls of `run`: the next one withdraws a vote that an earlier one
         # could not withdraw, because the store did not answer when it was cancelled.
         self._election = Election(self._store, self._owner, self._clock)
+        self._settled_s = 0.0
+        """The time of the event loop from which on an unregistered bookie may be lost."""
 
     async def run(self) -> None:
         """Run until cancelled.
@@ -91,20 +99,23 @@ class Autorecovery:
                 watch.close()
             self.stats.sessions_lost += 1
             self._log("session_lost")
+            self._settled_s = asyncio.get_running_loop().time() + SETTLE_S
 
     async def _stand_and_audit(self) -> None:
         election = self._election
         retry = Retry(self._settings.election_backoff, self._rng)
+        log = OutageLog(self._log)
         while True:
             try:
                 async with election.won() as lost:
+                    log.worked()
                     self.stats.elections_won += 1
                     self._log("elected")
                     await self._audit_until(lost)
                     self._log("vote_lost")
             except MetadataError as error:
                 self.stats.store_errors += 1
-                self._log("election_failed", error=str(error))
+                log.failed("election_failed", error)
             await retry.pause()
 
     async def _audit_until(self, lost: asyncio.Event) -> None:
@@ -116,6 +127,7 @@ class Autorecovery:
             clock=self._clock,
             rng=self._rng,
             adheres=self._adheres,
+            settle_s=max(0.0, self._settled_s - asyncio.get_running_loop().time()),
             log=self._log,
         )
         async with TaskGroup() as group:

@@ -40,6 +40,7 @@ from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
 from quire.net.answer_codes import NoEntryAnswer
 from quire.replication.autorecovery.auditor import Log
 from quire.replication.autorecovery.misplaced import put_right
+from quire.replication.autorecovery.outage_log import OutageLog
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.budget import Budget
 from quire.replication.marks.locks import (
@@ -180,9 +181,11 @@ class ReplicationWorker:
 
     async def _work(self) -> None:
         retry = Retry(self._settings.backoff, self._rng)
+        log = OutageLog(self._log)
         while True:
             try:
                 ledger_id = await self._pick()
+                log.worked()
                 if ledger_id is None:
                     await self._wait()
                     continue
@@ -193,7 +196,7 @@ class ReplicationWorker:
                 retry.reset()
             except MetadataError as error:
                 self._stats.store_errors += 1
-                self._log("worker_failed", error=str(error))
+                log.failed("worker_failed", error)
                 await retry.pause()
 
     # -- which ledger -------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from quire._runtime.tasks import TaskGroup
-from quire._runtime.units import are, does, some_of
+from quire._runtime.units import are, does, duration_text, some_of
 from quire.client import Client
 from quire.core.append.quorum import write_set
 from quire.core.fragments import Fragment, stored_by, stored_count
@@ -478,12 +478,12 @@ def _why(facts: Explained) -> str:
     if facts.waiting is not None and facts.waiting[0] in {one.bookie for one in _lost_ones(facts)}:
         bookie, left_s = facts.waiting
         return (
-            f"Not repaired yet: the auditor {facts.auditor} waits {left_s:.0f} s more for {bookie} "
-            "to return (`quire autorecovery trigger` ends the wait)"
+            f"Not repaired yet: the auditor {facts.auditor} waits {duration_text(left_s)} more for "
+            f"{bookie} to return (`quire autorecovery trigger` ends the wait)"
         )
     if facts.delay_s:
         return (
             f"Not repaired yet: the ledger is not marked; the auditor {facts.auditor} waits up to "
-            f"{facts.delay_s} s for a lost bookie to return"
+            f"{duration_text(facts.delay_s)} for a lost bookie to return"
         )
     return f"Not repaired yet: the auditor {facts.auditor} has not marked the ledger"

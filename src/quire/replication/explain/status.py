@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from quire._runtime.clock import Clock, SystemClock
-from quire._runtime.units import counted
+from quire._runtime.units import counted, duration_text
 from quire.codec.metadata.underreplication import LockHolder, Underreplicated
 from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
@@ -64,7 +64,7 @@ class WhyNot:
         if self.unreadable:
             return f"its mark cannot be read: {self.unreadable}"
         if self.lock_owner is not None:
-            since = "" if self.lock_age_s is None else f" for {self.lock_age_s:.0f} s"
+            since = "" if self.lock_age_s is None else f" for {duration_text(self.lock_age_s)}"
             return f"{self.lock_owner} has been repairing it{since}"
         if self.failure is not None:
             attempts = counted(self.failure.attempts, "attempt")

@@ -1,5 +1,6 @@
 """Operations that move replicas between bookies: recover, decommission and rebalance.
 
-Start with `recover`, which the other two build on. `rebalance_plan` decides which replicas to move,
-without I/O. This package imports `marks`, `repair`, and the defaults of `autorecovery`.
+Start with `recover`, which the other two build on. `preflight` finds out whether a job can succeed
+before it changes anything. `rebalance_plan` decides which replicas to move, without I/O. This
+package imports `marks`, `repair`, and the defaults of `autorecovery`.
 """

@@ -44,6 +44,7 @@ from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.unreadable import Unread
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.moves.cookie_removal import identity_of, remove_cookie
+from quire.replication.moves.preflight import Shapes, check_removal
 from quire.replication.moves.recover import (
     DEFAULT_OPTIONS,
     JobProgress,
@@ -115,6 +116,8 @@ async def decommission(
 
     Raises:
         UsageError: The bookie is not known.
+        JobRefusedError: Some of its ledgers cannot be moved now, and `options.check` is set.
+            Nothing was changed. A dry run raises it as well.
         JobError: The bookie continues to accept entries (Apache's bookies do not know the order),
             was created again meanwhile, or another process called `take_back`.
         MetadataWentBackError: The store went back to an older state: ledgers that it does not have
@@ -125,10 +128,16 @@ async def decommission(
     before = await identity_of(client.metadata, bookie)
     order = await read_order(client.metadata, bookie)
     alive = await job.registered()
-    unread = Unread()
-    moves = await moves_of(client, bookie, unread, password=options.password, progress=progress)
+    unread, shapes = Unread(), Shapes(bookie)
+    moves = await moves_of(
+        client, bookie, unread, password=options.password, progress=progress, shapes=shapes
+    )
     if before.cookie is None and order is None and not alive and not moves:
         await refuse_unknown(client, bookie, len(unread))
+    if moves and options.check:
+        what = f"bookie {bookie} cannot be emptied"
+        size = sum(one.bytes for one in moves)
+        await check_removal(client, shapes, size, len(moves), partly=False, what=what)
     if dry_run:
         return Decommissioned(with_unread(RecoverResult(bookie, True, tuple(moves)), unread), alive)
     await check_not_back(client.metadata)

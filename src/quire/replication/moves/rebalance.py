@@ -10,21 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from quire._runtime.tasks import each, pages
+from quire._runtime.units import are, counted
 from quire.client import Client
 from quire.core.fragments import Fragment
-from quire.errors import NoSuchLedgerError, QuireError
+from quire.errors import JobRefusedError, NoSuchLedgerError, QuireError
 from quire.metadata.interface import Bookies
 from quire.metadata.ledgers.unreadable import Unread, read_or_skip
 from quire.replication.autorecovery.settings import PARALLEL, TARGET_SPREAD_PERCENT
 from quire.replication.budget import Budget
 from quire.replication.marks.locks import LockHeldError, ReplicationLocks
+from quire.replication.moves.preflight import no_space
 from quire.replication.moves.rebalance_plan import (
     Allowed,
+    Blocked,
     BookieContents,
     PlannedMove,
     RebalancePlan,
@@ -43,6 +47,13 @@ from quire.replication.repair.opened_ledger import open_for_repair
 
 LOCATIONS_WAIT_S = 5.0
 """Seconds to wait at most until the locations of all bookies are known."""
+BOOKIES_MIN = 2
+"""The least number of writable bookies between which replicas can be moved."""
+_BLOCKED = {
+    Blocked.MEMBER: "the emptier bookies have replicas of the same segments already",
+    Blocked.HOST: "the replicas of a segment would be on fewer hosts",
+    Blocked.PLACEMENT: "the placement policy forbids it",
+}
 STALE = "the segment has changed since the plan was made"
 
 
@@ -58,6 +69,8 @@ class RebalanceOptions:
     """The rate at which the whole job writes, or None for no limit."""
     password: bytes = b""
     """The password of ledgers whose metadata does not contain one."""
+    check: bool = True
+    """Whether to refuse the job if it cannot succeed, before anything is changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +133,13 @@ async def rebalance(
     decides on which bookies a ledger may be; if it is None, the client's placement policy decides.
     Only closed ledgers are moved, from and to writable bookies. With `dry_run`, the plan is made
     and not carried out. The job may be repeated, cancelled, and run together with other jobs.
-    Raises MetadataError; errors of single moves are in the result.
+    Raises MetadataError, and JobRefusedError if the bookies are not balanced and nothing can be
+    moved (with `dry_run` as well); errors of single moves are in the result.
     """
     progress, unread = progress or NoProgress(), Unread()
     plan = await plan_for(client, rng, unread, allowed=allowed, options=options, progress=progress)
+    if options.check:
+        await _check(client, plan, options)
     if dry_run:
         done = Rebalanced(True, plan)
     else:
@@ -171,6 +187,39 @@ async def plan_for(
         target_spread_percent=options.target_spread_percent,
         max_bytes=options.max_bytes,
     )
+
+
+async def _check(client: Client, plan: RebalancePlan, options: RebalanceOptions) -> None:
+    """Raise JobRefusedError if nothing can be moved, or if there is no space for it."""
+    if len(plan.before) < BOOKIES_MIN:
+        raise JobRefusedError(
+            f"the bookies cannot be rebalanced: {counted(len(plan.before), 'bookie')} "
+            f"{are(len(plan.before))} writable, and a move needs two. Nothing was changed",
+            remedy="Start another bookie, or make a read-only one writable",
+        )
+    if plan.blocked and not plan.moves:
+        raise JobRefusedError(
+            f"the bookies cannot be rebalanced: their spread is {plan.spread_before:.1f} %, more "
+            f"than {options.target_spread_percent:g} %, but {what_blocks(plan)}. Nothing was "
+            "changed",
+            remedy="Add a bookie"
+            if Blocked.PLACEMENT not in plan.blocked
+            else "Add a bookie in another place, or change the placement (--placement)",
+        )
+    needed: Counter[str] = Counter()
+    for move in plan.moves:
+        needed[move.target] += move.size_bytes
+    if why := await no_space(client, needed):
+        raise JobRefusedError(
+            f"the bookies cannot be rebalanced: {why}. Nothing was changed",
+            remedy="Copy less with --max-bytes, or free space there first",
+        )
+
+
+def what_blocks(plan: RebalancePlan) -> str:
+    """Return why no further replica can be moved, for the end of a sentence. '' if nothing does."""
+    why = [words for kind, words in _BLOCKED.items() if plan.blocked.get(kind)]
+    return f"no further replica can be moved, because {' or '.join(why)}" if why else ""
 
 
 def _as_placed(client: Client) -> Allowed:

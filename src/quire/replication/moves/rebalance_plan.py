@@ -9,9 +9,11 @@ cross the mean, as long as the fuller of the two becomes less full.
 
 from __future__ import annotations
 
+import enum
 import heapq
 import random
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -36,6 +38,17 @@ quorum."""
 def anywhere(ensemble: Ensemble, write_quorum: int, ack_quorum: int) -> bool:
     """Allow every ensemble."""
     return True
+
+
+class Blocked(enum.StrEnum):
+    """A rule that forbids a move."""
+
+    MEMBER = "member"
+    """The other bookie has a replica of the segment already."""
+    HOST = "host"
+    """The replicas would be on fewer hosts."""
+    PLACEMENT = "placement"
+    """The placement policy forbids the ensemble."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +122,9 @@ class RebalancePlan:
     """The used bytes of each writable bookie before the moves."""
     after: Mapping[str, int]
     """The used bytes of each writable bookie after the moves."""
+    blocked: Mapping[Blocked, int] = field(default_factory=dict)
+    """Why the last search found no further move: the number of moves that each rule forbids. It is
+    empty if the bookies are balanced, or if a limit ended the plan."""
 
     @property
     def size_bytes(self) -> int:
@@ -157,7 +173,9 @@ def make_plan(
             break
         moves.append(found)
         moved += found.size_bytes
-    return RebalancePlan(tuple(moves), before, dict(planner.used))
+    balanced = spread_percent(planner.used.values()) <= target_spread_percent
+    blocked = {} if balanced or len(moves) == MOVES_MAX else dict(planner.blocked)
+    return RebalancePlan(tuple(moves), before, dict(planner.used), blocked)
 
 
 class _Planner:
@@ -170,6 +188,8 @@ class _Planner:
         allowed: Allowed,
     ) -> None:
         self.used = dict(used)
+        self.blocked: Counter[Blocked] = Counter()
+        """The number of moves that each rule forbade in the last search."""
         self._hosts = hosts
         self._allowed = allowed
         self._ensembles = dict(stock.ensembles)
@@ -187,6 +207,7 @@ class _Planner:
 
     def next(self, limit_bytes: int | None) -> PlannedMove | None:
         """Return the best move, or None if no move improves the balance."""
+        self.blocked.clear()
         mean = sum(self.used.values()) / max(len(self.used), 1)
         full = sorted(self._order, key=lambda bookie: -self.used[bookie])
         empty = full[::-1]
@@ -215,7 +236,9 @@ class _Planner:
             key = one.ledger, one.segment_first
             ensemble, *quorums = self._ensembles[key]
             changed = (*ensemble[: one.index], target, *ensemble[one.index + 1 :])
-            if not self._may(ensemble, changed, target, *quorums):
+            why = self._why_not(ensemble, changed, target, *quorums)
+            if why is not None:
+                self.blocked[why] += 1
                 continue
             del replicas[at]
             self._ensembles[key] = (changed, quorums[0], quorums[1])
@@ -227,20 +250,22 @@ class _Planner:
             )  # fmt: skip
         return None
 
-    def _may(
+    def _why_not(
         self,
         ensemble: Ensemble,
         changed: Ensemble,
         target: str,
         write_quorum: int,
         ack_quorum: int,
-    ) -> bool:
+    ) -> Blocked | None:
         if target in ensemble:
-            return False
+            return Blocked.MEMBER
         if self._hosts_of(changed) < self._hosts_of(ensemble):
-            return False
+            return Blocked.HOST
         quorums = write_quorum, ack_quorum
-        return self._allowed(changed, *quorums) or not self._allowed(ensemble, *quorums)
+        if self._allowed(changed, *quorums) or not self._allowed(ensemble, *quorums):
+            return None
+        return Blocked.PLACEMENT
 
     def _hosts_of(self, ensemble: Sequence[str]) -> int:
         return len({self._hosts.get(bookie, bookie) for bookie in ensemble})

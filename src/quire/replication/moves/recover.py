@@ -23,6 +23,7 @@ from quire.metadata.ledgers.unreadable import UNREADABLE, Unread
 from quire.replication.autorecovery.settings import OPEN_GRACE_S, PARALLEL
 from quire.replication.budget import Budget
 from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.moves.preflight import Shapes, check_removal
 from quire.replication.repair.bookie_removal import (
     REASON_CHARS_MAX,
     LedgerMove,
@@ -95,6 +96,8 @@ class MoveOptions:
     """The rate at which the whole job writes, or None for no limit."""
     password: bytes = b""
     """The password of ledgers whose metadata does not contain one."""
+    check: bool = True
+    """Whether to refuse the job if it cannot succeed, before anything is changed."""
 
 
 DEFAULT_OPTIONS = MoveOptions()
@@ -284,11 +287,13 @@ async def moves_of(
     *,
     password: bytes = b"",
     progress: JobProgress | None = None,
+    shapes: Shapes | None = None,
 ) -> list[LedgerMove]:
     """Return the parts of all ledgers that the bookie should have according to the metadata.
 
     Ledgers whose metadata cannot be read are recorded in `unread`, because any of them may name the
-    bookie. Raises MetadataError if the store does not answer.
+    bookie. `shapes` receives the ensembles with the bookie. Raises MetadataError if the store does
+    not answer.
     """
     progress = progress or NoProgress()
     progress.begin("examining ledgers", 0, 0)
@@ -296,7 +301,8 @@ async def moves_of(
 
     async def look(ledger_id: int) -> LedgerMove | None:
         try:
-            return await move_of(client, ledger_id, bookie, password=password)
+            saw = None if shapes is None else shapes.add
+            return await move_of(client, ledger_id, bookie, password=password, saw=saw)
         except UNREADABLE as error:
             unread.add(ledger_id, error)
             return None
@@ -324,13 +330,20 @@ async def recover_bookie(
     metadata cannot be read, because they may name the bookie. `dry_run` changes nothing.
 
     The job may be repeated, cancelled, and run several times at once. Raises UsageError if the
-    bookie is running or not known, and MetadataError.
+    bookie is running or not known, JobRefusedError if none of its ledgers can be moved now (with
+    `dry_run` as well), and MetadataError.
     """
     await check_bookie(client, bookie, even_if_alive=False)
-    unread = Unread()
-    moves = await moves_of(client, bookie, unread, password=options.password, progress=progress)
+    unread, shapes = Unread(), Shapes(bookie)
+    moves = await moves_of(
+        client, bookie, unread, password=options.password, progress=progress, shapes=shapes
+    )
     if not moves:
         await refuse_unknown(client, bookie, len(unread))
+    if moves and options.check:
+        what = f"bookie {bookie} cannot be recovered"
+        size = sum(one.bytes for one in moves)
+        await check_removal(client, shapes, size, len(moves), partly=True, what=what)
     if dry_run:
         return with_unread(RecoverResult(bookie, True, tuple(moves)), unread)
     done = await take_out_of(client, locks, bookie, moves, options=options, progress=progress)

@@ -8,7 +8,7 @@ on the version of the metadata.
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from quire.client import Client
@@ -107,8 +107,12 @@ class LedgerMove:
     """Whether the last segment names the bookie and is not closed."""
 
 
+Saw = Callable[[OpenedLedger, Sequence[Fragment]], None]
+"""A function that receives a ledger, and those of its segments that name a bookie."""
+
+
 async def move_of(
-    client: Client, ledger_id: int, bookie: str, *, password: bytes = b""
+    client: Client, ledger_id: int, bookie: str, *, password: bytes = b"", saw: Saw | None = None
 ) -> LedgerMove | None:
     """Return what would be moved if the bookie were replaced in the ledger.
 
@@ -122,6 +126,8 @@ async def move_of(
     found = [one for one in ledger.fragments() if members(one, (bookie,))]
     if not found:
         return None
+    if saw is not None:
+        saw(ledger, found)
     entries = sum(
         stored_count(metadata, index, fragment.first, fragment.last)
         for fragment in found

@@ -230,8 +230,8 @@ class StreamMetadata:
             remedy="Check both names (`quire stream list` shows the streams)",
         )
 
-    async def segments(self) -> list[StreamSegment]:
-        """Return all segments, in ascending order.
+    async def segments(self, newest: int | None = None) -> list[StreamSegment]:
+        """Return all segments, in ascending order, or only about the `newest` ones.
 
         A segment that appears twice for a moment counts as completed. The first segment in progress
         gets its first sequence id, which is not stored yet.
@@ -240,6 +240,8 @@ class StreamMetadata:
         """
         for _ in range(LIST_ATTEMPTS):
             names = [name for name in await self._children() if parse_segment_name(name)]
+            if newest is not None:
+                names = sorted(names, key=_number_of)[-newest:]
             found: dict[int, StreamSegment] = {}
             old_names: dict[tuple[int, bool], str] = {}
             try:
@@ -258,6 +260,10 @@ class StreamMetadata:
             f"each of {LIST_ATTEMPTS} attempts",
             remedy="Try again",
         )
+
+    async def count_segments(self) -> int:
+        """Return the number of segments without reading them. Raises NoSuchStreamError."""
+        return sum(parse_segment_name(name) is not None for name in await self._children())
 
     async def newest_segments(self) -> list[StreamSegment]:
         """Return only the newest segment if all segments are completed, and all segments otherwise.
@@ -610,6 +616,12 @@ class StreamMetadata:
         if segment.in_progress:
             return False
         return found is None or StreamSegment.from_bytes(found).is_rest_of(segment)
+
+
+def _number_of(name: str) -> int:
+    """Return the number in the name of a segment, or 0 if the name has none."""
+    parsed = parse_segment_name(name)
+    return 0 if parsed is None or parsed.lssn is None else parsed.lssn
 
 
 def _numbered(segments: list[StreamSegment]) -> list[StreamSegment]:

@@ -33,7 +33,7 @@ from quire.streams.namespace.stream_metadata import LIST_ATTEMPTS
 from quire.streams.namespace.tree_search import OTHERS, walk
 from quire.streams.objects.format import HEADS as OBJECTS
 from quire.streams.objects.format import LEAF, ObjectInfo, decode_head, head_key
-from quire.streams.statemachine.state_machine import BUCKET as STATE_MACHINES
+from quire.streams.statemachine.snapshot_info import BUCKET as STATE_MACHINES
 
 OWNERS_AT_ONCE = 64
 """The number of streams, objects or datasets whose records are read at a time."""

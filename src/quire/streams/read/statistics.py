@@ -124,6 +124,8 @@ async def records_from(
         lssn = fact.segment.lssn
         if fact.truncated or fact.lost or lssn < position.lssn:
             continue
+        if lssn == position.lssn and fact.last is not None and position > fact.last:
+            continue  # after the last record of the segment, so nothing has to be read
         count += fact.records
         if lssn == position.lssn and position > fact.segment.first_dlsn:
             count -= await _records_before(client, fact, position, password)

@@ -26,12 +26,11 @@ from typing import Generic, Protocol, Self, TypeVar
 from quire._runtime.opening import open_or_closed, opening, represented
 from quire.client.client import end_with_client
 from quire.client.write.writer import payload_bytes
-from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
+from quire.codec.distributedlog.dlsn import INITIAL_DLSN
 from quire.codec.distributedlog.name import stream_name
 from quire.errors import (
     ArgumentTypeError,
     ClientClosedError,
-    LaterStreamError,
     NoSuchObjectError,
     ObjectDamagedError,
     ObjectExistsError,
@@ -42,27 +41,24 @@ from quire.errors import (
     StreamGapError,
     UsageError,
     check_type,
-    later_json,
 )
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.objects.format import ObjectInfo, check_name
 from quire.streams.objects.objects import Objects
 from quire.streams.read.records import RecordBatch
+from quire.streams.statemachine.snapshot_info import (
+    APPLIED_KEY,
+    BUCKET,
+    LIFE_KEY,
+    POSITION_KEY,
+    snapshot_info,
+)
 from quire.streams.write.pending_entry import Appended
 from quire.streams.write.writer import StreamWriter
 
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
-BUCKET = "state-machines"
-POSITION_KEY = "position"
-"""The key in the metadata of a snapshot for the position at which reading continues."""
-APPLIED_KEY = "applied"
-LIFE_KEY = "life"
-"""The key in the metadata of a snapshot for the id of the life that the position belongs to.
-Snapshots of earlier versions lack it."""
-SNAPSHOT_KEYS = (POSITION_KEY, APPLIED_KEY, LIFE_KEY)
-"""The keys in the metadata of a snapshot. A snapshot with another one is from a later version."""
 RESTORE_ATTEMPTS = 10
 """The number of attempts to read a snapshot while leaders take newer ones."""
 NOTHING = b""
@@ -193,10 +189,10 @@ class _Replica(Generic[ResultT]):
                 if attempt == RESTORE_ATTEMPTS - 1:
                     raise
         await self._check_life(found.info)
-        position = _position(found.info)
+        known = snapshot_info(found.info)
         self.machine.restore(state)
-        self._position = position
-        self.applied = int(found.info.metadata[APPLIED_KEY])
+        self._position = known.position
+        self.applied = known.applied
 
     async def _check_life(self, snapshot: ObjectInfo) -> None:
         """Raise StreamDamagedError if the snapshot belongs to a former stream of this name."""
@@ -341,8 +337,8 @@ class Leader(_Replica[ResultT]):
                 del metadata[LIFE_KEY]
             try:
                 await self._snapshots.put(
-                    self._object, state, replace=lambda old: _position(old) <= position,
-                    metadata=metadata,
+                    self._object, state, metadata=metadata,
+                    replace=lambda old: snapshot_info(old).position <= position,
                 )  # fmt: skip
             except ObjectExistsError as error:
                 raise StreamFencedError(
@@ -537,18 +533,6 @@ class Follower(_Replica[ResultT]):
         trace: TracebackType | None,
     ) -> None:
         await self.close()
-
-
-def _position(snapshot: ObjectInfo) -> DLSN:
-    """Return the position at which reading continues after a snapshot.
-
-    Raises:
-        LaterStreamError: A later version of Quire wrote the snapshot.
-    """
-    what = f"the snapshot of a state machine (object {BUCKET}/{snapshot.name})"
-    if message := later_json(what, dict(snapshot.metadata), SNAPSHOT_KEYS, key=""):
-        raise LaterStreamError(message)
-    return DLSN.parse(snapshot.metadata[POSITION_KEY])
 
 
 @opening

@@ -1,0 +1,128 @@
+"""OpenTelemetry metrics for programs that pass a meter to their client.
+
+The metrics are those of `client.metrics()`, as observable instruments: they cost nothing until a
+reader of the program collects them. `opentelemetry-api` (the extra `otel`) is imported only if
+there is a meter. docs/guides/client-observability.md describes the names.
+
+All clients with the same meter share its instruments, which report the sum over these clients. The
+counts of a closed client stay in the sum, because a counter must not decrease.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from quire._runtime.metrics import Metric
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+Source = Callable[[], Iterable[Metric]]
+Labels = tuple[tuple[str, str], ...]
+Values = dict[Labels, float]
+"""The value of an instrument for each set of attributes."""
+
+UNITS = (("_bytes", "By"), ("_seconds_sum", "s"))
+"""The unit of an instrument, by the end of its name. All others count things."""
+
+_bridges: weakref.WeakKeyDictionary[Meter, MeterBridge] = weakref.WeakKeyDictionary()
+_bridges_lock = threading.Lock()
+
+
+def attach(meter: Meter, source: Source) -> Callable[[], None]:
+    """Report the metrics of a client through a meter.
+
+    Args:
+        meter: The meter.
+        source: The method that returns the metrics of the client. It is held weakly, so that a
+            client that is dropped without being closed can be freed.
+
+    Returns:
+        The function to call when the client is closed.
+    """
+    with _bridges_lock:
+        bridge = _bridges.get(meter)
+        if bridge is None:
+            bridge = _bridges[meter] = MeterBridge()
+            bridge.create_instruments(meter, source())
+    return bridge.add(source)
+
+
+class MeterBridge:
+    """The clients of one meter, and what its instruments report about them.
+
+    Callbacks of OpenTelemetry come from threads of its readers.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sources: dict[int, Source] = {}
+        self._number = 0
+        self._ended: dict[str, Values] = {}
+        """The counts of the clients that are closed, by the name of the instrument."""
+
+    def create_instruments(self, meter: Meter, metrics: Iterable[Metric]) -> None:
+        """Create one instrument for each metric, and three for each histogram."""
+        for metric in metrics:
+            for name in dict.fromkeys(_instrument(metric, one.suffix) for one in metric.samples):
+                unit = next((unit for end, unit in UNITS if name.endswith(end)), "")
+                kind = "gauge" if metric.kind == "gauge" else "counter"
+                create = getattr(meter, f"create_observable_{kind}")
+                create(name, [self._callback(name)], unit=unit, description=metric.help)
+
+    def add(self, source: Source) -> Callable[[], None]:
+        """Report a client from now on, and return the function to call when it is closed."""
+        held = weakref.WeakMethod(source)
+
+        def metrics() -> Iterable[Metric]:
+            living = held()
+            return () if living is None else living()
+
+        with self._lock:
+            self._number += 1
+            number = self._number
+            self._sources[number] = metrics
+        return lambda: self._remove(number)
+
+    def _remove(self, number: int) -> None:
+        with self._lock:
+            source = self._sources.pop(number, None)
+            if source is None:
+                return
+            for metric in source():
+                if metric.kind != "gauge":
+                    for name, labels, value in _values(metric):
+                        ended = self._ended.setdefault(name, {})
+                        ended[labels] = ended.get(labels, 0.0) + value
+
+    def _callback(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        from opentelemetry.metrics import Observation
+
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            return [Observation(value, dict(labels)) for labels, value in self._now(name).items()]
+
+        return observe
+
+    def _now(self, wanted: str) -> Values:
+        """Return the present values of an instrument."""
+        with self._lock:
+            total = dict(self._ended.get(wanted, {}))
+            for source in self._sources.values():
+                for metric in source():
+                    for name, labels, value in _values(metric):
+                        if name == wanted:
+                            total[labels] = total.get(labels, 0.0) + value
+            return total
+
+
+def _instrument(metric: Metric, suffix: str) -> str:
+    """Return the name of the instrument. Exporters for Prometheus add `_total` again."""
+    return metric.name.removesuffix("_total") + suffix
+
+
+def _values(metric: Metric) -> Iterator[tuple[str, Labels, float]]:
+    for one in metric.samples:
+        yield _instrument(metric, one.suffix), tuple(one.labels.items()), one.value

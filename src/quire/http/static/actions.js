@@ -1,0 +1,52 @@
+// Buttons that change something. They are disabled, with the reason, while this tab may not.
+
+import { whyNot } from "/ui/access.js";
+import { confirmed } from "/ui/dialogs.js";
+import { h } from "/ui/dom.js";
+
+/** What is asked before a change of the whole cluster. */
+export const QUESTIONS = {
+  autorecoveryOff: {
+    title: "Pause autorecovery in the whole cluster?",
+    text: "Until somebody resumes it, no process restores what a lost bookie or a broken disk held. Repairs that are under way are completed.",
+    action: "Pause autorecovery",
+  },
+  autorecoveryOn: {
+    title: "Resume autorecovery in the whole cluster?",
+    text: "Every process that runs autorecovery begins to repair the ledgers that lack copies. That reads and writes on all bookies concerned.",
+    action: "Resume autorecovery",
+  },
+  audit: {
+    title: "Look for lost bookies now?",
+    text: "A bookie that is away counts as lost at once, also if it is only being restarted, and its ledgers are copied to other bookies.",
+    action: "Look for lost bookies",
+  },
+  rebalance: {
+    title: "Move copies between bookies?",
+    text: "A job of this server moves copies from the fullest bookies to the emptiest, until they are about equally full. It can be paused and cancelled. What it has moved by then stays there.",
+    action: "Rebalance the cluster",
+  },
+  decommission: (bookie) => ({
+    title: `Remove ${bookie} permanently?`,
+    text: "The bookie becomes read-only, and a job of this server copies its ledgers to other bookies. When none is left, its cookie is removed and the bookie ends.",
+    action: "Decommission the bookie",
+  }),
+  recover: (bookie) => ({
+    title: `Replace what ${bookie} held?`,
+    text: "A job of this server copies the ledgers of the lost bookie to other bookies. Do this only if the bookie does not come back.",
+    action: "Recover the bookie",
+  }),
+};
+
+/** Return a button that is disabled while its work runs, and while nothing can be changed. `label` is
+ * its name for screen readers. If a question is given, it is asked first (see `confirmed`). */
+export function button(text, label, work, act, question = null) {
+  const why = whyNot();
+  const press = async (event) => {
+    const pressed = event.currentTarget;
+    if (question && !await confirmed(question)) return;
+    pressed.disabled = true;
+    act(work).finally(() => { pressed.disabled = false; });
+  };
+  return h("button", { type: "button", "aria-label": label, title: why || null, disabled: why !== "", onclick: press }, text);
+}

@@ -1,0 +1,186 @@
+// Payloads as text, JSON or hexadecimal digits. Whatever the bytes are, they become text nodes.
+
+import { ask } from "/ui/api.js";
+import { choice } from "/ui/controls.js";
+import { h } from "/ui/dom.js";
+import { count, counted } from "/ui/format.js";
+
+const NARROW = "(max-width: 44rem)";
+/** Up to this length, JSON stays on one line unless JSON is chosen, so that lists stay short. */
+const ONE_LINE_CHARS = 100;
+const INDENT = "  ";
+const INDENTS_MAX = 40;
+const WAYS = [{ value: "auto", text: "Auto" }, { value: "text", text: "Text" }, { value: "json", text: "JSON" }, { value: "hex", text: "Hex" }];
+
+/** The chosen way to show payloads. It holds for all pages of this tab. */
+let way = "auto";
+
+/** Return the choice of how payloads are shown, and what `draw` returns for it. */
+export function shownAs(draw) {
+  const place = h("div");
+  const fill = () => place.replaceChildren(...[draw()].flat(Infinity));
+  const pick = (value) => {
+    way = value;
+    fill();
+  };
+  fill();
+  return [h("div", { class: "shown-as" }, choice("as", "Show payloads as", WAYS, way, pick)), place];
+}
+
+/** Return a payload of an answer, { bytes, offset, shown_bytes, payload }, in the chosen way: what it
+ * is, and the element that shows it. */
+export function payload(one, name) {
+  const data = Uint8Array.from(atob(one.payload), (char) => char.charCodeAt(0));
+  const cut = one.offset > 0 || one.offset + one.shown_bytes < one.bytes;
+  const [kind, text] = shown(data, one.offset, cut);
+  const part = cut ? `bytes ${count(one.offset)} to ${count(Math.max(one.offset, one.offset + one.shown_bytes - 1))} of ${count(one.bytes)}` : counted(one.bytes, "byte");
+  return [one.bytes ? `${kind}, ${part}` : "empty",
+    one.bytes ? h("pre", { class: "payload", tabindex: 0, role: "region", "aria-label": `Payload of ${name}` }, text) : ""];
+}
+
+/** Return an item of a list of payloads: its name, what is known of it, and its payload. */
+export function payloadItem(title, known, one, name) {
+  const [kind, element] = payload(one, name);
+  return h("li", { class: "card item" }, h("div", { class: "item-head" }, title, h("p", { class: "quiet" }, [...known, kind].join(" · "))), element);
+}
+
+function shown(data, offset, cut) {
+  if (way === "hex") return ["hex", hex(data, offset)];
+  const text = decoded(data, cut);
+  if (text === null) {
+    if (way === "auto") return ["not text", hex(data, offset)];
+    return ["not valid UTF-8; wrong bytes are shown as �", visible(new TextDecoder().decode(data))];
+  }
+  if (way === "text") return ["text", visible(text)];
+  if (way === "auto" && text.length <= ONE_LINE_CHARS && !text.includes("\n") && json(text) !== null) return [/^\s*[[{]/.test(text) ? "JSON" : "text", visible(text)];
+  const formatted = json(text);
+  if (formatted !== null && (way === "json" || /^\s*[[{]/.test(text))) return ["JSON", visible(formatted)];
+  return [way === "json" ? (cut ? "not whole, so not shown as JSON" : "not JSON") : "text", visible(text)];
+}
+
+/** Return UTF-8 as text, or null if it is none. Of a part of a payload, the first and the last
+ * character may be incomplete. */
+function decoded(data, cut) {
+  const strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+  for (const [begin, end] of cut ? edges(data) : [[0, data.length]]) {
+    try {
+      return strict.decode(data.subarray(begin, end));
+    } catch {
+      // try without the bytes of an incomplete character
+    }
+  }
+  return null;
+}
+
+function edges(data) {
+  const ways = [];
+  for (let begin = 0; begin < 4; begin += 1) {
+    for (let less = 0; less < 4; less += 1) {
+      if (begin + less <= data.length) ways.push([begin, data.length - less]);
+    }
+  }
+  return ways;
+}
+
+const CONTROLS = "NUL SOH STX ETX EOT ENQ ACK BEL BS HT LF VT FF CR SO SI DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US".split(" ");
+
+// Characters that cannot be seen, or that would change how their neighbours look: controls other
+// than line breaks and tabs, marks of the writing direction, and characters without width.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]/gu;
+
+/** Return the text as nodes, with a name in place of each character that cannot be seen. */
+function visible(text) {
+  const nodes = [];
+  let behind = 0;
+  for (const found of text.matchAll(HIDDEN)) {
+    if (found.index > behind) nodes.push(text.slice(behind, found.index));
+    const code = found[0].codePointAt(0);
+    const name = CONTROLS[code] ?? `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
+    nodes.push(h("span", { class: "unseen" }, name));
+    behind = found.index + found[0].length;
+  }
+  nodes.push(text.slice(behind));
+  return nodes;
+}
+
+/** Return JSON with line breaks and indents, or null if the text is none. Numbers and strings stay
+ * exactly as they are written: a number may be too large for JavaScript. */
+export function json(text) {
+  try {
+    JSON.parse(text);
+  } catch {
+    return null;
+  }
+  const out = [];
+  let depth = 0;
+  const line = () => `\n${INDENT.repeat(Math.min(depth, INDENTS_MAX))}`;
+  const tokens = text.match(/"(?:[^"\\]|\\.)*"|[[\]{},:]|[^\s"[\]{},:]+/gs) ?? [];
+  for (let at = 0; at < tokens.length; at += 1) {
+    const token = tokens[at];
+    if (token === "{" || token === "[") {
+      const next = tokens[at + 1];
+      if (next === "}" || next === "]") {
+        out.push(token + next);
+        at += 1;
+        continue;
+      }
+      depth += 1;
+      out.push(token, line());
+    } else if (token === "}" || token === "]") {
+      depth -= 1;
+      out.push(line(), token);
+    } else if (token === ",") out.push(token, line());
+    else if (token === ":") out.push(": ");
+    else out.push(token);
+  }
+  return out.join("");
+}
+
+function hex(data, offset) {
+  const narrow = matchMedia(NARROW).matches;
+  const width = narrow ? 8 : 16;
+  const lines = [];
+  for (let at = 0; at < data.length; at += width) {
+    const row = [...data.subarray(at, at + width)];
+    const digits = row.map((byte) => byte.toString(16).padStart(2, "0")).join(" ").padEnd(3 * width - 1);
+    const chars = row.map((byte) => (byte >= 0x20 && byte < 0x7f ? String.fromCharCode(byte) : ".")).join("");
+    lines.push(`${(offset + at).toString(16).padStart(narrow ? 5 : 8, "0")}  ${digits}  ${chars}`);
+  }
+  return h("span", { class: "hex" }, lines.join("\n"));
+}
+
+// -- what cannot be read, and what may not be read ----------------------------------------------
+
+/** Return an error of the server about one entry, with what is wrong at each bookie. */
+export const failure = (error) => h("div", { class: "alert bad" }, h("p", null, `✗ ${error.what}`),
+  Object.entries(error.causes).map(([bookie, why]) => h("p", null, h("strong", null, bookie), `: ${why}`)),
+  error.remedy ? h("p", null, error.remedy) : "");
+
+/** The passwords that were typed, by what they open. They are kept in memory only. */
+const passwords = new Map();
+
+export const passwordOf = (key) => (passwords.has(key) ? { password: passwords.get(key) } : {});
+
+/** Ask for payloads. A wrong password is an answer of its own: { locked } with the reason. */
+export async function askFor(path, body, signal) {
+  try {
+    return await ask("POST", path, { body, signal, reads: true });
+  } catch (error) {
+    if (error.kind !== "UnauthorizedError") throw error;
+    return { locked: error.message };
+  }
+}
+
+/** Return a form for the password of a ledger. It is sent in the body of a request only. */
+export function passwordForm(key, data, act) {
+  const input = h("input", { id: "ledger-password", type: "password", autocomplete: "off", required: true, maxlength: 1024 });
+  const submit = (event) => {
+    event.preventDefault();
+    passwords.set(key, input.value);
+    act(async () => {});
+  };
+  return h("div", null, h("div", { class: "alert warn" }, h("p", null, `! ${data.locked[0].toUpperCase()}${data.locked.slice(1)}.`),
+    h("p", null, "The password is sent in the body of each request, and is forgotten when this page is loaded again.")),
+  h("form", { onsubmit: submit }, h("div", null, h("label", { for: "ledger-password" }, "Password of the ledger"), input),
+    h("button", { class: "primary" }, "Open")));
+}

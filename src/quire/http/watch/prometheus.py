@@ -1,0 +1,283 @@
+"""Series over longer times than the server keeps, read from Prometheus.
+
+The queries are fixed. Nothing of a request becomes part of one, except for the HTTP address of a
+registered bookie. The answers are those of Prometheus' HTTP API, `/api/v1/query_range`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from urllib.parse import urlencode, urlsplit
+
+from quire._runtime.clock import Clock
+from quire._runtime.metrics import Metric, counter
+from quire._runtime.tasks import each
+from quire.errors import QuireError, UsageError
+from quire.http.watch.rates import COUNTERS, LATENCIES
+from quire.http.watch.series import OF_BOOKIES, OF_CLUSTER, Series, rounded
+
+POINTS = 240
+"""The number of points of a series, about as many as a chart can show."""
+WINDOW_MIN_S = 120
+"""The shortest time in seconds over which Prometheus computes a rate: at least four scrapes of the
+usual 30 s."""
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
+"""The size limit in bytes of one answer of Prometheus."""
+QUERY_TIMEOUT_S = 10.0
+"""Seconds that Prometheus has to answer all queries of a page."""
+QUERIES_AT_ONCE = 4
+FAILURE_KEPT_S = 5.0
+"""Seconds for which a failure is reported again without another request to Prometheus."""
+KEPT_MAX = 32
+"""The number of answers that are kept, each for as long as it is current."""
+
+RANGES_S = (6 * 3_600, 24 * 3_600, 7 * 24 * 3_600, 30 * 24 * 3_600)
+"""The ranges in seconds that are read from Prometheus."""
+
+_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+FetchText = Callable[[str], Awaitable[str]]
+"""A function that returns the text at a URL, or raises an error."""
+
+
+class HistoryError(QuireError):
+    """Prometheus did not return the series."""
+
+
+class PrometheusHistory:
+    """Series of the cluster and of bookies from a Prometheus server."""
+
+    def __init__(
+        self, url: str, fetch: FetchText, clock: Clock, labels: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a reader of a Prometheus server.
+
+        Args:
+            url: The URL, as `checked_url` returns it.
+            fetch: Reads a URL.
+            clock: The clock whose time the series end at.
+            labels: The labels that all metrics of this cluster have.
+        """
+        self._url = url
+        self._labels = dict(labels or {})
+        self._fetch = fetch
+        self._clock = clock
+        self._kept: dict[tuple[int, str | None], tuple[int, Series]] = {}
+        self._reading: dict[tuple[int, str | None], asyncio.Lock] = {}
+        self._failure: HistoryError | None = None
+        self._failed_s = -math.inf
+        self.failures = 0
+        """The number of reads that failed since the start."""
+
+    async def read(self, range_s: int, instance: str | None = None) -> Series:
+        """Return the values of the last `range_s` seconds.
+
+        Args:
+            range_s: One of `RANGES_S`.
+            instance: HOST:PORT of the HTTP server of a bookie, which Prometheus calls the
+                instance. None means the whole cluster.
+
+        Raises:
+            HistoryError: Prometheus did not answer, or not with series.
+        """
+        step_s = range_s // POINTS
+        last_s = self._clock.now_ms() // 1000 // step_s * step_s
+        key = (range_s, instance)
+        async with self._reading.setdefault(key, asyncio.Lock()):
+            kept = self._kept.get(key)
+            if kept is not None and kept[0] == last_s:
+                return kept[1]
+            if self._failure and self._clock.monotonic() - self._failed_s < FAILURE_KEPT_S:
+                raise self._failure
+            try:
+                found = await self._read(last_s, range_s, step_s, instance)
+            except HistoryError as error:
+                self.failures += 1
+                self._failure, self._failed_s = error, self._clock.monotonic()
+                raise
+            self._kept[key] = (last_s, found)
+            while len(self._kept) > KEPT_MAX:
+                oldest = min(self._kept, key=lambda one: self._kept[one][0])
+                del self._kept[oldest]
+                self._reading.pop(oldest, None)
+        return found
+
+    async def _read(self, last_s: int, range_s: int, step_s: int, instance: str | None) -> Series:
+        first_s = last_s - POINTS * step_s
+        labels = self._labels if instance is None else {**self._labels, "instance": instance}
+        asked = queries(max(WINDOW_MIN_S, step_s), labels, one_bookie=instance is not None)
+
+        async def one(name: str) -> list[float | None]:
+            query = {"query": asked[name], "start": first_s, "end": last_s, "step": step_s}
+            text = await self._fetch(f"{self._url}/api/v1/query_range?{urlencode(query)}")
+            return values_of(text, first_s, step_s)
+
+        try:
+            async with asyncio.timeout(QUERY_TIMEOUT_S):
+                values = await each(list(asked), one, QUERIES_AT_ONCE)
+        except TimeoutError:
+            raise self._error(f"it did not answer within {QUERY_TIMEOUT_S:g} s") from None
+        except HistoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the network and aiohttp have many errors
+            raise self._error(f"{type(error).__name__}: {error}") from None
+        return Series(first_s, step_s, dict(zip(asked, values, strict=True)))
+
+    def _error(self, why: str) -> HistoryError:
+        return HistoryError(
+            f"Prometheus at {self._url} cannot be read: {why}",
+            remedy="Check that it runs and that --prometheus names it. The last hour comes from "
+            "this server's own memory",
+        )
+
+
+def history_metrics(history: PrometheusHistory) -> Iterable[Metric]:
+    """Yield the metrics of the reads from Prometheus."""
+    yield counter("quire_series_history_failures_total",
+                  "The number of times that Prometheus did not return the charts of a long time.",
+                  history.failures)  # fmt: skip
+
+
+def checked_url(url: str) -> str:
+    """Return the URL of a Prometheus server without a final slash.
+
+    Raises UsageError if it is not an HTTP URL, or contains a password.
+    """
+    try:
+        parts = urlsplit(url)
+        port_is_valid = parts.port is None or parts.port > 0
+    except ValueError:
+        parts, port_is_valid = urlsplit(""), False
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_valid:
+        raise UsageError(
+            f"{url[:200]!r} (--prometheus) is not the URL of a Prometheus server",
+            remedy="Give it like this: http://prometheus:9090",
+        )
+    if parts.username or parts.password:
+        raise UsageError(
+            "the URL of Prometheus (--prometheus) contains a user name or a password, which other "
+            "users of the machine could see",
+            remedy="Put Prometheus behind a proxy on this machine that adds the password",
+        )
+    if parts.query or parts.fragment:
+        raise UsageError(
+            f"the URL of Prometheus (--prometheus) has a query or a fragment: {url[:200]!r}",
+            remedy="Give only its scheme, host, port and path, such as http://prometheus:9090",
+        )
+    return url.rstrip("/")
+
+
+def checked_label(text: str) -> tuple[str, str]:
+    """Return the name and the value of a label in the form NAME=VALUE.
+
+    Raises UsageError for another text.
+    """
+    name, given, value = text.partition("=")
+    if not given or not _LABEL.fullmatch(name):
+        raise UsageError(
+            f"{text[:200]!r} (--prometheus-label) is not a label in the form NAME=VALUE",
+            remedy="Give it like this: cluster=orders",
+        )
+    return name, value
+
+
+def queries(window_s: int, labels: Mapping[str, str], *, one_bookie: bool) -> dict[str, str]:
+    """Return the query for each series, of the metrics that have these labels."""
+
+    def of(metric: str) -> str:
+        return _select(metric, labels)
+
+    rates = {name: f"rate({of(one)}[{window_s}s])" for name, one in COUNTERS.items()}
+    free, total = of("quire_directory_free_bytes"), of("quire_directory_total_bytes")
+    used = f"1 - sum({free}) / sum({total})"
+    if one_bookie:
+        found = {
+            **rates,
+            **{name: of(one) for name, one in LATENCIES.items()},
+            "ledgers": of("bookie_ledgers_count"),
+            "disk_used": used,
+        }
+        assert set(found) == set(OF_BOOKIES)
+        return found
+    bookies = of('quire_cluster_bookies{state=~"writable|read-only"}')
+    writable = of('quire_cluster_bookies{state="writable"}')
+    found = {
+        **{name: f"sum({rate})" for name, rate in rates.items()},
+        **{name: f"max({of(one)})" for name, one in LATENCIES.items()},
+        "disk_used": used,
+        "disk_used_max": f"max(1 - sum by (instance) ({free}) / sum by (instance) ({total}))",
+        "under_replicated": f"max({of('quire_cluster_ledgers_marked')})",
+        "bookies": f"sum(max by (state) ({bookies}))",
+        "bookies_writable": f"max({writable})",
+    }
+    assert set(found) == set(OF_CLUSTER)
+    return found
+
+
+def _select(metric: str, labels: Mapping[str, str]) -> str:
+    """Return the selector of a metric, which may have labels already, with further labels."""
+    more = ",".join(f"{name}={json.dumps(value)}" for name, value in labels.items())
+    if not more:
+        return metric
+    return f"{metric[:-1]},{more}}}" if metric.endswith("}") else f"{metric}{{{more}}}"
+
+
+def values_of(text: str, first_s: int, step_s: int) -> list[float | None]:
+    """Return the values in an answer of `query_range`, one for each point.
+
+    If the answer has several series, the first value at each time counts. Raises HistoryError if
+    the text is not an answer with series.
+    """
+    values: list[float | None] = [None] * (POINTS + 1)
+    try:
+        answer = json.loads(text)
+        if answer["status"] != "success":
+            raise HistoryError(
+                f"Prometheus refused a query: {str(answer.get('error'))[:200]}",
+                remedy="Look at the log of Prometheus",
+            )
+        if answer["data"]["resultType"] != "matrix":
+            raise ValueError("the result is not a matrix")
+        for series in answer["data"]["result"]:
+            for at_s, value in series["values"]:
+                place = round((float(at_s) - first_s) / step_s)
+                if 0 <= place <= POINTS and values[place] is None:
+                    number = float(value)
+                    values[place] = rounded(number) if math.isfinite(number) else None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise HistoryError(
+            f"the answer of Prometheus is not the result of a query: {type(error).__name__}",
+            remedy="Check that --prometheus names a Prometheus server, or one with its HTTP API",
+        ) from None
+    return values
+
+
+@asynccontextmanager
+async def prometheus_fetcher() -> AsyncIterator[FetchText]:
+    """Yield a function that reads a URL of Prometheus.
+
+    It sends no cookies and follows no redirects. It raises aiohttp's ClientError for more than
+    `ANSWER_BYTES_MAX` bytes, and HistoryError for an answer that is not JSON.
+    """
+    from aiohttp import ClientError, ClientSession, DummyCookieJar
+
+    async with ClientSession(cookie_jar=DummyCookieJar()) as session:
+
+        async def fetch(url: str) -> str:
+            async with session.get(url, allow_redirects=False) as answer:
+                # Prometheus describes a refused query in JSON, with status 400, 422 or 503.
+                if answer.content_type != "application/json":
+                    raise ClientError(f"it answers with status {answer.status} and no JSON")
+                text = bytearray()
+                async for chunk in answer.content.iter_any():
+                    text += chunk
+                    if len(text) > ANSWER_BYTES_MAX:
+                        raise ClientError(f"it answers with more than {ANSWER_BYTES_MAX} bytes")
+                return text.decode(errors="replace")
+
+        yield fetch

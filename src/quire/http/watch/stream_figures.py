@@ -1,0 +1,219 @@
+"""The size, rate, lag and last write of streams, for lists of streams.
+
+To learn them, the server reads the metadata of a stream and asks the bookies of its last segment.
+That takes too long for a page of streams, so it happens in the background while somebody looks at
+the page, and all viewers share it. A completed ledger never changes, so its size is read once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from quire._runtime.tasks import each
+from quire.client import Client
+from quire.codec.distributedlog.segment import StreamSegment
+from quire.errors import MetadataError, NoSuchStreamError, QuireError
+from quire.http.views.stream_statistics import StreamStatistics, subscription_lags
+from quire.http.watch.observations import LOOK_SHARE, LOOK_WAIT_S, BackgroundObservation
+from quire.streams import Namespace
+from quire.streams.namespace.namespace import open_namespace
+from quire.streams.read.positions import oldest_position
+from quire.streams.read.statistics import SegmentStatistics, records_from, segment_statistics
+
+FIGURES_INTERVAL_S = 2.0
+"""Seconds between two observations."""
+FIGURES_AGE_MAX_S = 60.0
+"""The age in seconds of the oldest observation of a stream that is compared with a new one. A rate
+over a longer time would not be current."""
+STREAMS_KEPT_MAX = 2_000
+"""The number of streams whose figures are kept."""
+LEDGERS_KEPT_MAX = 20_000
+"""The number of completed ledgers whose sizes are kept."""
+SEGMENTS_LOOKED_AT_MAX = 200
+"""The number of segments of a stream that are looked at, the newest. With more, the numbers of
+records and bytes are lower bounds."""
+SUBSCRIPTIONS_COUNTED_MAX = 20
+"""The number of subscriptions of a stream whose lag is counted for a list."""
+STREAMS_AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFigures:
+    """What one observation found out about a stream."""
+
+    at_s: float
+    """The time of the observation."""
+    whole: bool = True
+    """Whether all segments were looked at. If not, `records` and `bytes` are lower bounds."""
+    segments: int = 0
+    records: int = 0
+    bytes: int = 0
+    last: str | None = None
+    """The position of the last record."""
+    last_time: str | None = None
+    """The time of the last record, or None if it is not known."""
+    ended: bool = False
+    lag: int | None = None
+    """The number of records that the slowest subscription is behind, or None without one."""
+    slowest: str | None = None
+    """The name of the slowest subscription."""
+    subscriptions: int = 0
+    error: str = ""
+    """The reason why the figures could not be found out."""
+    written: int | None = None
+    """The number of records that were ever written, or None if it is not known."""
+    sizes: Mapping[int, int] = field(default_factory=dict)
+    """The bytes of each of the segments that were looked at, by number."""
+
+    def as_json(self, before: StreamFigures | None, now_s: float) -> dict[str, Any]:
+        """Return the figures. The rates are those since the observation `before`."""
+        records_per_s, bytes_per_s = self._rates(before)
+        return {
+            "segments": self.segments,
+            "records": self.records,
+            "bytes": self.bytes,
+            "whole": self.whole,
+            "last": self.last,
+            "last_time": self.last_time,
+            "ended": self.ended,
+            "records_per_s": records_per_s,
+            "bytes_per_s": bytes_per_s,
+            "lag": self.lag,
+            "slowest": self.slowest,
+            "subscriptions": self.subscriptions,
+            "age_s": max(0.0, now_s - self.at_s),
+            "error": self.error,
+        }
+
+    def _rates(self, before: StreamFigures | None) -> tuple[float | None, float | None]:
+        if before is None or before.error or self.error:
+            return None, None
+        passed_s = self.at_s - before.at_s
+        if not 0 < passed_s <= FIGURES_AGE_MAX_S:
+            return None, None
+        records = None
+        if self.written is not None and before.written is not None:
+            records = self.written - before.written
+        newest = max(before.sizes, default=0)
+        size = sum(size for number, size in self.sizes.items() if number >= newest)
+        size -= before.sizes.get(newest, 0)
+        if size < 0 or (records is not None and records < 0):
+            return None, None  # another stream has the name now
+        return None if records is None else records / passed_s, size / passed_s
+
+
+class StreamWatch(BackgroundObservation):
+    """The figures of those streams that somebody looks at."""
+
+    share = LOOK_SHARE
+
+    def __init__(self, monotonic: Callable[[], float], wait_s: float = LOOK_WAIT_S) -> None:
+        super().__init__(monotonic, FIGURES_INTERVAL_S, wait_s)
+        self._wanted: dict[tuple[str, str], None] = {}
+        self._found: OrderedDict[tuple[str, str], tuple[StreamFigures, StreamFigures | None]] = (
+            OrderedDict()
+        )
+        """The last observation of each stream, and the one before it."""
+        self._sizes: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        """The length and the creation time of completed ledgers."""
+
+    async def of(
+        self, client: Client, namespace: str, names: Sequence[str]
+    ) -> dict[str, dict[str, Any] | None]:
+        """Return what is known of these streams. It is None for a stream not yet looked at."""
+        self._wanted = dict.fromkeys((namespace, name) for name in names) | self._wanted
+        await self.refresh(lambda: self._look(client))
+        now_s = self._monotonic()
+        found: dict[str, dict[str, Any] | None] = {}
+        for name in names:
+            known = self._found.get((namespace, name))
+            found[name] = None if known is None else known[0].as_json(known[1], now_s)
+        return found
+
+    async def _look(self, client: Client) -> None:
+        while self._wanted:
+            some = list(self._wanted)[:STREAMS_KEPT_MAX]
+            self._wanted = {}
+            by_namespace: dict[str, list[str]] = {}
+            for namespace, name in some:
+                by_namespace.setdefault(namespace, []).append(name)
+            for namespace, names in by_namespace.items():
+                try:
+                    async with await open_namespace(client, namespace) as opened:
+                        await each(names, lambda n: self._look_at(opened, n), STREAMS_AT_ONCE)
+                except MetadataError:
+                    return  # the pages themselves report that the store does not answer
+                except QuireError:
+                    continue  # the namespace was deleted meanwhile
+
+    async def _look_at(self, opened: Namespace, name: str) -> None:
+        key = (opened.path, name)
+        try:
+            figures = await self._figures(opened, name)
+        except NoSuchStreamError:
+            self._found.pop(key, None)
+            return
+        except QuireError as error:
+            figures = StreamFigures(self._monotonic(), error=str(error.args[0]))
+        known = self._found.pop(key, None)
+        self._found[key] = (figures, None if known is None else known[0])
+        while len(self._found) > STREAMS_KEPT_MAX:
+            self._found.popitem(last=False)
+
+    async def _figures(self, opened: Namespace, name: str) -> StreamFigures:
+        metadata = opened.metadata(name)
+        segments = await metadata.segments(SEGMENTS_LOOKED_AT_MAX)
+        whole = len(segments) < SEGMENTS_LOOKED_AT_MAX
+        at_s = self._monotonic()
+        facts = await each(segments, lambda one: self._segment(opened.client, one))
+        settings = await opened.stream_settings(name)
+        oldest = oldest_position(segments)
+        records = await records_from(opened.client, facts, oldest)
+        found = StreamStatistics(name, settings, facts, records, oldest)
+        lags = await subscription_lags(opened, found, b"", SUBSCRIPTIONS_COUNTED_MAX)
+        behind = [(one["records"], one["name"]) for one in lags if one["records"] is not None]
+        slowest = max(behind, default=None)
+        told = found.as_json()
+        newest = facts[-1] if facts else None
+        written = 0 if newest is None else newest.segment.first_sequence_id + newest.records
+        return StreamFigures(
+            at_s,
+            whole,
+            told["segments"],
+            records,
+            told["bytes"],
+            told["last"],
+            told["last_time"],
+            told["ended"],
+            None if slowest is None else slowest[0],
+            None if slowest is None else slowest[1],
+            len(await opened.subscriptions(name)),
+            "",
+            written if written >= 0 else None,
+            {one.segment.lssn: one.size_bytes for one in facts},
+        )
+
+    async def _segment(self, client: Client, segment: StreamSegment) -> SegmentStatistics:
+        """Return the statistics of a segment. The size of a completed ledger is read once."""
+        known = self._sizes.get(segment.ledger_id)
+        if known is None or segment.in_progress or segment.lost:
+            (found,) = await segment_statistics(client, [segment])
+            if not segment.in_progress and not found.lost and found.ctime_ms >= 0:
+                self._sizes[segment.ledger_id] = (found.size_bytes, found.ctime_ms)
+                while len(self._sizes) > LEDGERS_KEPT_MAX:
+                    self._sizes.popitem(last=False)
+            return found
+        self._sizes.move_to_end(segment.ledger_id)
+        size_bytes, ctime_ms = known
+        empty = not segment.known_records
+        return SegmentStatistics(
+            segment,
+            segment.known_records,
+            size_bytes,
+            None if empty else segment.last_dlsn,
+            None if empty else segment.last_txid,
+            ctime_ms,
+        )

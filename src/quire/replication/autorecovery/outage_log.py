@@ -1,0 +1,33 @@
+"""The log of operations that are repeated while the metadata store does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quire.errors import MetadataError, MetadataUnavailableError
+
+Log = Callable[..., None]
+"""A function that logs an event: its name, and its fields as keyword arguments."""
+
+
+class OutageLog:
+    """Logs the failures of one repeated operation.
+
+    If the store does not answer, only the first failure in a row is logged, because the operation
+    is tried again for as long as the store is away. Other failures are all logged.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._away = False
+
+    def failed(self, event: str, error: MetadataError, **fields: object) -> None:
+        """Log a failure, unless it is one more of a store that does not answer."""
+        away = isinstance(error, MetadataUnavailableError)
+        if not (away and self._away):
+            self._log(event, **fields, error=str(error))
+        self._away = away
+
+    def worked(self) -> None:
+        """Note that the operation has succeeded."""
+        self._away = False

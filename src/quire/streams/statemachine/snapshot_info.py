@@ -1,0 +1,52 @@
+"""What the metadata of a snapshot says: a position in the log, and how many commands led to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.errors import LaterStreamError, StreamDamagedError, UsageError, later_json
+from quire.streams.objects.format import ObjectInfo
+
+BUCKET = "state-machines"
+"""The bucket of the objects that are snapshots."""
+POSITION_KEY = "position"
+"""The key in the metadata of a snapshot for the position at which reading continues."""
+APPLIED_KEY = "applied"
+LIFE_KEY = "life"
+"""The key in the metadata of a snapshot for the id of the life that the position belongs to.
+Snapshots of earlier versions lack it."""
+SNAPSHOT_KEYS = (POSITION_KEY, APPLIED_KEY, LIFE_KEY)
+"""The keys in the metadata of a snapshot. A snapshot with another one is from a later version."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInfo:
+    """What a snapshot says about itself."""
+
+    position: DLSN
+    """The position at which reading continues after the snapshot."""
+    applied: int
+    """The number of commands that led to the state."""
+    life: str | None
+    """The id of the life of the stream, or None for a snapshot of an earlier version."""
+
+
+def snapshot_info(snapshot: ObjectInfo) -> SnapshotInfo:
+    """Return what the metadata of a snapshot says.
+
+    Raises:
+        LaterStreamError: A later version of Quire wrote the snapshot.
+        StreamDamagedError: The metadata is not that of a snapshot.
+    """
+    what = f"the snapshot of a state machine (object {BUCKET}/{snapshot.name})"
+    if message := later_json(what, dict(snapshot.metadata), SNAPSHOT_KEYS, key=""):
+        raise LaterStreamError(message)
+    try:
+        return SnapshotInfo(
+            DLSN.parse(snapshot.metadata[POSITION_KEY]),
+            int(snapshot.metadata[APPLIED_KEY]),
+            snapshot.metadata.get(LIFE_KEY),
+        )
+    except (KeyError, ValueError, UsageError) as error:
+        raise StreamDamagedError(f"{what} cannot be understood: {error}") from error

@@ -1,0 +1,116 @@
+"""The figures of streams in lists: size, rate, lag and last write."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from quire.http.watch import stream_figures
+from quire.http.watch.stream_figures import StreamWatch
+from quire.metadata.tree import Put
+from tests.support.streams import Bench, run
+
+
+async def figures(b: Bench, watch: StreamWatch, *names: str) -> dict[str, Any]:
+    await watch.of(b.client, b.streams.path, names)
+    await asyncio.sleep(stream_figures.FIGURES_INTERVAL_S / 2)
+    return await watch.of(b.client, b.streams.path, names)
+
+
+async def append(b: Bench, name: str, count: int) -> None:
+    async with await b.streams.open_writer(name, create=True) as writer:
+        await writer.append_many([b"0123456789"] * count)
+
+
+def watched(b: Bench) -> StreamWatch:
+    return StreamWatch(b.client.clock.monotonic)
+
+
+def test_size_lag_and_last_write() -> None:
+    async def scene(b: Bench) -> None:
+        await append(b, "orders", 10)
+        await append(b, "orders", 20)
+        records = await b.read("orders")
+        await b.streams.subscription("orders", "slow").commit(records[3].position.next_slot())
+        await b.streams.subscription("orders", "quick").commit(records[-1].position.next_slot())
+        await b.streams.create_stream("empty")
+        watch = watched(b)
+        try:
+            found = await figures(b, watch, "orders", "empty", "missing")
+            orders = found["orders"]
+            assert (orders["records"], orders["segments"], orders["whole"]) == (30, 2, True)
+            assert orders["bytes"] >= 300
+            assert (orders["lag"], orders["slowest"], orders["subscriptions"]) == (26, "slow", 2)
+            assert orders["last"] == str(records[-1].position)
+            assert orders["last_time"] is not None
+            assert (orders["records_per_s"], orders["error"]) == (None, "")
+            empty = found["empty"]
+            assert (empty["records"], empty["last"], empty["lag"]) == (0, None, None)
+            assert found["missing"] is None
+        finally:
+            await watch.close()
+
+    run(scene)
+
+
+def test_rates_are_those_between_two_observations() -> None:
+    async def scene(b: Bench) -> None:
+        await append(b, "s", 10)
+        watch = watched(b)
+        try:
+            await figures(b, watch, "s")
+            before = b.client.clock.monotonic()
+            await append(b, "s", 100)  # another segment
+            await b.streams.truncate("s", (await b.read("s"))[-1].position)
+            await asyncio.sleep(10)
+            found = (await figures(b, watch, "s"))["s"]
+            passed_s = b.client.clock.monotonic() - before
+            assert 100 / (passed_s + 5) < found["records_per_s"] < 100 / (passed_s - 5)
+            assert found["bytes_per_s"] > 10 * found["records_per_s"]
+            assert found["records"] == 1
+            await asyncio.sleep(10)
+            assert (await figures(b, watch, "s"))["s"]["records_per_s"] == 0
+            await asyncio.sleep(stream_figures.FIGURES_AGE_MAX_S)
+            assert (await figures(b, watch, "s"))["s"]["records_per_s"] is None
+            await b.streams.delete_stream("s")
+            await append(b, "s", 5)
+            await asyncio.sleep(10)
+            assert (await figures(b, watch, "s"))["s"]["records_per_s"] is None
+        finally:
+            await watch.close()
+
+    run(scene)
+
+
+def test_a_stream_that_cannot_be_read_says_why() -> None:
+    async def scene(b: Bench) -> None:
+        await append(b, "good", 1)
+        await append(b, "bad", 1)
+        (segment,) = await b.streams.segments("bad")
+        path = b.streams.metadata("bad").paths.segment(segment.name)
+        await b.client.metadata.tree.commit(Put(path, b"garbage", 0))
+        watch = watched(b)
+        try:
+            found = await figures(b, watch, "bad", "good")
+            assert "cannot be decoded" in found["bad"]["error"]
+            assert found["good"]["records"] == 1
+        finally:
+            await watch.close()
+
+    run(scene)
+
+
+def test_only_the_newest_segments_of_a_long_stream_are_read() -> None:
+    async def scene(b: Bench) -> None:
+        stream_figures.SEGMENTS_LOOKED_AT_MAX, most = 3, stream_figures.SEGMENTS_LOOKED_AT_MAX
+        watch = watched(b)
+        try:
+            for _ in range(5):
+                await append(b, "s", 2)
+            found = (await figures(b, watch, "s"))["s"]
+            assert (found["segments"], found["records"], found["whole"]) == (3, 6, False)
+        finally:
+            stream_figures.SEGMENTS_LOOKED_AT_MAX = most
+            await watch.close()
+
+    run(scene)
