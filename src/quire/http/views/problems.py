@@ -564,8 +564,8 @@ def _of_read_only(bookie: Bookie, writable: int, now_ms: int) -> Iterator[Proble
                 "restored yet",
                 "quire autorecovery list",
                 risk,
-                "Autorecovery restores the entries from other bookies. After that, the bookie "
-                "accepts entries again",
+                "Autorecovery restores the entries from other bookies. The bookie accepts entries "
+                "again within a minute after the last copy, or within ten minutes at most",
             )
         elif why == LOADING:
             yield Problem(
