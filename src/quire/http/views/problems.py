@@ -565,7 +565,7 @@ def _of_read_only(bookie: Bookie, writable: int, now_ms: int) -> Iterator[Proble
                 "quire autorecovery list",
                 risk,
                 "Autorecovery restores the entries from other bookies. The bookie accepts entries "
-                "again within a minute after the last copy, or within ten minutes at most",
+                "again afterwards, usually within a minute after the last copy",
             )
         elif why == LOADING:
             yield Problem(
