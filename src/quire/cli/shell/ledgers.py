@@ -221,7 +221,11 @@ async def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool
         if dry_run:
             click.echo(f"ledger {name} ({state}; {owners}) would be deleted")
             return 0
-        if not force and not agreed(f"Delete ledger {name} ({owners})?", without="-force"):
+        if not force and not agreed(
+            f"Delete ledger {name} ({owners})?",
+            what=f"ledger {name} ({owners}) was not deleted",
+            without="-force",
+        ):
             return EXIT_ERROR
         await client.delete_ledger(ledger_id)
     click.echo(f"ledger {name} deleted")
