@@ -242,7 +242,7 @@ def test_a_lost_bookie(dashboard: Dashboard, tab: Tab) -> None:
     bookie.kill()
     wrong = page.locator("li.bad").filter(has_text=bookie.id)
     expect(wrong).to_contain_text("not registered", timeout=10000)
-    expect(wrong).to_contain_text(re.compile(r"At risk: \d of \d+ ledgers? lack"), timeout=10000)
+    expect(wrong).to_contain_text(re.compile(r"At risk: \d+ of \d+ ledgers? lack"), timeout=10000)
     expect(wrong).to_contain_text("Being done: Nothing is copied: no autorecovery process is")
     expect(wrong).to_contain_text(f"quire bookie recover {bookie.id}")
     tab.picture("overview-lost")
