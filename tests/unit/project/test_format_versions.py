@@ -510,6 +510,7 @@ JSON = {
     "metadata/bookies/collection.py": "mark of the collection",
     "metadata/bookies/directories.py": "record of directories",
     "metadata/bookies/orders.py": "order to a bookie",
+    "metadata/bookies/unwritable.py": "reasons in a registration",
     "replication/marks/job_announcements.py": "announcement of a job",
     "replication/marks/notes.py": "note of autorecovery",
     "replication/marks/pauses.py": "pause of a job",
