@@ -48,6 +48,7 @@ _WARNINGS = frozenset(
         "directory_read_only",
         "directory_went_back",
         "election_failed",
+        "entry_refused",
         "garbage_collection_off",
         "garbage_collection_skipped",
         "garbage_unnamed",

@@ -56,7 +56,7 @@ async def peers(
     )
 
     def options(url: str) -> dict[str, Any]:
-        shown = token and may_know(url, proven=proven)
+        shown = token and may_send_token(url, proven=proven)
         headers = {"Authorization": f"Bearer {token}"} if shown else {}
         ssl = context() if context is not None else True
         return {"allow_redirects": False, "headers": headers, "ssl": ssl}
@@ -125,9 +125,8 @@ def proves(tls: TlsClientConfig | None) -> bool:
     return tls is not None and tls.ca is not None and tls.verify_host_name
 
 
-def may_know(url: str, *, proven: bool) -> bool:
-    """Return whether a token may be sent to this URL, because only a bookie of the cluster can
-    receive it there.
+def may_send_token(url: str, *, proven: bool) -> bool:
+    """Return whether a token may be sent to this URL: to a proven HTTPS server, or to this machine.
 
     `proven` says that HTTPS proves that the server belongs to the cluster.
     """
