@@ -324,6 +324,7 @@ REFUSED: dict[str, list[Call]] = {
 """What is refused: calls that decode something newer."""
 
 ELSEWHERE = {
+    "reasons in a registration": "tests/unit/bookie/test_bookie_registration.py",
     "SQLite file": "tests/conformance/test_metadata_sqlite.py",
     "stream layout": "tests/unit/streams/test_later_layout.py",
     "protocol v2": "tests/unit/bookie/test_bookie_connection.py",
