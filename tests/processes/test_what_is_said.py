@@ -318,7 +318,7 @@ def _store_is_away(watched: Watched, address: str, uri: str, begun_s: float) -> 
     assert known["bookies"]["writable"] == 1, "the last known state"
     for old in (known, watched.get("/api/v1/quire/work")[1]):
         assert begun_s - 60 < old["old_since_ms"] / 1000 <= time.time()
-    for page in ("bookies", "ledgers"):
+    for page in ("ledgers", "streams"):
         status, found = seen(
             lambda page=page: watched.get(f"/api/v1/quire/{page}"), right=lambda one: one[0] == 503
         )

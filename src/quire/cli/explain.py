@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -16,6 +17,7 @@ from quire._runtime.units import counted, duration_text
 from quire.cli.common.groups import EXIT_NO_METADATA, EXIT_SOON, EXIT_WRONG, fail, say
 from quire.cli.common.options import (
     asynchronous,
+    checked,
     flag,
     json_option,
     ledger_argument,
@@ -24,7 +26,7 @@ from quire.cli.common.options import (
 )
 from quire.cli.common.output import print_json
 from quire.cli.common.tls import client_config, tls_options
-from quire.errors import MetadataUnavailableError, NoSuchLedgerError, QuireError
+from quire.errors import MetadataUnavailableError, NoSuchLedgerError, QuireError, UsageError
 
 if TYPE_CHECKING:
     from quire.client import Client
@@ -99,18 +101,28 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
 # -- the cluster ------------------------------------------------------------------------------
 
 
+def _check_server(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(
+            f"{url!r} is not the URL of an HTTP server",
+            remedy="Give it as http://HOST:PORT or https://HOST:PORT",
+        )
+
+
 @click.command("cluster")
 @metadata_option
 @tls_options
 @flag(
     "--exit-code",
-    "For cron and health checks: end with status 3 if the worst finding is a warning (! soon), "
-    "with 4 if something is wrong (✗ wrong), and with 5 if the metadata store does not answer. "
-    "Notes count as 0. Any other status means that the check itself failed.",
+    "For cron and health checks: end with status 3 if the worst finding is a warning (soon), with "
+    "4 if something is wrong, and with 5 if the metadata store does not answer. Notes count as 0. "
+    "Any other status means that the check itself failed.",
 )
 @click.option(
     "--server",
     metavar="URL",
+    callback=checked(_check_server),
     help="An HTTP server of the cluster, such as http://127.0.0.1:8080. If the metadata store does "
     "not answer, print the last state that this server knows.",
 )

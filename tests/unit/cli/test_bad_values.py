@@ -121,6 +121,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("http", "--http", "127.0.0.1:0", "--http-name", "a b"), "'a b'"),
     (("http", "--http", "127.0.0.1:0", "--http-token-file", "TMP/file"), "TMP/file"),
     (("ui", "--http", "x"), "'x'"),
+    (("explain", "cluster", "--server", "127.0.0.1:8080"), "'127.0.0.1:8080'"),
     (("cluster", "init", "--ledger-manager", "flat"), "only applies to ZooKeeper"),
     (("cluster", "locations", "set", "a/b", "/r"), "'a/b'"),
     (("cluster", "locations", "set", "b", ""), "''"),

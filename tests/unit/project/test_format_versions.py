@@ -324,6 +324,7 @@ REFUSED: dict[str, list[Call]] = {
 """What is refused: calls that decode something newer."""
 
 ELSEWHERE = {
+    "reasons in a registration": "tests/unit/bookie/test_bookie_registration.py",
     "SQLite file": "tests/conformance/test_metadata_sqlite.py",
     "stream layout": "tests/unit/streams/test_later_layout.py",
     "protocol v2": "tests/unit/bookie/test_bookie_connection.py",
@@ -510,6 +511,7 @@ JSON = {
     "metadata/bookies/collection.py": "mark of the collection",
     "metadata/bookies/directories.py": "record of directories",
     "metadata/bookies/orders.py": "order to a bookie",
+    "metadata/bookies/unwritable.py": "reasons in a registration",
     "replication/marks/job_announcements.py": "announcement of a job",
     "replication/marks/notes.py": "note of autorecovery",
     "replication/marks/pauses.py": "pause of a job",
