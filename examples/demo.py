@@ -301,7 +301,7 @@ What to try next:
   quire local --bookies 3 --dir ~/quire       a cluster of your own; it prints its metadata URI
   export QUIRE_METADATA=URI
   seq 1000 | quire ledger write               the lines become entries; it prints the ledger id
-  quire ledger read 0 --last 9
+  quire ledger read 0 --last-entry 9
   quire bench add --entries 200000 --size 1024 --outstanding 1000
 In Python:  import quire; help(quire)         In Spark:  import quire.spark; help(quire.spark)"""
 

@@ -157,11 +157,11 @@ def test_ctrl_c_ends_a_reader(quire: Quire) -> None:
     ("bounds", "wanted"),
     [
         ((), range(1_000)),
-        (("--first", "0", "--last", "0"), range(1)),
-        (("--first", "990"), range(990, 1_000)),
-        (("--first", "999", "--last", "999"), range(999, 1_000)),
-        (("--last", "4"), range(5)),
-        (("--first", "1000"), range(0)),
+        (("--first-entry", "0", "--last-entry", "0"), range(1)),
+        (("--first-entry", "990"), range(990, 1_000)),
+        (("--first-entry", "999", "--last-entry", "999"), range(999, 1_000)),
+        (("--last-entry", "4"), range(5)),
+        (("--first-entry", "1000"), range(0)),
     ],
 )
 def test_bounds_are_inclusive(quire: Quire, bounds: tuple[str, ...], wanted: range) -> None:
@@ -170,12 +170,60 @@ def test_bounds_are_inclusive(quire: Quire, bounds: tuple[str, ...], wanted: ran
     assert found == b"".join(b"%d\n" % number for number in wanted)
 
 
+def test_the_former_names_of_the_bounds_work_with_a_warning(quire: Quire) -> None:
+    ledger_id = quire.write(b"one\ntwo\nthree\n")
+    done = quire("ledger", "read", ledger_id, "--first", "1", "--last=1")
+    assert done.ok() == b"two\n"
+    assert done.err.splitlines() == [
+        "warning: --first is deprecated: use --first-entry",
+        "warning: --last is deprecated: use --last-entry",
+    ]
+
+
+def test_what_was_written_as_json(quire: Quire) -> None:
+    """`ledger write` was the only writing command without --json."""
+    found = json.loads(quire("ledger", "write", "--json", stdin=b"one\ntwo\n").ok())
+    ledger_id = found.pop("ledger_id")
+    assert found == {"state": "CLOSED", "entries": 2, "last_entry_id": 1, "length": 6}
+    shown = json.loads(quire("ledger", "show", str(ledger_id), "--json").ok())
+    assert {key: shown[key] for key in ("state", "last_entry_id", "length")} == {
+        key: found[key] for key in ("state", "last_entry_id", "length")
+    }
+
+
+def completed(quire: Quire, words: str, **environment: str) -> list[str]:
+    """Return what the shell offers after these words. The last one is incomplete, or ''."""
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+    done = quire(**asked, **environment, _QUIRE_COMPLETE="bash_complete")
+    assert (done.status, done.err) == (0, "")
+    return [line.removeprefix("plain,") for line in done.out.decode().split()]
+
+
+def test_the_shell_completes_ids_and_names(quire: Quire) -> None:
+    ledger_id = quire.write(b"one\n")
+    assert ledger_id in completed(quire, "quire ledger read ")
+    assert completed(quire, f"quire ledger delete {ledger_id} {ledger_id}") == []
+    quire("stream", "write", "completion-1", "--create", stdin=b"one\n").ok()
+    assert completed(quire, "quire stream read comp") == ["completion-1"]
+    assert completed(quire, "quire stream read -n /str") == ["/streams"]
+    quire("object", "put", "-", "completion/2", stdin=b"one").ok()
+    assert completed(quire, "quire object get completion/") == ["completion/2"]
+    bookies = quire("cluster", "bookies").ok().decode().split()[::3]
+    assert completed(quire, "quire bookie decommission ") == sorted(bookies)
+    assert completed(quire, "quire cluster pause recover ") == sorted(bookies)
+
+
+def test_completion_without_a_cluster_is_silent(quire: Quire) -> None:
+    for uri in ("", "sqlite:////nowhere/metadata.db", "zk://127.0.0.1:1/ledgers", "nonsense"):
+        assert completed(quire, "quire ledger read ", QUIRE_METADATA=uri) == []
+
+
 def test_bounds_that_cannot_be_read(quire: Quire) -> None:
     ledger_id = quire.write(b"one\ntwo\n")
     read = ("ledger", "read", ledger_id)
-    quire(*read, "--last", "2").fails(1, f"ledger {ledger_id}", "entry 1")
-    quire(*read, "--first", "7").fails(1, f"ledger {ledger_id}", "entry 1")
-    quire(*read, "--first", "1", "--last", "0").fails(2, "--first 1")
+    quire(*read, "--last-entry", "2").fails(1, f"ledger {ledger_id}", "entry 1")
+    quire(*read, "--first-entry", "7").fails(1, f"ledger {ledger_id}", "entry 1")
+    quire(*read, "--first-entry", "1", "--last-entry", "0").fails(2, "--first-entry 1")
 
 
 def test_entries_as_json(quire: Quire) -> None:
@@ -237,7 +285,7 @@ def test_a_killed_writer_is_recovered(quire: Quire) -> None:
         read = quire("ledger", "read", ledger_id)
         acknowledged, last = read.ok(), len(read.out.splitlines()) - 1
         assert f"ledger {ledger_id} is open: entry {last} is the last one known" in read.err
-        bounded = quire("ledger", "read", ledger_id, "--last", "0")
+        bounded = quire("ledger", "read", ledger_id, "--last-entry", "0")
         assert (bounded.ok(), bounded.err) == (b"one\n", "")
         writer.process.kill()
         writer.process.wait(TIMEOUT_S)
@@ -438,6 +486,25 @@ def test_bench(quire: Quire, verb: str, arguments: tuple[str, ...]) -> None:
             assert found["acked_p50_ms"] <= found["acked_p99_ms"] <= found["p99_ms"]
             assert found["delivery_cpu_us"] > 0
     assert quire("ledger", "list").ok() == before, "the ledgers of a benchmark are deleted"
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        *((verb, ()) for verb in ("add", "ledgers", "latency", "read", "recover", "rereplicate")),
+        ("tail", ()), ("stream", ("write",)), ("stream", ("read",)), ("stream", ("tail",)),
+    ],
+)  # fmt: skip
+def test_a_benchmark_that_the_cluster_is_too_small_for_says_so_first(
+    quire: Quire, verb: str, arguments: tuple[str, ...]
+) -> None:
+    """`bench stream write` once tried for a minute."""
+    before = quire("ledger", "list").ok()
+    ensemble = () if verb == "rereplicate" else ("--ensemble", "5")
+    quire("bench", verb, *arguments, *ensemble).fails(
+        1, "cannot run on this cluster", "3 are writable", "Start more bookies, or use a smaller"
+    )
+    assert quire("ledger", "list").ok() == before
 
 
 def test_bench_stream_tail_ends_soon_by_default(quire: Quire) -> None:

@@ -52,10 +52,10 @@ def test_a_part_is_followed(quire: Quire) -> None:
     ledger_id = quire.write(b"".join(b"%d\n" % number for number in range(1_000)))
     follow = ("ledger", "read", ledger_id, "--follow")
     assert quire(*follow).ok() == quire("ledger", "read", ledger_id).ok()
-    assert quire(*follow, "--first", "5", "--last", "8").ok() == b"5\n6\n7\n8\n"
-    assert quire(*follow, "--first", "998").ok() == b"998\n999\n"
-    assert quire(*follow, "--first", "1000").ok() == b""
-    lines = quire(*follow, "--first", "999", "--json").ok().splitlines()
+    assert quire(*follow, "--first-entry", "5", "--last-entry", "8").ok() == b"5\n6\n7\n8\n"
+    assert quire(*follow, "--first-entry", "998").ok() == b"998\n999\n"
+    assert quire(*follow, "--first-entry", "1000").ok() == b""
+    lines = quire(*follow, "--first-entry", "999", "--json").ok().splitlines()
     assert [json.loads(line)["entry_id"] for line in lines] == [999]
     quire(*follow, "--recover").fails(2, "--recover")
 

@@ -209,7 +209,7 @@ def test_the_default_uri_comes_from_the_environment(monkeypatch: pytest.MonkeyPa
         (["ledger", "read"], "ID"),
         (["ledger", "read", "x"], "'x'"),
         (["ledger", "read", "-1"], "-1"),
-        (["ledger", "read", "1", "--first", "5", "--last", "4"], "--first 5"),
+        (["ledger", "read", "1", "--first-entry", "5", "--last-entry", "4"], "--first-entry 5"),
         (["ledger", "show", str(2**63)], str(2**63)),
         (["ledger", "write", "--digest", "md5"], "md5"),
         (["ledger", "write", "--ensemble", "2"], "--ensemble 2"),
@@ -378,3 +378,37 @@ def test_a_history_has_one_action(arguments: tuple[str, ...]) -> None:
     where = ("--directory", "d", "--metadata", "memory://nowhere")
     result = quire("pipeline", "history", "s", *where, *arguments)
     assert "--output, --count and --check exclude each other" in only_error(result, 2)
+
+
+@pytest.mark.parametrize(
+    "command", ["ledger read", "ledger show", "ledger delete", "ledger recover", "explain ledger"]
+)
+@pytest.mark.parametrize("ledger_id", ["abc", "1.5", "-1", str(2**63)])
+def test_what_is_no_ledger_id_gets_a_sentence(command: str, ledger_id: str) -> None:
+    uri = ("--metadata", "sqlite:////nowhere")
+    said = only_error(quire(*command.split(), *uri, "--", ledger_id), 2)
+    assert f"{ledger_id!r} is not a ledger id. An id is a whole number from 0 to 2^63 - 1" in said
+
+
+def test_numbers_are_named_in_plain_words() -> None:
+    uri = ("--metadata", "sqlite:////nowhere")
+    whole = only_error(quire("bench", "add", *uri, "--entries", "x"), 2)
+    assert "'x' is not a whole number" in whole
+    number = only_error(quire("bench", "latency", *uri, "--rate", "x"), 2)
+    assert "'x' is not a number" in number
+
+
+def test_a_long_help_has_sections_and_a_short_one_has_not() -> None:
+    long = quire("ledger", "write", "--help").stdout
+    order = ["\nOptions:", "--custom", "\nLedger options:", "--ensemble", "\nTLS options:",
+             "--tls-ca", "\nGeneral options:", "--metadata"]  # fmt: skip
+    places = [long.index(one) for one in order]
+    assert places == sorted(places)
+    assert quire("ledger", "list", "--help").stdout.count("ptions:\n") == 1
+    for path, command in ALL.items():
+        if isinstance(command, click.Group):
+            continue
+        shown = quire(*path, "--help").stdout
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and not parameter.hidden:
+                assert parameter.opts[-1] in shown, (path, parameter.opts)

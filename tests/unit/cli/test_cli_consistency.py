@@ -38,7 +38,6 @@ WITHOUT_JSON = {
         "namespace create", "namespace set", "stream create", "stream set", "stream rename",
     },
     "its output is the data itself": {"object get", "bookie cookie generate", "completion"},
-    "its output is one id": {"ledger write"},
 }  # fmt: skip
 DESTROYS = re.compile(
     r"\b(delete|end|truncate|retain|erase|format|decommission|rebalance|rebuild-index|recover"

@@ -185,6 +185,41 @@ async def test_the_last_known_state_is_marked_with_its_age_and_a_problem() -> No
     assert (await route.handler(CALL))["old_since_ms"] is None
 
 
+async def test_the_state_is_known_although_nobody_has_looked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(last_known, "KEEP_INTERVAL_S", 0)
+    store = Store()
+    reach = MetadataReachability("zk://here/ledgers", store.ask, store)
+    answered, events = 0, []
+
+    async def answer(call: Call) -> dict[str, Any]:
+        nonlocal answered
+        reach.check()
+        answered += 1
+        if answered == 2:
+            raise ZeroDivisionError
+        return {"answered": answered}
+
+    known = LastKnown(reach, store.now_ms)
+    route = known.of(Route("GET", "/overview", "", answer))
+    keeping = asyncio.get_running_loop().create_task(
+        known.keep([route], lambda event, **fields: events.append(event))
+    )
+    async with asyncio.timeout(5):
+        while answered < 3:
+            await asyncio.sleep(0)
+    assert events == ["last_known_failed"]
+    store.error = MetadataUnavailableError("no")
+    await reach.look()
+    before = answered
+    found = await route.handler(CALL)
+    assert (found["answered"], found["old_since_ms"]) == (before, 1_000_000)
+    assert not keeping.done(), "a store that is away ends nothing"
+    keeping.cancel()
+    await asyncio.wait([keeping])
+
+
 async def test_nothing_is_known_before_the_first_answer() -> None:
     store = Store()
     store.error = MetadataUnavailableError("no")

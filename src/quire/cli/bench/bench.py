@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.heap import collect_on_demand
+from quire._runtime.units import are
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     EXPLICIT_LAC_MAX_S,
-    LEDGER_ID_MAX,
     Duration,
     FiniteRange,
+    LedgerId,
     Size,
     check_quorums,
     composed,
@@ -217,7 +218,7 @@ def latency(rate: float | None, **given: Any) -> None:
         "--ledger",
         "ledger_id",
         metavar="ID",
-        type=click.IntRange(0, LEDGER_ID_MAX),
+        type=LedgerId(),
         help="Read this ledger instead of writing one first.",
     ),
     password_option,
@@ -351,6 +352,7 @@ async def _add(work: BenchOptions, count: int, mode: str) -> None:
         return partial(bench_core.add_in_turn, writers, load)
 
     async with connect(work.uri) as client:
+        await _check_cluster(client, work)
         await _warm_up(client, work)
         collect_on_demand()  # otherwise each collection, with many writers, delays entries
 
@@ -367,6 +369,7 @@ async def _latency(work: BenchOptions, rate: float | None) -> None:
     from quire.cli.bench import core as bench_core
 
     async with connect(work.uri) as client:
+        await _check_cluster(client, work)
         await _warm_up(client, work)
 
         async def round_() -> RoundResult:
@@ -390,6 +393,7 @@ async def _tail(
 
     writing = connect(work.uri, explicit_lac_interval_s=explicit_lac_s)
     async with writing as client, AsyncExitStack() as stack:
+        await _check_cluster(client, work)
         await _warm_up(client, work)
         following = [await stack.enter_async_context(connect(work.uri)) for _ in range(clients)]
         collect_on_demand()  # otherwise each collection delays entries
@@ -408,6 +412,7 @@ async def _stream(work: BenchOptions, what: str, streams: int, readers: int, lz4
 
     settings: dict[str, object] = {"compression": "lz4" if lz4 else "none"}
     async with connect(work.uri) as client:
+        await _check_cluster(client, work)
         gc.collect()
         gc.freeze()
 
@@ -422,6 +427,44 @@ async def _stream(work: BenchOptions, what: str, streams: int, readers: int, lz4
                 return await bench_stream.read(namespace, "s0", work.load)
 
         await _rounds(work, round_)
+
+
+async def _check_cluster(client: Client, work: BenchOptions, *, spare: int = 0) -> None:
+    """Raise NotEnoughBookiesError if the cluster has too few bookies for the benchmark's ledgers.
+
+    `spare` is the number of writable bookies that must be left beside an ensemble. Bookies that are
+    just starting are awaited, as in `create_ledger`.
+    """
+    from quire.client.client import pool_of
+    from quire.core.placement import Wanted
+    from quire.errors import NotEnoughBookiesError
+
+    shape = work.shape
+    wanted = Wanted.new(shape.ensemble, shape.write_quorum, shape.ack_quorum)
+    found = await pool_of(client).pick(wanted)
+    writable = (await client.bookies()).writable
+    why = ""
+    if len(found) < shape.ensemble:
+        why = client.placement.why(wanted, client.placement.view())
+    elif len(writable) < shape.ensemble + spare:
+        why = (
+            f"{shape.ensemble + spare} writable bookies are needed, an ensemble of "
+            f"{shape.ensemble} and {spare} to replace a member; {len(writable)} "
+            f"{are(len(writable))} writable"
+        )
+    if why and len(writable) >= shape.ensemble + spare:
+        raise NotEnoughBookiesError(
+            f"bench {work.verb} cannot run on this cluster: {why}",
+            remedy="Start bookies in other places, or choose another placement (--placement)",
+        )
+    if why:
+        fewer = max(min(len(writable) - spare, shape.ensemble - 1), 1)
+        raise NotEnoughBookiesError(
+            f"bench {work.verb} cannot run on this cluster: {why}",
+            remedy=f"Start more bookies, or use a smaller ensemble, for example --ensemble {fewer} "
+            f"--write-quorum {min(fewer, shape.write_quorum)} "
+            f"--ack-quorum {min(fewer, shape.ack_quorum)}",
+        )
 
 
 async def _warm_up(client: Client, work: BenchOptions) -> None:
@@ -448,6 +491,7 @@ async def _read(work: BenchOptions, ledger_id: int | None, password: bytes) -> N
                 ),
             )
             return
+        await _check_cluster(client, work)
         writer = await bench_core.create(client, work.shape)
         try:
             async with _progress(work):
@@ -468,6 +512,7 @@ async def _recover(work: BenchOptions, count: int) -> None:
     from quire.cli.bench import core as bench_core
 
     async with connect(work.uri) as client, connect(work.uri) as other:
+        await _check_cluster(client, work)
         await _rounds(
             work,
             partial(
@@ -480,6 +525,7 @@ async def _rereplicate(work: BenchOptions, count: int) -> None:
     from quire.cli.bench.rereplicate import rereplicate as measured
 
     async with connect(work.uri) as client, connect(work.uri) as other:
+        await _check_cluster(client, work, spare=1)
         await _rounds(
             work, partial(measured, client, other, work.shape, work.load, count, keep=work.keep)
         )

@@ -11,7 +11,7 @@ import click
 from quire._runtime.units import counted
 from quire.cli.bookie.identity import reading
 from quire.cli.common.groups import EXIT_ERROR, LazyGroup, commands, say
-from quire.cli.common.options import LEDGER_ID_MAX, flag, json_option
+from quire.cli.common.options import LedgerId, flag, json_option
 from quire.cli.common.output import print_json, time_text
 from quire.errors import StorageError
 
@@ -357,7 +357,7 @@ def _show_index(dump: SegmentDump, as_json: bool) -> bool:
 
 @click.command()
 @directory_argument
-@click.argument("ledger_id", metavar="LEDGER", type=click.IntRange(0, LEDGER_ID_MAX))
+@click.argument("ledger_id", metavar="LEDGER", type=LedgerId())
 @flag("--runs", "Show every run, not only the segments.")
 @json_option("Print one JSON object.")
 def ledger(directory: str, ledger_id: int, runs: bool, as_json: bool) -> int:

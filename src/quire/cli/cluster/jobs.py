@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire._runtime.units import counted
+from quire.cli.common.completion import complete_bookies
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.moves import (
     LINES_MAX,
@@ -130,7 +131,7 @@ def _lines(result: Rebalanced) -> list[str]:
     if result.dry_run:
         lines += [
             f"ledger {one.ledger}, segment {one.segment_first}: {one.source} to {one.target}, "
-            f"{counted(one.entries, 'entry')}, {counted(one.size_bytes, 'byte')}"
+            f"{counted(one.entries, 'entry')}, about {counted(one.size_bytes, 'byte')}"
             for one in plan.moves[:LINES_MAX]
         ]
         if len(plan.moves) > LINES_MAX:
@@ -141,7 +142,7 @@ def _lines(result: Rebalanced) -> list[str]:
     ]
     lines.append(
         f"spread {plan.spread_before:.1f} %, {plan.spread_after:.1f} % after this plan: "
-        f"{counted(len(plan.moves), 'replica')}, {counted(plan.size_bytes, 'byte')}"
+        f"{counted(len(plan.moves), 'replica')}, about {counted(plan.size_bytes, 'byte')}"
     )
     if not result.dry_run:
         lines.append(
@@ -170,7 +171,7 @@ def _target(kind: str, bookie: str | None) -> str:
 @click.command()
 @metadata_option
 @click.argument("kind", type=click.Choice(KINDS), required=False)
-@click.argument("bookie", required=False)
+@click.argument("bookie", required=False, shell_complete=complete_bookies)
 @json_option("Print one JSON object per paused job.")
 @asynchronous
 async def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -> None:
@@ -209,7 +210,7 @@ async def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -
 @click.command()
 @metadata_option
 @click.argument("kind", type=click.Choice(KINDS))
-@click.argument("bookie", required=False)
+@click.argument("bookie", required=False, shell_complete=complete_bookies)
 @asynchronous
 async def resume(uri: str, kind: str, bookie: str | None) -> None:
     """Resume a paused job: the recovery or decommissioning of BOOKIE, or rebalance.

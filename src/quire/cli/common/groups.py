@@ -6,9 +6,10 @@ import errno
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import click
 
@@ -44,6 +45,75 @@ def commands(table: str, below: str = "") -> dict[str, tuple[str, str]]:
     return {name: (where + place, " ".join(text.split())) for name, place, text in rows}
 
 
+OPTIONS_MANY = 12
+"""The number of options from which on the help of a command groups them."""
+SECTIONS = {
+    "Ledger options": (
+        "--ensemble", "--write-quorum", "--ack-quorum", "--digest", "--placement", "--password",
+        "--password-file", "--assume-liars",
+    ),
+    "HTTP options": ("--http", "--http-*"),
+    "TLS options": ("--tls-*",),
+    "Spark options": ("--master", "--conf", "--table-format", "--checkpoint"),
+    "General options": ("--metadata", "--json", "--log-*", "--help"),
+}  # fmt: skip
+"""The sections of a long help, after that of the command's own options, and the options in each. A
+name may end in "*"."""
+RENAMED = "quire_renamed_options"
+"""The attribute of a command's function with the former names of options (`renamed`)."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def renamed(**former: str) -> Callable[[Function], Function]:
+    """Accept former names of options: `@renamed(last="last-entry")` lets --last mean --last-entry.
+
+    A warning names the new one. Apply this decorator directly above the function.
+    """
+
+    def mark(function: Function) -> Function:
+        setattr(function, RENAMED, {f"--{old}": f"--{new}" for old, new in former.items()})
+        return function
+
+    return mark
+
+
+class QuireCommand(click.Command):
+    """A command whose long help has sections of options, and that knows former names of them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        former: dict[str, str] = getattr(self.callback, RENAMED, {})
+        end = args.index("--") if "--" in args else len(args)
+        for at, word in enumerate(args[:end]):
+            name, equals, value = word.partition("=")
+            if name in former:
+                if not ctx.resilient_parsing:
+                    warn(f"{name} is deprecated: use {former[name]}")
+                args = [*args[:at], former[name] + equals + value, *args[at + 1 :]]
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows: dict[str, list[tuple[str, str]]] = {"Options": [], **{name: [] for name in SECTIONS}}
+        shown = [
+            (_section_of(one), row)
+            for one in self.get_params(ctx)
+            if (row := one.get_help_record(ctx)) is not None
+        ]
+        for section, row in shown:
+            rows[section if len(shown) >= OPTIONS_MANY else "Options"].append(row)
+        for section, found in rows.items():
+            if found:
+                with formatter.section(section):
+                    formatter.write_dl(found)
+
+
+def _section_of(parameter: click.Parameter) -> str:
+    for section, names in SECTIONS.items():
+        if any(fnmatchcase(name, known) for known in names for name in parameter.opts):
+            return section
+    return "Options"
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called.
 
@@ -63,6 +133,8 @@ class LazyGroup(click.Group):
         module, _, attribute = self._lazy[cmd_name][0].partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
+        if type(command) is click.Command:
+            command.__class__ = QuireCommand  # so that no command has to name its class
         logs.add_log_options(command)
         return command
 
@@ -147,7 +219,7 @@ def exit_status(error: BaseException) -> int:
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         hint = f" (see `{context.command_path} --help`)" if context is not None else ""
-        fail(error.format_message().rstrip(".") + hint)
+        fail(_plain(error.format_message()).rstrip(".") + hint)
         return error.exit_code
     if isinstance(error, QuireError):
         fail(str(error))
@@ -160,6 +232,22 @@ def exit_status(error: BaseException) -> int:
         f"unexpected {type(error).__name__}: {error} (set {DEBUG_VARIABLE}=1 to see the traceback)"
     )
     return EXIT_ERROR
+
+
+def _plain(message: str) -> str:
+    """Return a message of click with its words for types replaced by plain ones."""
+    for word, plain in _TYPES.items():
+        message = message.replace(f"is not a valid {word}", f"is not {plain}")
+    return message
+
+
+_TYPES = {
+    "integer range": "a whole number",
+    "integer": "a whole number",
+    "float range": "a number",
+    "float": "a number",
+}
+"""The names of click's types, the longer ones first, and what they mean."""
 
 
 def say(text: str) -> None:

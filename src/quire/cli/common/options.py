@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 import click
 
 from quire._runtime.secret_files import exposure_of
+from quire.cli.common.completion import complete_bookies, complete_ledgers
 from quire.cli.common.groups import EXIT_INTERRUPTED, say, warn
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from quire.config import PlacementConfig
 
 CLEAN_UP_LIMIT_S = 10.0
@@ -121,6 +124,31 @@ class Size(click.IntRange):
         return int(super().convert(number, param, ctx))
 
 
+class LedgerId(click.IntRange):
+    """The id of a ledger."""
+
+    name = "ledger id"
+
+    def __init__(self) -> None:
+        super().__init__(0, LEDGER_ID_MAX)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return int(super().convert(value, param, ctx))
+        except click.BadParameter:
+            self.fail(
+                f"{value!r} is not a ledger id. An id is a whole number from 0 to 2^63 - 1; `quire "
+                "ledger list` lists those of the cluster",
+                param,
+                ctx,
+            )
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return complete_ledgers(ctx, param, incomplete)
+
+
 class Duration(click.FloatRange):
     """A duration in seconds, in the syntax of the configuration: 90, 500ms, 15m, 1d."""
 
@@ -179,7 +207,10 @@ def bookie_argument(*, required: bool = True) -> Callable[[Command], Command]:
             return ""
         return str(checked(check_bookie)(context, parameter, value))
 
-    return click.argument("bookie", metavar="BOOKIE", required=required, callback=callback)
+    return click.argument(
+        "bookie", metavar="BOOKIE", required=required, callback=callback,
+        shell_complete=complete_bookies,
+    )  # fmt: skip
 
 
 def option(
@@ -234,7 +265,7 @@ def ledger_manager_option(command: Command) -> Command:
 
 
 def ledger_argument(command: Command) -> Command:
-    return click.argument("ledger_id", metavar="ID", type=click.IntRange(0, LEDGER_ID_MAX))(command)
+    return click.argument("ledger_id", metavar="ID", type=LedgerId())(command)
 
 
 def password_of(

@@ -57,6 +57,12 @@ class _Line:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, **fields)
 
+    def _elapsed_s(self) -> float:
+        """Return the seconds since the current task began, or 0 if nothing is drawn."""
+        if self._bar is None or self._task is None:
+            return 0.0
+        return next(one.elapsed or 0.0 for one in self._bar.tasks if one.id == self._task)
+
     def __exit__(self, *about: object) -> None:
         bar, self._bar = self._bar, None
         if bar is not None:
@@ -93,14 +99,26 @@ class ProgressBar(_Line):
         yield progress.TextColumn("{task.fields[entries]:,} " + self._counted)
         if self._counted == "entries":
             yield progress.TextColumn("{task.fields[megabytes]:,.1f} MB")
+        yield progress.TextColumn("{task.fields[rate]}")
         yield progress.TimeElapsedColumn()
         yield progress.TimeRemainingColumn()
 
     def __enter__(self) -> Self:
         super().__enter__()
         if self._bar is not None:
-            self._task = self._bar.add_task(self._what, total=self._total, entries=0, megabytes=0.0)
+            self._task = self._bar.add_task(
+                self._what, total=self._total, entries=0, megabytes=0.0, rate=""
+            )
         return self
+
+    def _rate(self) -> str:
+        """Return the mean rate so far: of bytes if they are known, else of what is counted."""
+        seconds = self._elapsed_s()
+        if not seconds:
+            return ""
+        if self.size_bytes:
+            return f"{self.size_bytes / 1e6 / seconds:,.1f} MB/s"
+        return f"{self.entries / seconds:,.0f}/s"
 
     def advance(self, entries: int, size_bytes: int) -> None:
         self.entries += entries
@@ -109,6 +127,7 @@ class ProgressBar(_Line):
             completed=self.size_bytes if self._in_bytes else self.entries,
             entries=self.entries,
             megabytes=self.size_bytes / 1e6,
+            rate=self._rate(),
         )
 
 
@@ -225,6 +244,7 @@ class StepBar(_Line):
         super().__init__(shown)
         self._lock = threading.Lock()
         self._step = ""
+        self._what = ""
 
     def _columns(self, progress: ModuleType) -> Iterator[progress.ProgressColumn]:
         yield progress.SpinnerColumn()
@@ -232,14 +252,21 @@ class StepBar(_Line):
         yield progress.BarColumn()
         yield progress.TextColumn("{task.fields[counted]}")
         yield progress.TimeElapsedColumn()
+        yield progress.TimeRemainingColumn()
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
         counted = f"{done:,}" if not total else f"{done:,} of {total:,}"
         with self._lock:
             self._step = f"{what}: {counted}"
-            if self._bar is not None and self._task is None:
+            if self._bar is not None and what != self._what:
+                # The rate and the time left are those of the step.
+                if self._task is not None:
+                    self._bar.remove_task(self._task)
                 self._task = self._bar.add_task(what, total=None, counted="")
-            self._update(description=what, completed=done, total=total, counted=counted)
+            self._what = what
+            if seconds := self._elapsed_s():
+                counted += f", {done / seconds:,.0f}/s"
+            self._update(completed=done, total=total, counted=counted)
 
     def far(self) -> JobStatus:
         """Return the current step, for the list of running jobs."""

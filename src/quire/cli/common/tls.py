@@ -85,19 +85,19 @@ def server_tls(
             (roles, "--tls-authorized-role"),
         ]:
             if given:
-                raise click.UsageError(f"{name} requires --tls-cert, the bookie's certificate")
+                raise click.UsageError(f"{name} requires --tls-cert (the bookie's certificate)")
     authorities = tls_ca or configured.values["bookie.tls.ca"]
     default = configured.values["bookie.tls.client_certificates"] if tls_ca is None else "required"
     wanted = tls_client_certs or default
     if wanted != "none" and authorities is None:
         raise click.UsageError(
-            f"--tls-client-certs {wanted} requires --tls-ca, the authorities that sign the "
-            "clients' certificates"
+            f"--tls-client-certs {wanted} requires --tls-ca (the authorities that sign the "
+            "clients' certificates)"
         )
     if roles and wanted == "none":
         lacking = []
         if authorities is None:
-            lacking.append("--tls-ca, the authorities that sign them")
+            lacking.append("--tls-ca (the authorities that sign them)")
         if authorities is not None or tls_client_certs is not None:
             lacking.append("--tls-client-certs required")
         raise click.UsageError(
@@ -203,8 +203,8 @@ def client_tls_layer() -> Layer:
     shown = given.get("tls_cert") or given.get("tls_key")
     if shown and not authorities and "client.tls" not in configured().tables:
         raise click.UsageError(
-            "--tls-cert and --tls-key require --tls-ca, the authorities that sign the bookies' "
-            "certificates",
+            "--tls-cert and --tls-key require --tls-ca (the authorities that sign the bookies' "
+            "certificates)",
             context,
         )
     options = options_layer(

@@ -12,7 +12,7 @@ from quire._runtime.tasks import TaskGroup, pages
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import (
-    LEDGER_ID_MAX,
+    LedgerId,
     asynchronous,
     confirmed,
     dry_run_option,
@@ -49,7 +49,8 @@ OWNERS_LIMIT_S = 5.0
 @metadata_option
 @click.option(
     "--first",
-    type=click.IntRange(0, LEDGER_ID_MAX),
+    metavar="ID",
+    type=LedgerId(),
     default=0,
     help="List only ledgers with this id or a higher one. [default: 0]",
 )
@@ -235,9 +236,7 @@ def _lines(described: dict[str, Any], claims: Sequence[OwnerClaim]) -> list[str]
 
 @click.command()
 @metadata_option
-@click.argument(
-    "ledger_ids", metavar="ID...", nargs=-1, required=True, type=click.IntRange(0, LEDGER_ID_MAX)
-)
+@click.argument("ledger_ids", metavar="ID...", nargs=-1, required=True, type=LedgerId())
 @yes_option()
 @flag(
     "--force",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quire.cli.common.groups import say
+from quire.cli.common.groups import renamed, say
 from quire.cli.common.options import (
     ENTRY_ID_MAX,
     asynchronous,
@@ -35,23 +35,28 @@ if TYPE_CHECKING:
 @tls_options
 @ledger_argument
 @click.option(
-    "--first",
+    "--first-entry",
+    "first",
+    metavar="ENTRY",
     type=click.IntRange(0, ENTRY_ID_MAX),
     default=0,
     help="The id of the first entry to print. [default: 0]",
 )
 @click.option(
-    "--last",
+    "--last-entry",
+    "last",
+    metavar="ENTRY",
     type=click.IntRange(0, ENTRY_ID_MAX),
     help="The id of the last entry to print. [default: the last acknowledged entry]",
 )
 @password_option
 @liars_option
 @flag("--recover", "If the ledger is not closed, first fence its writer and close it.")
-@flag("--follow", "Wait for new entries until the ledger is closed, or --last is reached.")
+@flag("--follow", "Wait for new entries until the ledger is closed, or --last-entry is reached.")
 @json_option(
     "Print one JSON object per entry: ledger_id, entry_id and value, the payload in Base64."
 )
+@renamed(first="first-entry", last="last-entry")
 @asynchronous
 async def read(
     uri: str,
@@ -71,7 +76,7 @@ async def read(
     as it grows. The writer is fenced only with --recover.
     """
     if last is not None and last < first:
-        raise click.UsageError(f"--first {first} is greater than --last {last}")
+        raise click.UsageError(f"--first-entry {first} is greater than --last-entry {last}")
     if follow and recover:
         raise click.UsageError(
             "--recover and --follow exclude each other: a closed ledger does not grow"

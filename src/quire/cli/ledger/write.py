@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,12 +20,14 @@ from quire.cli.common.options import (
     asynchronous,
     check_quorums,
     flag,
+    json_option,
     key_values,
     metadata_option,
     password_option,
     placement_option,
     quorum_options,
 )
+from quire.cli.common.output import print_json
 from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import connect, tls_options
 from quire.codec.entry.entry import max_payload_bytes
@@ -64,8 +67,14 @@ lines do not reach."""
     help="If no line arrives for this many milliseconds, report the last acknowledged entry to the "
     "bookies, so that readers can see it. 0 means never.",
 )
+@json_option(
+    "Instead of the id, print one JSON object at the end: ledger_id, state, entries, last_entry_id "
+    "and length."
+)
 @asynchronous
-async def write(uri: str, custom: dict[str, str], explicit_lac_s: float, **ledger: Any) -> int:
+async def write(
+    uri: str, custom: dict[str, str], explicit_lac_s: float, as_json: bool, **ledger: Any
+) -> int:
     """Append the lines of standard input to a new ledger.
 
     Each line becomes one entry; the newline is not part of it, and a line may contain any bytes.
@@ -79,12 +88,17 @@ async def write(uri: str, custom: dict[str, str], explicit_lac_s: float, **ledge
     stored = {key: os.fsencode(value) for key, value in custom.items()}
     async with connect(uri, explicit_lac_interval_s=explicit_lac_s) as client:
         writer = await client.create_ledger(custom=stored, **ledger)
-        sys.stdout.write(f"{writer.ledger_id}\n")
-        sys.stdout.flush()
+        if not as_json:
+            sys.stdout.write(f"{writer.ledger_id}\n")
+            sys.stdout.flush()
         if os.isatty(STDIN):
             say("type lines; each becomes one entry; Ctrl-D ends the input")
         limit = max_payload_bytes(quire.DigestType.parse(ledger["digest"]))
-        with closing(LineSource(STDIN, limit)) as source, signals_to(source) as caught:
+        with (
+            closing(LineSource(STDIN, limit)) as source,
+            signals_to(source) as caught,
+            _reported(writer, as_json),
+        ):
             try:
                 closed = await _append_and_close(writer, source)
             except quire.errors.EntryTooLargeError:
@@ -101,10 +115,32 @@ async def write(uri: str, custom: dict[str, str], explicit_lac_s: float, **ledge
             return 128 + caught[0] if caught else 0
 
 
+@contextmanager
+def _reported(writer: LedgerWriter, as_json: bool) -> Iterator[None]:
+    """With `as_json`, print what the ledger holds at the end, also after an error."""
+    try:
+        yield
+    finally:
+        if as_json:
+            last, closed = writer.last_add_confirmed, writer.metadata.closed
+            print_json(
+                {
+                    "ledger_id": writer.ledger_id,
+                    "state": "CLOSED" if closed else "OPEN",
+                    "entries": last + 1,
+                    "last_entry_id": last,
+                    # The writer's own figure also counts entries that are not acknowledged.
+                    "length": writer.length if closed else None,
+                }
+            )
+
+
 def _left_open(writer: LedgerWriter) -> str:
+    last = writer.last_add_confirmed
+    acked = "no entry is acknowledged" if last < 0 else f"entries are acknowledged up to {last}"
     return (
-        f"Ledger {writer.ledger_id} was left open; its entries are acknowledged up to "
-        f"{writer.last_add_confirmed}. `quire ledger recover {writer.ledger_id}` closes it"
+        f"Ledger {writer.ledger_id} was left open; {acked}. "
+        f"`quire ledger recover {writer.ledger_id}` closes it"
     )
 
 

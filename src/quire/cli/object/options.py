@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire.cli.common.completion import complete_objects
 from quire.cli.common.options import Command, checked
 from quire.cli.common.output import time_text
 
@@ -41,7 +42,9 @@ def bucket_option(command: Command) -> Command:
 
 
 def name_argument(command: Command) -> Command:
-    return click.argument("name", metavar="NAME", callback=checked(check_name))(command)
+    return click.argument(
+        "name", metavar="NAME", callback=checked(check_name), shell_complete=complete_objects
+    )(command)
 
 
 def object_as_json(bucket: str, info: ObjectInfo) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.moves import LINES_MAX, done_text, planned_text
 from quire.cli.common.options import (
-    LEDGER_ID_MAX,
     Duration,
+    LedgerId,
     bookie_argument,
     dry_run_option,
     flag,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     "--ledger",
     "ledgers",
     metavar="ID",
-    type=click.IntRange(0, LEDGER_ID_MAX),
+    type=LedgerId(),
     multiple=True,
     help="Audit only this ledger. May be repeated. [default: all ledgers of the cluster]",
 )
@@ -131,7 +131,7 @@ def _line(one: Finding) -> str:
 
 @click.command()
 @bookie_argument()
-@dry_run_option("Change nothing; print which ledgers would be copied, and how many bytes.")
+@dry_run_option("Change nothing; print which ledgers would be copied, and about how many bytes.")
 @flag(
     "--even-if-alive",
     "Also accept a bookie that is still registered, and empty it. Its replicas are copied from it "

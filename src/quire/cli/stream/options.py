@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire.cli.common.completion import complete_namespaces, complete_streams
 from quire.cli.common.groups import warn
 from quire.cli.common.options import Command, checked, password_of
 from quire.cli.common.tls import connect
@@ -54,19 +55,25 @@ def namespace_option(
         envvar=NAMESPACE_VARIABLE,
         default=DEFAULT_NAMESPACE,
         callback=path_callback,
+        shell_complete=complete_namespaces,
         help=f"The namespace of the stream. [default: {NAMESPACE_VARIABLE}, else "
         f"{DEFAULT_NAMESPACE}]",
     )(command)
 
 
 def path_argument(command: Command) -> Command:
-    return click.argument("path", metavar="PATH", callback=path_callback)(command)
+    return click.argument(
+        "path", metavar="PATH", callback=path_callback, shell_complete=complete_namespaces
+    )(command)
 
 
 def name_argument(
     variable: str = "name", metavar: str = "NAME", required: bool = True
 ) -> Callable[[Command], Command]:
-    return click.argument(variable, metavar=metavar, required=required, callback=stream_callback)
+    return click.argument(
+        variable, metavar=metavar, required=required, callback=stream_callback,
+        shell_complete=complete_streams,
+    )  # fmt: skip
 
 
 password_option: Callable[[Command], Command] = password_of(

@@ -11,8 +11,8 @@ from quire._runtime.tasks import each
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.options import (
-    LEDGER_ID_MAX,
     Duration,
+    LedgerId,
     asynchronous,
     dry_run_option,
     flag,
@@ -222,7 +222,8 @@ def _lines(described: Values) -> list[str]:
 )
 @click.option(
     "--first",
-    type=click.IntRange(0, LEDGER_ID_MAX),
+    metavar="ID",
+    type=LedgerId(),
     default=0,
     help="Examine only ledgers with this id or a higher one. [default: 0]",
 )

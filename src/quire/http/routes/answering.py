@@ -28,6 +28,6 @@ async def answering(connect: Connect) -> AsyncIterator[Client]:
     except TimeoutError:
         raise MetadataUnavailableError(
             f"the metadata store did not answer within {ANSWER_TIMEOUT_S:g} s",
-            remedy="Check ZooKeeper. Open ledgers can still be written and read while their "
-            "bookies run",
+            remedy="Check the metadata store. Open ledgers can still be written and read while "
+            "their bookies run",
         ) from None

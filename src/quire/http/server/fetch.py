@@ -1,4 +1,4 @@
-"""An HTTP client of other servers: it reads their metrics and reports, and forwards changes."""
+"""HTTP clients: of bookies, for their metrics, reports and changes, and of Prometheus."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from quire.config import TlsClientConfig
 from quire.http.server.security import is_loopback
+from quire.http.watch.prometheus import ANSWER_BYTES_MAX, FetchText
 from quire.http.watch.rates import METRICS_BYTES_MAX, Fetch
 
 Put = Callable[[str, Mapping[str, Any]], Awaitable[tuple[int, str]]]
@@ -55,7 +56,7 @@ async def peers(
     )
 
     def options(url: str) -> dict[str, Any]:
-        shown = token and may_know(url, proven=proven)
+        shown = token and may_send_token(url, proven=proven)
         headers = {"Authorization": f"Bearer {token}"} if shown else {}
         ssl = context() if context is not None else True
         return {"allow_redirects": False, "headers": headers, "ssl": ssl}
@@ -88,6 +89,32 @@ async def peers(
         yield fetch, put
 
 
+@asynccontextmanager
+async def prometheus_fetcher() -> AsyncIterator[FetchText]:
+    """Yield a function that reads a URL of Prometheus.
+
+    It sends no cookies and follows no redirects. It raises aiohttp's ClientError for more than
+    `ANSWER_BYTES_MAX` bytes, and for an answer that is not JSON.
+    """
+    from aiohttp import ClientError, ClientSession, DummyCookieJar
+
+    async with ClientSession(cookie_jar=DummyCookieJar()) as session:
+
+        async def fetch(url: str) -> str:
+            async with session.get(url, allow_redirects=False) as answer:
+                # Prometheus describes a refused query in JSON, with status 400, 422 or 503.
+                if answer.content_type != "application/json":
+                    raise ClientError(f"it answers with status {answer.status} and no JSON")
+                text = bytearray()
+                async for chunk in answer.content.iter_any():
+                    text += chunk
+                    if len(text) > ANSWER_BYTES_MAX:
+                        raise ClientError(f"it answers with more than {ANSWER_BYTES_MAX} bytes")
+                return text.decode(errors="replace")
+
+        yield fetch
+
+
 def proves(tls: TlsClientConfig | None) -> bool:
     """Return whether TLS with this configuration proves that a server belongs to the cluster.
 
@@ -98,9 +125,8 @@ def proves(tls: TlsClientConfig | None) -> bool:
     return tls is not None and tls.ca is not None and tls.verify_host_name
 
 
-def may_know(url: str, *, proven: bool) -> bool:
-    """Return whether a token may be sent to this URL, because only a bookie of the cluster can
-    receive it there.
+def may_send_token(url: str, *, proven: bool) -> bool:
+    """Return whether a token may be sent to this URL: to a proven HTTPS server, or to this machine.
 
     `proven` says that HTTPS proves that the server belongs to the cluster.
     """

@@ -25,20 +25,20 @@ from quire.http.routes.bookie_pages import BookiePages
 from quire.http.routes.cluster import ClusterRoutes, Connect
 from quire.http.routes.configuration import ConfigurationRoutes
 from quire.http.routes.contents import ContentRoutes
-from quire.http.routes.dashboard import LAST_KNOWN, DashboardRoutes
+from quire.http.routes.dashboard import KEPT, LAST_KNOWN, DashboardRoutes
 from quire.http.routes.jobs import Jobs
 from quire.http.routes.payloads import PayloadRoutes
 from quire.http.routes.quire_api import QuireRoutes
 from quire.http.routes.series import SeriesRoutes
 from quire.http.server.api import Api, Call, Handler, Route, Text
-from quire.http.server.fetch import peers, proves
+from quire.http.server.fetch import peers, prometheus_fetcher, proves
 from quire.http.server.metrics import autorecovery_metrics, process_metrics, server_metrics
 from quire.http.server.security import HttpOptions
 from quire.http.server.server import HttpServer
 from quire.http.server.static_files import static_routes
 from quire.http.views.cluster_view import ClusterView, cluster_metrics
 from quire.http.views.last_known import LastKnown
-from quire.http.watch.prometheus import PrometheusHistory, history_metrics, prometheus_fetcher
+from quire.http.watch.prometheus import PrometheusHistory, history_metrics
 from quire.http.watch.rates import ENDPOINT
 from quire.http.watch.reachability import MetadataReachability
 from quire.http.watch.recorder import SeriesRecorder
@@ -236,6 +236,7 @@ async def _serving(
         api.add(own)
         # Series are answered from memory, also while the metadata store is away.
         api.add(SeriesRoutes(recorder, history).routes())
+        background = TaskSet()
         known = LastKnown(reach, clock.now_ms)
         for routes in (
             ClusterRoutes(connected, jobs, owner).routes(),
@@ -259,12 +260,16 @@ async def _serving(
             await server.start()
             reach.start()
             recorder.start()
+            if about_cluster:
+                kept = [one for one in api.routes if one.path in KEPT and not one.changes]
+                background.start(known.keep(kept, log))
             log("http_serving", url=server.url)
             yield server
         finally:
             await server.stop()
             await reach.stop()
             await jobs.close()
+            await background.close()
             await recorder.close()
             await view.close()
             await client.close()

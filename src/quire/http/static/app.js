@@ -20,8 +20,8 @@ const INTERVAL_MS = 3000;
 const INTERVAL_MAX_MS = 60000;
 const AGE_INTERVAL_MS = 1000;
 /** The pages by the first part of their address. `explain` was a page of its own once. */
-const PAGES = { "": overview, explain: overview, bookies, bookie, topology, configuration, ledgers, ledger, streams, stream, objects, object, datasets,
-  dataset, machines, machine, work };
+const PAGES = { "": overview, explain: overview, bookies, bookie, topology, configuration, ledgers, ledger, streams, stream,
+  objects, object, datasets, dataset, machines, machine, work };
 /** The entry of the menu of each page that has none of its own. */
 const ENTRIES = { explain: "", bookie: "bookies", ledger: "ledgers", stream: "streams", object: "objects", dataset: "datasets", machine: "machines" };
 

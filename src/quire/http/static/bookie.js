@@ -4,7 +4,7 @@
 import { QUESTIONS, button } from "/ui/actions.js";
 import { ask, get } from "/ui/api.js";
 import { stateMarks } from "/ui/bookies.js";
-import { command, empty, tiles, usage } from "/ui/controls.js";
+import { advice, command, empty, tiles, usage } from "/ui/controls.js";
 import { accessNote } from "/ui/dialogs.js";
 import { facts, h, link, mark, section, table } from "/ui/dom.js";
 import { bytes, count, counted, milliseconds, percent, rate, seconds, time } from "/ui/format.js";
@@ -16,7 +16,7 @@ const PAGE = 25;
 const ID = /^[0-9]{1,19}$/;
 const path = (id) => `/api/v1/quire/bookies/${encodeURIComponent(id)}`;
 
-const next = (text) => !text ? "" : text.startsWith("quire ") ? command(text) : h("p", null, `What to do: ${text}`);
+const next = (text) => (text ? advice(text) : "");
 
 // -- key figures --------------------------------------------------------------------------------
 

@@ -174,8 +174,7 @@ class ClusterView:
 
     async def close(self) -> None:
         for one in (
-            self.spaces, self.rates, self.risks, self.marks, self.lost, self.streams,
-            self.index,
+            self.spaces, self.rates, self.risks, self.marks, self.lost, self.index, self.streams,
         ):  # fmt: skip
             await one.close()
         await self.reports.close()

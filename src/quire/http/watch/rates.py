@@ -96,7 +96,7 @@ class Rates(BackgroundObservation):
         self._fetch = fetch
         self._at_once = at_once
         self.directories: Mapping[str, Mapping[str, float]] = {}
-        """For each bookie, the free share of the disk of each data directory."""
+        """For each bookie, the free share of the disk of each data directory, from 0 to 1."""
         self.disks: Mapping[str, Mapping[str, tuple[float, float]]] = {}
         """For each bookie, the free and the total bytes of the disk of each data directory."""
         self.suspended: Mapping[str, list[str]] = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, make_acl
 
 from quire._runtime.tasks import came
+from quire._runtime.units import plural
 from quire.errors import (
     ClientClosedError,
     MetadataDeniedError,
@@ -50,6 +52,9 @@ RECONNECT_DELAY_MAX_S = 2.0
 """The longest delay between two attempts to connect, in seconds."""
 CLOSE_TIMEOUT_S = 2.0
 """Seconds that `close` waits for kazoo's threads, which may be in an attempt to connect."""
+
+RESOLVE_TIMEOUT_S = 2.0
+"""Seconds for finding out which host names of servers that did not answer cannot be resolved."""
 
 REQUESTS_IN_FLIGHT_MAX = 256
 """The number of requests of one session that wait for a response. Further callers wait."""
@@ -185,9 +190,10 @@ class ZooKeeperConnection:
                 await connection.wait_connected()
         except TimeoutError:
             await connection.close()
+            unknown = await unresolved(servers)
             raise MetadataUnavailableError(
                 f"no ZooKeeper server of {connection.servers} answered within "
-                f"{connect_timeout_s:g} s. Nothing was changed",
+                f"{connect_timeout_s:g} s{unknown}. Nothing was changed",
                 causes=connection._handler.failures,
                 remedy="Check that ZooKeeper is running and that the metadata URI names its "
                 "servers",
@@ -558,6 +564,30 @@ class ZooKeeperConnection:
 
     def _closed_error(self) -> ClientClosedError:
         return store_closed(f"the connection to ZooKeeper at {self.servers}")
+
+
+async def unresolved(servers: Sequence[str]) -> str:
+    """Return ": the host name x cannot be resolved" for those that cannot, or ''.
+
+    A name that takes longer than `RESOLVE_TIMEOUT_S` is not reported.
+    """
+    loop = asyncio.get_running_loop()
+
+    async def unknown(server: str) -> str:
+        host = server.rpartition(":")[0].strip("[]") or server
+        try:
+            async with asyncio.timeout(RESOLVE_TIMEOUT_S):
+                await loop.getaddrinfo(host, None)
+        except socket.gaierror as error:
+            return f"{host} ({error.strerror})"
+        except (OSError, TimeoutError):
+            pass
+        return ""
+
+    names = [name for name in await asyncio.gather(*map(unknown, servers)) if name]
+    if not names:
+        return ""
+    return f": the host {plural('name', len(names))} {', '.join(names)} cannot be resolved"
 
 
 def _stat(stat: Any) -> Stat:
