@@ -33,7 +33,6 @@ from quire.http.views.untrusted import taken
 from quire.http.watch.bookie_reports import SeenReport, why_not
 from quire.http.watch.rates import http_url
 from quire.metadata.bookies.orders import read_order
-from quire.metadata.interface import Bookies
 from quire.replication.marks.pauses import CLUSTER, Pauses
 from quire.replication.moves.decommission import take_back
 
@@ -119,18 +118,17 @@ class BookiePages:
     async def bookie(self, call: Call) -> dict[str, Any]:
         bookie_id = _checked(call)
         async with answering(self._connect) as client:
-            state, order, found, paused = await asyncio.gather(
+            # Each of these may wait for an observation, so they wait at the same time.
+            state, order, paused, seen, index = await asyncio.gather(
                 self._view.look(client),
                 read_order(client.metadata, bookie_id),
-                client.bookies(),
                 Pauses(client.metadata).all(),
+                self._report(client, bookie_id),
+                self._view.index.of(client),
             )
-            listed = {one["id"]: one for one in state.bookies}
-            if bookie_id not in listed:
-                raise _unknown(bookie_id, listed)
-            seen, index = await asyncio.gather(
-                self._report(bookie_id, found), self._view.index.of(client)
-            )
+        listed = {one["id"]: one for one in state.bookies}
+        if bookie_id not in listed:
+            raise _unknown(bookie_id, listed)
         one, given = listed[bookie_id], None if order is None else order.value
         region, rack = split(one["location"]) if one["location"] else (None, None)
         waiting = state.autorecovery["waiting"]
@@ -166,10 +164,11 @@ class BookiePages:
             "actions": actions(one, seen.report, given, seen.missing),
         }
 
-    async def _report(self, bookie_id: str, found: Bookies) -> SeenReport:
+    async def _report(self, client: Client, bookie_id: str) -> SeenReport:
         if self._own is not None and self._own.bookie_id == bookie_id:
             return SeenReport(bookie_report(self._own, self._version, self._started_ms))
-        return await self._view.reports.of(bookie_id, found.find(bookie_id))
+        address = (await client.bookies()).find(bookie_id)
+        return await self._view.reports.of(bookie_id, address)
 
     async def ledgers(self, call: Call) -> dict[str, Any]:
         bookie_id = _checked(call)
