@@ -46,6 +46,8 @@ from quire.http.server.run import serve_cluster
 from quire.http.server.security import HttpOptions
 from quire.http.server.server import HttpServer
 from quire.http.views.bookie_list import LOCATIONS_NODE
+from quire.http.views.bookie_report import PATH as REPORT_PATH
+from quire.http.views.bookie_report import bookie_report
 from quire.http.watch.rates import ENDPOINT, LOOK_INTERVAL_S
 from quire.http.watch.recorder import SeriesRecorder
 from quire.http.watch.series import OF_BOOKIES, OF_CLUSTER, SLOTS, STEP_S
@@ -98,7 +100,14 @@ async def start_bookie(number: int, store: MetadataStore, stack: AsyncExitStack)
     async def metrics(call: Call) -> Text:
         return Text(exposition(list(bookie_metrics(bookie, time.monotonic()))), CONTENT_TYPE)
 
-    api = Api("bookie", [Route("GET", "/metrics", "Metrics", metrics)])
+    async def report(call: Call) -> dict[str, Any]:
+        return bookie_report(bookie, "1", 0)
+
+    routes = [
+        Route("GET", "/metrics", "Metrics", metrics),
+        Route("GET", REPORT_PATH, "Report", report),
+    ]
+    api = Api("bookie", routes)
     server = HttpServer(api, HttpOptions(), version="1", monotonic=time.monotonic, log=log)
     await server.start()
     stack.push_async_callback(server.stop)
@@ -199,7 +208,13 @@ def pages(ledger_id: int, ledgers: int, bookie: str) -> dict[str, str]:
         "overview": f"{base}/overview",
         "series of an hour": f"{base}/series?range=1h",
         "series of a bookie": f"{base}/series?range=1h&bookie={bookie}",
-        "bookies": f"{base}/bookies?space=true&rates=true&gone=true&limit=200",
+        "bookies": f"{base}/bookies?space=true&rates=true&gone=true&limit=1000",
+        "bookie": f"{base}/bookies/{bookie}",
+        "ledgers of a bookie": f"{base}/bookies/{bookie}/ledgers?limit=25",
+        "ledgers of a bookie, in the middle": f"{base}/bookies/{bookie}/ledgers?limit=25"
+        f"&after={ledgers // 2}",
+        "topology": f"{base}/topology",
+        "settings of the cluster": f"{base}/settings",
         "ledgers": f"{base}/ledgers?{newest}",
         "ledgers, in the middle": f"{base}/ledgers?{newest}&after={ledgers // 2}",
         "ledgers, filtered": f"{base}/ledgers?{newest}&state=CLOSED&owner_name=nobody",

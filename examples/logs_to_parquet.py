@@ -6,7 +6,7 @@
 Each file is named after the sequence of its first record, and is complete as soon as it has this
 name. Run the program again, for instance every minute: it continues after the last record that it
 shipped. Each record is in the files exactly once, also after a crash. QUIRE_METADATA names the
-cluster. It needs `pip install "quire-log[arrow]"`.
+cluster. It needs the extra `arrow`: `pip install '.[arrow]'` in the directory of the source.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tests of a program that uses Quire, with the fixtures that Quire brings for pytest.
 
-    pip install pytest "quire-log"
+    pip install pytest .    # in the directory of the source
     pytest test_with_fixture.py
 
 pytest finds the fixture `quire_blocking_client` by itself. It starts three bookies on this machine,

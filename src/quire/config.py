@@ -348,8 +348,9 @@ class BookieConfig(CheckedSettings):
     answered after this time."""
     segment_bytes: Annotated[int, Limits(SEGMENT_BYTES_LEAST, or_zero=True)] = 0
     """The size of one segment file of the log, which is preallocated. Larger segments mean fewer
-    files; smaller ones free space in smaller steps. 0: a 1024th of the disk, but at least 64 MiB
-    and at most 256 MiB."""
+    files; smaller ones free space in smaller steps. An entry that does not fit into a segment is
+    refused with the event `entry_refused`; 8 MiB are enough for every entry. 0: a 1024th of the
+    disk, but at least 64 MiB and at most 256 MiB."""
     log_cache_bytes: int = 128 * MIB
     """The newest bytes of the log that the bookie keeps in the system's page cache for tailing
     readers. Older entries are read from the device. A larger value serves readers that lag further

@@ -122,8 +122,36 @@ def test_entries(cluster: LocalCluster, ledger_id: int) -> None:
     for bookie in cluster.bookies:
         found = said(cluster, "readledger", "--ledgerid", name, "-bookie", bookie.id, "-m")
         assert re.findall(r"entry-\d", found) == [one.decode() for one in SENT]
-    result = run(cluster, "readledger", "-l", name, "-b", "127.0.0.1:1")
-    assert (result.exit_code, result.stdout) == (0, "")  # it is no member of the ensemble
+
+
+def test_readledger_of_a_bookie_without_the_entries(
+    cluster: LocalCluster, ledger_id: int, client: quire.blocking.Client
+) -> None:
+    """A mistyped or decommissioned bookie is an error, and not an empty ledger."""
+    name, bookie = str(ledger_id), cluster.bookies[0].id
+    result = run(cluster, "readledger", "-l", name, "-b", f"{bookie}9")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"bookie {bookie}9 stores no entry of ledger {name}" in result.stderr
+    assert "Did you mean 127.0.0.1:" in result.stderr
+    result = run(cluster, "readledger", "-l", name, "-b", "elsewhere:1")
+    assert result.exit_code == 2
+    assert (
+        f"Give one of {', '.join(client.ledger_metadata(ledger_id).segments[0].ensemble)}"
+        in result.stderr
+    )
+    with client.create_ledger(ensemble_size=2, write_quorum=1, ack_quorum=1) as writer:
+        writer.append_many(SENT)
+    member = client.ledger_metadata(writer.ledger_id).segments[0].ensemble[1]
+    words = ("readledger", "-l", str(writer.ledger_id), "-b", member, "-fe", "2", "-le", "2")
+    result = run(cluster, *words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"bookie {member} stores none of the entries 2 to 2" in result.stderr
+
+
+def test_a_list_for_a_bookie_without_ledgers_says_so(cluster: LocalCluster) -> None:
+    result = run(cluster, "listledgers", "-bookieid", "127.0.0.1:1")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "no ledger has entries on bookie 127.0.0.1:1" in result.stderr
 
 
 def test_simpletest_and_sanity(cluster: LocalCluster, client: quire.blocking.Client) -> None:

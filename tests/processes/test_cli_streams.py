@@ -438,11 +438,25 @@ def test_settings_and_where_they_come_from(quire: Quire) -> None:
     assert "  compression          lz4        stream\n" in text
 
 
+def test_create_says_whether_the_namespace_existed(quire: Quire) -> None:
+    path = quire.environment["QUIRE_NAMESPACE"] + "/new"
+    said = [
+        quire("namespace", "create", path, *settings).err
+        for settings in ((), (), ("--set", "ack_quorum=2"))
+    ]
+    assert said == [
+        f"namespace {path} created\n",
+        f"namespace {path} exists already\n",
+        f"namespace {path} exists already; the settings were added to its own\n",
+    ]
+
+
 def test_a_namespace_takes_settings_from_those_above(quire: Quire) -> None:
     path = quire.environment["QUIRE_NAMESPACE"]
     quire("namespace", "create", path, "--set", "ensemble_size=1", "--set", "write_quorum=1",
           "--set", "ack_quorum=1").ok()  # fmt: skip
-    quire("namespace", "create", f"{path}/inner", "--set", "roll_bytes=5").ok()
+    inner = quire("namespace", "create", f"{path}/inner", "--set", "roll_bytes=5")
+    assert (inner.status, inner.err) == (0, f"namespace {path}/inner created\n")
     quire("stream", "create", "a", "-n", f"{path}/inner").ok()
     write(quire, "a", b"one\n", "-n", f"{path}/inner")
     (segment,) = described(quire, "show", "a", "-n", f"{path}/inner")[0]["segments"]  # type: ignore[misc]

@@ -64,6 +64,8 @@ async def test_killed_and_with_a_directory_away(tmp_path: Path) -> None:
         assert failed["directory"] == str(gone)
         assert "not mounted" in failed["why"]
         assert not gone.exists()
+        (told,) = events(away, "read_only")  # `quire explain` sends people to this event
+        assert told["why"].startswith(f"{gone}: ")
         async with quire.connect(cluster.uri) as client:
             await check(client, ids)
             assert away.id in (await client.bookies()).readonly

@@ -214,7 +214,8 @@ def test_pages_of_ours(http: Http, cluster: LocalCluster, ledger: int) -> None:
         after = f"&after={page['next']}"
     assert found == sorted({*more, ledger})
     assert http.get(f"{prefix}/ledgers/{ledger}")["last_entry_id"] == ENTRIES - 1
-    assert http.get(f"{prefix}/ledgers?after={2**63 - 1}") == {"ledgers": [], "next": None}
+    last = http.get(f"{prefix}/ledgers?after={2**63 - 1}")
+    assert (last["ledgers"], last["next"]) == ([], None)
     explained = http.get(f"{prefix}/ledgers/{ledger}/explain?deep=true")
     assert explained["verdict"]["sentence"]
     assert explained["segments"][0]["copies_min"] == 3

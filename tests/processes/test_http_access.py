@@ -99,8 +99,8 @@ class Place:
             "delete_cookie": True, "delay_seconds": 7, "readOnly": True, "forceMajor": True,
             "forceMinor": True, "suspendMajor": True, "suspendMinor": True, "by": "stranger",
             "resumeMajor": True, "resumeMinor": True, "kind": "decommission", "target": bookie,
-            "job_id": 1, "max_bytes": 1, "bookie_dest": [bookie], "entry_id": 0,
-            "namespace": NAMESPACE, "name": "orders",
+            "job_id": 1, "bookie_id": bookie, "max_bytes": 1, "bookie_dest": [bookie],
+            "entry_id": 0, "namespace": NAMESPACE, "name": "orders",
         }  # fmt: skip
 
     def state(self) -> dict[str, Any]:

@@ -243,6 +243,8 @@ def test_a_disk_fills(tmp_path: Path) -> None:
                 doing="accepts entries again when there is room",
                 next=f"^quire bookie explain space {directory}$",
             )
+            listed = json.loads(watched.run("cluster", "bookies", "--json").ok())
+            assert listed["unwritable"] == [{"why": "full", "directory": directory}]
             text = seen(watched.explain, right=lambda text: directory in text)
             assert said["risk"] in text
             assert said["next"] in text
@@ -326,6 +328,14 @@ def _store_is_away(watched: Watched, address: str, uri: str, begun_s: float) -> 
     assert watched.metric("quire_metadata_reachable") == 0
     assert text_of(f"{watched.url}/heartbeat") == "OK\n"
     watched.run("explain", "--exit-code").fails(5, "Open ledgers can still be written and read")
+    known = watched.run("explain", "--server", watched.url)
+    assert known.status == 1
+    said = known.out.decode().splitlines()
+    assert re.match(rf"the last state that {watched.url} knows, of \d+ (s|min) ago:$", said[0])
+    assert said[1] == "bookies: 1 writable, 0 read-only, 0 gone"
+    assert said[2].startswith(f"✗ wrong: The metadata store {uri} has not answered for ")
+    nobody = watched.run("explain", "--server", "http://127.0.0.1:1")
+    assert "the last known state cannot be read from http://127.0.0.1:1" in nobody.err
     done = watched.run("explain")
     done.fails(1, "ZooKeeper", "Open ledgers can still be written and read")
     return done

@@ -794,7 +794,7 @@ def test_an_open_ledger_of_a_lost_bookie_without_a_spare_is_explained() -> None:
         world.crash(name_of(lost))
         found = await explain_ledger(client, writer.ledger_id)
         assert (found.state, found.spare) == ("OPEN", 0)
-        assert "Start another bookie" in found.verdict.sentence
+        assert f"Start {lost} again, or another bookie" in found.verdict.sentence
         assert asdict(found)["segments"][0]["closed"] is False
         await client.close()
 

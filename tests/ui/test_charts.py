@@ -94,7 +94,7 @@ def test_a_range_that_only_prometheus_has(dashboard: Dashboard, tab: Tab) -> Non
     )
     tab.open("")
     page.get_by_role("radio", name="1 day").check()
-    expect(page.get_by_text("From Prometheus, one value every 360 seconds")).to_be_visible()
+    expect(page.get_by_text("From Prometheus, one value every 6 min")).to_be_visible()
 
 
 def test_a_refresh_keeps_the_cursor_and_adds_values(dashboard: Dashboard, tab: Tab) -> None:

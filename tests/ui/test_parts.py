@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 PHONE = {"viewport": {"width": 390, "height": 800}, "has_touch": True}
 IMPORTS = """
   const { h, sortable } = await import("/ui/dom.js");
-  const { choice, command, empty, tabs, tiles, usage } = await import("/ui/controls.js");
+  const { advice, choice, command, empty, tabs, tiles, usage } = await import("/ui/controls.js");
   const { chart, forgetCharts } = await import("/ui/chart.js");
 """
 BOOKIES = """
@@ -123,6 +124,32 @@ def test_a_command_is_selected_if_there_is_no_clipboard(dashboard: Dashboard, ta
     page.get_by_role("button", name="Copy the command").click()
     expect(page.get_by_text("Press Ctrl-C")).to_be_visible()
     assert page.evaluate("getSelection().toString()") == "quire bookie recover b1"
+
+
+@pytest.mark.parametrize(
+    ("text", "commands", "words"),
+    [
+        ("quire autorecovery start", ["quire autorecovery start"], ["What to do:"]),
+        ("Start it again: quire bookie start --dir DIR. If it is lost for good: quire bookie "
+         "recover 10.0.0.1:3181",
+         ["quire bookie start --dir DIR", "quire bookie recover 10.0.0.1:3181"],
+         ["What to do: Start it again:", "If it is lost for good:"]),
+        ("Look at one: quire stream show NAME, or quire object show NAME",
+         ["quire stream show NAME", "quire object show NAME"],
+         ["What to do: Look at one:", "or:"]),
+        ("quire bookie decommission b continues it. To end it: quire bookie recover b",
+         ["quire bookie recover b"],
+         ["What to do: quire bookie decommission b continues it. To end it:"]),
+        ("Start the store", [], ["What to do: Start the store"]),
+    ],
+)  # fmt: skip
+def test_commands_in_advice_are_in_boxes(
+    dashboard: Dashboard, tab: Tab, text: str, commands: list[str], words: list[str]
+) -> None:
+    page = show(tab, f"const drawn = h('div', {{ id: 'test' }}, advice({json.dumps(text)}));")
+    expect(page.locator("#test code")).to_have_text(commands)
+    said = page.locator("#test > p").all_inner_texts()
+    assert [one.strip() for one in said] == words
 
 
 def test_tabs_with_the_keyboard(dashboard: Dashboard, tab: Tab) -> None:

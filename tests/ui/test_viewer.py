@@ -37,6 +37,7 @@ PAYLOADS = [
     b"",
     b"long " * 20_000,
     b"[" * 3_000,
+    b"h\0i\0" * 1_000,
 ]
 PASSWORD = "open sesame"
 WINDOWS = {
@@ -176,18 +177,21 @@ def test_entries_as_text_json_and_hex(stored: Stored, tab: Tab) -> None:
     expect(payload(page, "entry 1")).to_have_text(HOSTILE)
     expect(payload(page, "entry 2")).to_contain_text("00000010  10 11 12 13")
     unseen = payload(page, "entry 3")
-    expect(unseen).to_have_text("left U+202ErightU+202C NULESC[31m zeroU+200Bwidth")
-    expect(unseen.locator(".unseen")).to_have_count(5)
+    expect(unseen).to_have_text("left U+202ErightU+202C NUL ESC[31m zeroU+200Bwidth")
+    expect(unseen.locator(".unseen")).to_have_count(4)
     expect(page.locator(".item").filter(has_text="Entry 5")).to_contain_text("empty")
     expect(page.locator(".item").filter(has_text="Entry 6")).to_contain_text(
         "bytes 0 to 4,095 of 100,000"
     )
     expect(payload(page, "entry 7")).to_contain_text("[[[[")
+    expect(payload(page, "entry 8")).to_contain_text("68 00 69 00")
     page.get_by_role("radio", name="Hex").check()
     expect(payload(page, "entry 1")).to_contain_text("3c 69 6d 67")
     page.get_by_role("radio", name="Text").check()
     expect(json_shown).to_contain_text(f'{{"id": {NUMBER}, "tags"')
     expect(page.locator(".item").filter(has_text="Entry 4")).to_contain_text("not valid UTF-8")
+    expect(payload(page, "entry 8")).to_contain_text("hNULiNULhNUL")
+    assert payload(page, "entry 8").locator(".unseen").count() < 1_000
     page.get_by_role("radio", name="JSON").check()
     expect(page.locator(".item").filter(has_text="Entry 1")).to_contain_text("not JSON")
     expect(json_shown).to_contain_text(f'"id": {NUMBER},\n')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire._runtime.units import counted
 from quire_simulator.exploration.bounds import Bounds
 from quire_simulator.exploration.search import Result
 from quire_simulator.exploration.values import NOTHING, Label
@@ -100,7 +101,7 @@ def bounds_line(bounds: Bounds) -> str:
     """Return the bounds in one line."""
     parts = [
         f"{bounds.bookies} bookies, ledger {bounds.ensemble}/{bounds.write_quorum}/"
-        f"{bounds.ack_quorum}, {bounds.entries} entries",
+        f"{bounds.ack_quorum}, {counted(bounds.entries, 'entry')}",
         f"recoveries {bounds.recoverers}",
         f"losses of the writer {bounds.losses}, of a recovery {bounds.recovery_losses}",
     ]

@@ -99,7 +99,7 @@ class BatchScheduling:
         self._late_looks = 0
         self.batch = not self._threads.schedule(batch=False)
         self._again_s = now_s + self._rest_s
-        self._log("processors_are_busy", scheduled="as all others", seconds=self._rest_s)
+        self._log("processors_are_busy", scheduled="normally", seconds=self._rest_s)
         self._rest_s = min(2 * self._rest_s, REST_MAX_S)
 
 

@@ -157,6 +157,8 @@ class Bookie:
         """The guard of garbage collection. None before the directories were checked."""
         self.damage_reports: DamageReports | None = None
         self.rollbacks: Rollbacks | None = None
+        self._logged_writable = True
+        """Whether the last event about it, if any, said that the bookie accepts entries."""
         self._tasks = TaskSet()
         # The source of randomness for the pauses between retries.
         rng = random.Random(int.from_bytes(random_bytes(8), "big"))
@@ -223,6 +225,19 @@ class Bookie:
             self.held_readonly = held
             if self._recovered:
                 self._on_writable_changed(self.store.writable)
+
+    def explain_unwritable(self) -> list[tuple[Unwritable, str]]:
+        """Return each reason of `unwritable` with its details in words."""
+        order = self._orders.sentence() if self._orders is not None else ""
+        said = {
+            LOADING: f"{self.loading_percent} % of its log is loaded",
+            HELD: "an operator holds it until its next start",
+            ORDERED: order,
+        }
+        places = (
+            {one.path: one.reason for one in self.store.directories()} if self._recovered else {}
+        )
+        return [(one, said.get(one.why) or places[one.directory]) for one in self.unwritable]
 
     def spaces(self) -> list[tuple[str, int, int]]:
         """Return the path, total bytes and free bytes of each data directory.
@@ -321,7 +336,9 @@ class Bookie:
 
     async def _serve(self, port: Port) -> None:
         """Register and listen, unless the bookie already did so while it loaded its log."""
-        self._tell_service()
+        if not self._tell_service() and self._logged_writable:
+            # The store has reported no change, because a directory failed before it was started.
+            self._on_writable_changed(self.store.writable)
         if self.service.loading_store is not None:
             self._end_loading(self.service.loading_store)
             self._announcement.soon()
@@ -624,7 +641,7 @@ class Bookie:
             self._give_up(lost.result())
 
     def _on_writable_changed(self, has_room: bool) -> None:
-        writable = self._tell_service()
+        writable = self._logged_writable = self._tell_service()
         why = {} if writable else {"why": self._why_read_only()}
         self._log("writable" if writable else "read_only", bookie=self.bookie_id, **why)
         self._announcement.soon()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.units import counted, duration_text
-from quire.cli.common.groups import EXIT_NO_METADATA, EXIT_SOON, EXIT_WRONG, fail
+from quire.cli.common.groups import EXIT_NO_METADATA, EXIT_SOON, EXIT_WRONG, fail, say
 from quire.cli.common.options import (
     asynchronous,
     flag,
@@ -41,6 +42,8 @@ WAIT_S = 2.0
 Later answers are left out."""
 ANSWER_TIMEOUT_S = 8.0
 """Seconds for the whole answer. This leaves two of ten seconds to start and to end the process."""
+SERVER_TIMEOUT_S = 5.0
+"""Seconds to get the last known state from an HTTP server, which may itself wait for the store."""
 SIGNS = {"bad": "✗ wrong", "warn": "! soon", "note": "note"}
 RANGES_MAX = 5
 """The number of ranges of one replica that are shown."""
@@ -105,9 +108,15 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
     "with 4 if something is wrong (✗ wrong), and with 5 if the metadata store does not answer. "
     "Notes count as 0. Any other status means that the check itself failed.",
 )
+@click.option(
+    "--server",
+    metavar="URL",
+    help="An HTTP server of the cluster, such as http://127.0.0.1:8080. If the metadata store does "
+    "not answer, print the last state that this server knows.",
+)
 @json_option("Print one JSON object, the overview of the HTTP API.")
 @asynchronous
-async def explain_cluster(uri: str, exit_code: bool, as_json: bool) -> int:
+async def explain_cluster(uri: str, exit_code: bool, server: str | None, as_json: bool) -> int:
     """Explain what is wrong with the cluster, and what to do about it.
 
     The command examines bookies, disks, racks, the metadata store and autorecovery. For each
@@ -123,6 +132,8 @@ async def explain_cluster(uri: str, exit_code: bool, as_json: bool) -> int:
             stack.push_async_callback(cluster.close)
             view = await cluster.look(client)
     except MetadataUnavailableError as error:
+        if server is not None:
+            await _show_last_known(server, as_json)
         if not exit_code:
             raise
         fail(f"{error}")
@@ -132,6 +143,32 @@ async def explain_cluster(uri: str, exit_code: bool, as_json: bool) -> int:
     else:
         click.echo("\n".join(_cluster_lines(view)))
     return _status(view) if exit_code else 0
+
+
+async def _show_last_known(server: str, as_json: bool) -> None:
+    """Print the last state of the cluster that an HTTP server knows, or why it knows none."""
+    from quire.http.views.problems import Problem
+
+    try:
+        async with AsyncExitStack() as stack, asyncio.timeout(SERVER_TIMEOUT_S):
+            fetch = await _fetch(stack)
+            found = json.loads(await fetch(f"{server.rstrip('/')}/api/v1/quire/overview"))
+            problems = [Problem(**one) for one in found["problems"]]
+            count, since_ms = found["bookies"], found["old_since_ms"]
+    except Exception as error:  # noqa: BLE001 - the store is the news, not this server
+        say(f"the last known state cannot be read from {server}: {str(error) or 'no answer'}")
+        return
+    if as_json:
+        print_json(found)
+        return
+    age_s = 0.0 if since_ms is None else max(0.0, time.time() - since_ms / 1000)
+    lines = [
+        f"the last state that {server} knows, of {duration_text(age_s)} ago:",
+        "bookies: " + ", ".join(f"{number} {state}" for state, number in count.items()),
+    ]
+    for one in problems:
+        lines += _problem(one)
+    click.echo("\n".join(lines))
 
 
 def _status(view: ClusterState) -> int:

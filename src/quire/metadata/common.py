@@ -481,7 +481,7 @@ class _SessionWatch(WatchHandle):
     def notify(self) -> None:
         """Schedule the callback on the event loop.
 
-        An error in it then does not reach the driver.
+        So an exception in it does not reach the metadata driver, which calls this.
         """
         self._loop.call_soon(self._deliver, context=self._context)
 

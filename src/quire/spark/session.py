@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from quire._runtime.names.extras import install_extra
 from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import UsageError
@@ -288,6 +289,4 @@ def _import(module: str) -> Any:
 
 
 def _without(why: str) -> UsageError:
-    return UsageError(
-        f"Spark cannot be used: {why}", remedy='Install it with: pip install "quire-log[spark]"'
-    )
+    return UsageError(f"Spark cannot be used: {why}", remedy=install_extra("spark"))

@@ -31,7 +31,13 @@ from quire.storage.recovery.loading import LoadStopped
 from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.segment.batch import LogBatch, Run
 from quire.storage.segment.segment import LedgerInfo
-from quire.storage.stats import DirectoryState, SegmentUsage, StorageStats, total_stats
+from quire.storage.stats import (
+    DirectoryState,
+    SegmentTotals,
+    SegmentUsage,
+    StorageStats,
+    total_stats,
+)
 from quire.storage.store import LedgerStore, StoreEvents
 
 MAX_DIRECTORIES = 64
@@ -651,6 +657,10 @@ class LedgerDirectories(StoreEvents):
 
     def usage(self) -> list[SegmentUsage]:
         return [one for place in self._serving for one in place.store.usage()]
+
+    def segment_totals(self) -> list[SegmentTotals]:
+        """Return the segments of each serving directory by state."""
+        return [one for place in self._serving for one in place.store.segment_totals()]
 
     # -- compaction -------------------------------------------------------------------------------
 

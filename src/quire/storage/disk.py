@@ -77,7 +77,11 @@ class RealFile:
             while len(view):
                 more = os.pwrite(self._fd, view, offset)
                 if more == 0:
-                    raise OSError(errno.EIO, "the device takes no more bytes", self._path)
+                    raise OSError(
+                        errno.EIO,
+                        "the device accepted no more bytes: a write returned 0",
+                        self._path,
+                    )
                 offset += more
                 view = view[more:]
         return offset

@@ -37,6 +37,20 @@ class SegmentUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentTotals:
+    """The segments of one data directory that are in the same state, together."""
+
+    path: str
+    """The data directory."""
+    state: str
+    """The state: current, closed, sealed, retired, or damaged."""
+    segments: int
+    file_bytes: int
+    live_bytes: int
+    """The bytes of frames of ledgers that are not deleted."""
+
+
+@dataclass(frozen=True, slots=True)
 class DirectoryState:
     """The state of one data directory."""
 
@@ -199,6 +213,17 @@ def collect_usage(catalogue: Catalogue, compactor: Compactor) -> list[SegmentUsa
         )
         for _, segment in sorted(catalogue.segments.items())
     ]
+
+
+def collect_totals(path: str, catalogue: Catalogue) -> list[SegmentTotals]:
+    """Return the segments by state. This is cheaper than `collect_usage` if there are many."""
+    found: dict[str, list[int]] = {}
+    for segment in catalogue.segments.values():
+        state = "damaged" if segment.loss else segment.state.name.lower()
+        sums = found.setdefault(state, [0, 0, 0])
+        for at, value in enumerate((1, segment.file_bytes, segment.live_bytes)):
+            sums[at] += value
+    return [SegmentTotals(path, state, *sums) for state, sums in sorted(found.items())]
 
 
 def _why(segment: LogSegment, compactor: Compactor, vouchers: Set[int]) -> str:

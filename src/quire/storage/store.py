@@ -47,9 +47,11 @@ from quire.storage.segment.catalogue import Catalogue
 from quire.storage.segment.segment import LedgerInfo, LogSegment, SegmentState
 from quire.storage.stats import (
     DirectoryState,
+    SegmentTotals,
     SegmentUsage,
     StorageStats,
     collect_stats,
+    collect_totals,
     collect_usage,
 )
 from quire.storage.worker import InlineReader
@@ -767,6 +769,10 @@ class LedgerStore(StoreEvents):
     def usage(self) -> list[SegmentUsage]:
         """Return the space of each segment, oldest first."""
         return collect_usage(self._catalogue, self._maintenance.compactor)
+
+    def segment_totals(self) -> list[SegmentTotals]:
+        """Return the segments by state."""
+        return collect_totals(self.path, self._catalogue)
 
     # -- repair ------------------------------------------------------------------------------------
 

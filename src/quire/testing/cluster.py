@@ -227,15 +227,16 @@ class LocalCluster:
 
     @property
     def token_arguments(self) -> tuple[str, ...]:
-        """The options with which a server of this cluster needs `http_token` for changes.
+        """The options with which a server needs `http_token` for changes.
 
-        It sends the token when it asks another server of the cluster for a change.
+        The server also sends the token to bookies, to read their reports and to forward changes.
         """
         if not self._http_token:
             return ()
         file = str(self.token_file)
-        tokens = ("--http-token-file", file, "--http-bookies-token-file", file)
-        return (*tokens, "--http-reads", "open")
+        return (
+            "--http-token-file", file, "--http-reads", "open", "--http-bookies-token-file", file
+        )  # fmt: skip
 
     @property
     def processes(self) -> list[ServerProcess]:

@@ -57,7 +57,7 @@ class Dashboard:
             with error:
                 return error.code, json.load(error)
 
-    def put(self, path: str, body: dict[str, str]) -> Any:
+    def put(self, path: str, body: dict[str, Any]) -> Any:
         kind = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
         request = urllib.request.Request(
             self.url + path, json.dumps(body).encode(), kind, method="PUT"
@@ -93,6 +93,11 @@ class Tab:
         self.page.goto("about:blank")  # So that the previous page is not taken for the answer.
         self.page.goto(f"{self.url}/#/{path}")
         self.page.wait_for_selector("main [aria-busy=false]", state="attached")
+
+    def answer(self, action: str) -> None:
+        """Press a button of the question that is asked."""
+        asked = self.page.get_by_role("dialog")
+        asked.get_by_role("button", name=action, exact=True).click()
 
     def check(self, name: str) -> None:
         """Check what holds for every page: headings, labels, width, no error."""

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from quire.bookie.main import EXIT_DISK_FAILED, _until_stopped
+from quire.bookie.main import EXIT_DISK_FAILED, _until_stopped, log_event
 from quire.errors import CookieError, KeyExistsError, QuireError, StorageError
 
 
@@ -38,11 +38,11 @@ async def test_exit_status(why: QuireError | None, status: int) -> None:
     if why is None:
         stopping.set()
     bookie = Failing(why)
-    assert await _until_stopped(bookie, stopping, 1.0) == status  # type: ignore[arg-type]
+    assert await _until_stopped(bookie, stopping, 1.0, log_event) == status  # type: ignore[arg-type]
 
 
 async def test_a_failed_disk_counts_even_where_the_stop_fails() -> None:
     error = StorageError("fdatasync failed")
     bookie = Failing(error, at_stop=error)
-    status = await _until_stopped(bookie, asyncio.Event(), 1.0)  # type: ignore[arg-type]
+    status = await _until_stopped(bookie, asyncio.Event(), 1.0, log_event)  # type: ignore[arg-type]
     assert status == EXIT_DISK_FAILED

@@ -456,6 +456,23 @@ async def test_a_fence_needs_its_whole_key_in_its_own_frame(bookie: Bookie, peer
     assert 30 not in bookie.store.ledgers
 
 
+async def test_an_entry_larger_than_a_segment_is_refused_with_an_event(tmp_path: Path) -> None:
+    """The writer learns only that there is an I/O error, so the log says what to change."""
+    events: list[tuple[str, dict[str, object]]] = []
+    small = BookieConfig(segment_bytes=64 * 1024, min_free_bytes=0)
+    async with running_bookie(
+        tmp_path / "bookie", small, log=lambda event, **fields: events.append((event, fields))
+    ) as bookie, peer_of(bookie) as peer:  # fmt: skip
+        large = v3.add_request(1, KEY, entry(7, 0, payload=bytes(100_000)), 7, 0)
+        assert code(await ask(peer, large)) == Code.IO_ERROR
+    [said] = [str(fields["error"]) for event, fields in events if event == "entry_refused"]
+    assert re.fullmatch(
+        r"entries that take 1\d\d,\d{3} bytes of the log together do not fit into a segment of "
+        r"65,536 bytes\. Raise segment_bytes of the bookie",
+        said,
+    )
+
+
 async def test_a_bookie_on_a_full_disk_never_says_that_it_is_writable(tmp_path: Path) -> None:
     """A bookie once registered as writable, and moved to the read-only bookies after a disk check.
 

@@ -15,6 +15,7 @@ from quire.bookie.background.damage import (
     LEDGERS_PER_PASS,
     NAMED_PER_PASS,
     RECOVERIES_END_S,
+    SOON_S,
     DamageReports,
     names,
 )
@@ -321,6 +322,54 @@ async def test_while_metadata_makes_no_sense_a_loss_does_not_end(
     assert there.events[-1] == ("loss_healed", {"bookie": ME})
     assert await reports.report(there.log) == 0
     assert reports.losses_repaired == 1
+
+
+@pytest.fixture
+def complete(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The ledgers that are complete on the bookie."""
+    found: set[int] = set()
+
+    async def is_in(store: object, ledger_id: int, *facts: object, recoveries_over: bool) -> bool:
+        return ledger_id in found
+
+    monkeypatch.setattr("quire.bookie.background.damage.is_complete", is_in)
+    return found
+
+
+async def test_a_loss_ends_soon_after_the_marks_are_gone(complete: set[int]) -> None:
+    """The bookie stayed read-only for nine more minutes, until its next round."""
+    there = Scene()
+    reports = await there.begin()
+    for ledger_id in (1, 2):
+        await there.ledger(ledger_id, (ME, OTHER))
+    there.store.negatives_unknown = True
+    assert await reports.report(there.log) == 2
+    there.clock.ms += int(SOON_S * 1000)
+    assert await reports.report(there.log) == 0
+    assert reports.losses_repaired == 0
+    for ledger_id in (2, 1):
+        path = mark_path(replication_root(there.metadata.uri), ledger_id)
+        await there.metadata.tree.commit(Delete(path))
+        complete.add(ledger_id)
+        assert reports.losses_repaired == 0
+        assert await reports.report(there.log) == 0
+    assert (reports.wanting, reports.losses_repaired) == (0, 1)
+
+
+async def test_a_mark_that_is_removed_too_early_is_repeated_soon_and_not_at_once(
+    complete: set[int],
+) -> None:
+    there = Scene()
+    reports = await there.begin()
+    await there.ledger(1, (ME, OTHER))
+    there.store.negatives_unknown = True
+    path = mark_path(replication_root(there.metadata.uri), 1)
+    for _ in range(3):
+        assert await reports.report(there.log) == 1
+        await there.metadata.tree.commit(Delete(path))
+        there.clock.ms += int(SOON_S * 500)
+        assert await reports.report(there.log) == 0
+        there.clock.ms += int(SOON_S * 500)
 
 
 async def test_while_a_recovery_may_run_a_loss_does_not_end() -> None:

@@ -75,6 +75,8 @@ def test_one_of_several_directories(place: Place) -> None:
     status, why = check(place, "two")
     assert status == 1
     assert "went back in time: it was started" in why
+    told = run("bookie", "disk", "check", place.path("two"), "--metadata", place.uri).stdout
+    assert told.endswith("are not damaged, but newer data is missing (see above)\n")
     shown = run("bookie", "cookie", "show", "--dir", place.path("two"), "--metadata", place.uri)
     assert (shown.exit_code, "went back in time" in shown.stderr) == (1, True)
     expected = {1: Code.OK, 2: Code.OK, 77: Code.UNKNOWN_LEDGER_STATE}

@@ -56,7 +56,7 @@ def serve() -> None:
     log = logs.server_log()
     log("serving", bookie="b1", ledgers=[1, 2])
     log("read_only", why="the disk is full")
-    logging.getLogger("quire.client").info("ours", extra={"ledger": 7})
+    logging.getLogger("quire.client").info("ours", extra={"event": "it_was", "ledger": 7})
     logging.getLogger("someone.else").info("theirs")
     logging.getLogger("someone.else").warning("theirs")
 
@@ -181,7 +181,7 @@ def test_a_server_writes_json_and_the_records_of_libraries_too() -> None:
     assert found == [
         {"level": "info", "event": "serving", "bookie": "b1", "ledgers": [1, 2]},
         {"level": "warning", "event": "read_only", "why": "the disk is full"},
-        {"level": "info", "event": "info", "logger": "quire.client", "message": "ours",
+        {"level": "info", "event": "it_was", "logger": "quire.client", "message": "ours",
          "ledger": 7},
         {"level": "warning", "event": "warning", "logger": "someone.else", "message": "theirs"},
     ]  # fmt: skip
@@ -193,7 +193,7 @@ def test_a_server_writes_text_for_people() -> None:
     assert [line.split(maxsplit=1)[1] for line in lines] == [
         "INFO    serving bookie=b1 ledgers=1,2",
         'WARNING read_only why="the disk is full"',
-        "INFO    info logger=quire.client message=ours ledger=7",
+        "INFO    it_was logger=quire.client message=ours ledger=7",
         "WARNING warning logger=someone.else message=theirs",
     ]
 

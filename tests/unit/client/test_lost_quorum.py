@@ -13,9 +13,18 @@ from contextlib import asynccontextmanager
 import pytest
 
 from quire.client import LedgerWriter
-from quire.client.write.ensemble_changes import REJOIN_DELAY_S
+from quire.client.write.ensemble_changes import REJOIN_DELAY_S, _advice
 from quire.config import ClientConfig
-from quire.errors import AddQuorumTimeoutError, LedgerFencedError, NotEnoughBookiesError
+from quire.errors import (
+    AddQuorumTimeoutError,
+    BookieIOError,
+    BookieTimeoutError,
+    LedgerFencedError,
+    NotEnoughBookiesError,
+    QuireError,
+    TlsError,
+    UnauthorizedError,
+)
 from quire.metadata.ledgers.update import update_ledger
 from tests.support.bookies.fake_bookies import (
     CONFIG,
@@ -145,6 +154,15 @@ def test_a_time_limit_for_the_ack_quorum_counts_instead() -> None:
                 await append
 
     simulated(main)
+
+
+def test_the_advice_follows_the_causes() -> None:
+    """A client without the right certificate was told to start another bookie."""
+    refused: list[QuireError] = [TlsError("no role"), UnauthorizedError("no TLS", ledger_id=1)]
+    assert _advice(refused) == "Correct the client's certificate or password, as the causes say"
+    assert "logs of these bookies" in _advice([BookieIOError("disk")])
+    for causes in ([*refused, BookieTimeoutError("silent")], [None], ["gone"]):
+        assert _advice(causes) == "Start another bookie"
 
 
 def test_it_can_be_switched_off() -> None:

@@ -180,7 +180,7 @@ async def test_a_script_is_asked_in_parts(cluster: Cluster, tmp_path: Path) -> N
     ("body", "why"),
     [
         ("sys.exit('no\\nidea')", "exit status 1: no idea"),
-        ("print('/a')", "1 locations for 2 names"),
+        ("print('/a')", "printed 1 location, but was asked for 2 names"),
         ("print('//\\n//')", "not a network location"),
         ("print('x' * 100_000)", "printed 100001 bytes, but at most 65536 are read"),
         ("os.fork() or time.sleep(600)\ntime.sleep(600)", "did not answer within 0.5 s"),

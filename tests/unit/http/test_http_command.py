@@ -102,6 +102,9 @@ def test_only_a_port_that_nobody_chose_gives_way(
 
 
 async def test_the_next_free_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def log(event: str, **fields: object) -> None:
+        pass
+
     uri = f"sqlite:///{tmp_path}/m.db"
     store = await open_metadata(uri, create=True)
     await store.close()
@@ -112,12 +115,12 @@ async def test_the_next_free_port(tmp_path: Path, capsys: pytest.CaptureFixture[
         taken = HttpOptions(port=port)
         async with AsyncExitStack() as stack:
             with pytest.raises(StartError, match=f":{port}: the port is in use"):
-                await http_command._served(stack, uri, taken, 1)
-            server = await http_command._served(stack, uri, taken, 10)
+                await http_command._served(stack, uri, taken, 1, log)
+            server = await http_command._served(stack, uri, taken, 10, log)
             assert port < server.port < port + 10
             others = server.port - port + 1
             with pytest.raises(StartError, match=f"ports {port} to {server.port} are all in use"):
-                await http_command._served(stack, uri, taken, others)
+                await http_command._served(stack, uri, taken, others, log)
 
         class Served(Exception):
             pass

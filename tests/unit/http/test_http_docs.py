@@ -20,7 +20,9 @@ from quire.bookie.server import Bookie
 from quire.client import Client
 from quire.client.client import pool_of
 from quire.http.routes.bookie import BookieRoutes
+from quire.http.routes.bookie_pages import BookiePages
 from quire.http.routes.cluster import ClusterRoutes, Connect
+from quire.http.routes.configuration import ConfigurationRoutes
 from quire.http.routes.contents import ContentRoutes
 from quire.http.routes.dashboard import DashboardRoutes
 from quire.http.routes.jobs import Jobs
@@ -28,6 +30,7 @@ from quire.http.routes.payloads import PayloadRoutes
 from quire.http.routes.quire_api import QuireRoutes
 from quire.http.routes.series import SeriesRoutes
 from quire.http.server.api import Api, Route
+from quire.http.server.fetch import Put
 from quire.http.server.metrics import autorecovery_metrics, process_metrics, server_metrics
 from quire.http.server.security import HttpOptions
 from quire.http.server.server import HttpServer
@@ -124,6 +127,8 @@ def test_every_route_is_documented() -> None:
     ours = [
         *QuireRoutes(connect, jobs, view, "x").routes(),
         *DashboardRoutes(connect, jobs, view, "x").routes(),
+        *BookiePages(connect, jobs, view, "x", cast(Put, None)).routes(),
+        *ConfigurationRoutes(connect, cast(Fetch, None), None, "x", "1").routes(),
         *SeriesRoutes(recorder(), None).routes(),
         *ContentRoutes(connect).routes(),
         *PayloadRoutes(connect).routes(),

@@ -11,7 +11,7 @@ from aiohttp import ClientError
 
 from quire.config import TlsClientConfig, TlsServerConfig
 from quire.http.server.api import Api, Call, Route, Text
-from quire.http.server.fetch import fetcher, may_know, proves
+from quire.http.server.fetch import fetcher, may_send_token, proves
 from quire.http.server.security import HttpOptions
 from quire.http.server.server import HttpServer
 from quire.net.tls import client_context
@@ -78,15 +78,15 @@ async def test_what_is_too_long_is_not_read(monkeypatch: pytest.MonkeyPatch) -> 
             await fetch(url)
 
 
-def test_who_may_know_the_token() -> None:
+def test_where_a_token_may_be_sent() -> None:
     """Bookies say themselves where they are: in clear text it goes nowhere."""
     for url in ("http://127.0.0.1:1/metrics", "http://[::1]/m", "http://localhost:8080/metrics"):
-        assert may_know(url, proven=False), url
-    assert may_know("https://b7.example:8080/metrics", proven=True)
-    assert not may_know("https://b7.example:8080/metrics", proven=False)
+        assert may_send_token(url, proven=False), url
+    assert may_send_token("https://b7.example:8080/metrics", proven=True)
+    assert not may_send_token("https://b7.example:8080/metrics", proven=False)
     for url in ("http://10.0.0.1:8080/metrics", "http://localhost.example/metrics",
                 "http://127.0.0.1@10.0.0.1/metrics", "ftp://b7.example/metrics"):  # fmt: skip
-        assert not may_know(url, proven=True), url
+        assert not may_send_token(url, proven=True), url
 
 
 def test_what_proves_who_is_there() -> None:

@@ -93,6 +93,24 @@ def test_a_directory_that_is_nearly_full_is_named_although_the_total_hides_it() 
     assert found.next == "quire bookie explain space '/a; reboot'", "it is typed as it stands"
 
 
+def test_the_command_that_starts_a_lost_bookie_again_is_complete() -> None:
+    """Without its port, a bookie of `quire local` came back with another address."""
+    one = {**bookie("10.0.0.1:29059", "gone"), "directories": ["/data/bookie-1", "/my disk"]}
+    (found,) = [found for found in problems([bookie("z"), one], WELL) if "10.0.0.1" in found.what]
+    assert found.next == (
+        "Start it again, with the options that it had: quire bookie start --dir /data/bookie-1 "
+        "--dir '/my disk' --port 29059. If it is lost for good: quire bookie recover 10.0.0.1:29059"
+    )
+    two = [{**bookie(f"10.0.0.{n}:3181", "gone"), "directories": [f"/d{n}"]} for n in (1, 2)]
+    (found,) = [found for found in problems([bookie("z"), *two], WELL) if "10.0.0.1" in found.what]
+    assert found.next == (
+        "Start them again, for example 10.0.0.1:3181, with the options that it had: quire bookie "
+        "start --dir /d1. If one is lost for good: quire bookie recover BOOKIE"
+    )
+    (found,) = problems([bookie("z"), bookie("b", "gone")], WELL)
+    assert "quire bookie start --dir DIR. If" in found.next, "nothing is known about it"
+
+
 def readonly(*reasons: tuple[str, str], **more: Any) -> list[Problem]:
     """Return the problems of a bookie that is read-only for these reasons."""
     told = [{"why": why, "directory": directory} for why, directory in reasons]

@@ -21,6 +21,7 @@ from quire.codec.metadata.registration import Endpoint
 from quire.errors import UsageError
 from quire.http.routes.series import SeriesRoutes
 from quire.http.server.error_responses import NotFoundError, status_of
+from quire.http.server.fetch import prometheus_fetcher
 from quire.http.watch import prometheus as module
 from quire.http.watch.prometheus import (
     FAILURE_KEPT_S,
@@ -32,7 +33,6 @@ from quire.http.watch.prometheus import (
     checked_label,
     checked_url,
     history_metrics,
-    prometheus_fetcher,
     queries,
     values_of,
 )

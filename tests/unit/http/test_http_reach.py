@@ -11,6 +11,7 @@ from quire._runtime.metrics import Metric
 from quire.client import Client
 from quire.errors import MetadataUnavailableError, UsageError
 from quire.http.server.api import Call, Route
+from quire.http.views import last_known
 from quire.http.views.last_known import LastKnown
 from quire.http.views.problems import metadata_unsteady
 from quire.http.watch import reachability as module
@@ -184,6 +185,41 @@ async def test_the_last_known_state_is_marked_with_its_age_and_a_problem() -> No
     assert (await route.handler(CALL))["old_since_ms"] is None
 
 
+async def test_the_state_is_known_although_nobody_has_looked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(last_known, "KEEP_INTERVAL_S", 0)
+    store = Store()
+    reach = MetadataReachability("zk://here/ledgers", store.ask, store)
+    answered, events = 0, []
+
+    async def answer(call: Call) -> dict[str, Any]:
+        nonlocal answered
+        reach.check()
+        answered += 1
+        if answered == 2:
+            raise ZeroDivisionError
+        return {"answered": answered}
+
+    known = LastKnown(reach, store.now_ms)
+    route = known.of(Route("GET", "/overview", "", answer))
+    keeping = asyncio.get_running_loop().create_task(
+        known.keep([route], lambda event, **fields: events.append(event))
+    )
+    async with asyncio.timeout(5):
+        while answered < 3:
+            await asyncio.sleep(0)
+    assert events == ["last_known_failed"]
+    store.error = MetadataUnavailableError("no")
+    await reach.look()
+    before = answered
+    found = await route.handler(CALL)
+    assert (found["answered"], found["old_since_ms"]) == (before, 1_000_000)
+    assert not keeping.done(), "a store that is away ends nothing"
+    keeping.cancel()
+    await asyncio.wait([keeping])
+
+
 async def test_nothing_is_known_before_the_first_answer() -> None:
     store = Store()
     store.error = MetadataUnavailableError("no")
@@ -197,6 +233,29 @@ async def test_nothing_is_known_before_the_first_answer() -> None:
     route = LastKnown(reach, store.now_ms).of(Route("GET", "/overview", "", answer))
     with pytest.raises(MetadataUnavailableError):
         await route.handler(CALL)
+
+
+async def test_each_request_has_its_own_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_known, "KEPT_MAX", 2)
+    store = Store()
+    reach = MetadataReachability("zk://here/ledgers", store.ask, store)
+
+    async def answer(call: Call) -> dict[str, Any]:
+        reach.check()
+        return {"of": call.path["bookie_id"]}
+
+    route = LastKnown(reach, store.now_ms).of(Route("GET", "/bookies", "", answer))
+    calls = {name: Call({"bookie_id": name}, {}, {}) for name in "abcd"}
+    await reach.look()
+    for name in "abc":
+        await route.handler(calls[name])
+    store.error = MetadataUnavailableError("no")
+    await reach.look()
+    assert (await route.handler(calls["b"]))["of"] == "b"
+    assert (await route.handler(calls["c"]))["of"] == "c"
+    for name in "ad":  # the oldest is forgotten, and nobody asked for the other one
+        with pytest.raises(MetadataUnavailableError):
+            await route.handler(calls[name])
 
 
 async def test_other_errors_are_not_hidden_by_the_last_known_state() -> None:

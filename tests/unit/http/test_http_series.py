@@ -196,7 +196,7 @@ def test_the_number_of_bookies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_memory_of_a_hundred_bookies() -> None:
-    """The page on the dashboard names these 2.5 MB."""
+    """The page on the dashboard says 2.4 MB."""
     world = World()
     tracemalloc.start()
     try:

@@ -66,6 +66,7 @@ class World:
                 Field("text", "string", "a text"), Field("words", "strings", "a list"),
                 Field("code", "string", "a secret", secret=True))),
             Route("PUT", "/fail/{how}", "Fail", self.fail, fields=(Field("how", "string", "how"),)),
+            Route("POST", "/show", "Show", self.show, body=(optional,), payloads=True),
             Route("GET", "/wait", "Wait", self.wait),
             Route("GET", "/probe", "Probe", self.probe, open=True),
             Route("GET", "/large", "Large", self.large),
@@ -89,6 +90,9 @@ class World:
     async def tell(self, call: Call) -> Any:
         self.changed.append(call.path["thing"])
         return "told"
+
+    async def show(self, call: Call) -> Any:
+        return {"payload": "c2VjcmV0", **call.body}
 
     async def wait(self, call: Call) -> Any:
         self.begun.set()
@@ -257,6 +261,38 @@ async def test_a_read_only_server_protects_what_it_shows() -> None:
         assert (await ask(server, "GET", "/look")).status == 200
         assert (await ask(server, "POST", "/press")).status == 403
         assert world.changed == []
+
+
+@pytest.mark.parametrize(
+    ("options", "without", "with_token", "said"),
+    [
+        (OPTIONS, 401, 200, "the token is missing or wrong"),
+        (PROTECTED, 401, 200, "the token is missing or wrong"),
+        (replace(PROTECTED, read_only=True), 401, 200, "the token is missing or wrong"),
+        (BARE, 403, 403, "has no token, so it shows no payloads"),
+        (replace(OPTIONS, payloads=False), 403, 403, "this server shows no payloads"),
+    ],
+)
+async def test_payloads_need_the_token_even_if_reading_is_open(
+    options: HttpOptions, without: int, with_token: int, said: str
+) -> None:
+    """Such a route changes nothing, although its method is POST: it is allowed on a read-only
+    server, and has no audit event.
+    """
+    events: list[dict[str, Any]] = []
+    async with serving(options, events) as (server, _):
+        for token in ("", "wrong-token-of-some-length"):
+            refused = await ask(server, "POST", "/show", body={"number": 3}, token=token)
+            assert (refused.status, b"c2VjcmV0" in refused.body) == (without, False)
+            assert said in refused.what
+        answer = await ask(server, "POST", "/show", body={"number": 3})
+        assert answer.status == with_token
+        assert (b"c2VjcmV0" in answer.body) == (with_token == 200)
+        foreign = {"Origin": "http://evil.example"}
+        assert (await ask(server, "POST", "/show", foreign, {"number": 3})).status == 403
+        text = {"Content-Type": "text/plain"}
+        assert (await ask(server, "POST", "/show", text, b"{}")).status in (403, 415)
+    assert not [one for one in events if one["event"].startswith("http_change")]
 
 
 async def test_answers_cannot_be_framed_kept_or_read_by_other_pages() -> None:

@@ -519,6 +519,7 @@ JSON = {
 """The files that decode stored JSON, and a format of each."""
 OTHER_JSON = {
     "http/server/server.py": "the body of a request, which is not stored",
+    "http/views/untrusted.py": "the answer of another server, which is not stored",
     "spark/jobs/tasks.py": "what tasks and their driver tell each other during one job",
     "spark/streams/lag.py": "what Spark reports about a running query",
     "spark/streams/options.py": "an option",

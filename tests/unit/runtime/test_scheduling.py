@@ -76,7 +76,7 @@ def test_it_ends_where_they_wait_much_longer_than_they_run_and_is_tried_again() 
     rig = Rig()
     assert not rig.look(LATE, LATE_LOOKS_MAX)
     assert rig.said == [
-        {"event": "processors_are_busy", "scheduled": "as all others", "seconds": REST_S}
+        {"event": "processors_are_busy", "scheduled": "normally", "seconds": REST_S}
     ]
     assert not rig.look(LATE, int(REST_S / 0.5) - 1)
     assert rig.look(IN_TIME)

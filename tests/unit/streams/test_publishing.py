@@ -418,10 +418,11 @@ def test_a_batch_keeps_the_order_of_txids() -> None:
         async def numbered(*txids: int) -> BuiltSegment:
             builder = SegmentBuilder(b.client, "/acme/test/s", StreamSettings(**batch.settings))
             await builder.append([b"%d" % txid for txid in txids], txids)
-            with pytest.raises(TxidOrderError):
-                await builder.append([b"", b""], [txids[-1] + 2, txids[-1] + 1])
-            with pytest.raises(TxidOrderError):
-                await builder.append([b""], [txids[-1] - 1])
+            last = txids[-1]
+            with pytest.raises(TxidOrderError, match=rf"order: {last + 1} follows {last + 8}\."):
+                await builder.append([b""] * 3, [last, last + 8, last + 1])
+            with pytest.raises(TxidOrderError, match=rf"order: {last - 1} follows {last}\."):
+                await builder.append([b""], [last - 1])
             built = await builder.close()
             assert built is not None
             return built

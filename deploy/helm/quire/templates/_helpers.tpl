@@ -125,6 +125,8 @@ securityContext:
 - name: tls
   mountPath: /run/quire/tls
   readOnly: true
+{{- end }}
+{{- if .Values.http.tokenSecret }}
 - name: http
   mountPath: /run/quire/http
   readOnly: true
@@ -147,10 +149,14 @@ securityContext:
   secret:
     secretName: {{ required "tls.secret names the Secret with tls.crt, tls.key and ca.crt" .Values.tls.secret }}
     defaultMode: 0440
+{{- end }}
+{{- if .Values.http.tokenSecret }}
 - name: http
   secret:
-    secretName: {{ required "http.tokenSecret names the Secret with the token, which TLS needs" .Values.http.tokenSecret }}
+    secretName: {{ .Values.http.tokenSecret }}
     defaultMode: 0440
+{{- else if .Values.tls.enabled }}
+{{- fail "http.tokenSecret names the Secret with the token, which TLS needs" }}
 {{- end }}
 {{- end -}}
 

@@ -11,7 +11,8 @@ entries. Marks are repeated, because another process may remove a mark too early
 If it is unknown what the log lost (`negatives_unknown`), or a data directory does not serve, the
 bookie examines every ledger that may have been there, and marks each ledger that is not complete
 (`complete_ledger`). It repeats this for all ledgers of the cluster until a round finds nothing to
-mark. Then everything is restored, and the bookie may answer "no such entry" again.
+mark. Then everything is restored, and the bookie may answer "no such entry" again. The next round
+begins after `AGAIN_S`, or as soon as all marks of the last one are gone.
 
 A ledger whose metadata cannot be decoded is named in the log, and does not delay the others. It is
 unknown whether it has entries on this bookie, so the rounds continue while there is such a ledger.
@@ -32,13 +33,18 @@ from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.core.ranges import Range
 from quire.errors import MetadataError, NoSuchLedgerError
 from quire.metadata.interface import MetadataStore
-from quire.metadata.ledgers.underreplicated import mark_ledger
+from quire.metadata.ledgers.underreplicated import is_marked, mark_ledger
 from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
 from quire.storage.directories import Store
 
 LEDGERS_PER_PASS = 200
 AGAIN_S = 600.0
 """Seconds until a ledger that still lacks entries is marked again."""
+SOON_S = 30.0
+"""Seconds between two rounds at least, although the marks of the first one are gone."""
+AWAITED_MAX = 10_000
+"""The number of ledgers marked in a round up to which the bookie notices that their marks are gone.
+After a round that marked more, it waits for `AGAIN_S`."""
 RECOVERIES_END_S = 600.0
 """Seconds after which no recovery is still running that began before this bookie started. Clients
 give a recovery a minute by default (`ClientConfig.recovery_timeout_s`)."""
@@ -72,6 +78,9 @@ class DamageReports:
         """The id of the next ledger to examine in a round over the cluster, or None between two
         rounds."""
         self._round_ended_s: float | None = None
+        self._awaited: dict[int, None] = {}
+        """The ledgers that this round, or the last one, has marked and whose marks were not seen to
+        be gone."""
         self._wanting = 0
         """The number of ledgers in this round that were not complete, or whose state is unknown."""
         self._unreadable: dict[int, str] = {}
@@ -112,6 +121,9 @@ class DamageReports:
         if not unknown:
             self._upcoming = self._round_ended_s = self.wanting = None
         resting = self._round_ended_s is not None and now_s - self._round_ended_s < AGAIN_S
+        may_end = resting and now_s - (self._round_ended_s or 0.0) >= SOON_S
+        if may_end and await self._marks_are_gone():
+            self._round_ended_s, resting = None, False
         if not due and (not unknown or resting):
             return 0
         await check_cluster(self._metadata, self._instance_id, "nothing was marked")
@@ -131,6 +143,7 @@ class DamageReports:
     async def _look_at_everything(self, log: EventLog) -> None:
         if self._upcoming is None:
             self._upcoming, self._wanting = 0, 0
+            self._awaited.clear()
         room = LEDGERS_PER_PASS
         async for span in self._metadata.list_ledgers(self._upcoming):
             if span.first != self._upcoming:
@@ -192,8 +205,25 @@ class DamageReports:
             waits = not whole and not is_named(metadata, self._bookie_id)
             return not whole and not waits
 
-        if await self._mark_where(ledger_id, lacks) or waits:
+        if await self._mark_where(ledger_id, lacks):
             self._wanting += 1  # after the await, because other tasks also change it
+            if ledger_id not in self._unreadable and len(self._awaited) <= AWAITED_MAX:
+                self._awaited[ledger_id] = None
+        elif waits:
+            self._wanting += 1
+
+    async def _marks_are_gone(self) -> bool:
+        """Return whether autorecovery has removed all marks of the last round.
+
+        One call asks for one mark that is still there, and up to `LEDGERS_PER_PASS` that are gone.
+        """
+        if not self._awaited or len(self._awaited) > AWAITED_MAX:
+            return False
+        for ledger_id in list(islice(self._awaited, LEDGERS_PER_PASS)):
+            if await is_marked(self._metadata, ledger_id):
+                return False
+            del self._awaited[ledger_id]
+        return not self._awaited
 
     async def _tell(self, ledger_id: int, ranges: Sequence[Range]) -> None:
         async def lacks(metadata: LedgerMetadata) -> bool:

@@ -71,6 +71,15 @@ class Orders:
         orders._watch = metadata.tree.watch_value(path, orders._seen)
         return orders
 
+    def sentence(self) -> str:
+        """Return what the order says, and who gave it."""
+        if self._order is None:
+            return "it is ordered to accept no entries, because it is being decommissioned"
+        what = (
+            "was decommissioned" if self._order.what is What.RETIRED else "is being decommissioned"
+        )
+        return f"it {what}, as {self._order.by} ordered"
+
     def close(self) -> None:
         """Stop watching."""
         if self._watch is not None:

@@ -148,11 +148,11 @@ async def check_identity(
         raise CookieError(
             f"the directory {disk.path} belongs to bookie {bookie_id}, which the cluster at "
             f"{metadata.uri} does not know",
-            remedy="If its cookie was lost, or the metadata store was restored from a backup, "
-            "write the cookie again: "
-            + repair("cookie", "create", bookie_id, "--dir", disk.path, uri=metadata.uri)
-            + ". If the bookie was decommissioned, its ledgers have their copies elsewhere. "
-            + erasing(disk.path),
+            remedy="If the bookie was decommissioned, its ledgers have their copies elsewhere. "
+            + erasing(disk.path)
+            + ". If its cookie was lost, or the metadata store was restored from a backup, write "
+            "the cookie again: "
+            + repair("cookie", "create", bookie_id, "--dir", disk.path, uri=metadata.uri),
         )
     await _tie(disk, metadata, wanted, random_bytes, now_ms)
     return instance_id

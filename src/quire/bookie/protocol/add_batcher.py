@@ -203,4 +203,6 @@ class AddBatcher:
         except StorageError as error:
             done(batch, error)
         except UsageError as error:  # the batch is larger than a segment of this bookie
-            done(batch, StorageError(str(error)))
+            # The client learns only the code of the answer, so the log has to say why.
+            self._service.limits.tell("entry_refused", error=str(error))
+            done(batch, StorageError(error.args[0], remedy=error.remedy))

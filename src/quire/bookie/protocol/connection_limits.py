@@ -32,8 +32,8 @@ HARD_FACTOR = 2
 """The multiple of `max_partial_bytes` at which the connection with the oldest unfinished request is
 closed at once."""
 TOLD_EVERY_S = 1.0
-"""Seconds between two log lines of one kind, so that a flood of connections does not flood the
-log."""
+"""Seconds between two log lines of one kind, so that a flood of connections or requests does not
+flood the log."""
 
 
 class Limited(Protocol):
@@ -129,7 +129,7 @@ class ConnectionLimits:
             victim = self._longest_idle()
         if victim is None:
             self.counters.refused += 1
-            self._tell(
+            self.tell(
                 "connections_refused",
                 peer=connection.peer,
                 refused=self.counters.refused,
@@ -178,7 +178,7 @@ class ConnectionLimits:
         self.newcomers.pop(victim, None)
         self.counters.displaced += 1
         victim.cut_off()
-        self._tell("connections_displaced", peer=victim.peer, displaced=self.counters.displaced)
+        self.tell("connections_displaced", peer=victim.peer, displaced=self.counters.displaced)
 
     # -- unfinished requests ------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class ConnectionLimits:
         self._held_up.pop(connection, None)
         self.partial(connection, 0)
         connection.cut_off()
-        self._tell("unfinished_request", peer=connection.peer, bytes=held,
+        self.tell("unfinished_request", peer=connection.peer, bytes=held,
                    closed=self.counters.partial_cut)  # fmt: skip
 
     def _go_on(self) -> None:
@@ -259,7 +259,7 @@ class ConnectionLimits:
         for connection in list(self._silent(now)):
             self.counters.silent += 1
             connection.cut_off()
-            self._tell("no_request_came", peer=connection.peer, closed=self.counters.silent)
+            self.tell("no_request_came", peer=connection.peer, closed=self.counters.silent)
         limit_s = self._config.partial_frame_timeout_s
         late = [
             one
@@ -280,7 +280,8 @@ class ConnectionLimits:
             if not connection.busy:
                 yield connection
 
-    def _tell(self, event: str, **fields: object) -> None:
+    def tell(self, event: str, **fields: object) -> None:
+        """Log an event, unless this event was logged less than `TOLD_EVERY_S` ago."""
         now = self._monotonic()
         if now - self._told_s.get(event, -TOLD_EVERY_S) >= TOLD_EVERY_S:
             self._told_s[event] = now

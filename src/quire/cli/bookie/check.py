@@ -135,9 +135,14 @@ def _total(
         )
     if old:
         click.echo(old)
-    what = "no damage"
-    if bad or found.problems:
+    if bad:
         what = f"{counted(bad, 'segment')} {are(bad)} damaged"
+    elif found.problems:
+        what = "the segments that are here are not damaged, but the log is incomplete (see above)"
+    elif old:
+        what = "the segments that are here are not damaged, but newer data is missing (see above)"
+    else:
+        what = "no damage"
     click.echo(
         f"{directory}: {counts['sealed']} sealed and {counts['open']} open "
         f"{plural('segment', counts['open'])}, {counted(len(found.ledgers), 'ledger')}, "

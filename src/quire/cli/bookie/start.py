@@ -16,7 +16,7 @@ from quire.cli.common.logs import log_options, server_log
 from quire.cli.common.options import checked, flag, metadata_option
 from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import server_tls, server_tls_options
-from quire.cli.servers.autorecovery import beside, settings_option
+from quire.cli.servers.autorecovery import beside, settings_layers, settings_option
 from quire.cli.servers.http import around_bookie, fill_options, given_options, http_options
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def bookie(
             config=configuration.bookie(),
             on_serving=_print_id,
             loading_bar=_loading_bar if sys.stderr.isatty() else None,
-            around=around_bookie(uri, log, stats),
+            around=around_bookie(uri, log, stats, [*layers, *settings_layers()]),
             beside=beside(uri, autorecovery_settings, log, stats) if stats else None,
             log=log,
         )

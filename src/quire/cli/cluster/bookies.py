@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +54,11 @@ _LOCATIONS = commands(
 async def bookies(uri: str, space: bool, as_json: bool) -> None:
     """List the registered bookies, with their state (writable or read-only) and address.
 
-    Bookies that are stopped are not registered.
+    Bookies that are stopped are not registered. With --json, `unwritable` says why a bookie does
+    not accept all entries (null: its registration names no reason).
     """
+    from quire.metadata.bookies.unwritable import from_properties
+
     found, spaces = await _bookies(uri, space)
     for bookie_id in sorted({**found.writable, **found.readonly}):
         address = found.find(bookie_id)
@@ -62,8 +66,10 @@ async def bookies(uri: str, space: bool, as_json: bool) -> None:
         state = "writable" if bookie_id in found.writable else "read-only"
         info = spaces.get(bookie_id)
         if as_json:
+            reasons = from_properties(address.properties)
             described: dict[str, Any] = {
-                "id": bookie_id, "state": state, "host": address.host, "port": address.port
+                "id": bookie_id, "state": state, "host": address.host, "port": address.port,
+                "unwritable": None if reasons is None else [asdict(one) for one in reasons],
             }  # fmt: skip
             if space:
                 described["free_bytes"] = info.free_bytes if info else None

@@ -131,7 +131,7 @@ def _lines(result: Rebalanced) -> list[str]:
     if result.dry_run:
         lines += [
             f"ledger {one.ledger}, segment {one.segment_first}: {one.source} to {one.target}, "
-            f"{counted(one.entries, 'entry')}, {counted(one.size_bytes, 'byte')}"
+            f"{counted(one.entries, 'entry')}, about {counted(one.size_bytes, 'byte')}"
             for one in plan.moves[:LINES_MAX]
         ]
         if len(plan.moves) > LINES_MAX:
@@ -142,7 +142,7 @@ def _lines(result: Rebalanced) -> list[str]:
     ]
     lines.append(
         f"spread {plan.spread_before:.1f} %, {plan.spread_after:.1f} % after this plan: "
-        f"{counted(len(plan.moves), 'replica')}, {counted(plan.size_bytes, 'byte')}"
+        f"{counted(len(plan.moves), 'replica')}, about {counted(plan.size_bytes, 'byte')}"
     )
     if not result.dry_run:
         lines.append(

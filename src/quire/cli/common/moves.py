@@ -51,7 +51,7 @@ parallel_option = click.option(
     help="The number of ledgers to copy at the same time.",
 )
 dry_run_of_moves = dry_run_option(
-    "Change nothing; print which ledgers would be copied, and how many bytes."
+    "Change nothing; print which ledgers would be copied, and about how many bytes."
 )
 
 no_check_option = click.option(
@@ -199,14 +199,14 @@ def planned_text(result: RecoverResult) -> str:
     """Return the description of a dry run."""
     lines = [
         f"ledger {one.ledger}: {counted(one.fragments, 'segment')}, "
-        f"{counted(one.entries, 'entry')}, {counted(one.bytes, 'byte')}"
+        f"{counted(one.entries, 'entry')}, {_about(one.bytes)}"
         f"{', still open' if one.open else ''}"
         for one in result.moves[:LINES_MAX]
     ]
     if len(result.moves) > LINES_MAX:
         lines.append(f"... and {counted(len(result.moves) - LINES_MAX, 'ledger')} more")
     entries = sum(one.entries for one in result.moves)
-    size = counted(sum(one.bytes for one in result.moves), "byte")
+    size = _about(sum(one.bytes for one in result.moves))
     waiting = sum(one.open for one in result.moves)
     lines.append(
         f"{counted(len(result.moves), 'ledger')} {verb('have', len(result.moves))} "
@@ -214,6 +214,12 @@ def planned_text(result: RecoverResult) -> str:
         f"{waiting:,} of these ledgers still open"
     )
     return "\n".join(lines)
+
+
+def _about(size_bytes: int) -> str:
+    # The size of an open ledger is not known, and those of parts of ledgers are computed from the
+    # mean size of an entry.
+    return f"about {counted(size_bytes, 'byte')}" if size_bytes else "an unknown number of bytes"
 
 
 def done_text(result: RecoverResult) -> str:

@@ -85,19 +85,19 @@ def server_tls(
             (roles, "--tls-authorized-role"),
         ]:
             if given:
-                raise click.UsageError(f"{name} requires --tls-cert, the bookie's certificate")
+                raise click.UsageError(f"{name} requires --tls-cert (the bookie's certificate)")
     authorities = tls_ca or configured.values["bookie.tls.ca"]
     default = configured.values["bookie.tls.client_certificates"] if tls_ca is None else "required"
     wanted = tls_client_certs or default
     if wanted != "none" and authorities is None:
         raise click.UsageError(
-            f"--tls-client-certs {wanted} requires --tls-ca, the authorities that sign the "
-            "clients' certificates"
+            f"--tls-client-certs {wanted} requires --tls-ca (the authorities that sign the "
+            "clients' certificates)"
         )
     if roles and wanted == "none":
         lacking = []
         if authorities is None:
-            lacking.append("--tls-ca, the authorities that sign them")
+            lacking.append("--tls-ca (the authorities that sign them)")
         if authorities is not None or tls_client_certs is not None:
             lacking.append("--tls-client-certs required")
         raise click.UsageError(
@@ -183,18 +183,28 @@ def client_config(**limits: Any) -> ClientConfig:
     `limits` overrides fields of the configuration. Raises `click.UsageError` for invalid options.
     """
     from quire.cli.common.configuration import configured
+
+    if (placement := wanted_placement(click.get_current_context())) is not None:
+        limits["placement"] = placement
+    return replace(configured(client_tls_layer()).client(), **limits)
+
+
+def client_tls_layer() -> Layer:
+    """Return the configuration layer of the TLS options of the current command's client.
+
+    Raises `click.UsageError` for invalid options.
+    """
+    from quire.cli.common.configuration import configured
     from quire.configuration.layers import GivenValue, options_layer
 
     context = click.get_current_context()
     given = _given(context)
     authorities = given.get("tls_ca")
-    if (placement := wanted_placement(context)) is not None:
-        limits["placement"] = placement
     shown = given.get("tls_cert") or given.get("tls_key")
     if shown and not authorities and "client.tls" not in configured().tables:
         raise click.UsageError(
-            "--tls-cert and --tls-key require --tls-ca, the authorities that sign the bookies' "
-            "certificates",
+            "--tls-cert and --tls-key require --tls-ca (the authorities that sign the bookies' "
+            "certificates)",
             context,
         )
     options = options_layer(
@@ -210,7 +220,7 @@ def client_config(**limits: Any) -> ClientConfig:
     )
     if given.get("tls_any_host_name") and "client.tls" in configured(options).tables:
         options.given["client.tls.verify_host_name"] = GivenValue(False, "--tls-any-host-name")
-    return replace(configured(options).client(), **limits)
+    return options
 
 
 def connect(uri: str, **limits: Any) -> Opening[Client]:

@@ -136,9 +136,11 @@ def _reported(writer: LedgerWriter, as_json: bool) -> Iterator[None]:
 
 
 def _left_open(writer: LedgerWriter) -> str:
+    last = writer.last_add_confirmed
+    acked = "no entry is acknowledged" if last < 0 else f"entries are acknowledged up to {last}"
     return (
-        f"Ledger {writer.ledger_id} was left open; its entries are acknowledged up to "
-        f"{writer.last_add_confirmed}. `quire ledger recover {writer.ledger_id}` closes it"
+        f"Ledger {writer.ledger_id} was left open; {acked}. "
+        f"`quire ledger recover {writer.ledger_id}` closes it"
     )
 
 

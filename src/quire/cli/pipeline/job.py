@@ -24,7 +24,7 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.retry import Backoff, Retry
+from quire.cli.common.groups import say
 from quire.cli.common.options import (
     composed,
     default_name,
@@ -94,13 +95,19 @@ class PipelineJob:
                         master=self.master,
                         settings=self.settings,
                         scratch=str(directory),
-                        starting=functools.partial(diverted, log),
+                        starting=lambda: self._starting(log),
                     ) as spark,
                     bar as progress,
                 ):
                     yield spark, progress
             except Exception as error:
                 raise one_error(error, self.name, lambda: _kept(log, directory)) from error
+
+    def _starting(self, log: Path) -> AbstractContextManager[None]:
+        """Say that Spark starts, which takes a while, and send what it prints to the log."""
+        if not self.as_json:
+            say("starting Spark ...")
+        return diverted(log)
 
     def show(self, result: Mapping[str, Any], line: str) -> None:
         """Print `result` as JSON with --json, else `line`."""

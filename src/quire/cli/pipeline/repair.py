@@ -131,7 +131,7 @@ def _line(one: Finding) -> str:
 
 @click.command()
 @bookie_argument()
-@dry_run_option("Change nothing; print which ledgers would be copied, and how many bytes.")
+@dry_run_option("Change nothing; print which ledgers would be copied, and about how many bytes.")
 @flag(
     "--even-if-alive",
     "Also accept a bookie that is still registered, and empty it. Its replicas are copied from it "

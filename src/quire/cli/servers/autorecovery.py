@@ -29,21 +29,38 @@ from quire.cli.common.options import (
 )
 from quire.cli.common.output import print_json, time_text
 from quire.cli.common.tls import client_config, connect, tls_options
-from quire.cli.servers.http import fill_options, given_options, http_options, stop_event
+from quire.cli.servers.http import (
+    fill_options,
+    given_options,
+    http_options,
+    settings_of,
+    stop_event,
+)
 
 if TYPE_CHECKING:
     import quire
+    from quire.configuration.layers import Layer
     from quire.http.server.security import HttpOptions
     from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
     from quire.replication.explain.status import WhyNot
+
+_LAYER = "quire.autorecovery.layer"
+"""The key of a command's context that has the layer of its settings of autorecovery."""
 
 
 def _settings(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> AutorecoverySettings:
     """Return the configured settings of autorecovery with NAME=VALUE applied."""
-    flag = parameter.opts[0]
-    return configured(assignments_layer(flag, "autorecovery", values)).autorecovery()
+    layer = assignments_layer(parameter.opts[0], "autorecovery", values)
+    context.meta[_LAYER] = layer
+    return configured(layer).autorecovery()
+
+
+def settings_layers() -> list[Layer]:
+    """Return the layer of the option that sets keys of `[autorecovery]`, if it was given."""
+    layer = click.get_current_context().meta.get(_LAYER)
+    return [] if layer is None else [layer]
 
 
 def settings_option(flag: str, name: str = "autorecovery_settings") -> Callable[[Command], Command]:
@@ -126,8 +143,10 @@ async def _start(
             from quire.http.server.run import serve_cluster
 
             config, stats = client_config(), autorecovery.stats
+            shown = settings_of(uri, "autorecovery", layers=settings_layers())
             served = serve_cluster(http, uri, config, quire.__version__, log,
-                                   owner=name, autorecovery=stats)  # fmt: skip
+                                   owner=name, autorecovery=stats,
+                                   settings=shown)  # fmt: skip
             await around.enter_async_context(served)
         async with TaskGroup() as group:
             running = group.create_task(autorecovery.run())

@@ -9,7 +9,7 @@ import re
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -34,11 +34,13 @@ from quire.cli.common.options import (
     run_async,
 )
 from quire.cli.common.tls import client_config, tls_options
+from quire.cli.servers.effective import effective_settings
 from quire.errors import UsageError
 
 if TYPE_CHECKING:
     from quire._runtime.event_log import EventLog
     from quire.bookie.server import Bookie
+    from quire.configuration.layers import Layer
     from quire.http.server.security import HttpOptions
     from quire.http.server.server import HttpServer
     from quire.replication.autorecovery.settings import AutorecoveryStats
@@ -50,6 +52,7 @@ PORTS_TRIED = 10
 """The number of ports to try, from the default one on, if no port was chosen."""
 _ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):)?([0-9]{1,5})")
 _KEPT = "quire.http"
+_CHOSEN = "quire.http.chosen"
 _KEEP = kept(_KEPT)
 _NEED_HTTP = (
     "http_token_file", "http_reads", "http_read_only", "http_no_payloads",
@@ -158,8 +161,19 @@ _PROMETHEUS_OPTIONS = (
 
 def fill_options(configured: Mapping[str, Any]) -> None:
     """Use the configuration for options that were not given."""
-    given = click.get_current_context().meta.setdefault(_KEPT, {})
+    meta = click.get_current_context().meta
+    given = meta.setdefault(_KEPT, {})
+    meta.setdefault(_CHOSEN, {name: value for name, value in given.items() if value})
     given.update({name: value for name, value in configured.items() if not given.get(name)})
+
+
+def settings_of(uri: str, *tables: str, layers: Sequence[Layer] = ()) -> dict[str, Any]:
+    """Return the effective configuration of the command, after `fill_options`.
+
+    See `effective_settings`. The first of the tables has the HTTP options.
+    """
+    chosen = click.get_current_context().meta.get(_CHOSEN, {})
+    return effective_settings(uri, tables, layers, chosen)
 
 
 def given_options(generated: str = "") -> HttpOptions | None:
@@ -261,12 +275,15 @@ def check_address(address: str, *, loopback: bool = False) -> tuple[str, int]:
 
 
 def around_bookie(
-    uri: str, log: Callable[..., None], autorecovery: AutorecoveryStats | None
+    uri: str,
+    log: Callable[..., None],
+    autorecovery: AutorecoveryStats | None,
+    layers: Sequence[Layer] = (),
 ) -> Callable[[Bookie], AbstractAsyncContextManager[Any]] | None:
     """Return the value of `BookieOptions.around`.
 
     `autorecovery` holds the counters of the autorecovery in the bookie's process, which are
-    exported as metrics.
+    exported as metrics. `layers` are those of the command's options.
     """
     options = given_options()
     if options is None:
@@ -276,9 +293,12 @@ def around_bookie(
 
     # This client only reads, and runs the jobs that operators request.
     config = client_config()
+    tables = ("bookie",) if autorecovery is None else ("bookie", "autorecovery")
+    settings = settings_of(uri, *tables, layers=layers)
     return lambda bookie: serve_bookie(
-        bookie, options, uri, config, quire.__version__, log, autorecovery=autorecovery
-    )
+        bookie, options, uri, config, quire.__version__, log,
+        autorecovery=autorecovery, settings=settings,
+    )  # fmt: skip
 
 
 @click.command()
@@ -381,7 +401,7 @@ async def _served(
     for port in range(options.port, last + 1):
         served: AbstractAsyncContextManager[HttpServer] = serve_cluster(
             replace(options, port=port), uri, client_config(), quire.__version__, log,
-            owner=default_name(),
+            owner=default_name(), settings=settings_of(uri, "http"),
         )  # fmt: skip
         try:
             return await stack.enter_async_context(served)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.names.extras import install_extra
 from quire._runtime.units import counted, does, some_of
 from quire.cli.common.groups import EXIT_ERROR, fail, say, warn
 from quire.cli.common.logs import export_choice, log_options
@@ -125,7 +126,7 @@ def local(
         if shown:
             _show_dashboard(cluster, shown[0].said)
         elif not no_ui:
-            say('No dashboard: to have one, pip install "quire-log[http]"')
+            say(f"No dashboard: aiohttp is missing. {install_extra('http')}")
         _watch([*cluster.processes, *shown], stopping)
     except StoppedError:
         say("stopped before the cluster was ready")

@@ -92,7 +92,7 @@ async def meta_format(shell: Shell, silent: bool, force: bool, dry_run: bool) ->
                     "use -nonInteractive together with -force"
                 )
             question = f"Destroy all metadata of the cluster {found} at {uri}?"
-            if not silent and not agreed(question, without="-n -f"):
+            if not silent and not agreed(question, what="nothing was changed", without="-n -f"):
                 return EXIT_ERROR
             await erase_now(store)
         elif dry_run:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.names.suggest import did_you_mean
 from quire._runtime.tasks import each, pages
 from quire._runtime.units import counted, does
 from quire.cli.common.groups import EXIT_ERROR, say
@@ -102,11 +103,15 @@ async def list_ledgers(shell: Shell, meta: bool, bookie: str | None) -> int:
             async for ledger_id in client.list_ledgers():
                 click.echo(f"ledgerID: {shell.ledger(ledger_id)}")
             return 0
+        found = False
         async for ledger_id, metadata in each_metadata(client, unread):
             if bookie is None or any(bookie in one.ensemble for one in metadata.segments):
+                found = True
                 click.echo(f"ledgerID: {shell.ledger(ledger_id)}")
                 if meta:
                     click.echo(metadata_text(metadata))
+        if bookie is not None and not found:
+            say(f"no ledger has entries on bookie {bookie}")
     return say_unread(unread)
 
 
@@ -216,7 +221,11 @@ async def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool
         if dry_run:
             click.echo(f"ledger {name} ({state}; {owners}) would be deleted")
             return 0
-        if not force and not agreed(f"Delete ledger {name} ({owners})?", without="-force"):
+        if not force and not agreed(
+            f"Delete ledger {name} ({owners})?",
+            what=f"ledger {name} ({owners}) was not deleted",
+            without="-force",
+        ):
             return EXIT_ERROR
         await client.delete_ledger(ledger_id)
     click.echo(f"ledger {name} deleted")
@@ -271,12 +280,21 @@ async def _read_replica(
     span: tuple[int, int],
     show: Callable[[int, int, bytes], None],
 ) -> int:
-    """Show the entries that one bookie has, and report those that it should have and lacks."""
+    """Show the entries that one bookie has, and report those that it should have and lacks.
+
+    Raises UsageError if the ledger has no entry of these on that bookie.
+    """
     from quire.replication.repair.replica_reader import ReplicaReader
 
+    members = dict.fromkeys(one for segment in metadata.segments for one in segment.ensemble)
+    if bookie not in members:
+        raise UsageError(
+            f"bookie {bookie} stores no entry of ledger {ledger_id}: it is not in its ensembles",
+            remedy=did_you_mean(bookie, members, f"Give one of {', '.join(members)}"),
+        )
     codec = EntryCodec(ledger_id, metadata.digest or DigestType.CRC32, password)
     reader = ReplicaReader(client, ledger_id, metadata, codec, bookie)
-    status, (first, last) = 0, span
+    status, asked, (first, last) = 0, False, span
     for segment in metadata.segments:
         start = max(first, segment.first_entry_id)
         end = min(last, metadata.segment_end(segment, last))
@@ -285,6 +303,7 @@ async def _read_replica(
         parts = reader.parts(segment.ensemble.index(bookie), start, end)
         async with aclosing(parts):
             async for part in parts:
+                asked = True
                 if isinstance(part, Bad):
                     why = part.kind.name.lower().replace("_", " ")
                     say(f"entries {part.first}..{part.last} on {bookie}: {why} {part.detail}")
@@ -294,6 +313,12 @@ async def _read_replica(
                     part.ids, part.lengths, part.payloads, strict=True
                 ):
                     show(entry_id, length, payload)
+    if not asked:
+        raise UsageError(
+            f"bookie {bookie} stores none of the entries {first} to {last} of ledger {ledger_id}: "
+            "others of its bookies do",
+            remedy=f"`quire ledger show {ledger_id}` names the bookies of each range of entries",
+        )
     return status
 
 

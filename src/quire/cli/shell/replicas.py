@@ -230,7 +230,13 @@ def recover(
     click.echo(f"Bookies : [{', '.join(names)}]")
     if query:
         return run_async(_query(shell, names))
-    if not force and not plan and not agreed("Are you sure to recover them?", without="-force"):
+    if (
+        not force
+        and not plan
+        and not agreed(
+            "Are you sure to recover them?", what="the recovery was not started", without="-force"
+        )
+    ):
         return EXIT_ERROR
     complete = True
     for name in names:

@@ -157,15 +157,15 @@ def _stored_id(directory: str) -> str | None:
     return None if found is None else found.bookie_id
 
 
-def agreed(question: str, *, without: str) -> bool:
+def agreed(question: str, *, what: str, without: str) -> bool:
     """Ask the user for confirmation.
 
-    If standard input is not a terminal, raise an error that names the flag `without`, which means
-    yes.
+    If standard input is not a terminal, raise an error. It says `what` was not done, such as "the
+    recovery was not started", and names the flag `without`, which means yes.
     """
     if not sys.stdin.isatty():
         raise click.UsageError(
-            f"{question} There is no terminal to ask for confirmation: give {without}"
+            f"{what}: it must be confirmed, and there is no terminal to ask. Confirm with {without}"
         )
     if click.confirm(question, err=True):
         return True

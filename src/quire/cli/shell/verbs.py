@@ -6,6 +6,7 @@ parameters are the flags, in Apache's spelling.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +20,30 @@ from quire.cli.common.options import ENTRY_ID_MAX, Duration, Size, run_async
 from quire.cli.shell.session import LOOKUPS_IN_FLIGHT, Shell, as_ledger_id
 
 UPDATES_PER_S = 5
+
+
+class _VerbCommand(click.Command):
+    """A command that reports a misspelt flag as such.
+
+    The parser takes the end of such a word for the value of the flag that is its first letter.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = [*args]
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            known = {name for one in self.params for name in one.opts}
+            for word in words:
+                if (
+                    word[:1] == "-"
+                    and word[2:]
+                    and word not in known
+                    and repr(word[2:]) in str(error)
+                ):
+                    near = difflib.get_close_matches(word, sorted(known))
+                    raise click.NoSuchOption(word, possibilities=near, ctx=ctx) from None
+            raise
 
 
 class Verb:
@@ -35,7 +60,7 @@ class Verb:
     def command(self, name: str) -> click.Command:
         module, _, function = self.where.partition(":")
         run = getattr(import_module(f"quire.cli.shell.{module}"), function)
-        return click.Command(
+        return _VerbCommand(
             name,
             callback=partial(_called, run),
             params=[*self.parameters],

@@ -36,11 +36,18 @@ async def create(uri: str, path: str, values: Values) -> None:
 
     check_new_path(path, uri)
     import quire
+    from quire.errors import NoSuchNamespaceError
     from quire.streams.namespace.namespace import open_namespace
 
     async with quire.connect(uri) as client:
+        try:
+            await (await open_namespace(client, path)).close()
+            added = "; the settings were added to its own" if values else ""
+            done = f"exists already{added}"
+        except NoSuchNamespaceError:
+            done = "created"
         await (await open_namespace(client, path, settings=values, create=True)).close()
-    say(f"namespace {path} exists")
+    say(f"namespace {path} {done}")
 
 
 @click.command("list")

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from quire._runtime.units import counted
 from quire.client.cluster.locations import TableLocations
 from quire.config import PlacementConfig
 from quire.core.placement.tables import parse_lines, parse_toml
@@ -138,8 +139,8 @@ class ScriptLocations(TableLocations):
         lines = [line for line in out.decode("utf-8", "replace").splitlines() if line.strip()]
         if len(lines) != len(names):
             raise UsageError(
-                f"the location script {self._path} printed {len(lines)} locations for "
-                f"{len(names)} names",
+                f"the location script {self._path} printed {counted(len(lines), 'location')}, but "
+                f"was asked for {counted(len(names), 'name')}",
                 remedy="Let the script print one location per line, in the order of its arguments",
             )
         try:

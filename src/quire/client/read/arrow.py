@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from quire._runtime.names.extras import install_extra
 from quire.codec.entry.entry import EntryRun
 from quire.codec.wire.v2 import Buffer
 from quire.errors import UsageError
@@ -33,7 +34,7 @@ def import_pyarrow() -> Any:
     except ImportError:
         raise UsageError(
             "Arrow tables need the Python packages pyarrow and numpy, which are not installed",
-            remedy='Install them with: pip install "quire-log[arrow]"',
+            remedy=install_extra("arrow"),
         ) from None
     return pyarrow
 
@@ -132,6 +133,6 @@ def to_polars(entries: pa.Table) -> Any:
     except ImportError:
         raise UsageError(
             "Polars frames need the Python package polars, which is not installed",
-            remedy='Install it with: pip install "quire-log[all]"',
+            remedy=install_extra("all"),
         ) from None
     return polars.from_arrow(entries)

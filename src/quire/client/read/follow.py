@@ -252,7 +252,11 @@ class Feed:
         return any(follower.reads for follower in self._followers)
 
     async def _collect(self) -> None:
-        """Keep the new acknowledged entries, and read those that are missing, within the limit."""
+        """Keep the new acknowledged entries, and read those that the notifications did not bring.
+
+        This reads until it has taken `_kept_bytes_max` bytes, and nothing if no follower is
+        reading.
+        """
         tail, last = self._tail, self.view.last_add_confirmed
         for run in tail.ready():
             self._keep(run)

@@ -7,15 +7,18 @@ first entry that cannot be read.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
-from quire._runtime.tasks import each
 from quire.client.read.reader import LedgerReader
 from quire.codec.entry.entry import Entry
 from quire.errors import ReadError
 
-ENTRIES_AT_ONCE = 8
-"""The number of entries that are requested at a time. They are all in memory, and an entry may have
-5 MB."""
+STRIPED_AT_ONCE = 8
+"""The number of entries of a striped ledger that are requested at a time. Each is a read of its own
+without a limit in bytes, and an entry may have 5 MB."""
+BATCHED_AT_ONCE = 20
+"""The number of entries of another ledger that are requested at a time. Such an answer is limited
+to twice `read_window_bytes`."""
 
 
 async def outcomes(
@@ -27,14 +30,17 @@ async def outcomes(
     wrong with each replica. Cancel-safe. Raises the errors of `LedgerReader.read` that are not
     about one entry.
     """
-
-    async def outcome(entry_id: int) -> Entry | ReadError:
+    striped = reader.metadata.ensemble_size != reader.metadata.write_quorum
+    size = STRIPED_AT_ONCE if striped else BATCHED_AT_ONCE
+    while first <= last:
+        end = min(first + size - 1, last)
         try:
-            return await reader.read_entry(entry_id)
+            async with aclosing(reader.read_runs(first, end)) as runs:
+                async for run in runs:
+                    for payload, length in zip(run.payloads(), run.ledger_lengths):
+                        yield first, Entry(reader.ledger_id, first, length, payload)
+                        first += 1
         except ReadError as error:
-            return error
-
-    for begin in range(first, last + 1, ENTRIES_AT_ONCE):
-        ids = range(begin, min(begin + ENTRIES_AT_ONCE, last + 1))
-        for entry_id, found in zip(ids, await each(ids, outcome, ENTRIES_AT_ONCE)):
-            yield entry_id, found
+            # The entries before it were yielded, so this is about the next one.
+            yield first, error
+            first += 1

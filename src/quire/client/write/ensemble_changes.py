@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol
 
@@ -43,10 +43,13 @@ from quire.core.append.spread_pipeline import SpreadPipeline
 from quire.core.placement import Wanted
 from quire.core.placement.descriptions import NAMES_MAX
 from quire.errors import (
+    BookieIOError,
     ClientClosedError,
     MetadataTooLargeError,
     NotEnoughBookiesError,
     QuireError,
+    TlsError,
+    UnauthorizedError,
     WriteError,
 )
 
@@ -451,7 +454,8 @@ class EnsembleChanges:
         limit_s = self._patience_s
         tried = f" (tried again for {limit_s:g} s): " if limit_s else ": "
         if self._no_room is None:
-            what, remedy = "no bookie is left to replace", "Start another bookie"
+            what = "no bookie is left to replace"
+            remedy = _advice([session.causes.get(bookie) for bookie in lost.values()])
             why = placement.why(self._wanted(lost), placement.view())
         else:
             what, remedy = "the metadata has no room to replace", "Start these bookies again"
@@ -463,3 +467,13 @@ class EnsembleChanges:
             causes=session.causes,
             remedy=f"{remedy}, then open the ledger with recovery",
         )
+
+
+def _advice(causes: Sequence[BaseException | str | None]) -> str:
+    """Return what to do first about bookies that were lost for these causes."""
+    if all(isinstance(one, TlsError | UnauthorizedError) for one in causes):
+        # Another bookie would not accept this client either.
+        return "Correct the client's certificate or password, as the causes say"
+    if all(isinstance(one, BookieIOError) for one in causes):
+        return "Look for the reason in the logs of these bookies, or start another bookie"
+    return "Start another bookie"

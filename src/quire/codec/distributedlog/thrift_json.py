@@ -33,10 +33,10 @@ def read_struct(text: str, kinds: Mapping[int, str]) -> dict[int, Value]:
 
     Raises:
         ValueError: The text is not a struct, a value does not have the type that is given with it,
-            or there is a blank between two tokens, which Java's reader refuses as well.
+            or there is whitespace between two tokens, which Java's reader refuses as well.
     """
     if _BLANK.search(_STRING.sub('""', text)):
-        raise ValueError("its JSON has blanks between tokens, which DistributedLog refuses")
+        raise ValueError("its JSON has whitespace between tokens, which DistributedLog refuses")
     try:
         struct: object = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
     except RecursionError:
@@ -69,4 +69,4 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _no_constant(name: str) -> object:
-    raise ValueError(f"its JSON contains {name}, which is not a value of any field")
+    raise ValueError(f"its JSON contains {name}, which no field can hold")

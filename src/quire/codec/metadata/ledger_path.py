@@ -96,7 +96,10 @@ class LedgerManager:
         if not 0 <= ledger_id <= self.id_max:
             raise UsageError(
                 f"the {self.name} ledger manager cannot store ledger {ledger_id}: its ids are 0 "
-                f"to {self.id_max}"
+                f"to {self.id_max}",
+                remedy=None
+                if self.id_max == LEDGER_ID_MAX
+                else "Use a smaller id, or a cluster with the ledger manager hierarchical",
             )
         if not self.trees:
             return f"{_LEAF_PREFIX}{ledger_id:0{_FLAT_DIGITS_MIN}d}"

@@ -33,6 +33,8 @@ def situation(wanted: Wanted, view: View) -> str:
         places[bookie] = view.find(bookie)
     if not places:
         return "none is writable"
+    if set(places) <= set(wanted.gone.values()):
+        return "no other bookie is writable"
     told = {bookie: _flaw(bookie, wanted, view) for bookie in places}
     if not view.located:
         names = [f"{b} ({told[b]})" if told[b] else b for b in sorted(places)]

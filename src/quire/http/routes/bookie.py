@@ -12,6 +12,8 @@ from quire.errors import BookieUnavailableError, QuireError, UsageError
 from quire.http.routes.cluster import Connect
 from quire.http.server.api import Call, Field, Reply, Route, Text
 from quire.http.server.error_responses import NotOfferedError
+from quire.http.views.bookie_report import PATH as REPORT_PATH
+from quire.http.views.bookie_report import bookie_report
 from quire.storage.directories import Store
 
 PREFIX = "/api/v1/bookie"
@@ -38,8 +40,19 @@ NOT_OFFERED = {
 class BookieRoutes:
     """The routes about one bookie."""
 
-    def __init__(self, bookie: Bookie, connect: Connect, tasks: TaskSet) -> None:
+    def __init__(
+        self,
+        bookie: Bookie,
+        connect: Connect,
+        tasks: TaskSet,
+        *,
+        version: str = "",
+        started_ms: int = 0,
+    ) -> None:
+        """Create the routes. The process runs this version of Quire, and started at this time."""
         self._bookie = bookie
+        self._version = version
+        self._started_ms = started_ms
         self._connect = connect
         self._tasks = tasks
         self._collecting = False
@@ -110,11 +123,18 @@ class BookieRoutes:
             Route("PUT", f"{PREFIX}/gc/resume_compaction", "Resume compaction",
                   self.resume, body=resumed,
                   example="Resume majorGC on BookieServer: 10.0.0.1:3181"),
+            Route("GET", REPORT_PATH,
+                  "Return why it accepts no entries, and the state of its directories and segments",
+                  self.report, example={"id": "10.0.0.1:3181", "version": "1.0.0",
+                                        "state": "writable", "unwritable": [], "directories": []}),
             *(
                 Route("PUT", path, f"Not offered: {what}", _refuser(what, remedy))
                 for (_, path), (what, remedy) in NOT_OFFERED.items()
             ),
         ]  # fmt: skip
+
+    async def report(self, call: Call) -> dict[str, Any]:
+        return bookie_report(self._bookie, self._version, self._started_ms)
 
     async def config(self, call: Call) -> dict[str, Any]:
         config = self._bookie.config

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any
 
 from quire._runtime.tasks import each
-from quire.client import Client
-from quire.errors import MetadataUnavailableError, QuireError
+from quire.http.routes.answering import answering
 from quire.http.routes.cluster import Connect
 from quire.http.routes.jobs import Jobs
 from quire.http.server.api import Call, Route
 from quire.http.views.cluster_view import ClusterView
+from quire.http.views.job_pace import jobs_with_pace, running_with_pace
 from quire.replication.explain.status import why_not
 from quire.replication.marks.job_announcements import running_jobs
 from quire.replication.marks.marks import ReplicationMarks
@@ -22,10 +19,16 @@ from quire.replication.marks.pauses import Pauses
 from quire.streams.namespace.tree_search import namespaces
 
 PREFIX = "/api/v1/quire"
-ANSWER_TIMEOUT_S = 5.0
-"""Seconds to answer a page. If the metadata store takes longer, the page reports that instead."""
-LAST_KNOWN = (f"{PREFIX}/overview", f"{PREFIX}/work")
+LAST_KNOWN = tuple(
+    f"{PREFIX}/{name}"
+    for name in (
+        "overview", "work", "topology", "settings", "bookies", "bookies/{bookie_id}",
+        "bookies/{bookie_id}/ledgers",
+    )
+)  # fmt: skip
 """The routes that answer with their last known state while the metadata store is away."""
+KEPT = (f"{PREFIX}/overview", f"{PREFIX}/work")
+"""The routes whose last known state is there also if nobody has asked for them."""
 MARKED_SHOWN_MAX = 50
 NAMESPACES_MAX = 1_000
 
@@ -56,13 +59,13 @@ class DashboardRoutes:
         ]  # fmt: skip
 
     async def overview(self, call: Call) -> dict[str, Any]:
-        async with self._answering() as client:
+        async with answering(self._connect) as client:
             found = (await self._view.look(client)).as_json()
         running = sum(job.state == "running" for job in self._jobs.all())
         return {**found, "jobs_running": running}
 
     async def work(self, call: Call) -> dict[str, Any]:
-        async with self._answering() as client:
+        async with answering(self._connect) as client:
             store = client.metadata
             recovery = await self._view.autorecovery(client)
             ids: list[int] = []
@@ -73,33 +76,18 @@ class DashboardRoutes:
             found = await each(ids, lambda one: why_not(store, one, clock=client.clock))
             paused = await Pauses(store).all()
             running = await running_jobs(store)
+            now_ms = client.clock.now_ms()
+        paces = self._view.paces
         return {
             "autorecovery": recovery,
-            "jobs": [job.as_json() for job in self._jobs.all()],
-            "elsewhere": [one.as_json() for one in running if one.by != self._owner],
+            "repair": paces.repair(recovery["marked"], now_ms),
+            "jobs": jobs_with_pace(self._jobs.all(), paces, now_ms),
+            "elsewhere": running_with_pace(running, self._owner, paces),
             "paused": [asdict(one) for one in paused],
             "marked": [{**asdict(one), "why": one.sentence()} for one in found if one],
         }
 
     async def namespaces(self, call: Call) -> dict[str, Any]:
-        async with self._answering() as client:
+        async with answering(self._connect) as client:
             found = await namespaces(client)
         return {"namespaces": found[:NAMESPACES_MAX], "more": len(found) > NAMESPACES_MAX}
-
-    @asynccontextmanager
-    async def _answering(self) -> AsyncIterator[Client]:
-        """Yield the client, and limit the time of the block to `ANSWER_TIMEOUT_S`.
-
-        Raises MetadataUnavailableError if the time runs out.
-        """
-        try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                yield await self._connect()
-        except QuireError:
-            raise
-        except TimeoutError:
-            raise MetadataUnavailableError(
-                f"the metadata store did not answer within {ANSWER_TIMEOUT_S:g} s",
-                remedy="Check ZooKeeper. Open ledgers can still be written and read while their "
-                "bookies run",
-            ) from None

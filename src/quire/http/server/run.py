@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quire._runtime.clock import SystemClock
 from quire._runtime.event_log import EventLog
@@ -21,22 +21,24 @@ from quire.client.client import pool_of
 from quire.codec.metadata.registration import Endpoint
 from quire.config import ClientConfig
 from quire.errors import QuireError
+from quire.http.routes.bookie_pages import BookiePages
 from quire.http.routes.cluster import ClusterRoutes, Connect
+from quire.http.routes.configuration import ConfigurationRoutes
 from quire.http.routes.contents import ContentRoutes
-from quire.http.routes.dashboard import LAST_KNOWN, DashboardRoutes
+from quire.http.routes.dashboard import KEPT, LAST_KNOWN, DashboardRoutes
 from quire.http.routes.jobs import Jobs
 from quire.http.routes.payloads import PayloadRoutes
 from quire.http.routes.quire_api import QuireRoutes
 from quire.http.routes.series import SeriesRoutes
 from quire.http.server.api import Api, Call, Handler, Route, Text
-from quire.http.server.fetch import fetcher, proves
+from quire.http.server.fetch import peers, prometheus_fetcher, proves
 from quire.http.server.metrics import autorecovery_metrics, process_metrics, server_metrics
 from quire.http.server.security import HttpOptions
 from quire.http.server.server import HttpServer
 from quire.http.server.static_files import static_routes
 from quire.http.views.cluster_view import ClusterView, cluster_metrics
 from quire.http.views.last_known import LastKnown
-from quire.http.watch.prometheus import PrometheusHistory, history_metrics, prometheus_fetcher
+from quire.http.watch.prometheus import PrometheusHistory, history_metrics
 from quire.http.watch.rates import ENDPOINT
 from quire.http.watch.reachability import MetadataReachability
 from quire.http.watch.recorder import SeriesRecorder
@@ -104,12 +106,14 @@ async def serve_bookie(
     log: EventLog,
     *,
     autorecovery: AutorecoveryStats | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[HttpServer]:
     """Run the HTTP server of a bookie.
 
     It starts before the bookie, and reports "not ready" until the bookie serves clients. The
     bookie's registration names the port. If `autorecovery` is given, its counters are among the
-    metrics. Raises StartError and TlsConfigError.
+    metrics. `settings` is the configuration of the process (`quire.configuration.report`), if it is
+    to be served. Raises StartError and TlsConfigError.
     """
     from quire.bookie.metrics import bookie_metrics
     from quire.http.routes.bookie import BookieRoutes
@@ -122,12 +126,16 @@ async def serve_bookie(
         if autorecovery is not None:
             yield from autorecovery_metrics(autorecovery)
 
-    own = BookieRoutes(bookie, client, tasks).routes()
+    own = BookieRoutes(bookie, client, tasks, version=version, started_ms=clock.now_ms()).routes()
     # Each bookie of a machine has a different name.
     owner = f"http.{bookie.address.advertise}.{os.getpid()}"
     reach = MetadataReachability(uri, bookie.metadata.instance_id, clock)
     try:
-        async with _serving(client, reach, own, collect, options, owner, version, log) as server:
+        served = _serving(
+            client, reach, own, collect, options, owner, version, log,
+            bookie=bookie, settings=settings,
+        )  # fmt: skip
+        async with served as server:
             extensions = ("tls",) if options.tls is not None else ()
             host = bookie.address.advertise if not options.loopback else options.host
             bookie.others = (
@@ -148,11 +156,13 @@ async def serve_cluster(
     *,
     owner: str,
     autorecovery: AutorecoveryStats | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[HttpServer]:
     """Run an HTTP server with the routes of the cluster, in a process without a bookie.
 
     If `autorecovery` is given, its counters are among the metrics. Otherwise the metrics of the
-    whole cluster are, for which the server asks all bookies.
+    whole cluster are, for which the server asks all bookies. `settings` is the configuration of the
+    process (`quire.configuration.report`), if it is to be served.
     """
 
     def collect() -> Iterable[Metric]:
@@ -161,8 +171,9 @@ async def serve_cluster(
     client = LazyClient(uri, config)
     reach = MetadataReachability(uri, client.instance_id, SystemClock())
     served = _serving(
-        client, reach, [], collect, options, owner, version, log, about_cluster=autorecovery is None
-    )
+        client, reach, [], collect, options, owner, version, log,
+        about_cluster=autorecovery is None, settings=settings,
+    )  # fmt: skip
     async with served as server:
         yield server
 
@@ -179,8 +190,12 @@ async def _serving(
     log: EventLog,
     *,
     about_cluster: bool = False,
+    bookie: Bookie | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[HttpServer]:
     """Run an HTTP server with the given routes and those of the cluster.
+
+    `bookie` is the bookie of this process, if it has one.
 
     `about_cluster` adds the metrics of the whole cluster. Only one or two servers of a cluster
     should have them, because each such server asks all bookies.
@@ -207,7 +222,7 @@ async def _serving(
     current = tls.current if tls else None
     proven = proves(client.config.tls)
     async with (
-        fetcher(options.bookies_token, current, proven=proven) as fetch,
+        peers(options.bookies_token, current, proven=proven) as (fetch, put),
         prometheus_fetcher() as ask,
     ):
         view = ClusterView(clock.monotonic, fetch)
@@ -221,28 +236,40 @@ async def _serving(
         api.add(own)
         # Series are answered from memory, also while the metadata store is away.
         api.add(SeriesRoutes(recorder, history).routes())
+        background = TaskSet()
+        known = LastKnown(reach, clock.now_ms)
         for routes in (
             ClusterRoutes(connected, jobs, owner).routes(),
             QuireRoutes(connected, jobs, view, owner).routes(),
+            DashboardRoutes(connected, jobs, view, owner).routes(),
+            BookiePages(
+                connected, jobs, view, owner, put, bookie, version, clock.now_ms(), recorder.knows
+            ).routes(),
+            ConfigurationRoutes(connected, fetch, settings, owner, version, bookie).routes(),
             ContentRoutes(connected).routes(),
             PayloadRoutes(connected).routes(),
         ):
-            api.add(reach.guarded(routes))
-        known = LastKnown(reach, clock.now_ms)
-        dashboard = reach.guarded(DashboardRoutes(connected, jobs, view, owner).routes())
-        api.add([known.of(one) if one.path in LAST_KNOWN else one for one in dashboard])
+            guarded = reach.guarded(routes)
+            api.add([
+                known.of(one) if one.path in LAST_KNOWN and not one.changes else one
+                for one in guarded
+            ])  # fmt: skip
         api.add(static_routes())
         server = HttpServer(api, options, version=version, monotonic=clock.monotonic, log=log)
         try:
             await server.start()
             reach.start()
             recorder.start()
+            if about_cluster:
+                kept = [one for one in api.routes if one.path in KEPT and not one.changes]
+                background.start(known.keep(kept, log))
             log("http_serving", url=server.url)
             yield server
         finally:
             await server.stop()
             await reach.stop()
             await jobs.close()
+            await background.close()
             await recorder.close()
             await view.close()
             await client.close()

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from quire._runtime.event_log import EventLog
+from quire._runtime.names.extras import install_extra
 from quire._runtime.units import counted, host_port
 from quire.errors import QuireError, StartError
 from quire.http.server.api import Api, Reply, Route, Text
@@ -30,7 +31,7 @@ try:
 except ImportError as error:  # pragma: no cover - the tests have it
     raise StartError(
         "the HTTP server needs the Python package aiohttp, which is not installed",
-        remedy='Install it with: pip install "quire-log[http]"',
+        remedy=install_extra("http"),
     ) from error
 
 BACKLOG = 128

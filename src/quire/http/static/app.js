@@ -6,21 +6,24 @@ import { forgetCharts } from "/ui/chart.js";
 import { TOKEN_PLACE, dialogOpen, tokenForm } from "/ui/dialogs.js";
 import { h } from "/ui/dom.js";
 import { seconds } from "/ui/format.js";
+import { bookie } from "/ui/bookie.js";
 import { bookies } from "/ui/bookies.js";
+import { configuration } from "/ui/configuration.js";
 import { dataset, datasets, machine, machines, object, objects } from "/ui/contents.js";
 import { ledger, ledgers } from "/ui/ledgers.js";
 import { overview } from "/ui/overview.js";
 import { stream, streams } from "/ui/streams.js";
+import { topology } from "/ui/topology.js";
 import { work } from "/ui/work.js";
 
 const INTERVAL_MS = 3000;
 const INTERVAL_MAX_MS = 60000;
 const AGE_INTERVAL_MS = 1000;
 /** The pages by the first part of their address. `explain` was a page of its own once. */
-const PAGES = { "": overview, explain: overview, bookies, ledgers, ledger, streams, stream, objects, object, datasets,
-  dataset, machines, machine, work };
+const PAGES = { "": overview, explain: overview, bookies, bookie, topology, configuration, ledgers, ledger, streams, stream,
+  objects, object, datasets, dataset, machines, machine, work };
 /** The entry of the menu of each page that has none of its own. */
-const ENTRIES = { explain: "", ledger: "ledgers", stream: "streams", object: "objects", dataset: "datasets", machine: "machines" };
+const ENTRIES = { explain: "", bookie: "bookies", ledger: "ledgers", stream: "streams", object: "objects", dataset: "datasets", machine: "machines" };
 
 const main = document.getElementById("main");
 const freshness = document.getElementById("freshness");

@@ -1,37 +1,109 @@
+// The list of bookies.
+
 import { get } from "/ui/api.js";
-import { h, link, mark, table } from "/ui/dom.js";
-import { bytes, count, milliseconds, rate } from "/ui/format.js";
+import { command, empty, tiles, usage } from "/ui/controls.js";
+import { h, link, mark, sortable } from "/ui/dom.js";
+import { bytes, count, counted, milliseconds, percent, rate } from "/ui/format.js";
 import { spaceAge } from "/ui/overview.js";
 
-const PAGE = 200;
-const STATES = { writable: ["good", "✓ writable"], "read-only": ["warn", "! read-only"], gone: ["bad", "✗ gone"] };
+const LIMIT = 1000;
+const NEARLY_FULL = 0.8;
+export const STATES = { writable: ["good", "✓ writable"], "read-only": ["warn", "! read-only"], gone: ["bad", "✗ gone"] };
+const ORDER = { gone: 0, "read-only": 1, writable: 2 };
 
-function space(one) {
-  if (one.answers === false) return mark("bad", "✗ no answer");
-  if (one.free_bytes === null) return one.state === "gone" ? "–" : spaceAge(null);
-  const used = one.total_bytes - one.free_bytes;
-  const meter = h("meter", { min: 0, max: one.total_bytes, high: 0.95 * one.total_bytes, value: used, "aria-label": `used on ${one.id}` });
-  return [meter, ` ${bytes(one.free_bytes)} free of ${bytes(one.total_bytes)} `, spaceAge(one.space_age_s)];
+/** Return the state of a bookie as marks. */
+export const stateMarks = (one) => [mark(...STATES[one.state]), one.answers === false ? [" ", mark("bad", "✗ no answer")] : "",
+  one.compaction_suspended?.length ? [" ", mark("warn", `! ${one.compaction_suspended.join(" and ")} compaction suspended`)] : ""];
+
+const used = (one) => (one.free_bytes === null || !one.total_bytes ? null : 1 - one.free_bytes / one.total_bytes);
+
+/** Return the fullest directory of a bookie, if it is fuller than the disks together say. */
+function fullest(one) {
+  const [path, free] = Object.entries(one.free_shares ?? {}).reduce((least, each) => (least && least[1] <= each[1] ? least : each), null) ?? [];
+  return path !== undefined && 1 - free >= NEARLY_FULL && (used(one) ?? 0) < NEARLY_FULL ? h("small", { class: "worst" }, `${path}: ${percent(1 - free)} used`) : "";
+}
+
+export function disk(one) {
+  if (one.free_bytes === null) return one.state === "gone" || one.answers === false ? "–" : spaceAge(null);
+  return [usage(`disk of ${one.id}`, one.total_bytes - one.free_bytes, one.total_bytes), fullest(one), spaceAge(one.space_age_s)];
+}
+
+const COLUMNS = [
+  { text: "Bookie", by: (one) => one.id }, { text: "State", by: (one) => ORDER[one.state] }, { text: "Rack", by: (one) => one.location },
+  { text: "Disk", by: used }, { text: "Ledgers", type: "number", by: (one) => one.rates?.ledgers },
+  { text: "Adds", type: "number", by: (one) => one.rates?.adds_per_s },
+  { text: "Reads", type: "number", by: (one) => one.rates?.reads_per_s }, { text: "Add, p99", type: "number", by: (one) => one.rates?.add_p99_ms },
+  { text: "Sync, p99", type: "number", by: (one) => one.rates?.sync_p99_ms }];
+
+/** Return a rate of entries, and below it that of bytes. */
+const both = (entries, size) => [rate(entries), size === null || size === undefined ? "" : h("small", { class: "second" }, rate(size, "B"))];
+
+const cells = (one) => [
+  link(one.id, "bookie", [one.id]), stateMarks(one), one.location ?? "–", disk(one), count(one.rates?.ledgers),
+  both(one.rates?.adds_per_s, one.rates?.add_bytes_per_s), both(one.rates?.reads_per_s, one.rates?.read_bytes_per_s),
+  milliseconds(one.rates?.add_p99_ms), milliseconds(one.rates?.sync_p99_ms),
+];
+
+/** The filter of the list. It survives the refresh of the page. */
+const wanted = { text: "", state: "" };
+const CHOICES = [["", "any"], ["writable", "writable"], ["read-only", "read-only"], ["gone", "gone"], ["full", "nearly full"], ["silent", "no answer"]];
+
+function fits(one) {
+  const part = wanted.text.toLowerCase();
+  const named = `${one.id} ${one.location ?? ""} ${one.host ?? ""}`.toLowerCase().includes(part);
+  const state = { "": true, full: (used(one) ?? 0) >= NEARLY_FULL || fullest(one) !== "", silent: one.answers === false }[wanted.state] ?? one.state === wanted.state;
+  return named && state;
+}
+
+/** Draws the list again for another filter. */
+let redraw = () => {};
+
+function filter() {
+  const text = h("input", { id: "bookie-part", type: "search", autocomplete: "off", maxlength: 200, value: wanted.text, oninput: () => { wanted.text = text.value; redraw(); } });
+  const state = h("select", { id: "bookie-state", onchange: () => { wanted.state = state.value; redraw(); } },
+    CHOICES.map(([value, words]) => h("option", { value, selected: value === wanted.state }, words)));
+  return h("form", { role: "search", "aria-label": "Filter", onsubmit: (event) => event.preventDefault() },
+    h("div", null, h("label", { for: "bookie-part" }, "Part of an id, host or rack"), text),
+    h("div", null, h("label", { for: "bookie-state" }, "State"), state));
+}
+
+function figures(all) {
+  const of = (state) => all.filter((one) => one.state === state).length;
+  const told = all.filter((one) => one.free_bytes !== null);
+  const sum = (name) => told.reduce((total, one) => total + one[name], 0);
+  const full = all.filter((one) => (used(one) ?? 0) >= NEARLY_FULL || fullest(one) !== "").length;
+  return tiles([
+    { name: "Writable", value: `${count(of("writable"))} of ${count(all.length)}`, below: "accept new entries", kind: of("writable") ? "" : "bad" },
+    { name: "Read-only", value: count(of("read-only")), below: "serve what they have", kind: of("read-only") ? "warn" : "" },
+    { name: "Gone", value: count(of("gone")), below: "not registered", kind: of("gone") ? "bad" : "" },
+    { name: "Free space", value: told.length ? bytes(sum("free_bytes")) : "–", below: told.length ? `of ${bytes(sum("total_bytes"))}` : "not known yet" },
+    { name: "Nearly full disks", value: count(full), below: "over 80\u00a0% used", kind: full ? "warn" : "" },
+  ]);
 }
 
 export const bookies = {
   title: () => "Bookies",
+  controls: () => {
+    wanted.text = wanted.state = "";
+    return filter();
+  },
   load: ({ query }, signal) => get("/api/v1/quire/bookies", {
-    space: true, rates: true, gone: true, limit: PAGE, ...(query.has("after") ? { after: query.get("after") } : {}),
+    space: true, rates: true, gone: true, limit: LIMIT, ...(query.has("after") ? { after: query.get("after") } : {}),
   }, signal),
+  oldSince: (data) => data.old_since_ms ?? null,
   render(data) {
-    if (!data.bookies.length) {
-      return h("p", null, "There are no bookies. Start one: ", h("code", null, "quire bookie start --dir DIR"));
-    }
-    const columns = [["Bookie", ""], ["State", ""], ["Rack", ""], ["Space", ""], ["Ledgers", "number"],
-      ["Adds", "number"], ["Bytes added", "number"], ["Reads", "number"], ["Add, p99", "number"], ["Sync, p99", "number"]];
-    const rows = data.bookies.map((one) => [
-      one.id, [mark(...STATES[one.state]), one.compaction_suspended?.length ? [" ", mark("warn", `! ${one.compaction_suspended.join(" and ")} compaction suspended`)] : ""], one.location ?? "–", space(one), count(one.rates?.ledgers),
-      rate(one.rates?.adds_per_s), rate(one.rates?.add_bytes_per_s, "B"), rate(one.rates?.reads_per_s),
-      milliseconds(one.rates?.add_p99_ms), milliseconds(one.rates?.sync_p99_ms),
-    ]);
-    return h("div", null, table("Bookies by id", columns, rows),
-      h("nav", { class: "pager", "aria-label": "Pages of bookies" },
-        data.next === null ? "" : link("Next page", "bookies", [], { after: data.next })));
+    if (!data.bookies.length) return empty("There are no bookies", "Start one:", "quire bookie start --dir DIR");
+    const place = h("div");
+    redraw = () => {
+      const shown = data.bookies.filter(fits);
+      const caption = shown.length === data.bookies.length ? counted(shown.length, "bookie") : `${shown.length} of ${counted(data.bookies.length, "bookie")}`;
+      place.replaceChildren(shown.length ? sortable("bookies", caption, COLUMNS, shown, cells, { text: "Bookie", down: false })
+        : empty("No bookie fits the filter"));
+    };
+    redraw();
+    const silent = data.bookies.some((one) => one.state !== "gone" && !one.http.length);
+    return h("div", null, figures(data.bookies), h("div", { class: "spaced" }, place),
+      silent ? [h("p", { class: "quiet" }, "A bookie without an HTTP server reports no rates. To have them, start it with an address for HTTP:"), command("quire bookie start --dir DIR --http HOST:PORT")] : "",
+      h("nav", { class: "pager", "aria-label": "Pages of bookies" }, data.next === null ? "" : link("Next page", "bookies", [], { after: data.next })));
   },
 };

@@ -49,6 +49,25 @@ export function command(text) {
     h("button", { type: "button", "aria-label": `Copy the command ${text}`, onclick: press }, icon("copy"), words));
 }
 
+/** A command after a colon or after "or", up to the end of its sentence. */
+const COMMANDS = /(: |, or )(quire .*?)(?=\. [A-Z]|, or quire |$)/gs;
+
+/** Return advice as words and commands: each command that stands after a colon is in a box of its own,
+ * and so is a text that is nothing but a command. */
+export function advice(text) {
+  if (/^quire (?!.*(?:\. | continues ))/s.test(text)) return [h("p", null, "What to do:"), command(text)];
+  const found = [];
+  let from = 0;
+  for (const match of text.matchAll(COMMANDS)) {
+    const words = text.slice(from, match.index).replace(/^\. /, "");
+    found.push(h("p", null, found.length ? "" : "What to do: ", match[1] === ": " ? `${words}:` : `${words} or:`), command(match[2]));
+    from = match.index + match[0].length;
+  }
+  const rest = text.slice(from).replace(/^\. /, "");
+  if (rest) found.push(h("p", null, found.length ? "" : "What to do: ", rest));
+  return found;
+}
+
 /** Copy a text, and return whether that worked. A page that was loaded without TLS from another
  * machine has no clipboard: then the text is selected, so that the keyboard can copy it. */
 async function copy(text, element) {

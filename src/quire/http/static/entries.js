@@ -58,7 +58,7 @@ export const entries = {
     const title = (one) => h("h3", null, link(`Entry ${one.entry_id}`, "ledger", [ledger, "entries", one.entry_id]));
     const cards = () => found.map((one) => (one.error ? h("li", { class: "card item" }, title(one), failure(one.error)) : payloadItem(title(one), [], one, `entry ${one.entry_id}`)));
     return h("div", null, ledgerTabs(ledger, "entries"),
-      h("p", { class: "quiet" }, `The ledger ${CLOSED[data.state] ?? ""}. ${data.last_entry_id < 0 ? "It has no entries that can be shown." : `Its last entry here is ${count(data.last_entry_id)}.`}`),
+      h("p", { class: "quiet" }, `The ledger ${CLOSED[data.state] ?? ""}. ${data.last_entry_id < 0 ? "It has no entries that can be shown." : `The last one is entry ${count(data.last_entry_id)}.`}`),
       found.length ? [pages("Pages of entries, above"), shownAs(() => h("ol", { class: "items" }, cards()))] : empty("There are no entries here", data.last_entry_id < 0 ? "Entries appear once they are acknowledged." : `The last entry is ${data.last_entry_id}.`),
       data.stopped ? h("p", { class: "alert warn" }, `! ${STOPPED[data.stopped]}`) : "", pages("Pages of entries"));
   },

@@ -10,7 +10,7 @@ export function count(value) {
 /** Return the noun for this count: "entry" or "entries", "copy" or "copies", "ledger" or "ledgers". */
 function plural(noun, value) {
   if (value === 1) return noun;
-  return noun.endsWith("y") ? `${noun.slice(0, -1)}ies` : `${noun}s`;
+  return /[^aeiou]y$/.test(noun) ? `${noun.slice(0, -1)}ies` : `${noun}s`;
 }
 
 /** Return the noun with its count: "1 entry", "2,000 entries". */
@@ -42,16 +42,16 @@ export function seconds(value) {
   return value < 172800 ? `${Math.round(value / 3600)} h` : `${Math.round(value / 86400)} days`;
 }
 
-/** Return a share, from 0 to 1, as a percentage. */
+/** Return a share, from 0 to 1, as a percentage. Only what is whole is 100 %. */
 export function percent(share) {
   if (share === null || share === undefined) return NONE;
-  return `${share > 0 && share < 0.1 ? (share * 100).toFixed(1) : Math.floor(share * 100)} %`;
+  return `${share > 0 && share < 0.1 ? (share * 100).toFixed(1) : share >= 1 ? 100 : Math.min(99, Math.round(share * 100))} %`;
 }
 
 /** Return a count in few characters, for the axis of a chart: "950", "12k", "1.5M". */
 export function short(value) {
   if (value === null || value === undefined) return NONE;
-  return value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
+  return value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 2 });
 }
 
 /** Return the time of day of a Unix time in seconds, with the date if `dated` is set. */

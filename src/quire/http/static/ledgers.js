@@ -181,7 +181,7 @@ export const ledger = {
         ["Bytes", bytes(metadata.length)],
         ["Ensemble / write / ack", data.quorums.join(" / ")],
         ["Digest", metadata.digest ?? "–"],
-        ["Created", h("small", null, metadata.ctime ?? "–")],
+        ["Created", time(metadata.ctime_ms)],
         ["Marked for repair", data.mark === null ? "no" : data.mark.age_s === null ? "yes" : `yes, mark last changed ${seconds(data.mark.age_s)} ago`],
         ["Being repaired by", data.lock_owner ?? "nobody"],
         ["Bookies that could replace a member", count(data.spare)],

@@ -1,7 +1,7 @@
 // What somebody on call wants to know first: what is wrong, then the key figures, then the rest.
 
 import { get } from "/ui/api.js";
-import { command, fullness, tiles, usage } from "/ui/controls.js";
+import { advice, fullness, tiles, usage } from "/ui/controls.js";
 import { facts, h, link, mark, section } from "/ui/dom.js";
 import { bytes, count, counted, milliseconds, percent, rate, seconds } from "/ui/format.js";
 import { idForm } from "/ui/ledgers.js";
@@ -14,7 +14,7 @@ export const problemList = (problems) => h("ul", { class: "problems" }, problems
   h("li", { class: one.severity }, h("p", null, h("strong", null, SIGNS[one.severity]), one.what),
     one.risk ? h("p", null, "At risk: ", one.risk) : "",
     one.doing ? h("p", null, "Being done: ", one.doing) : "",
-    one.next ? [h("p", null, one.next.startsWith("quire ") ? "What to do:" : `What to do: ${one.next}`), one.next.startsWith("quire ") ? command(one.next) : ""] : "")));
+    one.next ? advice(one.next) : "")));
 
 /** Return the age of the bookies' disk space figures, if they are not current. */
 export const spaceAge = (age) => age === null || age === undefined ? h("small", null, "not known yet")
@@ -50,7 +50,7 @@ function disks(data) {
   const shown = data.fullest;
   if (!shown.length) return "";
   return section("Disks", h("ul", { class: "disks card" }, shown.map((one) => h("li", null,
-    h("div", { class: "name" }, h("span", { class: "mono" }, one.id), STATES[one.state] ? mark(...STATES[one.state]) : ""),
+    h("div", { class: "name" }, link(one.id, "bookie", [one.id]), STATES[one.state] ? mark(...STATES[one.state]) : ""),
     usage(`disk of ${one.id}`, one.total_bytes - one.free_bytes, one.total_bytes)))),
   h("p", { class: "quiet" }, shown.length < all ? `The fullest ${shown.length} of ${counted(all, "bookie")}. ` : "", link("All bookies", "bookies")));
 }

@@ -51,6 +51,7 @@ function shown(data, offset, cut) {
     if (way === "auto") return ["not text", hex(data, offset)];
     return ["not valid UTF-8; wrong bytes are shown as �", visible(new TextDecoder().decode(data))];
   }
+  if (way === "auto" && mostlyUnseen(text)) return ["mostly controls", hex(data, offset)];
   if (way === "text") return ["text", visible(text)];
   if (way === "auto" && text.length <= ONE_LINE_CHARS && !text.includes("\n") && json(text) !== null) return [/^\s*[[{]/.test(text) ? "JSON" : "text", visible(text)];
   const formatted = json(text);
@@ -82,22 +83,32 @@ function edges(data) {
   return ways;
 }
 
+const UNSEEN_SHARE = 0.2;
+/** The number of marked places in one payload. Later ones have no mark, because each is an element. */
+const UNSEEN_NODES_MAX = 1000;
 const CONTROLS = "NUL SOH STX ETX EOT ENQ ACK BEL BS HT LF VT FF CR SO SI DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US".split(" ");
 
 // Characters that cannot be seen, or that would change how their neighbours look: controls other
 // than line breaks and tabs, marks of the writing direction, and characters without width.
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]/gu;
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]+/gu;
 
-/** Return the text as nodes, with a name in place of each character that cannot be seen. */
+const nameOf = (char) => CONTROLS[char.codePointAt(0)] ?? `U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+
+/** Return whether so many characters cannot be seen that hexadecimal digits say more. */
+function mostlyUnseen(text) {
+  let unseen = 0;
+  for (const [run] of text.matchAll(HIDDEN)) unseen += run.length;
+  return unseen > text.length * UNSEEN_SHARE;
+}
+
+/** Return the text as nodes, with names in place of characters that cannot be seen. */
 function visible(text) {
   const nodes = [];
   let behind = 0;
-  for (const found of text.matchAll(HIDDEN)) {
-    if (found.index > behind) nodes.push(text.slice(behind, found.index));
-    const code = found[0].codePointAt(0);
-    const name = CONTROLS[code] ?? `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
-    nodes.push(h("span", { class: "unseen" }, name));
-    behind = found.index + found[0].length;
+  for (const { 0: run, index } of text.matchAll(HIDDEN)) {
+    const names = [...run].map(nameOf).join(" ");
+    nodes.push(text.slice(behind, index), nodes.length < UNSEEN_NODES_MAX ? h("span", { class: "unseen" }, names) : names);
+    behind = index + run.length;
   }
   nodes.push(text.slice(behind));
   return nodes;

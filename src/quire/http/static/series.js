@@ -4,7 +4,7 @@ import { get } from "/ui/api.js";
 import { chart } from "/ui/chart.js";
 import { choice } from "/ui/controls.js";
 import { h } from "/ui/dom.js";
-import { counted } from "/ui/format.js";
+import { seconds } from "/ui/format.js";
 
 const KEPT = "quire.range";
 const SHORTEST_S = 900;
@@ -53,8 +53,9 @@ export async function loadSeries(signal, bookie = null) {
   }
 }
 
-/** Return the newest value of a series that `loadSeries` returned, or null. */
-export const newest = (data, name) => data.series?.[name]?.at(-1) ?? null;
+/** Return the newest value of a series that `loadSeries` returned, or null. Prometheus has only the
+ * means of longer times. */
+export const newest = (data, name) => (data.source === "memory" ? data.series[name]?.at(-1) ?? null : null);
 
 /** Return a section with charts of what `loadSeries` returned, and the choice of the range.
  *
@@ -86,7 +87,7 @@ function drawn(data, charts) {
 
 /** Return a line that says where the values come from, and how dense they are. */
 function origin(data) {
-  const step = counted(data.step_s, "second");
+  const step = seconds(data.step_s);
   return h("p", { class: "quiet" }, data.source === "prometheus" ? `From Prometheus, one value every ${step}.`
     : `Recorded by this server since it started, for an hour at most, one value every ${step}. Gaps are times without an answer.`);
 }

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 NEARLY_FULL = 0.8
 """A disk is nearly full if at least this share of it is used."""
+GONE_NAMED_MAX = 8
+"""The number of bookies that are gone whose directories are looked up."""
 LOCATIONS_NODE = "/bookies"
 """The metadata node with the location of each bookie, as Pulsar and `quire cluster locations` write
 it."""
@@ -47,8 +49,9 @@ async def bookie_facts(
         client: The client to ask.
         gone: Whether to include bookies that have a cookie and are not registered.
         spaces: If given, each description has the free space, and `answers` says whether the bookie
-            answered. `answers` is None if the bookie was not asked yet. If little space is free,
-            `directories` has the data directories of the bookie's cookie.
+            answered. `answers` is None if the bookie was not asked yet. `directories` has the data
+            directories of the bookie's cookie, if little space is free, or if the bookie is one of
+            the first `GONE_NAMED_MAX` that are gone.
         rates: If given, each description has what the bookie's metrics show: rates, the space of
             each disk, and suspended compaction.
 
@@ -88,7 +91,9 @@ async def bookie_facts(
             described["compaction_suspended"] = rates.suspended.get(name, [])
         listed.append(described)
     if spaces is not None:
-        await _add_directories(client.metadata, [one for one in listed if nearly_full(one)])
+        away = [one for one in listed if one["state"] == "gone"][:GONE_NAMED_MAX]
+        full = [one for one in listed if nearly_full(one)]
+        await _add_directories(client.metadata, [*away, *full])
     return listed
 
 

@@ -15,7 +15,10 @@ from quire._runtime.metrics import Metric, gauge, labelled
 from quire.client import Client
 from quire.http.views.bookie_list import bookie_facts
 from quire.http.views.creatable import creatable
+from quire.http.views.job_pace import JobPaces
 from quire.http.views.problems import ALONE, Collection, Problem, lost_groups, problems
+from quire.http.watch.bookie_reports import BookieReports
+from quire.http.watch.ledger_index import LedgerIndex
 from quire.http.watch.observations import (
     LOOK_WAIT_S,
     DiskSpaces,
@@ -112,6 +115,9 @@ class ClusterView:
         self.risks = LedgerRisks(monotonic, wait_s)
         self.marks = MarkCounts(monotonic, wait_s)
         self.lost = LostLedgerSearch(monotonic, wait_s)
+        self.index = LedgerIndex(monotonic, wait_s)
+        self.reports = BookieReports(monotonic, fetch)
+        self.paces = JobPaces()
         self.streams = StreamWatch(monotonic, wait_s)
 
     async def look(self, client: Client) -> ClusterState:
@@ -168,9 +174,10 @@ class ClusterView:
 
     async def close(self) -> None:
         for one in (
-            self.spaces, self.rates, self.risks, self.marks, self.lost, self.streams,
+            self.spaces, self.rates, self.risks, self.marks, self.lost, self.index, self.streams,
         ):  # fmt: skip
             await one.close()
+        await self.reports.close()
 
 
 def _free_share(bookie: Mapping[str, Any]) -> float:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
-from quire.errors import MetadataUnavailableError
+from quire._runtime.event_log import EventLog
+from quire.errors import MetadataUnavailableError, QuireError
 from quire.http.server.api import Call, Handler, Route
 from quire.http.views.problems import metadata_lost, metadata_unsteady
 from quire.http.watch.reachability import MetadataReachability
@@ -15,10 +17,16 @@ OLD = "old_since_ms"
 """The key of an answer that is the last known state. Its value is the Unix time of that state in
 milliseconds, or None if the answer is current."""
 PROBLEMS = "problems"
+KEEP_INTERVAL_S = 30.0
+"""Seconds between two looks at the cluster while nobody else looks."""
+
+
+KEPT_MAX = 64
+"""The number of different requests of one route whose last answers are kept."""
 
 
 class LastKnown:
-    """Keeps the last answer of routes without fields, and gives it while the store is away."""
+    """Keeps the last answers of routes, and gives them while the store is away."""
 
     def __init__(self, reach: MetadataReachability, now_ms: Callable[[], int]) -> None:
         """Create it. `now_ms` returns the Unix time in milliseconds."""
@@ -33,19 +41,39 @@ class LastKnown:
         """
         return replace(route, handler=self._falling_back(route.handler))
 
+    async def keep(self, routes: Iterable[Route], log: EventLog) -> None:
+        """Ask for these routes every `KEEP_INTERVAL_S`, until this is cancelled.
+
+        So the last known state is there for somebody who opens the dashboard only after the store
+        went away. An unexpected error is logged as `last_known_failed`.
+        """
+        kept = list(routes)
+        while True:
+            for route in kept:
+                try:
+                    await route.handler(Call({}, {}, {}))
+                except QuireError:
+                    pass  # the pages themselves report that the store does not answer
+                except Exception as error:  # noqa: BLE001 - the next attempt may succeed
+                    log("last_known_failed", error=f"{type(error).__name__}: {error}")
+            await asyncio.sleep(KEEP_INTERVAL_S)
+
     def _falling_back(self, handler: Handler) -> Handler:
-        last: tuple[int, dict[str, Any]] | None = None
+        last: dict[tuple[Any, ...], tuple[int, dict[str, Any]]] = {}
 
         async def handle(call: Call) -> dict[str, Any]:
-            nonlocal last
+            key = (*sorted(call.path.items()), *sorted(call.query.items()))
             try:
                 found = await handler(call)
             except MetadataUnavailableError as error:
-                if last is None:
+                if key not in last:
                     raise
-                at_ms, found = last
+                at_ms, found = last[key]
                 return self._marked(found, at_ms, error)
-            last = (self._now_ms(), found)
+            last.pop(key, None)
+            last[key] = (self._now_ms(), found)  # the last in the order is the newest
+            while len(last) > KEPT_MAX:
+                del last[next(iter(last))]
             return self._marked(found, None)
 
         return handle

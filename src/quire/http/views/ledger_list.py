@@ -43,7 +43,7 @@ marked: the ledger is marked for repair. repairing: a process repairs it now.
 
 @dataclass(frozen=True, slots=True)
 class LedgerQuery:
-    """What a page of ledgers contains."""
+    """The order, the range and the filters of a page of ledgers."""
 
     limit: int
     newest: bool = False
@@ -92,9 +92,12 @@ async def ledger_page(client: Client, index: OwnerIndex, query: LedgerQuery) -> 
         one = await described_or_error(client.metadata, ledger_id, described)
         if one is None or "error" in one:
             return None if query.filters else one
-        if replication is not None:
-            one["replication"] = await replication.state(one)
-        return one if _wanted(one, query) else None
+        if not _wanted(one, query):
+            return None
+        if replication is None:
+            return one
+        one["replication"] = await replication.state(one)
+        return one if query.replication in ("any", one["replication"]["state"]) else None
 
     size = LOOKED_AT_ONCE if query.filters else min(query.limit, 1_000)
     ids = pages(_candidates(client, query, first, last), size)
@@ -187,10 +190,8 @@ class _Replication:
 
 
 def _wanted(described: dict[str, Any], query: LedgerQuery) -> bool:
+    """Return whether the filters by state and owner let a ledger pass."""
     if query.state is not None and described["state"] != query.state:
-        return False
-    replication = query.replication if query.replication != "any" else None
-    if replication is not None and described["replication"]["state"] != replication:
         return False
     if query.owner is None and not query.owner_name:
         return True

@@ -30,7 +30,7 @@ READ_BYTES_MAX = 16 * 1024 * 1024
 
 @dataclass(slots=True)
 class PayloadBudget:
-    """What one answer may still contain."""
+    """The number of bytes that one answer contains so far, and its limits."""
 
     each_bytes: int = SHOWN_BYTES
     shown_bytes: int = 0

@@ -33,6 +33,8 @@ from quire.replication.explain.at_risk import AtRisk
 from quire.streams.ownership.lost_ledgers import LostLedgers
 from quire.streams.ownership.named_ledgers import Owner
 
+DEFAULT_PORT = 3181
+"""The port of a bookie that was started without `--port`."""
 FULL_SHARE = 0.05
 """A disk counts as full if a smaller share of it is free and the bookie does not say more."""
 ALONE = "alone"
@@ -338,7 +340,8 @@ def _of_bookies(
                 "note" if empty else "bad",
                 f"{some_of(names)} {are(len(names))} not registered: stopped, or cut off from the "
                 "metadata store",
-                "Start it again: quire bookie start --dir DIR. If it is lost for good: "
+                f"{_start_again(next(one for one in bookies if one['id'] == names[0]), names)}. If "
+                f"{'it is' if len(names) == 1 else 'one is'} lost for good: "
                 f"quire bookie {command} {names[0] if len(names) == 1 else 'BOOKIE'}",
                 **told,
             )
@@ -353,6 +356,22 @@ def _of_bookies(
         )
     yield from _of_disks(bookies, writable, now_ms)
     yield from _of_compaction(bookies)
+
+
+def _start_again(bookie: Bookie, names: Sequence[str]) -> str:
+    """Return how to start these bookies again, with the command for `bookie`, the first of them.
+
+    Its id is its former address, unless it was started with an id of its own.
+    """
+    words = ["quire", "bookie", "start"]
+    for directory in bookie.get("directories") or ["DIR"]:
+        words += ["--dir", directory]
+    port = bookie["id"].rpartition(":")[2]
+    if port.isdecimal() and int(port) != DEFAULT_PORT:
+        words += ["--port", port]
+    some = "it again" if len(names) == 1 else f"them again, for example {names[0]}"
+    # People paste this command into a shell, and the paths come from a bookie: quote them.
+    return f"Start {some}, with the options that it had: {shlex.join(words)}"
 
 
 def _lacking(risk: AtRisk | None, group: str) -> int | None:
@@ -545,8 +564,8 @@ def _of_read_only(bookie: Bookie, writable: int, now_ms: int) -> Iterator[Proble
                 "restored yet",
                 "quire autorecovery list",
                 risk,
-                "Autorecovery restores the entries from other bookies. After that, the bookie "
-                "accepts entries again",
+                "Autorecovery restores the entries from other bookies. The bookie accepts entries "
+                "again afterwards, usually within a minute after the last copy",
             )
         elif why == LOADING:
             yield Problem(

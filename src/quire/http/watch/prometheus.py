@@ -10,8 +10,7 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from urllib.parse import urlencode, urlsplit
 
 from quire._runtime.clock import Clock
@@ -120,10 +119,10 @@ class PrometheusHistory:
         try:
             async with asyncio.timeout(QUERY_TIMEOUT_S):
                 values = await each(list(asked), one, QUERIES_AT_ONCE)
+        except QuireError:
+            raise
         except TimeoutError:
             raise self._error(f"it did not answer within {QUERY_TIMEOUT_S:g} s") from None
-        except HistoryError:
-            raise
         except Exception as error:  # noqa: BLE001 - the network and aiohttp have many errors
             raise self._error(f"{type(error).__name__}: {error}") from None
         return Series(first_s, step_s, dict(zip(asked, values, strict=True)))
@@ -255,29 +254,3 @@ def values_of(text: str, first_s: int, step_s: int) -> list[float | None]:
             remedy="Check that --prometheus names a Prometheus server, or one with its HTTP API",
         ) from None
     return values
-
-
-@asynccontextmanager
-async def prometheus_fetcher() -> AsyncIterator[FetchText]:
-    """Yield a function that reads a URL of Prometheus.
-
-    It sends no cookies and follows no redirects. It raises aiohttp's ClientError for more than
-    `ANSWER_BYTES_MAX` bytes, and HistoryError for an answer that is not JSON.
-    """
-    from aiohttp import ClientError, ClientSession, DummyCookieJar
-
-    async with ClientSession(cookie_jar=DummyCookieJar()) as session:
-
-        async def fetch(url: str) -> str:
-            async with session.get(url, allow_redirects=False) as answer:
-                # Prometheus describes a refused query in JSON, with status 400, 422 or 503.
-                if answer.content_type != "application/json":
-                    raise ClientError(f"it answers with status {answer.status} and no JSON")
-                text = bytearray()
-                async for chunk in answer.content.iter_any():
-                    text += chunk
-                    if len(text) > ANSWER_BYTES_MAX:
-                        raise ClientError(f"it answers with more than {ANSWER_BYTES_MAX} bytes")
-                return text.decode(errors="replace")
-
-        yield fetch

@@ -96,7 +96,7 @@ class Rates(BackgroundObservation):
         self._fetch = fetch
         self._at_once = at_once
         self.directories: Mapping[str, Mapping[str, float]] = {}
-        """For each bookie, the free share of the disk of each data directory."""
+        """For each bookie, the free share of the disk of each data directory, from 0 to 1."""
         self.disks: Mapping[str, Mapping[str, tuple[float, float]]] = {}
         """For each bookie, the free and the total bytes of the disk of each data directory."""
         self.suspended: Mapping[str, list[str]] = {}
@@ -154,10 +154,16 @@ class Rates(BackgroundObservation):
 
 def metrics_url(address: BookieAddress) -> str | None:
     """Return the URL of a bookie's metrics, or None if it has no HTTP server."""
+    url = http_url(address)
+    return None if url is None else f"{url}/metrics"
+
+
+def http_url(address: BookieAddress) -> str | None:
+    """Return the URL of a bookie's HTTP server, without a path, or None if it has none."""
     found = next((one for one in address.others if one.id == ENDPOINT), None)
     if found is None or found.protocol not in ("http", "https"):
         return None
-    return f"{found.protocol}://{host_port(found.host, found.port)}/metrics"
+    return f"{found.protocol}://{host_port(found.host, found.port)}"
 
 
 def parsed(text: str) -> dict[str, float]:

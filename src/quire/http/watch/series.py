@@ -55,7 +55,7 @@ class Series:
 class SeriesStore:
     """The samples of the last `SPAN_S` seconds, for the cluster and for each bookie.
 
-    One bookie needs 4 bytes for each value and slot: about 23 kB.
+    One bookie needs 4 bytes for each value and slot: about 24 kB with its dictionary.
     """
 
     def __init__(self, clock: Clock) -> None:

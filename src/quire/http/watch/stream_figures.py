@@ -42,7 +42,7 @@ STREAMS_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """What one observation found out about a stream."""
+    """The result of one observation of a stream."""
 
     at_s: float
     """The time of the observation."""

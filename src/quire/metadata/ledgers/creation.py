@@ -15,11 +15,12 @@ from quire.metadata.interface import UNKNOWN_CREATION, Versioned
 def same_creation(known: Versioned[LedgerMetadata], stored: Versioned[LedgerMetadata]) -> bool:
     """Return whether both values belong to one creation of the ledger.
 
-    The creation token decides if both values have one. Java drops it when it rewrites the metadata,
-    and formats 1 and 2 have none. Without it, values with another digest, password or quorums
-    belong to another creation. Otherwise the store's own identification of the creation decides:
-    the transaction that created the node (ZooKeeper), or the time of creation (the other stores).
-    If that is unknown too, the creation time in the metadata decides, if both values have one.
+    If both values have a creation token, the tokens decide. Java drops it when it rewrites the
+    metadata, and formats 1 and 2 have none. Without tokens, values with another digest, password or
+    quorums belong to another creation. Otherwise the store's own identification of the creation
+    decides: the transaction that created the node (ZooKeeper), or the time of creation (the other
+    stores). If that is unknown too, the creation times in the metadata decide, if both values have
+    one. If nothing distinguishes the values, they count as one creation.
     """
     one, other = known.value, stored.value
     if one.ctoken and other.ctoken:

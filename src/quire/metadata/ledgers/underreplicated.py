@@ -73,6 +73,14 @@ async def mark_ledger(
     )
 
 
+async def is_marked(store: MetadataStore, ledger_id: int) -> bool:
+    """Return whether the ledger is marked as under-replicated.
+
+    Raises MetadataError if the store does not answer.
+    """
+    return await store.tree.exists(mark_path(replication_root(store.uri), ledger_id))
+
+
 def decoded_mark(path: str, value: bytes) -> Underreplicated:
     """Decode the value of a mark.
 

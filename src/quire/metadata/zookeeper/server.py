@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from quire._runtime.names.extras import install_extra
 from quire._runtime.secret_files import PRIVATE_DIRECTORY_MODE
 from quire._runtime.units import host_port
 from quire.errors import StartError, UsageError
@@ -267,7 +268,7 @@ def _class_path() -> str:
             return str(Path(place, "jars", "*"))
     raise StartError(
         "ZooKeeper cannot be started: PySpark, whose jars contain it, is not installed",
-        remedy='Install it with: pip install "quire-log[spark]"',
+        remedy=install_extra("spark"),
     )
 
 

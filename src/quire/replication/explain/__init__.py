@@ -1,6 +1,6 @@
 """Explanations for people: what is missing, why, and what to type.
 
-`explain` examines one ledger, `status` the marks of all ledgers, and `at_risk` counts the ledgers
-that lost bookies affect. This package imports `audit`, `autorecovery`, `marks` and `repair`. No
-other part of `replication` imports it.
+`explain` examines one ledger, `entry` the copies of one entry, `status` the marks of all ledgers,
+and `at_risk` counts the ledgers that lost bookies affect. This package imports `audit`,
+`autorecovery`, `marks` and `repair`. No other part of `replication` imports it.
 """

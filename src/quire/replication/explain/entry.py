@@ -34,7 +34,7 @@ GOOD = "good"
 
 @dataclass(frozen=True, slots=True)
 class EntryCopy:
-    """What one bookie has of an entry."""
+    """The copy of an entry on one bookie."""
 
     bookie: str
     registered: str
@@ -43,7 +43,7 @@ class EntryCopy:
     """"good", "missing" (the bookie says that it does not have the entry), "damaged", "different"
     (other bookies have other bytes, whose digest is right too) or "unreachable"."""
     detail: str = ""
-    """What is wrong. Empty for a good copy."""
+    """The reason for the state. Empty for a good copy."""
     payload: bytes | None = None
     """The payload as the bookie sent it, or None if it sent none. If the copy is damaged, the bytes
     are not those that were written."""

@@ -454,17 +454,21 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
     if not facts.spare:
         return Diagnosis(
             f"{what}, and every writable bookie is in the ensemble already, so no bookie can "
-            "replace it. Start another bookie",
+            f"replace it. Start {gone[0]} again, or another bookie",
             "quire bookie start --dir DIR",
         )
+    again = (
+        f"Start {gone[0]} again. If it is lost for good, let what it stored be copied to other "
+        "bookies"
+    )
     if waits:
         return Diagnosis(
             f"{what}, and the last segment, which is open, uses it. If the writer is alive, it "
             f"replaces the bookie with its next entry. If not, the ledger must be closed first. "
-            f"{_why(facts)}",
+            f"{_why(facts)}. {again}",
             f"quire bookie recover {gone[0]}",
         )
-    return Diagnosis(f"{what}. {_why(facts)}", f"quire bookie recover {gone[0]}")
+    return Diagnosis(f"{what}. {_why(facts)}. {again}", f"quire bookie recover {gone[0]}")
 
 
 def _why(facts: Explained) -> str:

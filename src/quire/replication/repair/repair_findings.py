@@ -306,7 +306,8 @@ async def _verify(reader: ReplicaReader, wanted: Copies) -> None:
     for part in await reader.read(wanted.ids):
         if not isinstance(part, Copies):
             raise Unreachable(
-                f"the bookie acknowledged repaired entries, but does not return them: {part}"
+                "the bookie acknowledged repaired entries, but does not return entries "
+                f"{part.first} to {part.last}: {part.detail or part.kind}"
             )
         count = len(part.ids)
         if list(part.payloads) != list(wanted.payloads[at : at + count]) or list(

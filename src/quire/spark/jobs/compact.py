@@ -322,7 +322,10 @@ class CompactSource:
 
     @property
     def id(self) -> str:
-        """The id of the stream and its key in transaction ids."""
+        """The id of this source in transaction ids.
+
+        It is 16 hex digits of a hash over the stream, its life and the key of its records.
+        """
         text = json.dumps([self.made_of, self.life], sort_keys=True).encode()
         return hashlib.sha256(text).hexdigest()[:16]
 

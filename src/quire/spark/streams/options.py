@@ -43,10 +43,12 @@ class StreamPlaces:
     """The places at which to begin, or to end, in each stream."""
 
     default: Start | None
+    """The place for streams without one of their own. None means no limit."""
     by_stream: tuple[tuple[str, Start], ...] = ()
+    """The places for streams that have one of their own, with the names of the streams."""
 
     def of(self, stream: str) -> Start | None:
-        """Return the place in one stream."""
+        """Return the place in one stream, or `default` if it has none of its own."""
         return dict(self.by_stream).get(stream, self.default)
 
 

@@ -62,10 +62,13 @@ class PacedJob(BackgroundJob):
         super().__init__(context)
         self._timer: TimerHandle | None = None
         self.closed = False
-        """Whether the maintenance is about to be stopped. If so, nothing new is begun."""
+        """Whether the maintenance is about to be stopped. If so, no further work is begun."""
 
     def cancel(self) -> None:
-        """Begin nothing new, before the maintenance is stopped. A queued job still runs."""
+        """Stop beginning pieces of work, because the maintenance is about to be stopped.
+
+        A queued piece still runs.
+        """
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -82,7 +82,10 @@ class BackgroundMaintenance:
         self.index_cache.tick()
 
     def cancel(self) -> None:
-        """Begin nothing new before the maintenance is stopped. Closed segments are still sealed."""
+        """Stop beginning background jobs, because the maintenance is about to be stopped.
+
+        Closed segments are still sealed.
+        """
         self.quarantine.closed = True
         self.scrubber.cancel()
         self.compactor.cancel()

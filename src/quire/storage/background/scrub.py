@@ -101,7 +101,8 @@ class Findings:
 class SegmentScrub:
     """The scrub of one segment. Only one thread at a time may use it.
 
-    Each call of `step` reads a group or another part. When it returns 0, `found` is complete.
+    Each call of `step` checks the header, the footer, one group or a part of the index. When it
+    returns 0, `found` is complete.
     """
 
     def __init__(self, file: File, directory_id: bytes, target: ScrubTarget) -> None:

@@ -226,7 +226,7 @@ class Scrubber(PacedJob):
         self._look_at(error)
 
     def cancel(self) -> None:
-        """Begin nothing new, and release the file that a waiting scrub has open."""
+        """Stop beginning scrubs, and release the file that a waiting scrub has open."""
         if self._timer is not None and self._at_work is not None:
             self._files.give_back(self._at_work)  # A queued job does this at its end.
             self._at_work = None

@@ -192,8 +192,8 @@ class Appender:
         needed = header + cost + BLOCK_BYTES
         if needed > self._config.segment_bytes:
             raise UsageError(
-                f"entries of {cost} bytes that were sent together do not fit into a log segment "
-                f"of {self._config.segment_bytes} bytes",
+                f"entries that take {cost:,} bytes of the log together do not fit into a segment "
+                f"of {self._config.segment_bytes:,} bytes",
                 remedy="Raise segment_bytes of the bookie",
             )
         if preallocated.capacity() < needed:

@@ -464,8 +464,8 @@ class LogRecovery:
                 raise _BadFooterError from None
             # It was valid a moment ago.
             raise StorageError(
-                f"{segment_name(number)} cannot be read, although it could be a moment ago: "
-                f"{error}",
+                f"{segment_name(number)} cannot be read any more: {error}. It was readable a "
+                "moment ago",
                 remedy="Check the disk, and start the bookie again",
             ) from None
         finally:

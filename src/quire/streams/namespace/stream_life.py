@@ -74,7 +74,9 @@ class StreamLives:
         return [*former, Put(self._directory, b""), Create(self._new())]
 
     async def find(self) -> StreamLife:
-        """Return the present life, and begin one if another program created the stream.
+        """Return the current life of the stream.
+
+        If there is none, because another program created the stream, begin one.
 
         Raises NoSuchKeyError if there is no stream, and MetadataUnavailableError if others changed
         it too often meanwhile.

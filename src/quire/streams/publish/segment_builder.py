@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from quire.client import Client, LedgerWriter
 from quire.codec.distributedlog.compression import Compression
@@ -78,10 +79,12 @@ class SegmentBuilder:
         if not payloads:
             return
         if txids[0] < self._last_txid or list(txids) != sorted(txids):  # fast if they are sorted
+            before, after = next(
+                pair for pair in pairwise((self._last_txid, *txids)) if pair[0] > pair[1]
+            )
             raise TxidOrderError(
-                "the txids of the batch for a stream are not in order: one after "
-                f"{max(self._last_txid, txids[0])} is smaller than the one before it. Nothing "
-                "was appended",
+                f"the txids of the batch for a stream are not in order: {after} follows {before}. "
+                "Nothing was appended",
                 remedy="Sort the batch by txid",
             )
         self._last_txid = txids[-1]

@@ -1,5 +1,6 @@
 """Readers of a stream: positions, records, Arrow columns, statistics and subscriptions.
 
 Start with `reader`. `segment_list` follows the list of segments, `positions` finds where to begin,
-`records` has the types that readers receive, and `arrow` turns records into Arrow columns.
+`records` has the types that readers receive, and `arrow` turns records into Arrow columns. `peek`
+is for people who look at records, and changes nothing.
 """

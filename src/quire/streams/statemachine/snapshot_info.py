@@ -1,4 +1,4 @@
-"""What the metadata of a snapshot says: a position in the log, and how many commands led to it."""
+"""The metadata of a snapshot: a position in the log, and the number of commands that led to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SNAPSHOT_KEYS = (POSITION_KEY, APPLIED_KEY, LIFE_KEY)
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInfo:
-    """What a snapshot says about itself."""
+    """The metadata of a snapshot, decoded."""
 
     position: DLSN
     """The position at which reading continues after the snapshot."""

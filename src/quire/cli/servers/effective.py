@@ -1,0 +1,79 @@
+"""The effective configuration of a server's process, as its HTTP server shows it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire.cli.common.configuration import configuration_file, configured
+from quire.cli.common.options import PLACEMENT_VARIABLE, wanted_placement
+from quire.cli.common.tls import client_tls_layer
+
+if TYPE_CHECKING:
+    from quire.configuration.layers import Layer
+
+ADDRESS = {"http": "address"}
+"""The key of the table `[http]` for each HTTP option whose name is another one."""
+
+
+def effective_settings(
+    uri: str, tables: Sequence[str], layers: Sequence[Layer], http: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the configuration of the current command, with the values of its options.
+
+    Args:
+        uri: The metadata URI that the command uses.
+        tables: The tables that apply to the process. The first one has the HTTP options.
+        layers: The layers of the command's own options.
+        http: The HTTP options of the command line.
+    """
+    from quire.configuration.report import report
+
+    given = [*layers, _metadata(uri), _http(tables[0], http), client_tls_layer(), _placement()]
+    path = configuration_file(os.environ)
+    file = None if path is None else str(path)
+    return report(configured(*given), ("", "client", *tables), file)
+
+
+def _metadata(uri: str) -> Layer:
+    from quire.configuration.layers import options_layer
+
+    changed = uri != configured().metadata
+    return options_layer({"metadata": (uri if changed else None, "--metadata")})
+
+
+def _http(table: str, given: Mapping[str, Any]) -> Layer:
+    """Return the layer of the HTTP options. Their keys in `[http]` lack the prefix `http_`."""
+    from quire.configuration.layers import options_layer
+
+    def key(name: str) -> str:
+        short = ADDRESS.get(name, name.removeprefix("http_")) if table == "http" else name
+        return f"{table}.{short}"
+
+    return options_layer(
+        {key(name): (value, f"--{name.replace('_', '-')}") for name, value in given.items()}
+    )
+
+
+def _placement() -> Layer:
+    """Return the layer of the placement that an option or a variable chose."""
+    from quire.config import PlacementConfig
+    from quire.configuration.layers import options_layer
+
+    context = click.get_current_context()
+    wanted = wanted_placement(context)
+    if wanted is None:
+        return options_layer({})
+    usual = PlacementConfig()
+    option = "--placement" if context.meta.get(PLACEMENT_VARIABLE) else PLACEMENT_VARIABLE
+    return options_layer(
+        {
+            f"client.placement.{one.name}": (getattr(wanted, one.name), option)
+            for one in fields(wanted)
+            if getattr(wanted, one.name) != getattr(usual, one.name)
+        }
+    )

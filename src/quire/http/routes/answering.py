@@ -1,0 +1,33 @@
+"""The time limit of the routes that pages use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from quire.client import Client
+from quire.errors import MetadataUnavailableError, QuireError
+from quire.http.routes.cluster import Connect
+
+ANSWER_TIMEOUT_S = 5.0
+"""Seconds to answer a page. If the metadata store takes longer, the page reports that instead."""
+
+
+@asynccontextmanager
+async def answering(connect: Connect) -> AsyncIterator[Client]:
+    """Yield the client, and limit the time of the block to `ANSWER_TIMEOUT_S`.
+
+    Raises MetadataUnavailableError if the time runs out.
+    """
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            yield await connect()
+    except QuireError:
+        raise
+    except TimeoutError:
+        raise MetadataUnavailableError(
+            f"the metadata store did not answer within {ANSWER_TIMEOUT_S:g} s",
+            remedy="Check the metadata store. Open ledgers can still be written and read while "
+            "their bookies run",
+        ) from None

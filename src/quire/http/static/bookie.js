@@ -1,0 +1,176 @@
+// One bookie: what is wrong with it, its disks, its ledgers, the jobs that touch it, and what can be
+// done with it.
+
+import { QUESTIONS, button } from "/ui/actions.js";
+import { ask, get } from "/ui/api.js";
+import { stateMarks } from "/ui/bookies.js";
+import { advice, command, empty, tiles, usage } from "/ui/controls.js";
+import { accessNote } from "/ui/dialogs.js";
+import { facts, h, link, mark, section, table } from "/ui/dom.js";
+import { bytes, count, counted, milliseconds, percent, rate, seconds, time } from "/ui/format.js";
+import { elsewhereTable, jobTable, pausedTable } from "/ui/jobs.js";
+import { problemList } from "/ui/overview.js";
+import { loadSeries, OF_BOOKIE, seriesSection } from "/ui/series.js";
+
+const PAGE = 25;
+const ID = /^[0-9]{1,19}$/;
+const path = (id) => `/api/v1/quire/bookies/${encodeURIComponent(id)}`;
+
+const next = (text) => (text ? advice(text) : "");
+
+// -- key figures --------------------------------------------------------------------------------
+
+function figures({ bookie, report, ledgers }) {
+  const { rates } = bookie;
+  const used = bookie.free_bytes === null || !bookie.total_bytes ? null : 1 - bookie.free_bytes / bookie.total_bytes;
+  return tiles([
+    { name: "State", value: bookie.state, below: report ? `version ${report.version}, up ${seconds((Date.now() - report.started_ms) / 1000)}` : "", kind: { gone: "bad", "read-only": "warn" }[bookie.state] ?? "" },
+    { name: "Disk used", value: percent(used), below: used === null ? "not known" : `${bytes(bookie.free_bytes)} free of ${bytes(bookie.total_bytes)}`, kind: used >= 0.9 ? "bad" : used >= 0.8 ? "warn" : "" },
+    { name: "Ledgers that name it", value: (ledgers.whole ? "" : "at least ") + count(ledgers.count), below: ledgers.age_s === null ? "being counted" : `of ${counted(ledgers.read, "ledger")}` },
+    { name: "Entries added", value: rate(rates?.adds_per_s), below: rate(rates?.add_bytes_per_s, "B") },
+    { name: "Entries read", value: rate(rates?.reads_per_s), below: rate(rates?.read_bytes_per_s, "B") },
+    { name: "Add latency, p99", value: milliseconds(rates?.add_p99_ms), below: `p50 ${milliseconds(rates?.add_p50_ms)}` },
+    { name: "Disk sync latency, p99", value: milliseconds(rates?.sync_p99_ms), below: `p50 ${milliseconds(rates?.sync_p50_ms)}` },
+  ]);
+}
+
+// -- disks --------------------------------------------------------------------------------------
+
+const DIRECTORY = { writable: ["good", "✓ writable"], "read-only": ["warn", "! read-only"], failed: ["bad", "✗ failed"], loading: ["note", "loading"] };
+const SEGMENT = { current: "current: adds go to it", closed: "closed: it waits to be sealed", sealed: "sealed", retired: "retired: it is being removed", damaged: "damaged", prepared: "prepared" };
+const SEGMENT_KIND = { damaged: "bad", closed: "warn", retired: "note", current: "accent" };
+
+function directory(one) {
+  const [files, live] = ["file_bytes", "live_bytes"].map((name) => one.segments.reduce((total, part) => total + part[name], 0));
+  return h("section", { class: "card directory", "aria-label": `Directory ${one.path}` },
+    h("header", null, h("h3", { class: "mono" }, one.path), mark(...(DIRECTORY[one.state] ?? ["note", one.state]))),
+    one.reason ? h("p", { class: "wrong" }, one.reason) : "",
+    one.total_bytes ? usage(`disk of ${one.path}`, one.total_bytes - one.free_bytes, one.total_bytes) : h("p", { class: "quiet" }, "Its file system does not answer."),
+    one.ledgers === null ? "" : h("p", null, `${counted(one.ledgers, "ledger")}. The log files take ${bytes(files)}, with ${bytes(live)} of entries that are not deleted.`),
+    one.segments.length ? table(`Segments of ${one.path}`, [["Segments", ""], ["Number", "number"], ["Files", "number"], ["Live", "number"]], one.segments.map((part) =>
+      [SEGMENT_KIND[part.state] && part.state === "damaged" ? mark("bad", `✗ ${SEGMENT[part.state]}`) : SEGMENT[part.state] ?? part.state, count(part.segments), bytes(part.file_bytes), bytes(part.live_bytes)])) : "");
+}
+
+function disks({ bookie, report, report_missing: missing }) {
+  if (report) return section("Disks by directory", h("div", { class: "cards" }, report.directories.map(directory)));
+  const known = Object.entries(bookie.free_shares ?? {});
+  return section("Disks by directory",
+    bookie.free_bytes === null || !bookie.total_bytes ? "" : h("div", { class: "card directory" }, h("p", null, "All directories together"), usage(`disks of ${bookie.id}`, bookie.total_bytes - bookie.free_bytes, bookie.total_bytes)),
+    known.length ? table("From its metrics", [["Directory", ""], ["Used", "number"]], known.map(([where, free]) => [where, percent(1 - free)])) : "",
+    h("div", { class: "alert note" }, h("p", null, `Directories, segments and the reason for read-only are not known. ${missing.what}.`), next(missing.next)));
+}
+
+function store({ store: found, garbage_collection: collection, compaction_suspended: suspended, connections, min_free_bytes: least }) {
+  if (!found) return "";
+  const off = [collection?.enabled === false ? "off in its configuration" : "", collection?.switched_off ? "off in the cluster" : "", collection?.went_back ? "refused: the metadata store went back in time" : ""].filter(Boolean);
+  return section("Storage", facts([
+    ["Ledgers stored", count(found.ledgers)], ["Log files", bytes(found.segment_bytes)], ["Live entries", bytes(found.live_bytes)],
+    ["Segments to seal", count(found.segments_to_seal)],
+    ["Damaged segments", found.damaged_segments ? mark("bad", `✗ ${count(found.damaged_segments)}`) : "none"],
+    ["Ledgers with lost entries", found.damaged_ledgers ? mark("bad", `✗ ${count(found.damaged_ledgers)}`) : "none"],
+    ["Compactions since its start", `${count(found.compactions)}, ${bytes(found.compaction_freed_bytes)} freed`],
+    ["Compaction", suspended.length ? mark("warn", `! ${suspended.join(" and ")} suspended`) : "on"],
+    ["Garbage collection", off.length ? mark("warn", `! ${off.join("; ")}`) : "on"],
+    ["Read-only below", `${bytes(least)} free`], ["Connections", count(connections)],
+    ["Last background error", found.last_error || "none"],
+  ]));
+}
+
+// -- jobs and actions ---------------------------------------------------------------------------
+
+function jobs({ jobs: own, elsewhere, paused, waiting, order }, act) {
+  const said = [
+    waiting ? h("p", null, `The auditor waits for it to return until ${time(waiting.until_ms)}. Then its ledgers are copied.`) : "",
+    order ? h("p", null, `An order of ${order.by} from ${time(order.since_ms)}: ${order.what === "drain" ? "it is to be emptied" : "it is decommissioned"}.`) : ""];
+  const none = !own.length && !elsewhere.length && !paused.length && !waiting && !order;
+  return section("Jobs that touch it", said, own.length ? jobTable("Jobs of this server, newest first", own, act) : "",
+    elsewhere.length ? elsewhereTable("Jobs that other processes announce", elsewhere, act) : "",
+    paused.length ? pausedTable("Paused until somebody resumes them", paused, act) : "",
+    none ? h("p", { class: "quiet" }, "There are none.") : "");
+}
+
+function actions({ bookie, actions: can }, act) {
+  const { id } = bookie;
+  const all = [
+    ["read_only", "Make read-only", "It refuses entries of writers until its next start, or until you make it writable. It serves what it has.",
+      () => ask("PUT", `${path(id)}/readonly`, { body: { readOnly: true } }),
+      { title: `Make ${id} read-only?`, text: "It refuses entries of writers, which replace it in their ensembles. What it has can still be read. Its next start ends this.", action: "Make it read-only" }],
+    ["writable", "Make writable", "It accepts entries of writers again, unless its disk or an order is in the way.",
+      () => ask("PUT", `${path(id)}/readonly`, { body: { readOnly: false } }),
+      { title: `Make ${id} writable?`, text: "It accepts entries of writers again, unless its disk or an order is in the way.", action: "Make it writable" }],
+    ["decommission", "Decommission", "Copies its ledgers to other bookies, and then removes it from the cluster for good.",
+      () => ask("PUT", "/api/v1/autorecovery/decommission", { body: { bookie_src: id } }), QUESTIONS.decommission(id), `quire bookie decommission ${id}`],
+    ["take_back", "Stop decommissioning", "Withdraws the order: it accepts entries again. Copies stay where they are.",
+      () => ask("DELETE", `${path(id)}/decommission`),
+      { title: `Stop the decommissioning of ${id}?`, text: "The order is withdrawn, and a job that empties the bookie ends. The bookie accepts entries again. Copies that were made stay where they are.", action: "Stop decommissioning" }, `quire bookie decommission ${id} --cancel`],
+    ["recover", "Recover", "Copies the ledgers of a lost bookie from their other replicas.",
+      () => ask("PUT", "/api/v1/autorecovery/bookie", { body: { bookie_src: [id] } }), QUESTIONS.recover(id), `quire bookie recover ${id}`],
+  ];
+  return section("Actions", accessNote(), h("ul", { class: "actions" }, all.map(([name, title, text, work, question, typed]) => {
+    const { possible, why } = can[name];
+    const press = possible ? button(title, `${title} ${id}`, work, act, question) : h("button", { type: "button", disabled: true, "aria-label": `${title} ${id}`, "aria-describedby": `why-${name}` }, title);
+    return h("li", { class: possible ? null : "impossible" }, h("div", null, press), h("div", null, h("p", null, text),
+      possible ? "" : h("p", { class: "quiet", id: `why-${name}` }, `Not now: ${why}.`), possible && typed ? command(typed) : ""));
+  })));
+}
+
+// -- ledgers ------------------------------------------------------------------------------------
+
+const LEDGER = { OPEN: ["note", "open"], IN_RECOVERY: ["warn", "in recovery"], CLOSED: ["good", "closed"] };
+
+/** Return the entries that the bookie should have a part of, by the fragments that name it. */
+function parts(ledger, id) {
+  const named = ledger.segments.filter((one) => one.bookies.includes(id));
+  const of = ledger.segments.length > 1 ? `${named.length} of ${ledger.segments.length} fragments` : "";
+  const [first, last] = [named[0], named.at(-1)];
+  if (!first) return "–";
+  const range = last.last_entry_id === null ? `from ${count(first.first_entry_id)} on` : `${count(first.first_entry_id)} to ${count(last.last_entry_id)}`;
+  return [range, of ? h("small", { class: "quiet" }, ` ${of}`) : ""];
+}
+
+function ledgers({ bookie: { id } }, found, query) {
+  const columns = [["Ledger", ""], ["State", ""], ["Entries named here", ""], ["Bytes", "number"], ["Ensemble / write / ack", ""], ["Created", ""]];
+  const rows = found.ledgers.map((one) => one.error ? [link(`${one.ledger_id}`, "ledger", [one.ledger_id]), mark("bad", "✗ unreadable"), one.error, "–", "–", "–"] : [
+    link(`${one.ledger_id}`, "ledger", [one.ledger_id]), mark(...(LEDGER[one.state] ?? ["note", one.state])), parts(one, id), bytes(one.length), `${one.ensemble} / ${one.write_quorum} / ${one.ack_quorum}`,
+    one.ctime_ms === null ? "–" : time(one.ctime_ms)]);
+  const age = found.age_s === null ? "" : found.age_s >= 5 ? `, as of ${seconds(found.age_s)} ago` : "";
+  const counting = found.whole ? "" : `; ${counted(found.read, "ledger")} of the cluster were looked at so far`;
+  const first = !query.has("after");
+  return section("Its ledgers", rows.length ? table(`Newest first, ${found.whole ? "" : "at least "}${counted(found.count, "ledger")}${age}${counting}`, columns, rows)
+    : empty(first ? "No ledger names this bookie" : "There are no more ledgers", found.whole ? "" : `${counted(found.read, "ledger")} were looked at so far.`),
+  h("nav", { class: "pager", "aria-label": "Pages of ledgers" }, first ? "" : link("First page", "bookie", [id]),
+    found.next === null ? "" : link("Next page", "bookie", [id], { after: found.next })));
+}
+
+// -- the page -----------------------------------------------------------------------------------
+
+function details({ bookie, region, rack, report }) {
+  return section("Details", facts([
+    ["Address", bookie.host === null ? "–" : `${bookie.host}:${bookie.port}${bookie.tls ? ", TLS" : ""}`],
+    ["HTTP server", bookie.http.join(", ") || "none"], ["Region", region || "–"], ["Rack", rack ?? "not known"],
+    ["Version", report ? `Quire ${report.version}, Python ${report.python}` : "not known"], ["Started", report ? time(report.started_ms) : "not known"],
+    ["Configuration", bookie.http.length ? link("Keys and their origin", "configuration", [bookie.id]) : "its HTTP server would show it"],
+  ]));
+}
+
+export const bookie = {
+  title: ({ parts: [id] }) => `Bookie ${id ?? ""}`,
+  async load({ parts: [id = ""], query }, signal) {
+    const after = query.get("after") ?? "";
+    const page = await get(path(id), {}, signal);
+    const [found, series] = await Promise.all([
+      get(`${path(id)}/ledgers`, { limit: PAGE, ...(ID.test(after) ? { after } : {}) }, signal),
+      page.series ? loadSeries(signal, id) : null]);
+    return { page, found, series };
+  },
+  oldSince: ({ page }) => page.old_since_ms ?? null,
+  render({ page, found, series }, { query }, act) {
+    return h("div", null,
+      h("nav", { class: "crumbs", "aria-label": "Above" }, link("Bookies", "bookies"), page.rack === null ? "" : ["›", link(page.bookie.location, "topology")]),
+      h("p", null, stateMarks(page.bookie)),
+      page.problems.length ? section("What is wrong", problemList(page.problems)) : "",
+      section("Key figures", figures(page)),
+      series ? seriesSection("Over time", series, OF_BOOKIE, () => act(() => {})) : "", disks(page), jobs(page, act), actions(page, act),
+      ledgers(page, found, query), page.report ? store(page.report) : "", details(page));
+  },
+};

@@ -1,0 +1,93 @@
+// The configuration of a process, with the default and the origin of each value, and the settings of
+// the cluster.
+
+import { get } from "/ui/api.js";
+import { choice, command, empty } from "/ui/controls.js";
+import { address, h, link, mark, section, sortable, table } from "/ui/dom.js";
+import { bytes, counted, seconds } from "/ui/format.js";
+
+const BOOKIES = 1000;
+/** The settings that hold something back for the whole cluster while they are not as usual. */
+const HOLDING = new Set(["autorecovery", "garbage collection", "bookies being decommissioned", "paused jobs"]);
+/** The filter of the keys. It survives the refresh of the page. */
+const wanted = { text: "", which: "all" };
+/** Draws the keys again for another filter. */
+let redraw = () => {};
+
+/** Return a value with its size or time in words: "67108864 (67.1 MB)". */
+function value(one, text) {
+  if (text === null) return h("span", { class: "quiet" }, "not set");
+  const number = Number(text);
+  const words = text === "" || Number.isNaN(number) ? "" : one.unit.startsWith("bytes") && number >= 1000 ? bytes(number) : one.unit === "seconds" && number >= 120 ? seconds(number) : "";
+  return [h("code", null, text), words ? h("small", { class: "quiet" }, ` ${words}`) : ""];
+}
+
+const COLUMNS = [{ text: "Key", by: (one) => one.key }, { text: "Value", by: (one) => one.value }, { text: "Default", by: (one) => one.default }, { text: "From", by: (one) => one.origin }];
+
+const cells = (one) => [
+  [h("span", { class: "mono" }, one.key), one.changed ? [" ", mark("note", "changed")] : "", h("p", { class: "meaning" }, one.meaning)],
+  [value(one, one.value), one.applies ? "" : h("p", { class: "meaning" }, "without effect: its table is not used")],
+  value(one, one.default), one.changed ? h("span", { class: "mono" }, one.origin) : h("span", { class: "quiet" }, "default")];
+
+/** Return whether all words of the filter are in these texts. */
+function fits(changed, ...texts) {
+  const text = texts.join(" ").toLowerCase();
+  return wanted.text.toLowerCase().split(/\s+/).every((part) => text.includes(part)) && (wanted.which === "all" || changed);
+}
+
+function controls({ parts }) {
+  wanted.text = "";
+  wanted.which = "all";
+  const text = h("input", { id: "key-part", type: "search", autocomplete: "off", maxlength: 200, oninput: () => { wanted.text = text.value; redraw(); } });
+  return h("form", { role: "search", "aria-label": "Filter", onsubmit: (event) => event.preventDefault() },
+    h("div", null, h("label", { for: "key-part" }, "Part of a name, value or meaning"), text),
+    choice("which", "Which values", [{ value: "all", text: "All" }, { value: "changed", text: "Changed" }], "all", (chosen) => { wanted.which = chosen; redraw(); }));
+}
+
+/** Return links to the configuration of this server and of each bookie. */
+function processes(bookies, here) {
+  const pick = (event) => { location.hash = address("configuration", event.currentTarget.value ? [event.currentTarget.value] : []); };
+  return h("div", { class: "process" }, h("label", { for: "process" }, "Process"),
+    h("select", { id: "process", onchange: pick }, h("option", { value: "", selected: !here }, "this server"),
+      bookies.map((one) => h("option", { value: one.id, selected: one.id === here, disabled: !one.http.length }, one.http.length ? one.id : `${one.id} (no HTTP server)`))));
+}
+
+function settings(all) {
+  const shown = all.filter((one) => fits(one.changed, one.name, one.value, one.meaning, one.node, one.command));
+  if (!shown.length) return empty("No setting fits the filter");
+  return table("In the metadata store, for every process of the cluster", [["Setting", ""], ["Value", ""], ["Default", ""], ["To change it", ""]], shown.map((one) => [
+    [h("span", { class: "name" }, one.name), h("p", { class: "meaning" }, one.meaning), one.node ? h("p", { class: "meaning mono" }, one.node) : ""],
+    one.changed ? h("span", { class: `mark ${HOLDING.has(one.name) ? "warn" : "note"} long` }, one.value) : one.value, one.default || "–", one.command ? command(one.command) : "–"]), "rows settings");
+}
+
+function keys(own) {
+  const shown = own.keys.filter((one) => fits(one.changed, one.key, one.value, one.origin, one.meaning, one.environment));
+  const caption = `${shown.length === own.keys.length ? counted(shown.length, "key") : `${shown.length} of ${counted(own.keys.length, "key")}`}${own.file ? `, file ${own.file}` : ", without a configuration file"}`;
+  return shown.length ? sortable("keys", caption, COLUMNS, shown, cells, null) : empty("No key fits the filter");
+}
+
+export const configuration = {
+  title: ({ parts }) => (parts[0] ? `Configuration of ${parts[0]}` : "Configuration"),
+  interval: 15000,
+  controls,
+  async load({ parts }, signal) {
+    const [own, cluster, listed] = await Promise.all([
+      get("/api/v1/quire/configuration", parts[0] ? { bookie: parts[0] } : {}, signal), get("/api/v1/quire/settings", {}, signal), get("/api/v1/quire/bookies", { limit: BOOKIES }, signal)]);
+    return { own, settings: cluster.settings, bookies: listed.bookies, old: cluster.old_since_ms };
+  },
+  oldSince: (data) => data.old ?? null,
+  render({ own, settings: cluster, bookies }, { parts }) {
+    const [above, below] = [h("div"), h("div", { class: "keys" })];
+    redraw = () => {
+      above.replaceChildren(settings(cluster));
+      below.replaceChildren(keys(own));
+    };
+    redraw();
+    return h("div", null,
+      parts[0] ? h("nav", { class: "crumbs", "aria-label": "Above" }, link("Bookies", "bookies"), "›", link(parts[0], "bookie", [parts[0]])) : "",
+      section("Settings of the cluster", above),
+      h("section", null, h("div", { class: "section-head" }, h("h2", null, `Keys of ${own.process}`), processes(bookies, parts[0])),
+        h("p", { class: "quiet" }, "Options override variables, which override the file. Passwords, tokens and keys are in files of their own and are not shown. On the command line: ", h("code", null, "quire config show --origin")),
+        below));
+  },
+};

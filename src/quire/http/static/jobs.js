@@ -1,0 +1,83 @@
+// Jobs: how far they are, how fast, and how long they still take; with buttons that pause, resume and
+// cancel them.
+
+import { button } from "/ui/actions.js";
+import { ask } from "/ui/api.js";
+import { h, mark, table } from "/ui/dom.js";
+import { bytes, count, counted, percent, rate, seconds, time } from "/ui/format.js";
+
+const STATES = { running: ["note", "running"], done: ["good", "✓ done"], failed: ["bad", "✗ failed"], cancelled: ["warn", "! cancelled"] };
+
+/** Return the share that is done, from 0 to 1, or null if it is not known. */
+function share(job) {
+  if (job.state === "done") return 1;
+  if (job.bytes) return Math.min(1, job.bytes_done / job.bytes);
+  return job.ledgers ? Math.min(1, job.ledgers_done / job.ledgers) : null;
+}
+
+/** Return a bar of what is done, with words that say the same. */
+export function progressBar(name, done, words) {
+  const known = done !== null;
+  return h("div", { class: "usage" },
+    h("div", { class: "words" }, h("span", null, known ? percent(done) : ""), h("span", { class: "quiet" }, words)),
+    h("div", { class: known ? "bar" : "bar waiting", role: "progressbar", "aria-label": name, "aria-valuemin": 0, "aria-valuemax": 100,
+      "aria-valuenow": known ? Math.round(done * 100) : null, "aria-valuetext": known ? `${percent(done)}, ${words}` : words },
+    h("span", { style: { "--share": known ? done : 0 } })));
+}
+
+function amount(job) {
+  const parts = [job.ledgers || job.ledgers_done ? `${count(job.ledgers_done)}${job.ledgers ? ` of ${counted(job.ledgers, "ledger")}` : " ledgers"}` : "",
+    job.bytes ? `${bytes(job.bytes_done)} of ${bytes(job.bytes)}` : ""];
+  return parts.filter(Boolean).join(", ");
+}
+
+function progress(job) {
+  const running = job.state === "running";
+  const words = amount(job) || (running ? job.step || "starting" : "");
+  return [running && amount(job) && job.step ? h("p", { class: "step" }, job.step) : "",
+    running || job.state === "done" || share(job) ? progressBar(`${job.kind} ${job.target}`, share(job), words) : "",
+    job.error ? [h("p", { class: "wrong" }, `${job.error.what}.`), job.error.remedy ? h("p", null, job.error.remedy) : ""] : ""];
+}
+
+/** Return the rate of a job in words. */
+function pace(job) {
+  if (job.bytes_per_s !== null) return rate(job.bytes_per_s, "B");
+  return job.ledgers_per_s === null ? "–" : `${rate(job.ledgers_per_s)} ledgers`.replace("/s ledgers", " ledgers/s");
+}
+
+const left = (job) => job.state !== "running" ? (job.ended_ms ? `took ${seconds((job.ended_ms - job.started_ms) / 1000)}` : "–")
+  : job.paused ? "–" : job.left_s === null ? "not known yet" : `about ${seconds(job.left_s)}`;
+
+const change = (what, { kind, target }) => () => ask("PUT", `/api/v1/quire/${what}`, { body: { kind, target } });
+const pause = (job, act) => button("Pause", `Pause ${job.kind} ${job.target}`, change("pause", job), act);
+export const resume = (job, act) => button("Resume", `Resume ${job.kind} ${job.target}`, change("resume", job), act);
+const cancel = (job, act) => button("Cancel", `Cancel job ${job.id}`, () => ask("DELETE", `/api/v1/quire/jobs/${job.id}`), act, {
+  title: `Cancel ${job.kind} ${job.target}?`,
+  text: "What the job has copied so far remains. Send the same request again, and it continues from there.",
+  action: "Cancel the job",
+});
+
+const buttons = (...all) => h("div", { class: "row-buttons" }, all);
+
+/** Return a table of the jobs of this process. */
+export function jobTable(caption, jobs, act) {
+  const columns = [["Job", ""], ["State", ""], ["Progress", ""], ["Rate", "number"], ["Time left", "number"], ["Started", ""], ["", ""]];
+  return table(caption, columns, jobs.map((job) => [
+    `${job.id}: ${job.kind} ${job.target}`, job.paused ? mark("warn", "! paused") : mark(...STATES[job.state]), progress(job), pace(job), left(job), time(job.started_ms),
+    job.state === "running" ? buttons(job.paused ? resume(job, act) : pause(job, act), " ", cancel(job, act)) : "",
+  ]), "rows jobs");
+}
+
+/** Return a table of the jobs that other processes announce. They can be paused, but not cancelled. */
+export function elsewhereTable(caption, jobs, act) {
+  const columns = [["Job", ""], ["Process", ""], ["State", ""], ["Progress", ""], ["Rate", "number"], ["Time left", "number"], ["Started", ""], ["", ""]];
+  return table(caption, columns, jobs.map((one) => {
+    const job = { ...one, state: "running" };
+    return [`${job.kind} ${job.target}`, job.by, job.paused ? mark("warn", "! paused") : mark("note", "running"), progress(job), pace(job), left(job), time(job.started_ms),
+      job.paused ? buttons(resume(job, act)) : job.pausable ? buttons(pause(job, act)) : ""];
+  }), "rows jobs");
+}
+
+/** Return a table of the jobs that no process continues until somebody resumes them. */
+export const pausedTable = (caption, paused, act) => table(caption, [["Job", ""], ["Paused by", ""], ["Since", ""], ["", ""]],
+  paused.map((one) => [`${one.kind} ${one.target}`, one.by || "–", time(one.at_ms || null), buttons(resume(one, act))]));

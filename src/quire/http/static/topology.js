@@ -1,0 +1,53 @@
+// The bookies by region and rack.
+
+import { get } from "/ui/api.js";
+import { command, empty, usage } from "/ui/controls.js";
+import { address, h, section } from "/ui/dom.js";
+import { counted, percent } from "/ui/format.js";
+
+const NEARLY_FULL = 0.8;
+const KINDS = { writable: ["good", "✓"], "read-only": ["warn", "!"], gone: ["bad", "✗"] };
+const SIGNS = { warn: "! Soon: ", note: "Note: " };
+
+/** Return a bookie as a chip: its state is a colour, a sign, and a word for screen readers. */
+function chip(one) {
+  const [kind, sign] = one.answers === false ? ["bad", "✗"] : KINDS[one.state];
+  const share = one.free_bytes === null || !one.total_bytes ? null : 1 - one.free_bytes / one.total_bytes;
+  const words = one.answers === false ? `${one.state}, does not answer` : one.state;
+  return h("li", null, h("a", { class: `chip ${kind}`, href: address("bookie", [one.id]), title: `${one.id}: ${words}${share === null ? "" : `, ${percent(share)} of its disk used`}` },
+    h("span", { "aria-hidden": "true" }, `${sign} `), one.id, h("span", { class: "hidden-text" }, `: ${words}`),
+    share === null ? "" : h("small", { class: share >= NEARLY_FULL ? "full" : null }, ` ${percent(share)}`)));
+}
+
+const chips = (bookies) => h("ul", { class: "chips" }, bookies.map(chip));
+
+function rack(one) {
+  const well = one.bookies.filter((bookie) => bookie.state === "writable" && bookie.answers !== false).length;
+  return h("section", { class: `card rack ${well ? "" : "lost"}`.trim(), "aria-label": `Rack ${one.location}` },
+    h("header", null, h("h3", null, one.name), h("span", { class: well === one.bookies.length ? "quiet" : "some" }, `${well} of ${counted(one.bookies.length, "bookie")} writable`)),
+    one.total_bytes ? usage(`disks of ${one.location}`, one.total_bytes - one.free_bytes, one.total_bytes) : "", chips(one.bookies));
+}
+
+const warnings = (all) => h("ul", { class: "problems" }, all.map((one) => h("li", { class: one.severity },
+  h("p", null, h("strong", null, SIGNS[one.severity]), one.what), h("p", null, one.next.startsWith("quire ") ? "What to do:" : `What to do: ${one.next}`),
+  one.next.startsWith("quire ") ? command(one.next) : "")));
+
+const legend = () => h("p", { class: "quiet below-note" }, "✓ writable, ! read-only, ✗ gone or without an answer; the number is the share of the disk that is used. Clients use these locations if their placement has ",
+  h("code", null, "locations=metadata"), ".");
+
+export const topology = {
+  title: () => "Topology",
+  load: (where, signal) => get("/api/v1/quire/topology", {}, signal),
+  oldSince: (data) => data.old_since_ms ?? null,
+  render(data) {
+    const { shape } = data;
+    const known = data.regions.length > 0;
+    if (!known && !data.unknown.length) return empty("There are no bookies", "Start one:", "quire bookie start --dir DIR");
+    return h("div", null,
+      data.warnings.length ? warnings(data.warnings)
+        : h("p", { class: "alert good" }, `✓ The racks suit ledgers of the default shape (${counted(shape.write_quorum, "copy")} of each entry on ${counted(shape.ensemble, "bookie")})`),
+      legend(),
+      data.regions.map((region) => section(region.name ? `Region ${region.name}` : "Racks", h("div", { class: "racks" }, region.racks.map(rack)))),
+      data.unknown.length ? section("Without a location", h("div", { class: "card rack" }, chips(data.unknown))) : "");
+  },
+};

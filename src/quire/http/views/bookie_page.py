@@ -1,0 +1,69 @@
+"""One bookie for people: the problems that name it, and what an operator can do with it.
+
+The functions are pure: they read only their arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from quire.http.views.problems import Problem
+from quire.metadata.bookies.orders import Order, What
+
+Report = Mapping[str, Any]
+"""A report as `bookie_report` describes it."""
+
+
+def actions(
+    bookie: Mapping[str, Any], report: Report | None, order: Order | None, missing: str
+) -> dict[str, dict[str, Any]]:
+    """Return what an operator can do: for each action, whether it is possible, and why not.
+
+    The actions are `read_only`, `writable`, `decommission`, `take_back` and `recover`. `missing`
+    says why there is no report.
+    """
+    gone = bookie["state"] == "gone"
+    retired = order is not None and order.what is What.RETIRED
+    held = report is not None and bool(report["held_readonly"])
+    loading = report is not None and report["state"] == "loading"
+    unreachable = "" if report is not None else missing
+    return {
+        "read_only": _action(
+            ("It is read-only already", bookie["state"] == "read-only"),
+            ("It is not registered", gone),
+            (unreachable, bool(unreachable)),
+        ),
+        "writable": _action(
+            (unreachable or "It is not registered", gone or bool(unreachable)),
+            ("It is starting", loading),
+            ("No operator made it read-only over HTTP", not held),
+        ),
+        "decommission": _action(
+            ("Its decommissioning is complete", retired),
+        ),
+        "take_back": _action(
+            ("It is not being decommissioned", order is None),
+            ("Its decommissioning is complete", retired),
+        ),
+        "recover": _action(
+            (
+                "It is registered, so its data is not lost. To empty it while it runs, "
+                "decommission it",
+                not gone,
+            ),
+        ),
+    }
+
+
+def _action(*refusals: tuple[str, bool]) -> dict[str, Any]:
+    why = next((why for why, holds in refusals if holds), "")
+    return {"possible": not why, "why": why}
+
+
+def problems_of(bookie_id: str, problems: Iterable[Problem]) -> list[Problem]:
+    """Return the problems of a cluster that name this bookie."""
+    # An id may be part of another one: 10.0.0.1:318 of 10.0.0.1:3181.
+    name = re.compile(rf"(?<![\w.:-]){re.escape(bookie_id)}(?![\w.-]|:\d)")
+    return [one for one in problems if name.search(one.what)]

@@ -1,0 +1,190 @@
+"""The bookies by region and rack, and what is wrong with their distribution.
+
+The warnings are about ledgers of the default shape, written with the default placement policy,
+which puts the copies of each entry into at least two racks if it can. The functions are pure.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from quire._runtime.units import are, counted, some_of
+from quire.client.client import DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
+from quire.config import PlacementConfig
+from quire.core.placement.values import parts_of
+
+Bookie = Mapping[str, Any]
+"""A bookie as `bookie_list.bookie_facts` describes it."""
+UNEVEN_SHARE_LEAST = 0.01
+"""The least share of the cluster's space that must be unusable before it is reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyWarning:
+    """Something that is wrong with the distribution of bookies over racks."""
+
+    severity: Literal["warn", "note"]
+    """`warn`: data or writing is at stake when a rack is lost. `note`: good to know."""
+    what: str
+    next: str
+    """The command to type, or the action to take."""
+
+
+def topology(bookies: Sequence[Bookie]) -> dict[str, Any]:
+    """Return the regions with their racks and bookies, and the warnings.
+
+    A rack without a region is in the region "". Bookies without a location are in the list
+    `unknown`. Everything is sorted by name.
+    """
+    regions: dict[str, dict[str, list[Bookie]]] = {}
+    for one in bookies:
+        if one["location"]:
+            region, _ = split(one["location"])
+            regions.setdefault(region, {}).setdefault(one["location"], []).append(one)
+    return {
+        "shape": {"ensemble": DEFAULT_ENSEMBLE_SIZE, "write_quorum": DEFAULT_WRITE_QUORUM},
+        "regions": [
+            {
+                "name": region,
+                "racks": [_rack(location, members) for location, members in sorted(racks.items())],
+            }
+            for region, racks in sorted(regions.items())
+        ],
+        "unknown": [_short(one) for one in bookies if not one["location"]],
+        "warnings": [asdict(one) for one in warnings_of(bookies)],
+    }
+
+
+def split(location: str) -> tuple[str, str]:
+    """Return the region and the rack of a location. The region of `/rack` is ""."""
+    *region, rack = parts_of(location)
+    return "/".join(region), rack
+
+
+def _rack(location: str, members: Sequence[Bookie]) -> dict[str, Any]:
+    told = [one for one in members if one.get("free_bytes") is not None]
+    return {
+        "name": split(location)[1],
+        "location": location,
+        "free_bytes": sum(one["free_bytes"] for one in told) if told else None,
+        "total_bytes": sum(one["total_bytes"] for one in told) if told else None,
+        "bookies": [_short(one) for one in members],
+    }
+
+
+def _short(one: Bookie) -> dict[str, Any]:
+    names = ("id", "state", "free_bytes", "total_bytes", "answers", "compaction_suspended")
+    return {name: one.get(name) for name in names}
+
+
+def warnings_of(bookies: Sequence[Bookie]) -> list[TopologyWarning]:
+    """Return what is wrong with the distribution of the bookies, the worst first."""
+    there = [one for one in bookies if one["state"] != "gone"]
+    located = [one for one in there if one["location"]]
+    if len(there) < 2:
+        return []
+    if not located:
+        return [
+            TopologyWarning(
+                "note",
+                "No bookie has a location, so clients cannot keep the copies of an entry in "
+                "different racks",
+                f"quire cluster locations set {shlex.quote(there[0]['id'])} /RACK",
+            )
+        ]
+    found = [*_unlocated(there, located), *_depths(located), *_racks(located)]
+    return sorted(found, key=lambda one: one.severity != "warn")
+
+
+def _unlocated(there: Sequence[Bookie], located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
+    unknown = [one["id"] for one in there if not one["location"]]
+    if unknown:
+        yield TopologyWarning(
+            "warn",
+            f"{len(unknown)} of {counted(len(there), 'bookie')} {_have(len(unknown))} no location: "
+            f"{some_of(unknown)}. Clients treat such bookies as one rack, and do not use them "
+            "where racks are enforced",
+            f"quire cluster locations set {shlex.quote(unknown[0])} /RACK",
+        )
+
+
+def _depths(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
+    depths = {one["id"]: len(parts_of(one["location"])) for one in located}
+    usual = Counter(depths.values()).most_common(1)[0][0]
+    other = [one for one in located if depths[one["id"]] != usual]
+    if other:
+        named = [f"{one['id']} ({one['location']})" for one in other]
+        form = "/".join(("REGION", "RACK") if usual == 2 else ["RACK"] * usual)
+        yield TopologyWarning(
+            "warn",
+            f"{counted(len(other), 'bookie')} {_have(len(other))} a location of another depth than "
+            f"most bookies: {some_of(named)}. Clients ignore such a location",
+            f"quire cluster locations set {shlex.quote(other[0]['id'])} /{form}",
+        )
+
+
+def _racks(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
+    """Yield the warnings about racks that hold too much."""
+    writable = [one for one in located if one["state"] == "writable"]
+    racks: dict[str, list[Bookie]] = {}
+    for one in writable:
+        racks.setdefault(one["location"], []).append(one)
+    if len(racks) == 1 and len(writable) > 1:
+        (rack,) = racks
+        yield TopologyWarning(
+            "warn",
+            f"All {counted(len(writable), 'writable bookie')} with a location are in {rack}: every "
+            "copy of a ledger can be lost with that rack",
+            "Start bookies in another rack, and set their location with quire cluster locations "
+            "set",
+        )
+        return
+    for rack, members in sorted(racks.items()):
+        left = len(writable) - len(members)
+        if left < DEFAULT_ENSEMBLE_SIZE <= len(writable):
+            yield TopologyWarning(
+                "warn",
+                f"{rack} has {len(members)} of {counted(len(writable), 'writable bookie')}. If it "
+                f"is lost, {left} {are(left)} left, and new ledgers need {DEFAULT_ENSEMBLE_SIZE} "
+                "by default",
+                "Start bookies in another rack",
+            )
+    if len(racks) == 2 and DEFAULT_WRITE_QUORUM > 2:
+        yield TopologyWarning(
+            "note",
+            f"The writable bookies are in two racks, so {DEFAULT_WRITE_QUORUM - 1} of "
+            f"{DEFAULT_WRITE_QUORUM} copies of an entry share a rack. If it is lost, an entry may "
+            "be lost whose last copy was not written yet",
+            "Start bookies in a third rack, or let clients write with spread_acks",
+        )
+    yield from _uneven(racks)
+
+
+def _uneven(racks: Mapping[str, Sequence[Bookie]]) -> Iterator[TopologyWarning]:
+    """Yield a note about a rack with more space than the rule of two racks can use."""
+    spaces = {
+        rack: sum(one["total_bytes"] for one in members if one.get("total_bytes") is not None)
+        for rack, members in racks.items()
+    }
+    total = sum(spaces.values())
+    elsewhere = min(PlacementConfig().min_racks, len(racks)) - 1
+    most = DEFAULT_WRITE_QUORUM - elsewhere
+    for rack, size in spaces.items():
+        # With `most` of the copies of every entry in this rack, the other racks are full first.
+        usable = (total - size) * most / elsewhere if elsewhere else size
+        if total and size - usable > UNEVEN_SHARE_LEAST * total:
+            yield TopologyWarning(
+                "note",
+                f"{rack} has {size / total:.0%} of the space of the racks. Of "
+                f"{DEFAULT_WRITE_QUORUM} copies of an entry, at most {most} are in one rack, so "
+                f"{(size - usable) / size:.0%} of its space cannot be used",
+                "Move bookies to another rack, or add space there",
+            )
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"

@@ -1,0 +1,43 @@
+"""Answers of other processes, from which only known values of the right types are taken.
+
+The address of a bookie's HTTP server comes from its registration. Whoever can register a bookie
+chooses who answers there.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+TEXT_MAX = 1_000
+"""The largest number of characters of a text that is taken."""
+ITEMS_MAX = 512
+"""The largest number of items of a list that is taken."""
+
+
+def taken(text: str, shape: Any) -> Any:
+    """Return the part of a JSON text that the shape names.
+
+    A shape is a type, a list with the shape of its items, or a dictionary of shapes. Names that the
+    shape does not have are left out, and missing ones are None. Long texts and lists are cut.
+    Raises ValueError if a value has another type than it must have.
+    """
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("the answer is nested too deeply") from None
+    return _taken(found, shape)
+
+
+def _taken(value: Any, shape: Any) -> Any:
+    if isinstance(shape, dict) and isinstance(value, dict):
+        given = {name: value.get(name) for name in shape}
+        return {
+            name: None if one is None else _taken(one, shape[name]) for name, one in given.items()
+        }
+    if isinstance(shape, list) and isinstance(value, list):
+        return [_taken(one, shape[0]) for one in value[:ITEMS_MAX]]
+    mistyped = isinstance(shape, dict | list) or not isinstance(value, shape)
+    if mistyped or (isinstance(value, bool) and shape is not bool):
+        raise ValueError(f"the answer has {str(value)[:80]!r}, which is of a wrong type")
+    return value[:TEXT_MAX] if isinstance(value, str) else value

@@ -1,0 +1,19 @@
+"""The sentences about jobs that copy the ledgers of a bookie."""
+
+from __future__ import annotations
+
+from quire.cli.common.moves import planned_text
+from quire.replication.moves.recover import RecoverResult
+from quire.replication.repair.bookie_removal import LedgerMove
+
+
+def test_a_plan_calls_its_bytes_an_estimate() -> None:
+    """They are computed from the mean size of an entry: one byte more was announced than copied."""
+    part = LedgerMove(7, 1, 241, 2_169, open=False)
+    growing = LedgerMove(8, 1, 5, 0, open=True)
+    assert planned_text(RecoverResult("b", True, (part, growing))).splitlines() == [
+        "ledger 7: 1 segment, 241 entries, about 2,169 bytes",
+        "ledger 8: 1 segment, 5 entries, an unknown number of bytes, still open",
+        "2 ledgers have replicas on b: 246 entries, about 2,169 bytes would be copied; "
+        "1 of these ledgers still open",
+    ]

@@ -1,0 +1,63 @@
+"""One bookie for people: its actions, and the problems that name it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.http.views.bookie_page import actions, problems_of
+from quire.http.views.problems import Problem
+from quire.metadata.bookies.orders import Order, What
+
+ID = "10.0.0.1:3181"
+DRAIN = Order(What.DRAIN, 0, "ops-1")
+RETIRED = Order(What.RETIRED, 0, "ops-1")
+
+
+def bookie(state: str = "writable") -> dict[str, Any]:
+    return {"id": ID, "state": state}
+
+
+def report(held: bool = False, state: str = "writable") -> dict[str, Any]:
+    return {"held_readonly": held, "state": state}
+
+
+def possible(found: dict[str, Any]) -> set[str]:
+    return {name for name, one in found.items() if one["possible"]}
+
+
+def test_what_can_be_done() -> None:
+    assert possible(actions(bookie(), report(), None, "")) == {"read_only", "decommission"}
+    held = report(held=True)
+    assert possible(actions(bookie("read-only"), held, None, "")) == {"writable", "decommission"}
+    drained = report()
+    assert possible(actions(bookie("read-only"), drained, DRAIN, "")) == {
+        "decommission", "take_back",
+    }  # fmt: skip
+    assert possible(actions(bookie("read-only"), report(), RETIRED, "")) == set()
+    assert possible(actions(bookie("gone"), None, None, "it is gone")) == {
+        "recover", "decommission",
+    }  # fmt: skip
+
+
+def test_what_cannot_be_done_says_why() -> None:
+    found = actions(bookie(), None, None, "It has no HTTP server")
+    assert found["read_only"] == {"possible": False, "why": "It has no HTTP server"}
+    assert found["writable"] == {"possible": False, "why": "It has no HTTP server"}
+    assert all(one["why"] for one in found.values() if not one["possible"])
+
+
+def test_only_the_problems_of_this_bookie() -> None:
+    def problem(what: str) -> Problem:
+        return Problem("bad", what, "")
+
+    mine = [
+        problem(f"{ID} is not registered: stopped"),
+        problem(f"The disk of 10.0.0.2:3181, {ID} and 2 more is nearly full"),
+        problem(f"All bookies of /r are gone: {ID}"),
+    ]
+    others = [problem(f"{ID}0 is gone"), problem(f"1{ID} is gone"), problem("Nothing is written")]
+    assert problems_of(ID, [*others, *mine]) == mine
+    # An id with signs of regular expressions.
+    assert problems_of("a[1]", [problem("a[1] is gone"), problem("a1 is gone")]) == [
+        problem("a[1] is gone")
+    ]

@@ -1,0 +1,104 @@
+"""The bookies by region and rack, and the warnings about racks that hold too much."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.http.views.topology import topology, warnings_of
+
+GB = 10**9
+
+
+def bookie(name: str, location: str | None, state: str = "writable", gb: int = 10) -> Any:
+    space = {"free_bytes": gb * GB // 2, "total_bytes": gb * GB} if state != "gone" else {}
+    return {"id": name, "location": location, "state": state, **space}
+
+
+def rack(location: str | None, count: int, gb: int = 10, state: str = "writable") -> list[Any]:
+    return [bookie(f"{location}-{number}", location, state, gb) for number in range(count)]
+
+
+def said(bookies: list[Any]) -> list[str]:
+    return [one.what for one in warnings_of(bookies)]
+
+
+def test_regions_racks_and_bookies_are_sorted() -> None:
+    found = topology([
+        bookie("d", "/us/r1"), bookie("c", "/eu/r2"), bookie("b", "/eu/r1"),
+        bookie("a", "/eu/r1", "gone"), bookie("e", None),
+    ])  # fmt: skip
+    assert [
+        (region["name"], [(one["name"], [b["id"] for b in one["bookies"]]) for one in racks])
+        for region in found["regions"]
+        for racks in [region["racks"]]
+    ] == [("eu", [("r1", ["b", "a"]), ("r2", ["c"])]), ("us", [("r1", ["d"])])]
+    assert [one["id"] for one in found["unknown"]] == ["e"]
+    first = found["regions"][0]["racks"][0]
+    assert (first["free_bytes"], first["total_bytes"]) == (5 * GB, 10 * GB)
+    assert [one["state"] for one in first["bookies"]] == ["writable", "gone"]
+
+
+def test_a_rack_without_a_region() -> None:
+    (region,) = topology([bookie("a", "/r1")])["regions"]
+    assert (region["name"], region["racks"][0]["name"]) == ("", "r1")
+
+
+def test_a_good_cluster_has_no_warnings() -> None:
+    assert said(rack("/a", 2) + rack("/b", 2) + rack("/c", 2)) == []
+    assert said([]) == []
+    assert said([bookie("alone", None)]) == []
+
+
+def test_nobody_has_a_location() -> None:
+    (one,) = warnings_of(rack(None, 3))
+    assert one.severity == "note"
+    assert "No bookie has a location" in one.what
+    assert one.next == "quire cluster locations set None-0 /RACK"
+
+
+def test_some_have_none() -> None:
+    (one,) = warnings_of(rack("/a", 2) + rack("/b", 2) + rack("/c", 2) + [bookie("x y", None)])
+    assert one.what.startswith("1 of 7 bookies has no location: x y. ")
+    assert one.next == "quire cluster locations set 'x y' /RACK"
+
+
+def test_another_depth_than_most() -> None:
+    usual = rack("/eu/a", 2) + rack("/eu/b", 2) + rack("/eu/c", 2)
+    (one,) = warnings_of([*usual, bookie("odd", "/d")])
+    assert "1 bookie has a location of another depth than most bookies: odd (/d)" in one.what
+    assert one.next == "quire cluster locations set odd /REGION/RACK"
+
+
+def test_all_are_in_one_rack() -> None:
+    (one,) = warnings_of(rack("/a", 5) + rack("/b", 1, state="gone"))
+    assert one.severity == "warn"
+    assert one.what.startswith("All 5 writable bookies with a location are in /a")
+
+
+def test_too_few_are_left_without_a_rack() -> None:
+    found = said(rack("/a", 4) + rack("/b", 1) + rack("/c", 1))
+    assert found[0] == (
+        "/a has 4 of 6 writable bookies. If it is lost, 2 are left, and new ledgers need 3 by "
+        "default"
+    )
+    # Without /b or /c, 5 bookies are left: nothing is said about them.
+    assert not any(one.startswith(("/b", "/c")) for one in found)
+
+
+def test_two_racks_share_three_copies() -> None:
+    found = said(rack("/a", 3) + rack("/b", 3))
+    assert len(found) == 1
+    assert "2 of 3 copies of an entry share a rack" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("gb", "unusable"),
+    [(20, ""), (40, ""), (60, "33%")],
+)
+def test_space_that_the_rule_of_two_racks_cannot_use(gb: int, unusable: str) -> None:
+    """With 2 of 3 copies in one rack, the other racks need half of its space."""
+    found = said(rack("/a", 3, gb=gb) + rack("/b", 3) + rack("/c", 3))
+    wanted = [f"{unusable} of its space cannot be used"] if unusable else []
+    assert [one.rpartition(", so ")[2] for one in found] == wanted
