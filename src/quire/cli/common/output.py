@@ -18,10 +18,26 @@ from quire.http.views.ledger_json import ledger_as_json, time_text
 __all__ = ["OutputThread", "diverted", "ledger_as_json", "print_json", "time_text"]
 
 
+ALIKE = {"ledger": "ledger_id", "last_entry": "last_entry_id", "size_bytes": "bytes"}
+"""Former keys of numbers, and the keys that all commands use for the same thing. Objects that had a
+former key have both."""
+
+
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object on one line of standard output."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps(alike(value), ensure_ascii=False) + "\n")
     sys.stdout.flush()
+
+
+def alike(value: Any) -> Any:
+    """Return the value with the keys of `ALIKE` added to its objects, at any depth."""
+    if isinstance(value, Mapping):
+        made = {key: alike(one) for key, one in value.items()}
+        for former, key in ALIKE.items():
+            if isinstance(made.get(former), int):
+                made.setdefault(key, made[former])
+        return made
+    return [alike(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 class OutputThread:

@@ -137,7 +137,7 @@ class ClusterRoutes:
         return [
             Route("GET", f"{prefix}/status", "Return whether autorecovery is enabled", self.enabled,
                   example={"enabled": True}),
-            Route("PUT", f"{prefix}/status", "Switch autorecovery on or off for the whole cluster",
+            Route("PUT", f"{prefix}/status", "Enable or disable autorecovery in the whole cluster",
                   self.enable, query=(enabled,), example={"enabled": True}),
             Route("PUT", f"{prefix}/bookie",
                   "Begin a job that replicates the ledgers of a lost bookie",

@@ -1,0 +1,88 @@
+"""docs/reference/json.md lists the keys that commands print with --json.
+
+With QUIRE_WRITE_DOCS=1 the table is written instead of compared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from quire.cli.common.output import ALIKE
+from quire.testing.cluster import LocalCluster
+from tests.support.processes.cli import Quire
+
+pytestmark = pytest.mark.slow
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "json.md"
+BEGIN, END = "<!-- keys -->\n", "<!-- end of keys -->\n"
+COMMANDS = (
+    "ledger list", "ledger show 0", "ledger read 0", "ledger recover 0",
+    "stream list", "stream show clicks", "stream read clicks", "stream tail clicks",
+    "stream retain clicks --dry-run", "stream truncate clicks --before seq:50 --dry-run",
+    "namespace list", "namespace show /streams", "object list", "object show a/b",
+    "cluster bookies", "cluster locations list", "cluster gc status",
+    "cluster rebalance --dry-run --no-check", "bookie decommission BOOKIE --dry-run --no-check",
+    "autorecovery status", "autorecovery delay", "explain cluster", "explain ledger 0",
+    "config show", "bench add --rounds 1 --entries 100",
+)  # fmt: skip
+WRITING = {
+    "ledger write": b"one\ntwo\n",
+    "stream write clicks --create --roll-every 40": b"".join(b"%d\n" % n for n in range(100)),
+    "object put - a/b": b"an object",
+}
+
+
+def test_the_page_lists_the_keys_that_are_printed() -> None:
+    with LocalCluster(4) as cluster:
+        quire = Quire(cluster.uri)
+        found: dict[str, list[str]] = {}
+        for words, stdin in WRITING.items():
+            found[command_of(words)] = keys(quire(*words.split(), "--json", stdin=stdin).ok())
+        bookie = quire("cluster", "bookies").ok().decode().split()[0]
+        for words in COMMANDS:
+            typed = words.replace("BOOKIE", bookie).split()
+            found[command_of(words)] = keys(quire(*typed, "--json").ok())
+    table = "| command | keys of an object |\n|---|---|\n" + "".join(
+        f"| `quire {name}` | {', '.join(f'`{key}`' for key in listed)} |\n"
+        for name, listed in sorted(found.items())
+    )
+    text = PAGE.read_text()
+    before, _, rest = text.partition(BEGIN)
+    shown, _, after = rest.partition(END)
+    if os.environ.get("QUIRE_WRITE_DOCS"):
+        PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+    else:
+        assert shown.strip() == table.strip(), "run this test with QUIRE_WRITE_DOCS=1"
+
+
+def command_of(words: str) -> str:
+    """Return the name of a command: its words up to the first that is an argument."""
+    named = words.split()
+    return " ".join(named[: 3 if named[:2] in (["cluster", "gc"], ["cluster", "locations"]) else 2])
+
+
+def keys(out: bytes) -> list[str]:
+    """Return the keys of the printed objects. Each former key has the common one beside it."""
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert lines
+    listed: dict[str, None] = {}
+    for line in lines:
+        check(line)
+        listed.update(dict.fromkeys(line))
+    return list(listed)
+
+
+def check(value: object) -> None:
+    if isinstance(value, dict):
+        for former, key in ALIKE.items():
+            if isinstance(value.get(former), int):
+                assert key in value, value
+        for one in value.values():
+            check(one)
+    elif isinstance(value, list):
+        for one in value:
+            check(one)
