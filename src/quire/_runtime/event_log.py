@@ -58,6 +58,7 @@ _WARNINGS = frozenset(
         "http_failed",
         "http_refusals_left_out",
         "incarnation_not_written",
+        "last_known_failed",
         "ledger_failed",
         "ledgers_misplaced",
         "ledgers_unreadable",
