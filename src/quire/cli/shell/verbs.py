@@ -6,7 +6,6 @@ parameters are the flags, in Apache's spelling.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Any
 import click
 from click import Argument, Choice, IntRange, Option, Parameter, Path
 
+from quire._runtime.names.suggest import nearest
 from quire.cli.common.options import ENTRY_ID_MAX, Duration, Size, run_async
 from quire.cli.shell.session import LOOKUPS_IN_FLIGHT, Shell, as_ledger_id
 
@@ -41,8 +41,9 @@ class _VerbCommand(click.Command):
                     and word not in known
                     and repr(word[2:]) in str(error)
                 ):
-                    near = difflib.get_close_matches(word, sorted(known))
-                    raise click.NoSuchOption(word, possibilities=near, ctx=ctx) from None
+                    near = nearest(word, known)
+                    likely = [] if near is None else [near]
+                    raise click.NoSuchOption(word, possibilities=likely, ctx=ctx) from None
             raise
 
 
