@@ -120,6 +120,8 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("http", "--http", "127.0.0.1:70000"), "70000"),
     (("http", "--http", "127.0.0.1:0", "--http-name", "a b"), "'a b'"),
     (("http", "--http", "127.0.0.1:0", "--http-token-file", "TMP/file"), "TMP/file"),
+    (("http", "--http", "127.0.0.1:0", "--prometheus", "nonsense"), "'nonsense'"),
+    (("http", "--http", "127.0.0.1:0", "--prometheus", "http://p:1", "--prometheus-label", "x"), "'x'"),
     (("ui", "--http", "x"), "'x'"),
     (("explain", "cluster", "--server", "127.0.0.1:8080"), "'127.0.0.1:8080'"),
     (("cluster", "init", "--ledger-manager", "flat"), "only applies to ZooKeeper"),
