@@ -418,6 +418,19 @@ def test_a_rack_that_has_nobody_is_named() -> None:
     assert "instead of b9" in chosen_by.wish(wanted, known)
 
 
+def test_a_bookie_is_not_called_writable_and_to_be_replaced() -> None:
+    """'1 is writable: b1 (to be replaced)' was read three times."""
+    chosen_by = policy()
+    alone = view({"/a": "b1"}, chosen_by)
+    assert situation(Wanted.replacing(("b1",), {0: "b1"}, 1, 1), alone) == (
+        "no other bookie is writable"
+    )
+    both = view({"/a": "b1 b2"}, chosen_by)
+    assert situation(Wanted.replacing(("b1", "b2"), {0: "b1"}, 2, 2), both) == (
+        "every writable bookie is in the ensemble already"
+    )
+
+
 def test_many_names_are_not_all_told() -> None:
     chosen_by = policy()
     racks = {f"/r{n}": " ".join(f"b{n}-{k}" for k in range(30)) for n in range(30)}

@@ -33,8 +33,11 @@ def situation(wanted: Wanted, view: View) -> str:
         places[bookie] = view.find(bookie)
     if not places:
         return "none is writable"
-    if set(places) <= set(wanted.gone.values()):
+    gone = set(wanted.gone.values())
+    if places.keys() <= gone:
         return "no other bookie is writable"
+    if places.keys() <= gone | set(wanted.members):
+        return "every writable bookie is in the ensemble already"
     told = {bookie: _flaw(bookie, wanted, view) for bookie in places}
     if not view.located:
         names = [f"{b} ({told[b]})" if told[b] else b for b in sorted(places)]
