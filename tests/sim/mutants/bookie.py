@@ -224,22 +224,6 @@ def a_force_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="Nobody can recover a ledger if damage destroyed its key on one bookie.",
-    invariants=("quiet_heals",),
-    workload="amnesia",
-    seeds=280,
-    rule="ours: seed 342 of rot",
-)
-def a_lost_key_is_a_wrong_password(patch: pytest.MonkeyPatch) -> None:
-    edit(
-        patch,
-        BookieService,
-        "_open",
-        ("if info.master_key:", "if True:"),
-    )
-
-
-@mutant(
     lost="A bookie stays registered as read-only or as writable, and is not.",
     invariants=("quiet_heals",),
     workload="full",

@@ -81,7 +81,7 @@ def a_cache_forgets_fences(patch: pytest.MonkeyPatch) -> None:
     lost="An append to a ledger that was closed and deleted is acknowledged.",
     invariants=("nothing_acknowledged_beyond_the_close", "what_is_dropped_stays_refused"),
     workload="index",
-    seeds=70,
+    seeds=100,
     rule="bk#4462, rule 36",
 )
 def a_cache_forgets_the_deleted(patch: pytest.MonkeyPatch) -> None:

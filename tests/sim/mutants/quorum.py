@@ -57,7 +57,7 @@ def an_error_counts_as_a_no(patch: pytest.MonkeyPatch) -> None:
     lost="Readers ask the wrong bookies for entries of striped ledgers.",
     invariants=("no_false_absence", "quiet_heals", "acknowledged_is_kept"),
     workload="all",
-    seeds=20,
+    seeds=40,
 )
 def readers_shift_the_write_set(patch: pytest.MonkeyPatch) -> None:
     edit(patch, quorum, "write_set", ("(entry_id + k)", "(entry_id + k + 1)"))

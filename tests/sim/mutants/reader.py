@@ -18,7 +18,7 @@ from tests.sim.mutants.mutant import edit, mutant
     lost="A reader is told that an entry does not exist that other bookies have.",
     invariants=("no_false_absence",),
     workload="all",
-    seeds=30,
+    seeds=50,
     rule="rule 3",
 )
 def a_reader_believes_the_first_no(patch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def the_first_entry_of_a_segment_counts(patch: pytest.MonkeyPatch) -> None:
     lost="A reader is given wrong bytes.",
     invariants=("entries_are_what_was_appended",),
     workload="rot",
-    seeds=40,
+    seeds=120,
     rule="rule 9",
 )
 def digests_are_not_checked(patch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def a_foreign_store_is_believed(patch: pytest.MonkeyPatch) -> None:
     lost="A full bookie stays full, because there is no space for a compaction.",
     invariants=("space_comes_back",),
     workload="space",
-    seeds=30,
+    seeds=120,
 )
 def the_reserve_is_not_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CompactionReserve, "keep", lambda self, *, wanted: None)

@@ -35,7 +35,7 @@ def a_query_does_not_know_the_life(patch: pytest.MonkeyPatch) -> None:
     lost="A micro-batch that is computed again lacks its last entry.",
     invariants=("no_record_is_skipped", "a_query_reads_what_its_offsets_say"),
     workload="spark",
-    seeds=30,
+    seeds=60,
 )
 def a_range_ends_one_entry_early(patch: pytest.MonkeyPatch) -> None:
     edit(

@@ -43,7 +43,7 @@ def a_roll_does_not_check_the_claim(patch: pytest.MonkeyPatch) -> None:
     lost="The former writer continues, so there are two writers.",
     invariants=("a_successor_ends_the_writer", "only_a_successor_ends_a_writer"),
     workload="streams",
-    seeds=90,
+    seeds=120,
 )
 def a_claim_is_not_stored(patch: pytest.MonkeyPatch) -> None:
     edit(
