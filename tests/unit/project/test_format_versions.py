@@ -523,7 +523,6 @@ OTHER_JSON = {
     "http/server/server.py": "the body of a request, which is not stored",
     "http/views/untrusted.py": "the answer of another server, which is not stored",
     "http/watch/prometheus.py": "the answer of Prometheus, which is not stored",
-    "metadata/bookies/unwritable.py": "a property of a registration, which ends with its session",
     "spark/jobs/tasks.py": "what tasks and their driver tell each other during one job",
     "spark/streams/lag.py": "what Spark reports about a running query",
     "spark/streams/options.py": "an option",
