@@ -84,7 +84,7 @@ def a_conflict_is_taken_for_success(patch: pytest.MonkeyPatch) -> None:
     lost="Truncated records come back under the new name.",
     invariants=("truncation_never_goes_back",),
     workload="lives",
-    seeds=100,
+    seeds=540,
 )
 def a_rename_does_not_see_a_truncation(patch: pytest.MonkeyPatch) -> None:
     edit(patch, Namespace, "_rename", ("Delete(life.path, life.version)", "Delete(life.path, -1)"))
