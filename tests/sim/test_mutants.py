@@ -49,8 +49,8 @@ def quick() -> list[Mutant]:
     """Return the quick mutants, in the order of the list."""
     few: list[Mutant] = []
     for room in ROOMS:
-        able = [one for one in of(room) if one.seeds <= QUICK_SEEDS_MAX]
-        able.sort(key=lambda one: MEASURED.get(one.name, one.seeds))
+        soonest = sorted(of(room), key=lambda one: MEASURED.get(one.name, one.seeds))
+        able = [one for one in soonest if one.seeds <= QUICK_SEEDS_MAX] or soonest[:1]
         few += able[:QUICK_PER_ROOM]
     return [one for one in MUTANTS if one in few]
 

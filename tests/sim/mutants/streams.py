@@ -84,7 +84,7 @@ def a_conflict_is_taken_for_success(patch: pytest.MonkeyPatch) -> None:
     lost="Truncated records come back under the new name.",
     invariants=("truncation_never_goes_back",),
     workload="lives",
-    seeds=100,
+    seeds=540,
 )
 def a_rename_does_not_see_a_truncation(patch: pytest.MonkeyPatch) -> None:
     edit(patch, Namespace, "_rename", ("Delete(life.path, life.version)", "Delete(life.path, -1)"))
@@ -158,7 +158,7 @@ def a_condition_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     lost="Records are in the stream twice.",
     invariants=("a_record_is_there_once",),
     workload="streams",
-    seeds=390,
+    seeds=840,
 )
 def what_is_stored_is_sent_again(patch: pytest.MonkeyPatch) -> None:
     edit(

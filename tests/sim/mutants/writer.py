@@ -59,7 +59,7 @@ def a_segment_begins_behind_what_was_sent(patch: pytest.MonkeyPatch) -> None:
     lost="Entries confirmed during an ensemble change are looked for on the wrong bookies.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="takeover",
-    seeds=420,
+    seeds=540,
     rule="bk#4651, rule 10",
 )
 def entries_are_confirmed_during_a_change(patch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def entries_are_confirmed_during_a_change(patch: pytest.MonkeyPatch) -> None:
     lost="An acknowledgement of a replaced bookie confirms an entry.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="fences",
-    seeds=100,
+    seeds=300,
     rule="bk#3005, bk#4097, rule 12",
 )
 def entries_are_confirmed_before_the_reset(patch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def a_watermark_skips_an_error(patch: pytest.MonkeyPatch) -> None:
     lost="The old writer continues during a recovery, so there are two writers.",
     invariants=("acknowledged_is_kept", "nothing_acknowledged_beyond_the_close"),
     workload="churn",
-    seeds=110,
+    seeds=400,
     rule="rule 19",
 )
 def the_ensemble_changes_during_a_recovery(patch: pytest.MonkeyPatch) -> None:
