@@ -207,6 +207,14 @@ def test_a_pipeline_is_told_of(dashboard: Dashboard, tab: Tab) -> None:
     expect(row).to_have_count(0, timeout=20000)
 
 
+def test_no_auditor_means_no_promise(dashboard: Dashboard, tab: Tab) -> None:
+    """Nobody looks for lost bookies here, so the page does not say that no replica lacks."""
+    tab.open("work")
+    expect(tab.page.get_by_role("main")).to_contain_text("ledgers may lack replicas without a mark")
+    tab.open("")
+    expect(tab.page.locator(".tile.warn").filter(has_text="no auditor")).to_be_visible()
+
+
 def test_a_job_is_paused(dashboard: Dashboard, tab: Tab) -> None:
     """One of this server; and what is paused for whichever process comes to it."""
     run, leaving = Quire(dashboard.cluster.uri), dashboard.cluster.bookies[3].id
