@@ -5,7 +5,7 @@ import { ApiError } from "/ui/api.js";
 import { forgetCharts } from "/ui/chart.js";
 import { TOKEN_PLACE, dialogOpen, tokenForm } from "/ui/dialogs.js";
 import { h } from "/ui/dom.js";
-import { seconds } from "/ui/format.js";
+import { clock, seconds } from "/ui/format.js";
 import { bookie } from "/ui/bookie.js";
 import { bookies } from "/ui/bookies.js";
 import { configuration } from "/ui/configuration.js";
@@ -137,12 +137,12 @@ class View {
   markOld(old) {
     clearInterval(this.ages);
     this.content.classList.toggle("old-data", old);
-    say(`As of ${new Date(this.asOf).toLocaleTimeString()}`, old);
+    say(`As of ${clock(this.asOf / 1000)}`, old);
     if (!old) return this.age.replaceChildren();
     const age = h("strong");
     const tick = () => { age.textContent = `${seconds((Date.now() - this.asOf) / 1000)} ago`; };
     tick();
-    this.age.replaceChildren("! Last known state, of ", age, ` (${new Date(this.asOf).toLocaleTimeString()}). It may have changed since.`);
+    this.age.replaceChildren("! Last known state, of ", age, ` (${clock(this.asOf / 1000)}). It may have changed since.`);
     this.ages = setInterval(tick, AGE_INTERVAL_MS);
   }
 

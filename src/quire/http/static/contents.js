@@ -3,7 +3,7 @@
 import { get } from "/ui/api.js";
 import { command, empty, tiles } from "/ui/controls.js";
 import { address, facts, h, link, mark, section, sortable, table } from "/ui/dom.js";
-import { bytes, clock, count, counted, time } from "/ui/format.js";
+import { bytes, clock, count, counted, date, time } from "/ui/format.js";
 import { crumbs, pager, textField } from "/ui/lists.js";
 
 const PAGE = 50;
@@ -11,7 +11,7 @@ const INTERVAL = 10000;
 
 const when = (text) => (text ? time(Date.parse(text)) : "–");
 /** Return a time as a key figure: the time of day, and the date below it. */
-const moment = (text) => (text ? { value: [clock(Date.parse(text) / 1000)], below: new Date(text).toLocaleDateString() } : { value: "–" });
+const moment = (text) => (text ? { value: [clock(Date.parse(text) / 1000)], below: date(Date.parse(text)) } : { value: "–" });
 const given = (query, ...names) => Object.fromEntries(names.filter((name) => query.get(name)).map((name) => [name, query.get(name)]));
 
 /** Return a form that searches a list by a part of the names in it. */

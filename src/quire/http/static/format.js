@@ -61,6 +61,10 @@ export function clock(s, { dated = false, precise = true } = {}) {
   return dated ? `${at.toLocaleDateString("en-GB", { day: "numeric", month: "short" })}, ${said}` : said;
 }
 
+/** Return the date of a Unix time in milliseconds: "26 Nov 2026". */
+export const date = (ms) => new Date(Number(ms)).toLocaleDateString("en-GB", { day: "numeric", month: "short", year: "numeric" });
+
+/** Return the date and the time of day, of 24 hours as on the axis of a chart. */
 export function time(ms) {
-  return ms === null || ms === undefined ? NONE : new Date(Number(ms)).toLocaleString();
+  return ms === null || ms === undefined ? NONE : `${date(ms)}, ${clock(Number(ms) / 1000)}`;
 }
