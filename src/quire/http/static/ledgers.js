@@ -82,7 +82,7 @@ function ledgerRow(one) {
   const name = link(`${one.ledger_id}`, "ledger", [one.ledger_id]);
   if (one.error) return [name, mark("bad", "✗ metadata unreadable"), one.error, "–", "–", "–", "–", "–"];
   const { state, gone } = one.replication;
-  return [name, mark(...(STATES[one.state] ?? ["note", one.state])), ownerLinks(one.owners),
+  return [name, mark(...(STATES[one.state] ?? ["note", one.state])), h("div", { class: "owner" }, ownerLinks(one.owners)),
     [mark(...REPLICATION[state]), gone.length ? h("small", { class: "quiet" }, ` ${gone.slice(0, 3).join(", ")}${gone.length > 3 ? " …" : ""}`) : ""],
     count(one.last_entry_id === null ? null : one.last_entry_id + 1), bytes(one.length),
     `${one.ensemble} / ${one.write_quorum} / ${one.ack_quorum}`, time(one.ctime_ms)];
