@@ -130,7 +130,7 @@ const REPLICA = {
 
 function replica(one) {
   const [kind, words] = REPLICA[one.state] ?? ["warn", one.state];
-  return h("td", { class: kind }, h("strong", null, one.bookie), h("small", null, words),
+  return h("td", { class: kind }, h("strong", null, link(one.bookie, "bookie", [one.bookie])), h("small", { class: "state" }, words),
     h("small", null, `${counted(one.entries, "entry")}${one.registered === "writable" ? "" : `, bookie ${one.registered}`}`));
 }
 
