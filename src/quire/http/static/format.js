@@ -27,7 +27,7 @@ export function bytes(value) {
 export function rate(value, unit = "") {
   if (value === null || value === undefined) return NONE;
   if (unit === "B") return `${bytes(value)}/s`;
-  return `${value < 10 ? value.toFixed(1) : Math.round(value).toLocaleString("en")}/s`;
+  return `${value > 0 && value < 10 ? value.toFixed(1) : Math.round(value).toLocaleString("en")}/s`;
 }
 
 export function milliseconds(value) {
