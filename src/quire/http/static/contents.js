@@ -44,7 +44,7 @@ export const objects = {
     if (!bucket) {
       return data.buckets.length ? section("Buckets", h("ul", { class: "cards names" }, data.buckets.map((one) => h("li", { class: "card" }, link(one, "objects", [one])))),
         data.more ? h("p", null, "Not all buckets are shown.") : "")
-        : empty("There are no objects yet", "An object is an immutable blob with a name. Store a file as one:", "quire object put NAME FILE");
+        : empty("There are no objects yet", "An object is an immutable blob with a name. Store a file as one:", "quire object put FILE NAME");
     }
     const kept = given(query, "prefix");
     return h("div", null, crumbs([["All buckets", address("objects")]]), unreadable(data.unreadable),
