@@ -70,7 +70,7 @@ export const streams = {
   render(data, { parts: [namespace], query }) {
     if (!namespace) {
       return data.namespaces.length
-        ? section("Namespaces", tree(data.namespaces), data.more ? [h("p", null, "Not all namespaces are shown. To list them:"), command("quire namespace list")] : "")
+        ? section("Namespaces", h("div", { class: "card" }, tree(data.namespaces)), data.more ? [h("p", null, "Not all namespaces are shown. To list them:"), command("quire namespace list")] : "")
         : empty("There are no namespaces yet", "A namespace is created with a command.", "quire namespace create PATH");
     }
     const kept = query.get("search") ? { search: query.get("search") } : {};
