@@ -178,7 +178,7 @@ export const ledger = {
         ["State", data.state.toLowerCase().replace("_", " ")],
         ["Owner", ownerLinks(metadata.owners)],
         ["Last entry", data.last_entry < 0 ? "none yet" : `${data.last_entry}`],
-        ["Bytes", bytes(metadata.length)],
+        ["Size", bytes(metadata.length)],
         ["Ensemble / write / ack", data.quorums.join(" / ")],
         ["Digest", metadata.digest ?? "–"],
         ["Created", time(metadata.ctime_ms)],
