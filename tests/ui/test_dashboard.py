@@ -168,7 +168,7 @@ def test_with_the_keyboard_alone(dashboard: Dashboard, tab: Tab) -> None:
 
 def test_a_ledger_that_does_not_exist(dashboard: Dashboard, tab: Tab) -> None:
     tab.open("ledger/999999")
-    expect(tab.page.get_by_role("alert")).to_contain_text("ledger 999999 does not exist")
+    expect(tab.page.get_by_role("alert")).to_contain_text("Ledger 999999 does not exist")
     tab.open("ledger/nonsense")
     expect(tab.page.get_by_role("alert")).to_contain_text("must be an integer")
     assert [one.status for one in tab.seen.answers if one.status >= 400] == [404, 400]

@@ -380,7 +380,7 @@ def test_payloads_need_the_token(dashboard: Dashboard, stored: Stored, stranger:
     stranger.goto(f"{dashboard.url}/#/ledger/{stored.many}")
     expect(stranger.get_by_role("region", name="Ensemble over time")).to_be_visible()
     stranger.get_by_role("link", name="Entries", exact=True).click()
-    expect(stranger.get_by_role("alert")).to_contain_text("the token is missing or wrong")
+    expect(stranger.get_by_role("alert")).to_contain_text("The token is missing or wrong")
     assert "entry 3" not in stranger.content()
     stranger.get_by_role("alert").get_by_label("Token").fill(TOKEN)
     stranger.get_by_role("alert").get_by_role("button").click()
@@ -397,7 +397,7 @@ def test_a_server_that_shows_no_payloads(
         for path in (f"ledger/{stored.many}/entries", "stream/%2Fshop/orders/records"):
             stranger.goto("about:blank")
             stranger.goto(f"{url}/#/{path}")
-            expect(stranger.get_by_role("alert")).to_contain_text("this server shows no payloads")
+            expect(stranger.get_by_role("alert")).to_contain_text("This server shows no payloads")
             expect(stranger.get_by_role("alert")).to_contain_text("--http-no-payloads")
 
 

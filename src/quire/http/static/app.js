@@ -187,10 +187,10 @@ class View {
     if (form && (asking || form.contains(document.activeElement))) return;  // somebody types the token
     const said = error instanceof ApiError ? error : { message: "An unexpected error happened in this page", remedy: String(error) };
     const old = this.shown ? h("p", null, "The data below is older.") : "";
-    this.alert.replaceChildren(h("div", { class: "alert bad" }, h("p", null, `✗ ${said.message}.`), old,
+    this.alert.replaceChildren(h("div", { class: "alert bad" }, h("p", null, `✗ ${sentence(said.message)}`), old,
       asking ? h("p", null, TOKEN_PLACE) : said.remedy ? h("p", null, said.remedy) : "", error.known === false ? h("p", null, "The request may have taken effect.") : ""));
     if (asking) this.alert.append(tokenForm());
-    if (!this.shown) return say("");
+    if (!this.shown) return say("No data", true);
     this.markOld(true);
   }
 }
@@ -208,6 +208,9 @@ function keyOf(element, inside) {
   if (!element || !inside.contains(element)) return null;
   return element.id || element.getAttribute("href") || element.getAttribute("aria-label") || null;
 }
+
+/** Return a text as a sentence, which begins with a capital and ends with a full stop. */
+const sentence = (text) => `${text.slice(0, 1).toUpperCase()}${text.slice(1)}.`;
 
 function say(text, old = false) {
   freshness.classList.toggle("old", old);
