@@ -1,6 +1,7 @@
 // Numbers, sizes and times as people read them. A dash stands for an unknown value.
 
-const NONE = "–";
+import { NONE } from "/ui/dom.js";
+
 const UNITS = ["B", "kB", "MB", "GB", "TB", "PB"];
 
 export function count(value) {
