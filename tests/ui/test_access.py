@@ -149,7 +149,7 @@ def test_a_server_that_protects_everything_asks_for_the_token(
     page.clock.install()
     page.goto(url)
     alert = page.get_by_role("alert")
-    expect(alert).to_contain_text("the token is missing or wrong")
+    expect(alert).to_contain_text("The token is missing or wrong")
     alert.get_by_label("Token").fill(TOKEN[:5])
     with page.expect_response("**/api/v1/quire/overview"):
         page.clock.run_for(60_000)

@@ -253,7 +253,7 @@ def test_a_lost_bookie_is_recovered(roomy: Dashboard, roomy_tab: Tab) -> None:
 
 def test_a_bookie_that_nobody_knows(dashboard: Dashboard, tab: Tab) -> None:
     tab.open("bookie/10.0.0.1%3A3181")
-    expect(tab.page.get_by_role("alert")).to_contain_text("the cluster knows no bookie")
+    expect(tab.page.get_by_role("alert")).to_contain_text("The cluster knows no bookie")
     tab.open("bookie/a%20b")
     expect(tab.page.get_by_role("alert")).not_to_be_empty()
     tab.seen.errors.clear()

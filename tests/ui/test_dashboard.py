@@ -168,7 +168,7 @@ def test_with_the_keyboard_alone(dashboard: Dashboard, tab: Tab) -> None:
 
 def test_a_ledger_that_does_not_exist(dashboard: Dashboard, tab: Tab) -> None:
     tab.open("ledger/999999")
-    expect(tab.page.get_by_role("alert")).to_contain_text("ledger 999999 does not exist")
+    expect(tab.page.get_by_role("alert")).to_contain_text("Ledger 999999 does not exist")
     tab.open("ledger/nonsense")
     expect(tab.page.get_by_role("alert")).to_contain_text("must be an integer")
     assert [one.status for one in tab.seen.answers if one.status >= 400] == [404, 400]
@@ -205,6 +205,14 @@ def test_a_pipeline_is_told_of(dashboard: Dashboard, tab: Tab) -> None:
         expect(row).not_to_contain_text("ledgers")
         expect(row.get_by_role("button")).to_have_count(0)
     expect(row).to_have_count(0, timeout=20000)
+
+
+def test_no_auditor_means_no_promise(dashboard: Dashboard, tab: Tab) -> None:
+    """Nobody looks for lost bookies here, so the page does not say that no replica lacks."""
+    tab.open("work")
+    expect(tab.page.get_by_role("main")).to_contain_text("ledgers may lack replicas without a mark")
+    tab.open("")
+    expect(tab.page.locator(".tile.warn").filter(has_text="no auditor")).to_be_visible()
 
 
 def test_a_job_is_paused(dashboard: Dashboard, tab: Tab) -> None:

@@ -140,6 +140,8 @@ def test_a_command_is_selected_if_there_is_no_clipboard(dashboard: Dashboard, ta
         ("quire bookie decommission b continues it. To end it: quire bookie recover b",
          ["quire bookie recover b"],
          ["What to do: quire bookie decommission b continues it. To end it:"]),
+        ("curl -X PUT http://127.0.0.1:1/a -d '{}'", ["curl -X PUT http://127.0.0.1:1/a -d '{}'"],
+         ["What to do:"]),
         ("Start the store", [], ["What to do: Start the store"]),
     ],
 )  # fmt: skip

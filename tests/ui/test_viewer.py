@@ -380,7 +380,7 @@ def test_payloads_need_the_token(dashboard: Dashboard, stored: Stored, stranger:
     stranger.goto(f"{dashboard.url}/#/ledger/{stored.many}")
     expect(stranger.get_by_role("region", name="Ensemble over time")).to_be_visible()
     stranger.get_by_role("link", name="Entries", exact=True).click()
-    expect(stranger.get_by_role("alert")).to_contain_text("the token is missing or wrong")
+    expect(stranger.get_by_role("alert")).to_contain_text("The token is missing or wrong")
     assert "entry 3" not in stranger.content()
     stranger.get_by_role("alert").get_by_label("Token").fill(TOKEN)
     stranger.get_by_role("alert").get_by_role("button").click()
@@ -397,7 +397,7 @@ def test_a_server_that_shows_no_payloads(
         for path in (f"ledger/{stored.many}/entries", "stream/%2Fshop/orders/records"):
             stranger.goto("about:blank")
             stranger.goto(f"{url}/#/{path}")
-            expect(stranger.get_by_role("alert")).to_contain_text("this server shows no payloads")
+            expect(stranger.get_by_role("alert")).to_contain_text("This server shows no payloads")
             expect(stranger.get_by_role("alert")).to_contain_text("--http-no-payloads")
 
 
@@ -479,6 +479,8 @@ def test_ledgers_newest_first_with_owner_and_replicas(
 ) -> None:
     page = tab.page
     tab.open("ledgers")
+    wide = page.locator("main .scroll").evaluate("one => one.scrollWidth - one.clientWidth")
+    assert wide <= 0, "the last column is out of sight"
     ids = [int(text) for text in ledger_ids(page)]
     assert ids == sorted(ids, reverse=True)
     assert ids[0] == dashboard.large

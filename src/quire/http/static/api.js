@@ -47,7 +47,8 @@ export async function ask(method, path, { query = {}, body, signal, reads = meth
     if (answer.ok) throw new ApiError(answer.status, { what: "The server's answer is not JSON", remedy: "" });
   }
   if (!answer.ok) {
-    throw new ApiError(answer.status, value?.error ?? { what: `The server answered with status ${answer.status}`, remedy: "" });
+    const said = value?.error ?? { what: `The server answered with status ${answer.status}`, remedy: "" };
+    throw new ApiError(answer.status, reads ? { ...said, outcome_known: true } : said);
   }
   return value;
 }

@@ -5,7 +5,7 @@ import { ApiError } from "/ui/api.js";
 import { forgetCharts } from "/ui/chart.js";
 import { TOKEN_PLACE, dialogOpen, tokenForm } from "/ui/dialogs.js";
 import { h } from "/ui/dom.js";
-import { seconds } from "/ui/format.js";
+import { clock, seconds } from "/ui/format.js";
 import { bookie } from "/ui/bookie.js";
 import { bookies } from "/ui/bookies.js";
 import { configuration } from "/ui/configuration.js";
@@ -137,12 +137,12 @@ class View {
   markOld(old) {
     clearInterval(this.ages);
     this.content.classList.toggle("old-data", old);
-    say(`As of ${new Date(this.asOf).toLocaleTimeString()}`, old);
+    say(`As of ${clock(this.asOf / 1000)}`, old);
     if (!old) return this.age.replaceChildren();
     const age = h("strong");
     const tick = () => { age.textContent = `${seconds((Date.now() - this.asOf) / 1000)} ago`; };
     tick();
-    this.age.replaceChildren("! Last known state, of ", age, ` (${new Date(this.asOf).toLocaleTimeString()}). It may have changed since.`);
+    this.age.replaceChildren("! Last known state, of ", age, ` (${clock(this.asOf / 1000)}). It may have changed since.`);
     this.ages = setInterval(tick, AGE_INTERVAL_MS);
   }
 
@@ -187,10 +187,10 @@ class View {
     if (form && (asking || form.contains(document.activeElement))) return;  // somebody types the token
     const said = error instanceof ApiError ? error : { message: "An unexpected error happened in this page", remedy: String(error) };
     const old = this.shown ? h("p", null, "The data below is older.") : "";
-    this.alert.replaceChildren(h("div", { class: "alert bad" }, h("p", null, `✗ ${said.message}.`), old,
+    this.alert.replaceChildren(h("div", { class: "alert bad" }, h("p", null, `✗ ${sentence(said.message)}`), old,
       asking ? h("p", null, TOKEN_PLACE) : said.remedy ? h("p", null, said.remedy) : "", error.known === false ? h("p", null, "The request may have taken effect.") : ""));
     if (asking) this.alert.append(tokenForm());
-    if (!this.shown) return say("");
+    if (!this.shown) return say("No data", true);
     this.markOld(true);
   }
 }
@@ -208,6 +208,9 @@ function keyOf(element, inside) {
   if (!element || !inside.contains(element)) return null;
   return element.id || element.getAttribute("href") || element.getAttribute("aria-label") || null;
 }
+
+/** Return a text as a sentence, which begins with a capital and ends with a full stop. */
+const sentence = (text) => `${text.slice(0, 1).toUpperCase()}${text.slice(1)}.`;
 
 function say(text, old = false) {
   freshness.classList.toggle("old", old);

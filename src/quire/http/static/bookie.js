@@ -129,7 +129,7 @@ function parts(ledger, id) {
 }
 
 function ledgers({ bookie: { id } }, found, query) {
-  const columns = [["Ledger", ""], ["State", ""], ["Entries named here", ""], ["Bytes", "number"], ["Ensemble / write / ack", ""], ["Created", ""]];
+  const columns = [["Ledger", ""], ["State", ""], ["Entries named here", ""], ["Size", "number"], ["Ensemble / write / ack", ""], ["Created", ""]];
   const rows = found.ledgers.map((one) => one.error ? [link(`${one.ledger_id}`, "ledger", [one.ledger_id]), mark("bad", "✗ unreadable"), one.error, "–", "–", "–"] : [
     link(`${one.ledger_id}`, "ledger", [one.ledger_id]), mark(...(LEDGER[one.state] ?? ["note", one.state])), parts(one, id), bytes(one.length), `${one.ensemble} / ${one.write_quorum} / ${one.ack_quorum}`,
     one.ctime_ms === null ? "–" : time(one.ctime_ms)]);

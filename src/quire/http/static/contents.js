@@ -3,7 +3,7 @@
 import { get } from "/ui/api.js";
 import { command, empty, tiles } from "/ui/controls.js";
 import { address, facts, h, link, mark, section, sortable, table } from "/ui/dom.js";
-import { bytes, clock, count, counted, time } from "/ui/format.js";
+import { bytes, clock, count, counted, date, time } from "/ui/format.js";
 import { crumbs, pager, textField } from "/ui/lists.js";
 
 const PAGE = 50;
@@ -11,7 +11,7 @@ const INTERVAL = 10000;
 
 const when = (text) => (text ? time(Date.parse(text)) : "–");
 /** Return a time as a key figure: the time of day, and the date below it. */
-const moment = (text) => (text ? { value: [clock(Date.parse(text) / 1000)], below: new Date(text).toLocaleDateString() } : { value: "–" });
+const moment = (text) => (text ? { value: [clock(Date.parse(text) / 1000)], below: date(Date.parse(text)) } : { value: "–" });
 const given = (query, ...names) => Object.fromEntries(names.filter((name) => query.get(name)).map((name) => [name, query.get(name)]));
 
 /** Return a form that searches a list by a part of the names in it. */
@@ -44,7 +44,7 @@ export const objects = {
     if (!bucket) {
       return data.buckets.length ? section("Buckets", h("ul", { class: "cards names" }, data.buckets.map((one) => h("li", { class: "card" }, link(one, "objects", [one])))),
         data.more ? h("p", null, "Not all buckets are shown.") : "")
-        : empty("There are no objects yet", "An object is an immutable blob with a name. Store a file as one:", "quire object put NAME FILE");
+        : empty("There are no objects yet", "An object is an immutable blob with a name. Store a file as one:", "quire object put FILE NAME");
     }
     const kept = given(query, "prefix");
     return h("div", null, crumbs([["All buckets", address("objects")]]), unreadable(data.unreadable),

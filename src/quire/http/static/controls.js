@@ -50,12 +50,12 @@ export function command(text) {
 }
 
 /** A command after a colon or after "or", up to the end of its sentence. */
-const COMMANDS = /(: |, or )(quire .*?)(?=\. [A-Z]|, or quire |$)/gs;
+const COMMANDS = /(: |, or )((?:quire|curl) .*?)(?=\. [A-Z]|, or quire |$)/gs;
 
 /** Return advice as words and commands: each command that stands after a colon is in a box of its own,
  * and so is a text that is nothing but a command. */
 export function advice(text) {
-  if (/^quire (?!.*(?:\. | continues ))/s.test(text)) return [h("p", null, "What to do:"), command(text)];
+  if (/^(?:quire|curl) (?!.*(?:\. | continues ))/s.test(text)) return [h("p", null, "What to do:"), command(text)];
   const found = [];
   let from = 0;
   for (const match of text.matchAll(COMMANDS)) {

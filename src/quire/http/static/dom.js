@@ -30,6 +30,9 @@ export function icon(name) {
   return svg;
 }
 
+/** What stands in place of an unknown value. */
+export const NONE = "–";
+
 export const mark = (kind, text) => h("span", { class: `mark ${kind}` }, text);
 
 /** Return a link to a page, with its parts escaped. */
@@ -55,7 +58,7 @@ function whole(caption, kind, head, columns, rows) {
   // turns rows into blocks.
   const body = rows.map((cells) => h("tr", { role: "row" }, cells.map((cell, at) => at === 0
     ? h("th", { scope: "row", role: "rowheader" }, cell)
-    : h("td", { role: "cell", class: columns[at].type || null, "data-label": columns[at].text || null }, h("div", { class: "cell" }, cell)))));
+    : h("td", { role: "cell", class: [columns[at].type, cell === NONE ? "unknown" : ""].filter(Boolean).join(" ") || null, "data-label": columns[at].text || null }, h("div", { class: "cell" }, cell)))));
   return h("table", { class: kind || null, role: "table" }, h("caption", null, caption),
     h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head)), h("tbody", { role: "rowgroup" }, body));
 }

@@ -1,6 +1,7 @@
 // Numbers, sizes and times as people read them. A dash stands for an unknown value.
 
-const NONE = "–";
+import { NONE } from "/ui/dom.js";
+
 const UNITS = ["B", "kB", "MB", "GB", "TB", "PB"];
 
 export function count(value) {
@@ -27,7 +28,7 @@ export function bytes(value) {
 export function rate(value, unit = "") {
   if (value === null || value === undefined) return NONE;
   if (unit === "B") return `${bytes(value)}/s`;
-  return `${value < 10 ? value.toFixed(1) : Math.round(value).toLocaleString("en")}/s`;
+  return `${value > 0 && value < 10 ? value.toFixed(1) : Math.round(value).toLocaleString("en")}/s`;
 }
 
 export function milliseconds(value) {
@@ -61,6 +62,10 @@ export function clock(s, { dated = false, precise = true } = {}) {
   return dated ? `${at.toLocaleDateString("en-GB", { day: "numeric", month: "short" })}, ${said}` : said;
 }
 
+/** Return the date of a Unix time in milliseconds: "26 Nov 2026". */
+export const date = (ms) => new Date(Number(ms)).toLocaleDateString("en-GB", { day: "numeric", month: "short", year: "numeric" });
+
+/** Return the date and the time of day, of 24 hours as on the axis of a chart. */
 export function time(ms) {
-  return ms === null || ms === undefined ? NONE : new Date(Number(ms)).toLocaleString();
+  return ms === null || ms === undefined ? NONE : `${date(ms)}, ${clock(Number(ms) / 1000)}`;
 }

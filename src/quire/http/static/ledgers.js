@@ -82,7 +82,7 @@ function ledgerRow(one) {
   const name = link(`${one.ledger_id}`, "ledger", [one.ledger_id]);
   if (one.error) return [name, mark("bad", "✗ metadata unreadable"), one.error, "–", "–", "–", "–", "–"];
   const { state, gone } = one.replication;
-  return [name, mark(...(STATES[one.state] ?? ["note", one.state])), ownerLinks(one.owners),
+  return [name, mark(...(STATES[one.state] ?? ["note", one.state])), h("div", { class: "owner" }, ownerLinks(one.owners)),
     [mark(...REPLICATION[state]), gone.length ? h("small", { class: "quiet" }, ` ${gone.slice(0, 3).join(", ")}${gone.length > 3 ? " …" : ""}`) : ""],
     count(one.last_entry_id === null ? null : one.last_entry_id + 1), bytes(one.length),
     `${one.ensemble} / ${one.write_quorum} / ${one.ack_quorum}`, time(one.ctime_ms)];
@@ -130,7 +130,7 @@ const REPLICA = {
 
 function replica(one) {
   const [kind, words] = REPLICA[one.state] ?? ["warn", one.state];
-  return h("td", { class: kind }, h("strong", null, one.bookie), h("small", null, words),
+  return h("td", { class: kind }, h("strong", null, link(one.bookie, "bookie", [one.bookie])), h("small", { class: "state" }, words),
     h("small", null, `${counted(one.entries, "entry")}${one.registered === "writable" ? "" : `, bookie ${one.registered}`}`));
 }
 
@@ -178,7 +178,7 @@ export const ledger = {
         ["State", data.state.toLowerCase().replace("_", " ")],
         ["Owner", ownerLinks(metadata.owners)],
         ["Last entry", data.last_entry < 0 ? "none yet" : `${data.last_entry}`],
-        ["Bytes", bytes(metadata.length)],
+        ["Size", bytes(metadata.length)],
         ["Ensemble / write / ack", data.quorums.join(" / ")],
         ["Digest", metadata.digest ?? "–"],
         ["Created", time(metadata.ctime_ms)],

@@ -1,7 +1,7 @@
 import { get } from "/ui/api.js";
 import { command, empty, tiles } from "/ui/controls.js";
 import { address, h, link, mark, section, sortable, table } from "/ui/dom.js";
-import { bytes, clock, count, counted, percent, rate, time } from "/ui/format.js";
+import { bytes, clock, count, counted, date, percent, rate, time } from "/ui/format.js";
 import { crumbs, pager } from "/ui/lists.js";
 import { records, streamTabs } from "/ui/records.js";
 
@@ -70,7 +70,7 @@ export const streams = {
   render(data, { parts: [namespace], query }) {
     if (!namespace) {
       return data.namespaces.length
-        ? section("Namespaces", tree(data.namespaces), data.more ? [h("p", null, "Not all namespaces are shown. To list them:"), command("quire namespace list")] : "")
+        ? section("Namespaces", h("div", { class: "card" }, tree(data.namespaces)), data.more ? [h("p", null, "Not all namespaces are shown. To list them:"), command("quire namespace list")] : "")
         : empty("There are no namespaces yet", "A namespace is created with a command.", "quire namespace create PATH");
     }
     const kept = query.get("search") ? { search: query.get("search") } : {};
@@ -140,7 +140,7 @@ export const stream = {
         { name: "Records", value: count(data.records), below: `that can be read, in ${counted(data.segments.length, "segment")}` },
         { name: "Size", value: bytes(data.bytes), below: "payload, one copy" },
         { name: "Written now", value: rate(figures.records_per_s), below: rate(figures.bytes_per_s, "B") },
-        { name: "Last write", value: data.last_time ? [clock(Date.parse(data.last_time) / 1000)] : "–", below: `${data.last_time ? `${new Date(data.last_time).toLocaleDateString()}, ` : ""}${data.ended ? "the stream has ended" : data.last ? `position ${data.last}` : "no records yet"}` },
+        { name: "Last write", value: data.last_time ? [clock(Date.parse(data.last_time) / 1000)] : "–", below: `${data.last_time ? `${date(Date.parse(data.last_time))}, ` : ""}${data.ended ? "the stream has ended" : data.last ? `position ${data.last}` : "no records yet"}` },
         { name: "Largest lag", value: slowest === null ? "–" : count(slowest), below: data.subscriptions.length ? `records, ${counted(data.subscriptions.length, "subscription")}` : "no subscription" },
       ]),
       section("Subscriptions", data.lag.length ? table(

@@ -12,7 +12,7 @@ function keyFigures({ enabled, auditor, auditor_age_s: age, marked, marked_whole
   return tiles([
     { name: "Autorecovery", value: enabled ? "on" : "paused", below: enabled ? "in the whole cluster" : "nothing is repaired", kind: enabled ? "" : "warn" },
     { name: "Auditor", value: auditor ?? "none", below: auditor ? (age === null ? "" : `for ${seconds(age)}`) : "nobody looks for lost bookies", kind: auditor ? "" : "warn" },
-    { name: "Under-replicated ledgers", value: (whole ? "" : "at least ") + count(marked), below: `${count(locked)} being repaired`, kind: marked ? "warn" : "" },
+    { name: "Under-replicated ledgers", value: (whole ? "" : "at least ") + count(marked), below: auditor ? `${count(locked)} being repaired` : "nobody looks for them", kind: marked ? "warn" : "" },
     { name: "Repair failed", value: count(failing), below: failing ? "see the reasons below" : "no ledger", kind: failing ? "bad" : "" },
     { name: "Wait for a lost bookie", value: seconds(delay), below: "before its ledgers are copied" },
   ]);
@@ -48,7 +48,8 @@ export const work = {
       section("Under-replicated ledgers", marked.length ? table(
         marked.length < autorecovery.marked ? `The first ${marked.length} of ${autorecovery.marked}` : "All of them",
         [["Ledger", ""], ["Missing on", ""], ["Mark last changed", ""], ["Why not repaired yet", ""]], marked)
-        : empty("Every ledger has all its replicas", "No ledger is marked for repair.")),
+        : autorecovery.enabled && autorecovery.auditor ? empty("Every ledger has all its replicas", "No ledger is marked for repair.")
+          : empty("No ledger is marked for repair", "But nobody looks for lost bookies, so ledgers may lack replicas without a mark.")),
       section("Jobs of this server", data.jobs.length ? jobTable("Newest first", data.jobs, act)
         : empty("There are no jobs", "The page of a bookie has buttons that start one: recover and decommission."),
       h("div", { class: "row-buttons" }, button("Rebalance", "Rebalance the cluster", () => ask("PUT", "/api/v1/quire/rebalance"), act, QUESTIONS.rebalance))),
