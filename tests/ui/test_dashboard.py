@@ -124,7 +124,7 @@ def test_nouns_follow_their_count(dashboard: Dashboard, tab: Tab) -> None:
     tab.open("")
     said = tab.page.evaluate(
         """async () => {
-          const { counted } = await import("/ui/format.js");
+          const { counted } = await import("/ui/parts/format.js");
           return [[1, "entry"], [0, "entry"], [2000, "ledger"], [1, "ledger"], [3, "copy"],
             [null, "record"]].map(([count, noun]) => counted(count, noun));
         }"""

@@ -18,9 +18,10 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 PHONE = {"viewport": {"width": 390, "height": 800}, "has_touch": True}
 IMPORTS = """
-  const { h, sortable } = await import("/ui/dom.js");
-  const { advice, choice, command, empty, tabs, tiles, usage } = await import("/ui/controls.js");
-  const { chart, forgetCharts } = await import("/ui/chart.js");
+  const { h, sortable } = await import("/ui/parts/dom.js");
+  const { advice, choice, command, empty, tabs, tiles, usage } =
+    await import("/ui/parts/controls.js");
+  const { chart, forgetCharts } = await import("/ui/parts/chart.js");
 """
 BOOKIES = """
   const rows = [
@@ -103,7 +104,7 @@ def test_a_disk_turns_amber_and_red(dashboard: Dashboard, tab: Tab) -> None:
     ]
     assert len(set(colours)) == 3
     bounds = page.evaluate(
-        """async () => { const { fullness } = await import("/ui/controls.js");
+        """async () => { const { fullness } = await import("/ui/parts/controls.js");
           return [0.799, 0.8, 0.899, 0.9, 1].map(fullness); }"""
     )
     assert bounds == ["", "warn", "warn", "bad", "bad"]

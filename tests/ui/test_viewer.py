@@ -208,7 +208,7 @@ def test_json_is_only_laid_out_anew(dashboard: Dashboard, tab: Tab) -> None:
     ]  # fmt: skip
     found = tab.page.evaluate(
         """async (texts) => {
-          const { json } = await import("/ui/payload.js");
+          const { json } = await import("/ui/parts/payload.js");
           const bare = (text) => text.replace(/\\s/g, "");
           return texts.map(json).map((out, at) =>
             out === null ? null : [out.length, bare(out) === bare(texts[at])]);

@@ -1,20 +1,20 @@
 // The page that is shown, and its regular refresh.
 
-import { access, onAccess, takeToken } from "/ui/access.js";
-import { ApiError } from "/ui/api.js";
-import { forgetCharts } from "/ui/chart.js";
-import { TOKEN_PLACE, dialogOpen, tokenForm } from "/ui/dialogs.js";
-import { h } from "/ui/dom.js";
-import { clock, seconds } from "/ui/format.js";
-import { bookie } from "/ui/bookie.js";
-import { bookies } from "/ui/bookies.js";
-import { configuration } from "/ui/configuration.js";
-import { dataset, datasets, machine, machines, object, objects } from "/ui/contents.js";
-import { ledger, ledgers } from "/ui/ledgers.js";
-import { overview } from "/ui/overview.js";
-import { stream, streams } from "/ui/streams.js";
-import { topology } from "/ui/topology.js";
-import { work } from "/ui/work.js";
+import { access, onAccess, takeToken } from "/ui/parts/access.js";
+import { ApiError } from "/ui/parts/api.js";
+import { forgetCharts } from "/ui/parts/chart.js";
+import { TOKEN_PLACE, dialogOpen, tokenForm } from "/ui/parts/dialogs.js";
+import { h } from "/ui/parts/dom.js";
+import { clock, seconds } from "/ui/parts/format.js";
+import { bookie } from "/ui/pages/bookie.js";
+import { bookies } from "/ui/pages/bookies.js";
+import { configuration } from "/ui/pages/configuration.js";
+import { dataset, datasets, machine, machines, object, objects } from "/ui/pages/contents.js";
+import { ledger, ledgers } from "/ui/pages/ledgers.js";
+import { overview } from "/ui/pages/overview.js";
+import { stream, streams } from "/ui/pages/streams.js";
+import { topology } from "/ui/pages/topology.js";
+import { work } from "/ui/pages/work.js";
 
 const INTERVAL_MS = 3000;
 const INTERVAL_MAX_MS = 60000;

@@ -1,9 +1,9 @@
-import { get } from "/ui/api.js";
-import { command, empty, tiles } from "/ui/controls.js";
-import { address, h, link, mark, section, sortable, table } from "/ui/dom.js";
-import { bytes, clock, count, counted, date, percent, rate, time } from "/ui/format.js";
-import { crumbs, pager } from "/ui/lists.js";
-import { records, streamTabs } from "/ui/records.js";
+import { get } from "/ui/parts/api.js";
+import { command, empty, tiles } from "/ui/parts/controls.js";
+import { address, h, link, mark, section, sortable, table } from "/ui/parts/dom.js";
+import { bytes, clock, count, counted, date, percent, rate, time } from "/ui/parts/format.js";
+import { crumbs, pager } from "/ui/parts/lists.js";
+import { records, streamTabs } from "/ui/pages/records.js";
 
 const PAGE = 100;
 const SEGMENTS_DRAWN_MAX = 300;

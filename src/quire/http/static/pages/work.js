@@ -1,12 +1,12 @@
 // Repair and jobs: what autorecovery does, which ledgers lack replicas, and the jobs of all processes.
 
-import { QUESTIONS, button } from "/ui/actions.js";
-import { ask, get } from "/ui/api.js";
-import { command, empty, tiles } from "/ui/controls.js";
-import { accessNote } from "/ui/dialogs.js";
-import { h, link, section, table } from "/ui/dom.js";
-import { count, counted, rate, seconds } from "/ui/format.js";
-import { elsewhereTable, jobTable, pausedTable, progressBar } from "/ui/jobs.js";
+import { QUESTIONS, button } from "/ui/parts/actions.js";
+import { ask, get } from "/ui/parts/api.js";
+import { command, empty, tiles } from "/ui/parts/controls.js";
+import { accessNote } from "/ui/parts/dialogs.js";
+import { h, link, section, table } from "/ui/parts/dom.js";
+import { count, counted, rate, seconds } from "/ui/parts/format.js";
+import { elsewhereTable, jobTable, pausedTable, progressBar } from "/ui/parts/jobs.js";
 
 function keyFigures({ enabled, auditor, auditor_age_s: age, marked, marked_whole: whole, locked, failing, delay_s: delay }) {
   return tiles([

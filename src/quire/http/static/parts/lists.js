@@ -1,6 +1,6 @@
 // Parts that the pages of lists share: links to pages of a list, tabs that are pages, fields.
 
-import { h } from "/ui/dom.js";
+import { h } from "/ui/parts/dom.js";
 
 /** Return links to the pages of a list: [text, address] each. Those without an address are left
  * out. */

@@ -1,9 +1,9 @@
-import { get } from "/ui/api.js";
-import { command, empty } from "/ui/controls.js";
-import { address, facts, h, link, mark, scrolling, section, sortable, table } from "/ui/dom.js";
-import { entries, entry, ledgerTabs } from "/ui/entries.js";
-import { bytes, count, counted, seconds, time } from "/ui/format.js";
-import { pager, selection, textField } from "/ui/lists.js";
+import { get } from "/ui/parts/api.js";
+import { command, empty } from "/ui/parts/controls.js";
+import { address, facts, h, link, mark, scrolling, section, sortable, table } from "/ui/parts/dom.js";
+import { entries, entry, ledgerTabs } from "/ui/pages/entries.js";
+import { bytes, count, counted, seconds, time } from "/ui/parts/format.js";
+import { pager, selection, textField } from "/ui/parts/lists.js";
 
 const PAGE = 50;
 const SEGMENTS_DRAWN_MAX = 100;

@@ -1,10 +1,10 @@
 // Jobs: how far they are, how fast, and how long they still take; with buttons that pause, resume and
 // cancel them.
 
-import { button } from "/ui/actions.js";
-import { ask } from "/ui/api.js";
-import { h, mark, table } from "/ui/dom.js";
-import { bytes, count, counted, percent, rate, seconds, time } from "/ui/format.js";
+import { button } from "/ui/parts/actions.js";
+import { ask } from "/ui/parts/api.js";
+import { h, mark, table } from "/ui/parts/dom.js";
+import { bytes, count, counted, percent, rate, seconds, time } from "/ui/parts/format.js";
 
 const STATES = { running: ["note", "running"], done: ["good", "✓ done"], failed: ["bad", "✗ failed"], cancelled: ["warn", "! cancelled"] };
 

@@ -1,10 +1,10 @@
 // The list of bookies.
 
-import { get } from "/ui/api.js";
-import { command, empty, tiles, usage } from "/ui/controls.js";
-import { h, link, mark, sortable } from "/ui/dom.js";
-import { bytes, count, counted, milliseconds, percent, rate } from "/ui/format.js";
-import { spaceAge } from "/ui/overview.js";
+import { get } from "/ui/parts/api.js";
+import { command, empty, tiles, usage } from "/ui/parts/controls.js";
+import { h, link, mark, sortable } from "/ui/parts/dom.js";
+import { bytes, count, counted, milliseconds, percent, rate } from "/ui/parts/format.js";
+import { spaceAge } from "/ui/pages/overview.js";
 
 const LIMIT = 1000;
 const NEARLY_FULL = 0.8;

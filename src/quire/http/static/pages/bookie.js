@@ -1,16 +1,16 @@
 // One bookie: what is wrong with it, its disks, its ledgers, the jobs that touch it, and what can be
 // done with it.
 
-import { QUESTIONS, button } from "/ui/actions.js";
-import { ask, get } from "/ui/api.js";
-import { stateMarks } from "/ui/bookies.js";
-import { advice, command, empty, tiles, usage } from "/ui/controls.js";
-import { accessNote } from "/ui/dialogs.js";
-import { facts, h, link, mark, section, table } from "/ui/dom.js";
-import { bytes, count, counted, milliseconds, percent, rate, seconds, time } from "/ui/format.js";
-import { elsewhereTable, jobTable, pausedTable } from "/ui/jobs.js";
-import { problemList } from "/ui/overview.js";
-import { loadSeries, OF_BOOKIE, seriesSection } from "/ui/series.js";
+import { QUESTIONS, button } from "/ui/parts/actions.js";
+import { ask, get } from "/ui/parts/api.js";
+import { stateMarks } from "/ui/pages/bookies.js";
+import { advice, command, empty, tiles, usage } from "/ui/parts/controls.js";
+import { accessNote } from "/ui/parts/dialogs.js";
+import { facts, h, link, mark, section, table } from "/ui/parts/dom.js";
+import { bytes, count, counted, milliseconds, percent, rate, seconds, time } from "/ui/parts/format.js";
+import { elsewhereTable, jobTable, pausedTable } from "/ui/parts/jobs.js";
+import { problemList } from "/ui/pages/overview.js";
+import { loadSeries, OF_BOOKIE, seriesSection } from "/ui/parts/series.js";
 
 const PAGE = 25;
 const ID = /^[0-9]{1,19}$/;

@@ -1,9 +1,9 @@
 // Payloads as text, JSON or hexadecimal digits. Whatever the bytes are, they become text nodes.
 
-import { ask } from "/ui/api.js";
-import { choice } from "/ui/controls.js";
-import { h } from "/ui/dom.js";
-import { count, counted } from "/ui/format.js";
+import { ask } from "/ui/parts/api.js";
+import { choice } from "/ui/parts/controls.js";
+import { h } from "/ui/parts/dom.js";
+import { count, counted } from "/ui/parts/format.js";
 
 const NARROW = "(max-width: 44rem)";
 /** Up to this length, JSON stays on one line unless JSON is chosen, so that lists stay short. */

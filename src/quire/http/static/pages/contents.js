@@ -1,10 +1,10 @@
 // Objects, datasets and state machines: a list and a page of each.
 
-import { get } from "/ui/api.js";
-import { command, empty, tiles } from "/ui/controls.js";
-import { address, facts, h, link, mark, section, sortable, table } from "/ui/dom.js";
-import { bytes, clock, count, counted, date, time } from "/ui/format.js";
-import { crumbs, pager, textField } from "/ui/lists.js";
+import { get } from "/ui/parts/api.js";
+import { command, empty, tiles } from "/ui/parts/controls.js";
+import { address, facts, h, link, mark, section, sortable, table } from "/ui/parts/dom.js";
+import { bytes, clock, count, counted, date, time } from "/ui/parts/format.js";
+import { crumbs, pager, textField } from "/ui/parts/lists.js";
 
 const PAGE = 50;
 const INTERVAL = 10000;

@@ -1,9 +1,9 @@
 // The bookies by region and rack.
 
-import { get } from "/ui/api.js";
-import { command, empty, usage } from "/ui/controls.js";
-import { address, h, section } from "/ui/dom.js";
-import { counted, percent } from "/ui/format.js";
+import { get } from "/ui/parts/api.js";
+import { command, empty, usage } from "/ui/parts/controls.js";
+import { address, h, section } from "/ui/parts/dom.js";
+import { counted, percent } from "/ui/parts/format.js";
 
 const NEARLY_FULL = 0.8;
 const KINDS = { writable: ["good", "✓"], "read-only": ["warn", "!"], gone: ["bad", "✗"] };

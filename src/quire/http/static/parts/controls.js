@@ -1,7 +1,7 @@
 // The parts that pages are made of: key figures, bars, code boxes, tabs, choices, empty states.
 
-import { h, icon } from "/ui/dom.js";
-import { bytes, percent } from "/ui/format.js";
+import { h, icon } from "/ui/parts/dom.js";
+import { bytes, percent } from "/ui/parts/format.js";
 
 const NEARLY_FULL = 0.8;
 const FULL = 0.9;

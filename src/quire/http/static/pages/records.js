@@ -1,10 +1,10 @@
 // The records of a stream, from any place on.
 
-import { empty } from "/ui/controls.js";
-import { address, h } from "/ui/dom.js";
-import { count, time } from "/ui/format.js";
-import { crumbs, pageTabs, pager, selection } from "/ui/lists.js";
-import { askFor, failure, passwordForm, passwordOf, payloadItem, shownAs } from "/ui/payload.js";
+import { empty } from "/ui/parts/controls.js";
+import { address, h } from "/ui/parts/dom.js";
+import { count, time } from "/ui/parts/format.js";
+import { crumbs, pageTabs, pager, selection } from "/ui/parts/lists.js";
+import { askFor, failure, passwordForm, passwordOf, payloadItem, shownAs } from "/ui/parts/payload.js";
 
 const PAGE = 20;
 const SHOWN_BYTES = 4096;

@@ -1,10 +1,10 @@
 // The configuration of a process, with the default and the origin of each value, and the settings of
 // the cluster.
 
-import { get } from "/ui/api.js";
-import { choice, command, empty } from "/ui/controls.js";
-import { address, h, link, mark, section, sortable, table } from "/ui/dom.js";
-import { bytes, counted, seconds } from "/ui/format.js";
+import { get } from "/ui/parts/api.js";
+import { choice, command, empty } from "/ui/parts/controls.js";
+import { address, h, link, mark, section, sortable, table } from "/ui/parts/dom.js";
+import { bytes, counted, seconds } from "/ui/parts/format.js";
 
 const BOOKIES = 1000;
 /** The settings that hold something back for the whole cluster while they are not as usual. */

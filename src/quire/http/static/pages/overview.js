@@ -1,11 +1,11 @@
 // What somebody on call wants to know first: what is wrong, then the key figures, then the rest.
 
-import { get } from "/ui/api.js";
-import { advice, fullness, tiles, usage } from "/ui/controls.js";
-import { facts, h, link, mark, section } from "/ui/dom.js";
-import { bytes, count, counted, milliseconds, percent, rate, seconds } from "/ui/format.js";
-import { idForm } from "/ui/ledgers.js";
-import { loadSeries, newest, OF_CLUSTER, seriesSection } from "/ui/series.js";
+import { get } from "/ui/parts/api.js";
+import { advice, fullness, tiles, usage } from "/ui/parts/controls.js";
+import { facts, h, link, mark, section } from "/ui/parts/dom.js";
+import { bytes, count, counted, milliseconds, percent, rate, seconds } from "/ui/parts/format.js";
+import { idForm } from "/ui/pages/ledgers.js";
+import { loadSeries, newest, OF_CLUSTER, seriesSection } from "/ui/parts/series.js";
 
 const OLD_S = 5;
 const SIGNS = { bad: "✗ Wrong: ", warn: "! Soon: ", note: "Note: " };

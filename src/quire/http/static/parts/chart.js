@@ -1,9 +1,9 @@
 // A chart of values over time: uPlot, with a legend that shows the values under the cursor, and with
 // a table for those who do not see the lines.
 
-import { h, scrolling } from "/ui/dom.js";
-import { bytes, clock, count, milliseconds, percent, rate, short } from "/ui/format.js";
-import { colour, onTheme } from "/ui/theme.js";
+import { h, scrolling } from "/ui/parts/dom.js";
+import { bytes, clock, count, milliseconds, percent, rate, short } from "/ui/parts/format.js";
+import { colour, onTheme } from "/ui/parts/theme.js";
 
 const { uPlot } = window;
 

@@ -1,10 +1,10 @@
 // The entries of a ledger, and the copies of one entry.
 
-import { empty } from "/ui/controls.js";
-import { address, h, link, mark, section, table } from "/ui/dom.js";
-import { bytes, count, counted } from "/ui/format.js";
-import { crumbs, pageTabs, pager, selection } from "/ui/lists.js";
-import { askFor, failure, passwordForm, passwordOf, payload, payloadItem, shownAs } from "/ui/payload.js";
+import { empty } from "/ui/parts/controls.js";
+import { address, h, link, mark, section, table } from "/ui/parts/dom.js";
+import { bytes, count, counted } from "/ui/parts/format.js";
+import { crumbs, pageTabs, pager, selection } from "/ui/parts/lists.js";
+import { askFor, failure, passwordForm, passwordOf, payload, payloadItem, shownAs } from "/ui/parts/payload.js";
 
 const PAGE = 20;
 const SIZES = [["1024", "1 kB of each"], ["4096", "4 kB of each"], ["65536", "64 kB of each"]];

@@ -1,8 +1,8 @@
 // Dialogs: a question before something is done, and the form for the token. They are native, so the
 // keyboard stays inside, Escape closes them, and the focus returns to where it was.
 
-import { accepted, access, keepToken, onAccess, whyNot } from "/ui/access.js";
-import { h, icon } from "/ui/dom.js";
+import { accepted, access, keepToken, onAccess, whyNot } from "/ui/parts/access.js";
+import { h, icon } from "/ui/parts/dom.js";
 
 export const TOKEN_PLACE = "The token is in the file of --http-token-file. If the server runs in a terminal, it is also in the address that the server showed there.";
 const TITLE = "dialog-title";

@@ -1,6 +1,6 @@
 // Requests to the server of this page.
 
-import { note, token } from "/ui/access.js";
+import { note, token } from "/ui/parts/access.js";
 
 const TIMEOUT_MS = 40000;
 

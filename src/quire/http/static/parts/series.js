@@ -1,10 +1,10 @@
 // Values over time: where they come from, which range is shown, and the charts that they make.
 
-import { get } from "/ui/api.js";
-import { chart } from "/ui/chart.js";
-import { choice } from "/ui/controls.js";
-import { h } from "/ui/dom.js";
-import { seconds } from "/ui/format.js";
+import { get } from "/ui/parts/api.js";
+import { chart } from "/ui/parts/chart.js";
+import { choice } from "/ui/parts/controls.js";
+import { h } from "/ui/parts/dom.js";
+import { seconds } from "/ui/parts/format.js";
 
 const KEPT = "quire.range";
 const SHORTEST_S = 900;

@@ -1,8 +1,8 @@
 // Buttons that change something. They are disabled, with the reason, while this tab may not.
 
-import { whyNot } from "/ui/access.js";
-import { confirmed } from "/ui/dialogs.js";
-import { h } from "/ui/dom.js";
+import { whyNot } from "/ui/parts/access.js";
+import { confirmed } from "/ui/parts/dialogs.js";
+import { h } from "/ui/parts/dom.js";
 
 /** What is asked before a change of the whole cluster. */
 export const QUESTIONS = {

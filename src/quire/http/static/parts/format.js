@@ -1,6 +1,6 @@
 // Numbers, sizes and times as people read them. A dash stands for an unknown value.
 
-import { NONE } from "/ui/dom.js";
+import { NONE } from "/ui/parts/dom.js";
 
 const UNITS = ["B", "kB", "MB", "GB", "TB", "PB"];
 
