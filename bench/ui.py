@@ -232,7 +232,10 @@ def pages(ledger_id: int, ledgers: int, bookie: str) -> dict[str, str]:
     }
 
 
-BODIES = {"entries": {"limit": 100}, "records": {"namespace": "/streams", "name": "orders"}}
+BODIES: dict[str, dict[str, object]] = {
+    "entries": {"limit": 100},
+    "records": {"namespace": "/streams", "name": "orders"},
+}
 """The bodies of the pages that are asked for with POST."""
 
 
