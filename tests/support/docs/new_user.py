@@ -212,7 +212,12 @@ def look_at(dashboard: str) -> None:
     for path in page.paths:
         get(urllib.parse.urljoin(dashboard + "/", path))
     overview = json.loads(get(f"{dashboard}/api/v1/quire/overview"))
-    wrong = [one for one in overview["problems"] if one["severity"] != "note"]
+    wrong = [
+        one
+        for one in overview["problems"]
+        # How full the disk of this machine is says nothing about the README.
+        if one["severity"] != "note" and "nearly full" not in one["what"]
+    ]
     if wrong:
         raise NewUserError(f"{dashboard}: {wrong}")
 
