@@ -23,16 +23,20 @@ from quire.bookie.background.damage import DamageReports
 from quire.bookie.background.over_replicated import OverReplicated
 from quire.bookie.directories.lost_directory import KnownBookie
 from quire.bookie.directories.replacement import DirectoryRemoval
+from quire.client.datasets.datasets import HEADS as DATASETS
 from quire.codec.metadata.cookie import Cookie, encode
 from quire.errors import UnreadableMetadataError, UsageError
 from quire.http.routes.cluster import ClusterRoutes, cluster_facts
+from quire.http.routes.contents import ContentRoutes
 from quire.http.routes.dashboard import DashboardRoutes
 from quire.http.routes.jobs import Jobs
 from quire.http.routes.quire_api import QuireRoutes
 from quire.http.server.api import Call
 from quire.http.views.cluster_view import ClusterView
 from quire.http.views.problems import problems
+from quire.http.watch.ledger_index import LedgerIndex
 from quire.metadata.ledgers.naming import pages_naming
+from quire.metadata.ledgers.underreplicated import mark_ledger
 from quire.metadata.ledgers.unreadable import Unread
 from quire.metadata.tree import Put
 from quire.replication.audit import pieces as audit_pieces
@@ -482,6 +486,48 @@ def http_lists_name_it(tmp_path: Path) -> None:
     scene(play)
 
 
+def the_list_of_marked_ledgers_goes_on(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        client = there.client
+
+        async def connect() -> Any:
+            return client
+
+        for ledger_id in there.ids:
+            await mark_ledger(there.store, ledger_id, ("b:1",), 1)
+        view = ClusterView(client.clock.monotonic, no_fetch)
+        routes = QuireRoutes(connect, Jobs(client.clock), view, "x")
+        ours = await routes.ledgers(Call({}, {"replication": "marked"}, {}))
+        named = {one["ledger_id"]: one for one in ours["ledgers"]}
+        assert set(named) >= set(there.ids) - {there.bad}
+        await view.close()
+
+    scene(play)
+
+
+def the_index_of_bookies_counts_it(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        index = LedgerIndex(there.client.clock.monotonic, wait_s=60.0)
+        found = await index.of(there.client)
+        assert (found.ledgers, found.skipped) == (len(there.ids) - 1, 1)
+        await index.close()
+
+    scene(play)
+
+
+def a_list_of_datasets_names_it(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        async def connect() -> Any:
+            return there.client
+
+        await there.store.write_value((DATASETS, "broken"), b"{{{", None)
+        answer = await ContentRoutes(connect).datasets(NO_CALL)
+        assert [one["name"] for one in answer["datasets"]] == ["broken"]
+        assert answer["datasets"][0]["error"]
+
+    scene(play)
+
+
 # -- commands ---------------------------------------------------------------------------------
 
 
@@ -659,7 +705,10 @@ PASSES: dict[str, tuple[Play, ...]] = {
     "http/routes/cluster.py cluster_facts": (marks_are_listed_and_counted,),
     "http/routes/dashboard.py DashboardRoutes.work": (marks_are_listed_and_counted,),
     "http/watch/observations.py MarkCounts._count": (marks_are_listed_and_counted,),
-    "http/routes/quire_api.py QuireRoutes.ledgers": (http_lists_name_it,),
+    "http/views/ledger_list.py _candidates": (http_lists_name_it,),
+    "http/views/ledger_list.py _marked": (the_list_of_marked_ledgers_goes_on,),
+    "http/watch/ledger_index.py LedgerIndex._read": (the_index_of_bookies_counts_it,),
+    "http/routes/contents.py ContentRoutes.datasets": (a_list_of_datasets_names_it,),
     "http/routes/quire_api.py QuireRoutes.marked": (marks_are_listed_and_counted,),
     "http/watch/observations.py LedgerRisks._count": (risks_are_counted,),
     "replication/explain/at_risk.py at_risk": (risks_are_counted,),
@@ -700,6 +749,10 @@ PASSES: dict[str, tuple[Play, ...]] = {
 """The functions that list items and read them, and what is played for each."""
 
 NAMES_ONLY = {
+    "cli/common/completion.py _bookies": "names of cookies",
+    "cli/common/completion.py _ledgers": "ids",
+    "http/routes/contents.py ContentRoutes.buckets": "names",
+    "http/views/cluster_settings.py _orders": "names",
     "cli/cluster/metadata.py erase_now": "it deletes nodes by name, and reads none",
     "cli/shell/cluster.py list_bookies": "names of cookies",
     "bookie/background/damage.py DamageReports._check_complete": "ids",

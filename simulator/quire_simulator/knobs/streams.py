@@ -15,7 +15,7 @@ KNOBS = (
     ),
     Knob("streams.namespace.stream_metadata", "LIST_ATTEMPTS", 3,
          also=("quire.streams.ownership.named_ledgers",)),
-    *limits("streams.namespace.tree_search", NODES_AT_ONCE=1),
+    *limits("streams.namespace.tree_search", NODES_AT_ONCE=1, STREAMS_AT_ONCE=1),
     *limits("streams.namespace.truncation", ATTEMPTS_MAX=3, SEGMENTS_PER_COMMIT=1),
     *limits("streams.objects.objects", PAGE_OBJECTS=1, LEDGERS_LOOKED_AT=1, OPEN_ATTEMPTS_MAX=3,
             CLEAN_UP_LIMIT_S=0.1),
