@@ -57,6 +57,18 @@ def show(tab: Tab, script: str) -> Page:
     return tab.page
 
 
+def show_charts(tab: Tab) -> Page:
+    """Show two charts, and wait until they are drawn: a chart waits until its width is known."""
+    page = show(tab, CHART)
+    for number in (1, 2):
+        figure = page.get_by_role("group", name=f"Entries {number}")
+        expect(figure.locator("canvas")).to_be_visible()
+    page.evaluate(
+        "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
+    )
+    return page
+
+
 def test_a_table_is_sorted_by_its_headings(dashboard: Dashboard, tab: Tab) -> None:
     page = show(tab, BOOKIES)
     names = page.get_by_role("rowheader")
@@ -182,7 +194,7 @@ def test_key_figures_have_small_units(dashboard: Dashboard, tab: Tab) -> None:
 
 
 def test_a_chart_shows_the_values_under_the_cursor(dashboard: Dashboard, tab: Tab) -> None:
-    page = show(tab, CHART)
+    page = show_charts(tab)
     first, second = (page.get_by_role("group", name=f"Entries {number}") for number in (1, 2))
     expect(first.locator(".at")).to_have_text("now")
     expect(first.locator(".legend .value")).to_have_text(["159/s", "318/s"])
@@ -197,7 +209,7 @@ def test_a_chart_shows_the_values_under_the_cursor(dashboard: Dashboard, tab: Ta
 
 
 def test_a_chart_without_eyes_and_mouse(dashboard: Dashboard, tab: Tab) -> None:
-    page = show(tab, CHART)
+    page = show_charts(tab)
     plot = page.get_by_role("img", name="Entries 1")
     words = plot.get_attribute("aria-label") or ""
     assert "added: now 159/s, from 100/s to 159/s, with a gap" in words
@@ -241,8 +253,7 @@ def pixels(page: Page) -> list[bool]:
 
 
 def test_a_gap_is_drawn_as_a_gap(dashboard: Dashboard, tab: Tab) -> None:
-    page = show(tab, CHART)
-    expect(page.locator(".chart canvas").first).to_be_visible()
+    page = show_charts(tab)
     drawn = pixels(page)
     assert drawn[len(drawn) // 4]
     assert drawn[3 * len(drawn) // 4]
@@ -252,7 +263,7 @@ def test_a_gap_is_drawn_as_a_gap(dashboard: Dashboard, tab: Tab) -> None:
 
 def test_a_chart_follows_the_colours(dashboard: Dashboard, tab: Tab) -> None:
     """The button goes from the colours of the system over light to dark, and keeps the choice."""
-    page = show(tab, CHART)
+    page = show_charts(tab)
     image = "document.querySelector('.chart canvas').toDataURL()"
     before = page.evaluate(image)
     button = page.get_by_role("button", name="Colours")
@@ -265,7 +276,7 @@ def test_a_chart_follows_the_colours(dashboard: Dashboard, tab: Tab) -> None:
 
 
 def test_a_refresh_keeps_the_chart(dashboard: Dashboard, tab: Tab) -> None:
-    page = show(tab, CHART)
+    page = show_charts(tab)
     same = page.evaluate(
         f"""async () => {{ {IMPORTS} {TIMES}
           const before = document.querySelector(".chart");
