@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -25,6 +26,7 @@ from quire.errors import (
     TlsError,
     UnauthorizedError,
 )
+from quire.metadata.common import NODE_BYTES_MAX
 from quire.metadata.ledgers.update import update_ledger
 from tests.support.bookies.fake_bookies import (
     CONFIG,
@@ -35,6 +37,7 @@ from tests.support.bookies.fake_bookies import (
     payload,
     simulated,
 )
+from tests.support.metadata.room import fill
 from tests.support.waiting import until
 
 LIMIT_S = 10.0
@@ -163,6 +166,49 @@ def test_the_advice_follows_the_causes() -> None:
     assert "logs of these bookies" in _advice([BookieIOError("disk")])
     for causes in ([*refused, BookieTimeoutError("silent")], [None], ["gone"]):
         assert _advice(causes) == "Start another bookie"
+
+
+@pytest.mark.parametrize("wait_s", [0.0, LIMIT_S])
+def test_a_writer_whose_metadata_has_no_room_says_so(wait_s: float) -> None:
+    """The bookies could be replaced, and another bookie would not help."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        config = dataclasses.replace(CONFIG, lost_quorum_wait_s=wait_s)
+        async with cluster.client(config) as client:
+            writer = await created(client)
+            await writer.append(payload(0))
+            await fill(cluster)
+            members = [cluster[name] for name in writer.metadata.last_segment.ensemble]
+            [spare] = [one for one in cluster.bookies.values() if one not in members]
+            for lost in members[1:]:
+                lost.die()
+            with pytest.raises(NotEnoughBookiesError) as told:
+                await writer.append(payload(1))
+        error = told.value
+        tried = f" (tried again for {LIMIT_S:g} s)" if wait_s else ""
+        assert error.args[0] == (
+            f"the writer of ledger {LEDGER} gave up, because the metadata has no room to replace "
+            f"{members[1].name}, {members[2].name}{tried}: the metadata of the ledger would "
+            "become too large: with 2 segments it takes "
+            f"{_bytes_in(error.args[0]):,} bytes, but a ledger in state OPEN may have only "
+            "1,000,000 bytes. Nothing was changed"
+        )
+        assert error.remedy == "Start these bookies again, then open the ledger with recovery"
+        assert error.causes.keys() == {members[1].name, members[2].name}
+        assert not error.outcome_known
+        assert not spare.added
+        assert len((await cluster.stored()).segments) == 1
+
+    simulated(main)
+
+
+def _bytes_in(text: str) -> int:
+    """Return the size of the metadata that a message names, which is over the limit."""
+    [found] = re.findall(r"it takes ([0-9,]+) bytes", text)
+    size = int(found.replace(",", ""))
+    assert size > NODE_BYTES_MAX
+    return size
 
 
 def test_it_can_be_switched_off() -> None:
