@@ -99,6 +99,8 @@ class FakeBookie:
     added: list[tuple[int, int, bytes]] = field(default_factory=list)
     """The entry id, flags and entry bytes of each add, in order."""
     fenced: bool = False
+    key: bytes = b""
+    """The master key that a read which fences must carry. If it is empty, any is accepted."""
     down: bool = False
     connects_in_s: float = 0
     """Seconds that a connection to it takes."""
@@ -172,6 +174,8 @@ class FakeLink(BookieChannel):
 
     async def read(self, ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> bytes:
         await asyncio.sleep(self.bookie.answers_in_s)
+        if flags & Flag.DO_FENCING and self.bookie.key not in (b"", key):
+            raise error_of(Code.UNAUTHORIZED, ledger_id, entry_id, self.bookie.name)
         answer = self.bookie.answer(Ask(entry_id, flags))
         if answer is None:
             await asyncio.Event().wait()

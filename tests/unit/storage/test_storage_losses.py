@@ -125,6 +125,37 @@ def append_alone(box: StoreOnDisk, ledger_id: int, first: int, count: int) -> No
         box.pump()
 
 
+def lose_header(box: StoreOnDisk, number: int) -> None:
+    disk_of(box).flip_bit(segment_name(number), 20)
+
+
+@pytest.mark.parametrize(
+    ("header", "lost"), [(False, 0), (False, 1), (False, 3), (True, 0), (True, 1), (True, 3)]
+)
+def test_all_groups_that_a_later_segment_begins_with_are_counted(header: bool, lost: int) -> None:
+    """Without its header, the segment before it shows the number that its first group had."""
+    box = opened()
+    fill_segments(box, 1, 1)
+    append_alone(box, 2, 0, 8)
+    number = box.store.usage()[-1].number
+    disk_of(box).kill()
+    groups = scan_groups(
+        disk_of(box).open(segment_name(number)), box.store._directory_id, number, 4096
+    ).groups
+    assert len(groups) > 6
+    for group in groups[:lost]:
+        disk_of(box).flip_bit(segment_name(number), group.header.offset + 100)
+    if header:
+        lose_header(box, number)
+    report = box.open()
+    counted = {1: "1 group of", 3: "3 groups of"}
+    assert report.negatives_unknown is bool(lost)
+    assert [what for what in report.problems if " lost" in what] == (
+        [f"{counted[lost]} {segment_name(number)} {'is' if lost == 1 else 'are'} lost"]
+        if lost else []
+    )  # fmt: skip
+
+
 def test_what_waited_for_room_for_its_index_is_sealed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second loss is repaired meanwhile, which seals all segments with a loss."""
     box = opened()
