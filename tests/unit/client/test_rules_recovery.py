@@ -19,6 +19,8 @@ from quire.errors import (
     UnauthorizedError,
     UnreadableMetadataError,
 )
+from quire.metadata.common import NODE_BYTES_MAX
+from quire.metadata.ledgers.size import ledger_bytes_max
 from quire.metadata.ledgers.update import update_ledger
 from quire.net.answer_codes import error_of
 from tests.support.bookies.fake_bookies import (
@@ -31,6 +33,7 @@ from tests.support.bookies.fake_bookies import (
     payload,
     simulated,
 )
+from tests.support.metadata.room import fill
 from tests.support.waiting import until
 
 SHAPES = [(3, 3, 2), (4, 3, 2)]
@@ -445,6 +448,68 @@ def test_a_ledger_without_anything_to_write_back_keeps_its_length(*, readable: b
         closed = await cluster.stored()
         assert closed.last_entry_id == 9
         assert closed.length == (cluster.length(9) if readable else 0)
+
+    simulated(main)
+
+
+def test_a_member_whose_connection_is_being_made_is_sent_what_is_written_back() -> None:
+    """An ack quorum has it, and the ledger is closed: later, nobody would send it."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(6), on=lambda n: ["b0", "b1"])
+        cluster["b2"].connects_in_s = 0.5
+        async with cluster.client() as client:
+            await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
+            assert [entry for entry, _, _ in cluster["b2"].added] == [5]
+            assert cluster["b2"].entries[5] == cluster["b0"].entries[5]
+
+    simulated(main)
+
+
+def test_a_member_that_lacks_the_entries_does_not_make_them_come_one_by_one() -> None:
+    """Many entries are asked of one member, and then of the next one."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(100), on=lambda n: ["b1", "b2"])
+        for name in ("b1", "b2"):
+            cluster[name].answers_in_s = 0.1
+            for entry in range(100):
+                cluster[name].entries[entry] = cluster.entry(entry, lac=-1)
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
+            assert reader.last_add_confirmed == 99
+        assert sorted(cluster["b0"].entries) == list(range(100))
+        for bookie in cluster.bookies.values():
+            assert len([ask for ask in bookie.asked if ask.entry == 50]) <= 1
+            assert len([ask for ask in bookie.asked if ask.flags & Flag.DO_FENCING]) <= 110
+
+    simulated(main)
+
+
+def test_a_replacement_for_which_the_closed_ledger_has_no_room_is_not_used() -> None:
+    """Otherwise the entries would be written back, and the ledger could not be closed."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger((3, 3, 2), range(6))
+        await fill(cluster)
+        stored = await cluster.store.read_ledger(LEDGER)
+        room = ledger_bytes_max(LedgerState.IN_RECOVERY) - NODE_BYTES_MAX - 20
+        custom = {"k": stored.value.custom["k"] + bytes(room)}
+        await update_ledger(
+            cluster.store, LEDGER, stored,
+            lambda now: dataclasses.replace(
+                now.with_state(LedgerState.IN_RECOVERY), custom=custom
+            ) if now.custom != custom else None,
+        )  # fmt: skip
+        cluster["b1"].add_error = Code.READ_ONLY
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
+            assert reader.last_add_confirmed == 5
+        assert cluster["b3"].added == []
+        assert len((await cluster.stored()).segments) == 1
 
     simulated(main)
 
