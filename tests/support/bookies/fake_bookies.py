@@ -27,6 +27,7 @@ from quire.codec.wire import v2 as frames
 from quire.codec.wire.v2 import LAST_ENTRY, Code, Flag, Opcode
 from quire.config import ClientConfig
 from quire.core.append.quorum import write_set
+from quire.core.ranges import merged
 from quire.errors import BookieUnavailableError, ProtocolError, QuireError
 from quire.metadata.interface import BookieAddress, Registration
 from quire.net.answer_codes import error_of
@@ -111,6 +112,8 @@ class FakeBookie:
     add_error: int = Code.OK
     holds_acks: bool = False
     """Whether adds are stored but not answered until the test calls `release`."""
+    lists: bool = False
+    """Whether it can list its entries, as Apache's bookies cannot with their usual storage."""
     links: list[FakeLink] = field(default_factory=list)
 
     def answer(self, ask: Ask) -> Answer:
@@ -248,13 +251,26 @@ class FakeLink(BookieChannel):
         self._fail(BookieUnavailableError(f"connection to bookie {self.bookie.name} lost"))
 
 
-class _NoControl(ControlChannel):
+class _Control(ControlChannel):
+    """A connection for protocol v3, of which the fake bookie knows only the list of entries."""
+
+    def __init__(self, bookie: FakeBookie) -> None:
+        super().__init__(bookie.name)
+        self.bookie = bookie
+
     @property
     def usable(self) -> bool:
         return True
 
     async def read_lac(self, ledger_id: int) -> Any:
         raise ProtocolError("The fake bookie supports only v2.")
+
+    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+        if not self.bookie.lists:
+            raise ProtocolError("The fake bookie supports only v2.")
+        if not self.bookie.entries:
+            raise no_entry(self.bookie.name, LAST_ENTRY)
+        return merged((entry, entry) for entry in self.bookie.entries)
 
     async def probe(self) -> None:
         self.received_bytes += 1
@@ -272,7 +288,7 @@ class FakePool(BookiePool):
         await asyncio.sleep(bookie.connects_in_s)
         if bookie.down:
             raise BookieUnavailableError(f"bookie {bookie_id} is down")
-        return FakeLink(bookie) if make is BookieChannel else _NoControl(bookie_id)
+        return FakeLink(bookie) if make is BookieChannel else _Control(bookie)
 
 
 class FakeCluster:
