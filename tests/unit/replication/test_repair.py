@@ -410,3 +410,48 @@ def test_a_name_whose_answer_was_lost_counts() -> None:
         assert_has_all(cluster, await cluster.stored(), 9)
 
     simulated(main)
+
+
+@pytest.mark.parametrize("at", [5, 6, 11, 12])
+def test_a_finding_of_one_entry_is_repaired_at_either_end_of_a_segment(at: int) -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(5)
+        segments = tuple(
+            Segment(first, ("b0", "b1", name)) for first, name in ((0, "b2"), (6, "b3"), (12, "b2"))
+        )
+        await cluster.ledger((3, 3, 2), range(20), segments=segments, state=CLOSED)
+        metadata = await cluster.stored()
+        lose(cluster["b1"], [at])
+        async with cluster.client() as client:
+            done = await repaired(client, missing(at, at))
+        assert (done.written_back, done.left) == (1, [])
+        assert_has_all(cluster, metadata, 19)
+
+    simulated(main)
+
+
+def test_a_finding_of_many_segments_is_written_back_in_several_portions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some entries of a portion differ, and are portions of their own."""
+    monkeypatch.setattr("quire.replication.repair.repair_findings.window_entries", lambda *how: 5)
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(5)
+        segments = (Segment(0, ("b0", "b1", "b2")), Segment(13, ("b0", "b1", "b3")))
+        await cluster.ledger((3, 3, 2), range(40), segments=segments, state=CLOSED)
+        metadata = await cluster.stored()
+        lose(cluster["b1"], range(2, 33))
+        for name, entry in (("b2", 4), ("b2", 8), ("b3", 20)):
+            cluster[name].entries[entry] = cluster.entry(entry, b"wrong")
+        async with cluster.client() as client:
+            different = (
+                missing(4, 4, "b2", Kind.DIFFERENT), missing(8, 8, "b2", Kind.DIFFERENT),
+                missing(20, 20, "b3", Kind.DIFFERENT),
+            )  # fmt: skip
+            done = await repaired(client, missing(2, 32), *different)
+        assert (done.written_back, done.left) == (34, [])
+        assert_has_all(cluster, metadata, 39)
+        assert sorted(entry for entry, _, _ in cluster["b1"].added) == list(range(2, 33))
+
+    simulated(main)
