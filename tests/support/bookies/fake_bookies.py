@@ -67,6 +67,10 @@ def payload(entry_id: int) -> bytes:
     return b"payload %d" % entry_id
 
 
+_LENGTHS = [0]
+"""The sum of the sizes of the payloads before each entry, as far as it was asked for."""
+
+
 async def created(client: Client, shape: tuple[int, int, int] = (3, 3, 2)) -> LedgerWriter:
     """Create the only ledger and return its writer."""
     size, write_quorum, ack_quorum = shape
@@ -203,11 +207,13 @@ class FakeLink(BookieChannel):
         key: bytes = b"",
     ) -> bytes:
         found = [await self.read(ledger_id, first, flags, key)]
+        size = len(found[0])
         for entry in range(first + 1, first + max_count):
             answer = self.bookie.answer(Ask(entry, flags))
-            if not isinstance(answer, bytes):
+            if not isinstance(answer, bytes) or size + len(answer) > max_size:
                 break
             found.append(answer)
+            size += len(answer)
         return frames.batch_read_response(Code.OK, ledger_id, first, 1, found)
 
     # -- adds ---------------------------------------------------------------------------------
@@ -369,7 +375,9 @@ class FakeCluster:
 
     @staticmethod
     def length(entry_id: int) -> int:
-        return sum(len(payload(entry)) for entry in range(entry_id + 1))
+        while len(_LENGTHS) <= entry_id + 1:
+            _LENGTHS.append(_LENGTHS[-1] + len(payload(len(_LENGTHS) - 1)))
+        return _LENGTHS[entry_id + 1]
 
     def entry(self, entry_id: int, content: bytes | None = None, lac: int | None = None) -> bytes:
         """Return an entry as its writer makes it, with the LAC one less than its id.

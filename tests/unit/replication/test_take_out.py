@@ -18,6 +18,7 @@ from quire.client.client import pool_of
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.wire.v2 import Code
 from quire.core.fragments import Fragment, stored_by
+from quire.core.replicas import Kind
 from quire.errors import (
     BookieTimeoutError,
     BookieUnavailableError,
@@ -25,6 +26,7 @@ from quire.errors import (
 )
 from quire.metadata.interface import BookieAddress
 from quire.metadata.ledgers.update import update_ledger
+from quire.net.answer_codes import error_of
 from quire.replication import ReplicationLocks
 from quire.replication.repair.bookie_removal import (
     CONFLICTS_MAX,
@@ -38,6 +40,7 @@ from quire.replication.repair.bookie_removal import (
 )
 from quire.replication.repair.fragment import CopyBatch, CopyOutcome, choose_replacements
 from quire.replication.repair.opened_ledger import OpenedLedger, open_for_repair
+from quire.replication.repair.replica_scan import ReplicaScan, scan
 from tests.support.bookies.fake_bookies import (
     CONFIG,
     LEDGER,
@@ -153,6 +156,40 @@ def test_the_lost_bookie_is_the_source_of_what_nobody_else_has() -> None:
         assert asked == {7}, "it is asked last"
 
     simulated(main)
+
+
+@shapes
+def test_a_bookie_that_refuses_this_client_does_not_keep_others_from_being_the_source(
+    shape: tuple[int, int, int],
+) -> None:
+    """It requires TLS, for example. The copy of an unstriped ledger failed because of it."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(6)
+        await cluster.ledger(shape, range(20), state=CLOSED)
+        cluster["b1"].down = True
+        cluster["b0"].says = lambda ask: error_of(Code.UNAUTHORIZED, LEDGER, ask.entry, "b0")
+        async with cluster.client() as client:
+            for _ in range(2):  # whichever bookie is asked first
+                done = await out(cluster, client, "b1")
+                assert (done.work, done.reason) == (LedgerOutcome.DONE, "")
+                cluster["b1"].down = False
+                await update_ledger(
+                    cluster.store, LEDGER, await cluster.store.read_ledger(LEDGER),
+                    lambda now: dataclasses.replace(
+                        now, segments=(Segment(0, tuple(f"b{n}" for n in range(shape[0]))),)
+                    ) if "b1" not in now.segments[0].ensemble else None,
+                )  # fmt: skip
+            [found] = await _scans(client)
+        assert [(bad.kind, bad.first, bad.last) for bad in found.bad] == [(Kind.UNREACHABLE, 0, 19)]
+
+    simulated(main)
+
+
+async def _scans(client: Client) -> list[ReplicaScan]:
+    ledger = await opened(client)
+    [fragment] = ledger.fragments()
+    return [await scan(client, ledger, fragment, 0, fragment.first, fragment.last)]
 
 
 @pytest.mark.parametrize("damaged", [True, False])
