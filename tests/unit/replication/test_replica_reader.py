@@ -260,6 +260,21 @@ def test_the_size_of_a_request_for_few_entries_follows_from_theirs(asked: list[A
     simulated(main)
 
 
+def test_no_request_is_for_more_than_a_number_of_entries(
+    asked: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.replication.repair.replica_reader.WINDOW_ENTRIES_MAX", 300)
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await with_sizes(cluster, [1] * 2_000)
+        async with cluster.client() as client:
+            await read_all(cluster, client, 2_000)
+        assert [one.count for one in asked[1:-1]] == [300] * 5
+
+    simulated(main)
+
+
 def test_the_size_of_entries_is_a_running_mean(asked: list[Asked]) -> None:
     """Requests become smaller when entries become larger, and larger again."""
 
@@ -285,13 +300,13 @@ def test_the_size_of_entries_is_a_running_mean(asked: list[Asked]) -> None:
 def test_a_budget_bounds_the_rate_of_what_is_read() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
-        await with_sizes(cluster, [1_000] * 500)
-        size = 500 * (1_000 + cluster.codec.head_bytes)
+        await with_sizes(cluster, [100] * 2_000)
+        size = 2_000 * (100 + cluster.codec.head_bytes)
         async with cluster.client() as client:
             loop = asyncio.get_running_loop()
             began_s = loop.time()
-            await read_all(cluster, client, 500, budget=Budget(100_000.0))
-            assert loop.time() - began_s == pytest.approx(size / 100_000, rel=0.05)
+            await read_all(cluster, client, 2_000, budget=Budget(100_000.0))
+            assert loop.time() - began_s == pytest.approx(size / 100_000, rel=0.02)
 
     simulated(main)
 
@@ -418,6 +433,41 @@ def test_a_long_range_that_a_bookie_lacks_is_known_from_its_list(*, lists: bool)
         assert sum(len(part.ids) for part in parts if isinstance(part, Copies)) == 400
         asked = [ask.entry for ask in bookie.asked if ask.entry in lacking]
         assert len(asked) < 20 if lists else len(set(asked)) == 600
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("entry", [4, 5, 9, 10])
+def test_what_a_bookie_has_by_its_own_list_is_asked_for_again(entry: int) -> None:
+    """It denies the entry once, for example because it just got it."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(15))
+        bookie, denied = cluster["b0"], 0
+        bookie.lists = True
+        for one in (*range(4), *range(11, 15)):
+            del bookie.entries[one]
+
+        def says(ask: Ask) -> Any:
+            nonlocal denied
+            if ask.entry == entry and not denied:
+                denied += 1
+                return bookie.no(ask)
+            return ...
+
+        bookie.says = says
+        async with cluster.client() as client:
+            metadata = await cluster.stored()
+            reader = ReplicaReader(client, LEDGER, metadata, cluster.codec, "b0")
+            parts = [part async for part in reader.parts(0, 0, 14)]
+        found = [one for part in parts if isinstance(part, Copies) for one in part.ids]
+        assert found == list(range(4, 11))
+        bad = [part for part in parts if isinstance(part, Bad)]
+        assert {part.kind for part in bad} == {Kind.MISSING}
+        lacking = [one for part in bad for one in range(part.first, part.last + 1)]
+        assert lacking == [*range(4), *range(11, 15)]
+        assert denied == 1
 
     simulated(main)
 
