@@ -389,7 +389,9 @@ def test_an_error_is_no_denial(shape: tuple[int, int, int], code: Code) -> None:
             with pytest.raises(RecoveryError, match="whether entry 5 exists") as failed:
                 await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
             assert failed.value.entry_id == 5
-            assert {has.name, fails.name} <= failed.value.causes.keys()
+            assert failed.value.causes[has.name] == "TimeoutError"
+            assert failed.value.causes[fails.name] == str(failure)
+            assert client.suspects() == []
             has.says = None
             reader = await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
             assert reader.last_add_confirmed == 5

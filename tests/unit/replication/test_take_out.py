@@ -117,6 +117,38 @@ def test_a_lost_bookie_is_replaced_by_one_that_has_everything(
     simulated(main)
 
 
+@shapes
+@pytest.mark.parametrize("window", [1, 2, 7, 20])
+def test_a_segment_is_copied_in_windows_that_leave_nothing_out(
+    shape: tuple[int, int, int], window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two members are replaced at the same time, which have different entries if it is striped."""
+    monkeypatch.setattr("quire.replication.repair.fragment.window_entries", lambda *how: window)
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(7)
+        members = tuple(f"b{number}" for number in range(shape[0]))
+        segments = (Segment(0, members), Segment(3, members))
+        await cluster.ledger(shape, range(31), segments=segments, state=CLOSED)
+        async with cluster.client() as client:
+            done = await out(cluster, client, "b1", "b2")
+        assert (done.work, done.fragments) == (LedgerOutcome.DONE, 2)
+        now = await cluster.stored()
+        assert_has_all(cluster, now, 30)
+        for name in {name for segment in now.segments for name in segment.ensemble} - {*members}:
+            wanted = {
+                entry
+                for segment in now.segments if name in segment.ensemble
+                for entry in stored_by(
+                    now, segment.ensemble.index(name), segment.first_entry_id,
+                    now.segment_end(segment, 30),
+                )
+            }  # fmt: skip
+            assert sorted(entry for entry, _, _ in cluster[name].added) == sorted(wanted)
+
+    simulated(main)
+
+
 def test_all_segments_are_repaired_and_a_bookie_that_is_left_alone_keeps_its_mark() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(6)
