@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
+import logging
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from quire.client import LedgerWriter
-from quire.client.write.ensemble_changes import REJOIN_DELAY_S, _advice
+from quire.client.write.ensemble_changes import REJOIN_BACKOFF, REJOIN_DELAY_S, _advice
 from quire.config import ClientConfig
 from quire.errors import (
     AddQuorumTimeoutError,
@@ -33,6 +36,7 @@ from tests.support.bookies.fake_bookies import (
     LEDGER,
     FakeBookie,
     FakeCluster,
+    FakePool,
     created,
     payload,
     simulated,
@@ -370,3 +374,75 @@ def test_an_idle_writer_has_them_back() -> None:
             writer.abandon()
 
     simulated(main)
+
+
+def test_a_member_that_comes_and_goes_does_not_shorten_the_wait() -> None:
+    async def main() -> None:
+        async with written() as (cluster, writer):
+            all_die(cluster)
+            append = asyncio.ensure_future(writer.append(payload(1)))
+            await asyncio.sleep(LATE_S)
+            first = next(iter(cluster.bookies.values()))
+            for _ in range(2):
+                first.down = False
+                await until(lambda: bool(first.links))
+                first.die()
+                await asyncio.sleep(0.5)
+                assert not append.done(), "the time is not up"
+            back(cluster)
+            assert await append == 1
+            writer.abandon()
+
+    simulated(main)
+
+
+def test_an_absent_member_is_tried_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While there is an ack quorum without it."""
+    tried: list[float] = []
+    connect = FakePool._connect
+
+    async def connecting(pool: FakePool, bookie_id: str, make: Any) -> Any:
+        if pool.fakes[bookie_id].down:
+            tried.append(now())
+        return await connect(pool, bookie_id, make)
+
+    monkeypatch.setattr(FakePool, "_connect", connecting)
+
+    async def main() -> None:
+        async with written() as (cluster, writer):
+            first, *_ = cluster.bookies.values()
+            first.die()
+            assert await writer.append(payload(1)) == 1
+            await asyncio.sleep(300)
+            pauses = [later - earlier for earlier, later in itertools.pairwise(tried)]
+            assert 8 <= len(pauses) <= 25
+            assert max(pauses[-3:]) > 10 * REJOIN_DELAY_S
+            assert max(pauses) <= 1.5 * REJOIN_BACKOFF.most_s
+            first.down = False
+            await until(lambda: bool(first.links), limit_s=100)
+            assert await writer.append(payload(2)) == 2
+            await until(lambda: 2 in first.entries)
+            writer.abandon()
+
+    simulated(main)
+
+
+@pytest.mark.parametrize(("lost", "outcome"), [(1, "fewer"), (2, "waits")])
+def test_the_log_says_how_a_writer_goes_on(
+    lost: int, outcome: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with written() as (cluster, writer):
+            for bookie in list(cluster.bookies.values())[:lost]:
+                bookie.die()
+            append = asyncio.ensure_future(writer.append(payload(1)))
+            await asyncio.sleep(LATE_S + 1)
+            assert append.done() is (outcome == "fewer")
+            back(cluster)
+            await append
+            writer.abandon()
+
+    with caplog.at_level(logging.INFO, logger="quire.client"):
+        simulated(main)
+    said = [one.getMessage() for one in caplog.records if "ensemble_changed" in one.getMessage()]
+    assert f"outcome={outcome}" in said[-1]
