@@ -208,3 +208,22 @@ def test_no_lac_is_taken_from_a_block_that_does_not_check() -> None:
     disk.flip_bit(name, data.index(head) + 23, 6)  # 0 becomes 64
     assert box.open().damaged_blocks == 1
     assert box.store.ledgers[7].last_add_confirmed <= 0
+
+
+@pytest.mark.parametrize("sizes", [[50], [50, 50, 50], [50, 60, 7], [9, 300, 300, 4_500]])
+@pytest.mark.parametrize("others", [0, 20])
+def test_the_lac_of_each_ledger_is_known_after_a_crash(sizes: list[int], others: int) -> None:
+    """It is in the last entry of the ledger, whatever the sizes of its entries."""
+    box = opened()
+    box.append([
+        *((7, number, bytes(size)) for number, size in enumerate(sizes)),
+        *((100 + number, 5, bytes(50)) for number in range(others)),
+    ])  # fmt: skip
+    box.pump()
+    append_alone(box, 8, 0, 2)
+    disk_of(box).kill()
+    assert box.open().problems == ()
+    found = {one: info.last_add_confirmed for one, info in box.store.ledgers.items()}
+    assert found == {
+        7: len(sizes) - 2, 8: 0, **{100 + number: 4 for number in range(others)}
+    }  # fmt: skip
