@@ -302,6 +302,23 @@ def test_when_all_directories_have_failed_nothing_is_reported_as_done() -> None:
     assert not box.store.writable
 
 
+def test_a_ledger_is_taken_where_it_is_and_a_new_one_where_there_is_room() -> None:
+    box = DirectoriesOnDisks(2)
+    box.open()
+    for number, store in enumerate(box.stores):
+        store.create_ledger(number, key_of(number))
+    places = list(box.store._places)
+    for full in ([], [0], [1], [0, 1]):
+        for number, place in enumerate(places):
+            box.store._writable_changed(place, number not in full)
+        assert [box.store.takes(number) for number in range(2)] == [
+            number not in full for number in range(2)
+        ]
+        assert box.store.takes(77) is (len(full) < 2)
+        assert box.store.writable is (len(full) < 2)
+        assert box.store.all_writable is (not full)
+
+
 def test_the_first_error_is_the_result_of_calls_to_several_directories() -> None:
     results: list[StorageError | None] = []
     one = last_of(3, results.append)

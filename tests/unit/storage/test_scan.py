@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from quire.codec.log.state_records import BLOCK_BYTES
+from quire.errors import DamagedError
+from quire.storage.read.read_exceptions import NoEntry
 from quire.storage.recovery import scan
 from quire.storage.recovery.scan import (
     SCAN_BYTES,
@@ -254,6 +256,51 @@ def test_the_end_of_what_was_written(
     content: Callable[[], bytes], start: int, expected: int
 ) -> None:
     assert used_end(Bytes(content()), start) == expected
+
+
+# -- torn or damaged --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bits", "torn"), [(1, False), (2, True), (40, True)], ids=["one bit", "two bits", "many bits"]
+)
+@pytest.mark.parametrize("zeros", [True, False])
+def test_a_last_group_with_one_wrong_bit_is_damaged_and_not_torn(
+    bits: int, *, torn: bool, zeros: bool
+) -> None:
+    """Entries may have a sector of zeros, which looks like one that was never written.
+
+    A torn group does not count. A damaged one may have been acknowledged, so it is reported.
+    """
+    box = opened()
+    box.append([(1, 0, b"before")])
+    box.pump()
+    filler = bytes(6_000) if zeros else b"z" * 6_000
+    box.append([(1, 1, b"y" * 5_000 + filler + b"x" * 4_000)])
+    box.pump()
+    disk, name = disk_of(box), segment_name(1)
+    disk.kill()
+    data = bytes(disk.open(name).read(0, 1 << 20) or b"")
+    at = data.index(b"y" * 5_000 + filler) + 8_000
+    for number in range(bits):
+        disk.flip_bit(name, at + number, number % 8)
+    report = box.open()
+    dropped = torn and zeros
+    assert (report.torn_group is not None) is dropped
+    assert bool(report.damaged_blocks) is not dropped
+    assert _readable(box) == [(1, 0)]
+    assert box.store.last_entry_id(1) == (0 if dropped else 1)
+
+
+def _readable(box: StoreOnDisk) -> list[tuple[int, int]]:
+    found = []
+    for key in box.written:
+        try:
+            box.read(*key)
+        except (DamagedError, NoEntry):
+            continue
+        found.append(key)
+    return found
 
 
 # -- starts -----------------------------------------------------------------------------------

@@ -156,6 +156,29 @@ def test_all_groups_that_a_later_segment_begins_with_are_counted(header: bool, l
     )  # fmt: skip
 
 
+def test_groups_lost_at_both_places_of_a_segment_without_neighbour_are_both_counted() -> None:
+    """The segment before it was removed, so that nobody knows the number of its first group."""
+    box = opened()
+    fill_segments(box, 1, 1)
+    fill_segments(box, 3, 2)
+    append_alone(box, 2, 0, 4)
+    box.drop([3])
+    box.idle()
+    number = box.store.usage()[-1].number
+    assert number - 1 not in [one.number for one in box.store.usage()]
+    disk_of(box).kill()
+    groups = scan_groups(
+        disk_of(box).open(segment_name(number)), box.store._directory_id, number, 4096
+    ).groups
+    assert len(groups) > 4
+    for group in (groups[0], groups[2]):
+        disk_of(box).flip_bit(segment_name(number), group.header.offset + 100)
+    lose_header(box, number)
+    report = box.open()
+    assert report.negatives_unknown
+    assert f"2 groups of {segment_name(number)} are lost" in report.problems
+
+
 def test_what_waited_for_room_for_its_index_is_sealed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second loss is repaired meanwhile, which seals all segments with a loss."""
     box = opened()
