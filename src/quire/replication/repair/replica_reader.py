@@ -202,12 +202,12 @@ class ReplicaReader:
             answer = await self._patiently(ask)
         except NoEntryAnswer:
             return await self._missing(first, last)
-        except BookieError:
+        except (BookieError, UnauthorizedError):
             return []
         except Unreachable as error:
             # Apache's bookies before 4.17 close a connection that requests a batch read.
-            cause = error.__cause__
-            if self._entry_bytes or isinstance(cause, BookieTimeoutError | SilentConnectionError):
+            others = BookieTimeoutError | SilentConnectionError | BookieBusyError
+            if self._entry_bytes or isinstance(error.__cause__, others):
                 raise
             self._batches = False
             return []
