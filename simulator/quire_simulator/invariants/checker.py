@@ -392,9 +392,8 @@ class Checker:
                 self.fail("live_ledgers_are_known", f"ledger {ledger_id} has no metadata")
                 continue
             await self._read_everywhere(ledger_id)
-            held = {
-                bookie_id(name): await self.held(name, ledger_id) for name in self.world.bookies
-            }
+            names = list(self.world.bookies)
+            held = {bookie_id(name): await self.held(name, ledger_id) for name in names}
             end = metadata.last_entry_id if metadata.closed else facts.confirmed
             for entry_id in range(end + 1):
                 missing = lacking(metadata, entry_id, held, self.destroyed)
@@ -410,18 +409,24 @@ class Checker:
                     break
 
     async def _read_everywhere(self, ledger_id: int) -> None:
+        async def read(name: str, bookie: Bookie) -> None:
+            ranges = await bookie.store.entry_ranges(ledger_id)
+            await self._gives_back(name, bookie, ledger_id, ranges)
+
         for name, bookie in list(self.world.bookies.items()):
             if name not in self.world.destroyed and ledger_id in bookie.store.ledgers:
-                ranges = await bookie.store.entry_ranges(ledger_id)
-                await self._gives_back(name, bookie, ledger_id, ranges)
+                await self.world.within(bookie, read(name, bookie))
 
     async def held(self, name: str, ledger_id: int) -> set[int]:
         """Return the entries that a running bookie has on its disk."""
+        bookie = self.world.bookies.get(name)
+        if bookie is None:
+            return set()
         try:
-            ranges = await self.world.bookies[name].store.entry_ranges(ledger_id)
+            ranges = await self.world.within(bookie, bookie.store.entry_ranges(ledger_id))
         except (NoLedger, StorageError):  # Damaged data counts as lost here.
             return set()
-        return {entry for first, last in ranges for entry in range(first, last + 1)}
+        return {entry for first, last in ranges or () for entry in range(first, last + 1)}
 
     def nothing_is_left_behind(self) -> None:
         """Check that no task is alive after every client was closed and every bookie stopped."""
@@ -464,14 +469,16 @@ class Checker:
             self.fail("garbage_is_collected", left[0])
 
     async def _garbage(self) -> list[str]:
-        """Run one pass on each bookie, and return what remains of deleted ledgers."""
-        bookies = list(self.world.bookies.items())
-        for _, bookie in bookies:
-            await bookie.collect_garbage()
+        """Run one pass on each bookie, and return what remains of deleted ledgers.
+
+        A bookie that dies meanwhile does not count.
+        """
+        for bookie in list(self.world.bookies.values()):
+            await self.world.within(bookie, bookie.collect_garbage())
         return [
             f"deleted ledger {ledger_id} is still on {name}"
             for ledger_id, facts in self.ledgers.items()
             if facts.deleted and ledger_id not in self.world.cluster.ledgers
-            for name, bookie in bookies
+            for name, bookie in self.world.bookies.items()
             if ledger_id in bookie.store.ledgers
         ]
