@@ -6,15 +6,19 @@ import importlib
 import importlib.util
 import os
 import shutil
+import signal
 import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from quire._runtime.names.extras import install_extra
 from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import UsageError
+from quire.spark.java import JavaProcesses
 from quire.streams.ownership.orphans import delete_orphans, find_orphans
 
 if TYPE_CHECKING:
@@ -116,9 +120,10 @@ def local_session(
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**LOCAL, **(settings or {})}.items():
         builder = builder.config(key, value)
-    session = configure(builder).getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return register(session)
+    with JavaProcesses().started():
+        session = configure(builder).getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        return register(session)
 
 
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
@@ -133,6 +138,7 @@ def job_session(
     settings: Mapping[str, str] | None = None,
     scratch: str | None = None,
     starting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    java: JavaProcesses | None = None,
 ) -> Iterator[SparkSession]:
     """Yield the session in which a program runs a job.
 
@@ -140,7 +146,8 @@ def job_session(
     of the block: a session of Spark Connect if `master` is sc://..., the session of the
     spark-submit that started the program, or a new one. A new session uses all cores of this
     machine unless `master` says otherwise, and keeps its files in `scratch`. `starting` is entered
-    while the session is created.
+    while the session is created. A Java process that is started for it, which `java` records, has
+    ended when the block is left, and SIGINT still has the handler that it had before.
 
     Raises UsageError if Spark or Java is not installed, or if `master` contradicts an existing
     session.
@@ -160,12 +167,41 @@ def job_session(
             active.conf.set(key, value)
         yield active
         return
-    with starting():
+    java = JavaProcesses() if java is None else java
+    with starting(), _same_interrupt_handler(), java.started():
         session = _new_session(name, master, dict(settings or {}), scratch)
     try:
         yield session
-    finally:
         session.stop()
+    except Exception:
+        with warnings.catch_warnings(), suppress(Exception):  # Java may have ended by itself.
+            warnings.simplefilter("ignore")
+            session.stop()
+        raise
+    except BaseException:
+        # The connection to Java may wait for an answer, so that a call would wait for the job.
+        java.terminate()
+        raise
+    finally:
+        java.end()
+
+
+@contextmanager
+def _same_interrupt_handler() -> Iterator[None]:
+    """Restore the handler of SIGINT, which Spark replaces.
+
+    Spark's handler cancels all jobs, through the connection on which the interrupted call waits for
+    the end of its job. Java answers when that job has ended.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if former is not None:
+            signal.signal(signal.SIGINT, former)
 
 
 def _new_session(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -229,13 +233,31 @@ def _check(job: PipelineJob, name: str, directory: str) -> int:
     return EXIT_ERROR if wrong else 0
 
 
+@contextmanager
+def _removed_if_incomplete(output: str | None) -> Iterator[None]:
+    """Remove a directory of this machine that the block made and did not complete.
+
+    Otherwise the next run would refuse it, because it exists.
+    """
+    made = output is not None and not os.path.exists(output)
+    try:
+        yield
+    except BaseException:
+        if made and output is not None:
+            shutil.rmtree(output, ignore_errors=True)
+        raise
+
+
 def _read(
     job: PipelineJob, what: tuple[str, str, str], bounds: dict[str, Any], output: str | None
 ) -> None:
     from quire.spark import jobs
 
     name = what[1]
-    with job.session(f"{what[0]}/{name}") as (spark, progress):
+    with (
+        _removed_if_incomplete(output),
+        job.session(f"{what[0]}/{name}") as (spark, progress),
+    ):
         frame = jobs.history(spark, job.cluster, *what, **bounds)
         if output is None:
             frame = frame.select("sequence")
