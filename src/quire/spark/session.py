@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -18,7 +19,8 @@ from quire._runtime.names.extras import install_extra
 from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import UsageError
-from quire.spark.java import JavaProcesses
+from quire.spark.java import END_LIMIT_S, JavaProcesses
+from quire.spark.quiet import quiet_settings
 from quire.streams.ownership.orphans import delete_orphans, find_orphans
 
 if TYPE_CHECKING:
@@ -51,7 +53,9 @@ def configure(spark: S, *, pushdown: bool = True) -> S:
     """Set what the data source needs on a session builder (best) or on a session.
 
     On a builder this enables Unix-domain sockets between the JVM and Python, which reduces the cost
-    of each Python task. Sockets cannot be changed in a session that is running.
+    of each Python task. It also leaves out messages of Spark that nobody can act on, unless the
+    program has a log configuration of its own: its Java options name one, or Spark's configuration
+    directory has a log4j2 file. Neither can be changed in a session that is running.
 
     Args:
         spark: The builder or the session.
@@ -61,12 +65,42 @@ def configure(spark: S, *, pushdown: bool = True) -> S:
     Returns:
         The same builder or session.
     """
+    _write_in_every_thread()
     target: Any = spark
     if hasattr(target, "getOrCreate"):
+        given = dict(getattr(target, "_options", {}))
+        for key, value in quiet_settings(given, os.environ).items():
+            target.config(key, value)
         target.config(SOCKETS, "true").config(PUSHDOWN, str(pushdown).lower())
     else:
         target.conf.set(PUSHDOWN, str(pushdown).lower())
     return spark
+
+
+def _write_in_every_thread() -> None:
+    """Let `write.format("quire")` find the format in every thread.
+
+    Spark looks for a Python format in the active session of Java's thread. A thread has none unless
+    it made the session, or a DataFrame from Python's data. Other writes get DATA_SOURCE_NOT_FOUND.
+    """
+    from pyspark.sql.readwriter import DataFrameWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    for writer in (DataFrameWriter, DataStreamWriter):
+        kind: Any = writer
+        if not hasattr(kind.format, "__wrapped__"):
+            kind.format = _in_active_session(kind.format)
+
+
+def _in_active_session(choose: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(choose)
+    def format(self: Any, source: str) -> Any:
+        if source.lower() == "quire":
+            session = self._spark
+            session._jvm.SparkSession.setActiveSession(session._jsparkSession)
+        return choose(self, source)
+
+    return format
 
 
 def register(spark: SparkSession) -> SparkSession:
@@ -179,11 +213,34 @@ def job_session(
             session.stop()
         raise
     except BaseException:
-        # The connection to Java may wait for an answer, so that a call would wait for the job.
-        java.terminate()
+        if java:
+            java.terminate()
+        else:
+            _interrupt(session)
         raise
     finally:
         java.end()
+
+
+def _interrupt(session: SparkSession) -> None:
+    """Cancel what a session runs in a process of others, and stop the session.
+
+    The calls are made in another thread, because an interrupted call of this thread may still wait
+    for its answer on the thread's connection to Java.
+    """
+
+    def cancel() -> None:
+        with warnings.catch_warnings(), suppress(Exception):
+            warnings.simplefilter("ignore")
+            if hasattr(session, "_jsc"):
+                session.sparkContext.cancelAllJobs()
+            else:  # Spark Connect
+                session.interruptAll()
+            session.stop()
+
+    thread = threading.Thread(target=cancel, name="quire-interrupt", daemon=True)
+    thread.start()
+    thread.join(END_LIMIT_S)
 
 
 @contextmanager
