@@ -124,5 +124,5 @@ def _later_signals() -> Iterator[None]:
                 signal.signal(number, hold)
                 former.callback(signal.signal, number, before)
         yield
-    for number in held:
-        signal.raise_signal(number)
+    for one in held:
+        signal.raise_signal(one)

@@ -15,6 +15,7 @@ from quire.cli.common.groups import EXIT_ERROR, fail
 from quire.cli.common.options import Duration, dry_run_option, flag, key_values, size_option
 from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import PLACES, name_argument, namespace_option, place_option
+from quire.errors import JobError
 
 if TYPE_CHECKING:
     from quire.spark.jobs.offload import OffloadResult
@@ -234,18 +235,35 @@ def _check(job: PipelineJob, name: str, directory: str) -> int:
 
 
 @contextmanager
-def _removed_if_incomplete(output: str | None) -> Iterator[None]:
-    """Remove a directory of this machine that the block made and did not complete.
+def new_directory(output: str | None) -> Iterator[None]:
+    """Refuse a directory of this machine that exists, and remove it if the block fails.
 
-    Otherwise the next run would refuse it, because it exists.
+    Otherwise the next run would refuse what an interrupted one has left. A directory without files
+    is no result: a Spark server may make it while it cancels the job. Spark itself checks the URIs
+    of other file systems.
     """
-    made = output is not None and not os.path.exists(output)
+    if output is None:
+        yield
+        return
+    if os.path.exists(output) and not _removed_empty(output):
+        raise JobError(
+            f"{output} already exists, and --output writes a new directory",
+            remedy="Name another directory, or remove this one",
+        )
     try:
         yield
     except BaseException:
-        if made and output is not None:
-            shutil.rmtree(output, ignore_errors=True)
+        shutil.rmtree(output, ignore_errors=True)
         raise
+
+
+def _removed_empty(directory: str) -> bool:
+    """Remove a directory if it is empty, and return whether that was done."""
+    try:
+        os.rmdir(directory)
+    except OSError:
+        return False
+    return True
 
 
 def _read(
@@ -255,7 +273,7 @@ def _read(
 
     name = what[1]
     with (
-        _removed_if_incomplete(output),
+        new_directory(output),
         job.session(f"{what[0]}/{name}") as (spark, progress),
     ):
         frame = jobs.history(spark, job.cluster, *what, **bounds)
