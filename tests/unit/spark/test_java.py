@@ -170,6 +170,20 @@ def test_an_ignored_signal_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, former)
 
 
+def test_a_background_command_of_a_script_is_stopped_by_sigint() -> None:
+    """Its shell made it ignore SIGINT, so that Ctrl-C reaches only the script."""
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with raising_signals(lambda: None):
+            signal.raise_signal(signal.SIGINT)
+            with stopping_signals() as stop:
+                signal.raise_signal(signal.SIGINT)
+                assert stop.is_set()
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
 def test_the_first_signal_stops_and_the_second_ends() -> None:
     def wait() -> None:
         with raising_signals(lambda: None), stopping_signals() as stop:

@@ -81,7 +81,9 @@ def stopping_signals() -> Iterator[threading.Event]:
             former.close()
 
         for number in NAMES:
-            if (was := signal.getsignal(number)) is not signal.SIG_IGN and was is not None:
+            was = signal.getsignal(number)
+            # A script's background command ignores SIGINT, and `kill -INT` is still how to stop it.
+            if was is not None and (number != signal.SIGHUP or was is not signal.SIG_IGN):
                 former.callback(signal.signal, number, was)
                 signal.signal(number, end)
         yield stop
