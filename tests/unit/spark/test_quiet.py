@@ -56,6 +56,7 @@ def test_the_progress_of_stages_is_for_terminals(monkeypatch: pytest.MonkeyPatch
         ("Your hostname, vm, resolves to a loopback address: 127.0.0.1; using 10.0.0.2", True),
         ("Set SPARK_LOCAL_IP if you need to bind to another address", True),
         ("spark.sql.adaptive.enabled is not supported in streaming DataFrames/Datasets", True),
+        ("Note that spark.local.dir will be overridden by the value set by the cluster", True),
         ("The data source quire replaced a statically registered data source.", True),
         ("The data source other replaced a statically registered data source.", False),
         ("Service 'sparkDriver' could not bind on port 4040. Attempting port 4041.", False),
