@@ -8,8 +8,12 @@ from tests.support.http.problems import WELL, bookie, said
 
 def test_autorecovery() -> None:
     well = [bookie("a")]
-    assert said(well, enabled=False) == [("warn", "Autorecovery is switched off")]
-    assert said(well, auditor=None)[0][0] == "note"
+    (one,) = problems(well, {**WELL, "enabled": False})
+    assert (one.severity, one.what) == ("warn", "Autorecovery is switched off")
+    assert one.risk.startswith("If a bookie or a disk is lost, its copies stay missing")
+    (one,) = problems(well, {**WELL, "auditor": None})
+    assert (one.severity, one.next) == ("warn", "quire autorecovery start")
+    assert one.risk.startswith("If a bookie or a disk is lost, its copies stay missing")
     assert [one[0] for one in said(well, auditor=None, marked=3)] == ["warn", "warn"]
     failure = {"ledger": 7, "failure": {"reason": "no bookie has room"}}
     (one,) = problems(well, {**WELL, "marked": 1, "failing": 1, "failures": [failure]})

@@ -13,12 +13,21 @@ from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
 def of_autorecovery(found: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the problems that an `Overview` as a dictionary shows."""
     if not found["enabled"]:
-        yield Problem("warn", "Autorecovery is switched off", "quire autorecovery enable")
+        yield Problem(
+            "warn",
+            "Autorecovery is switched off",
+            "quire autorecovery enable",
+            "If a bookie or a disk is lost, its copies stay missing until somebody switches "
+            "autorecovery on",
+            "Nothing is copied until then",
+        )
     if found["auditor"] is None:
         yield Problem(
-            "warn" if found["marked"] else "note",
+            "warn",
             "Nobody looks for lost bookies: no autorecovery process is running",
             "quire autorecovery start",
+            "If a bookie or a disk is lost, its copies stay missing until somebody starts such a "
+            "process",
         )
     yield from _of_what_cannot_be_read(found)
     if found["failing"]:

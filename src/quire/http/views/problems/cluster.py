@@ -12,6 +12,7 @@ from quire.http.views.problems.creation import of_shape
 from quire.http.views.problems.disks import of_compaction, of_disks
 from quire.http.views.problems.lost_bookies import of_lost_bookies, of_silent_bookies
 from quire.http.views.problems.lost_data import of_data, of_owners
+from quire.http.views.problems.places import of_places
 from quire.http.views.problems.problem import Bookie, Problem
 from quire.http.views.problems.read_only import of_read_only
 from quire.replication.explain.at_risk import AtRisk
@@ -50,6 +51,7 @@ def problems(
         *of_disks(bookies),
         *of_compaction(bookies),
         *of_shape(creatable, writable),
+        *of_places(bookies, autorecovery),
         *of_autorecovery(autorecovery),
     ]
     return sorted(found, key=lambda one: ("bad", "warn", "note").index(one.severity))
