@@ -46,7 +46,7 @@ ANSWER_TIMEOUT_S = 8.0
 """Seconds for the whole answer. This leaves two of ten seconds to start and to end the process."""
 SERVER_TIMEOUT_S = 5.0
 """Seconds to get the last known state from an HTTP server, which may itself wait for the store."""
-SIGNS = {"bad": "✗ wrong", "warn": "! soon", "note": "note"}
+SIGNS = {"bad": "✗ wrong", "warn": "! warning", "note": "note"}
 RANGES_MAX = 5
 """The number of ranges of one replica that are shown."""
 
@@ -115,7 +115,7 @@ def _check_server(url: str) -> None:
 @tls_options
 @flag(
     "--exit-code",
-    "For cron and health checks: end with status 3 if the worst finding is a warning (soon), with "
+    "For cron and health checks: end with status 3 if the worst finding is a warning, with "
     "4 if something is wrong, and with 5 if the metadata store does not answer. Notes count as 0. "
     "Any other status means that the check itself failed.",
 )
@@ -236,7 +236,8 @@ def _cluster_lines(view: ClusterState) -> list[str]:
 
 
 def _problem(one: Problem) -> list[str]:
-    lines = [f"{SIGNS[one.severity]}: {one.what}"]
+    lines = [f"{SIGNS[one.severity]}: {one.what}{':' if one.items else ''}"]
+    lines += [f"    - {item}" for item in one.items]
     for name, text in (("at risk", one.risk), ("being done", one.doing), ("do", one.next)):
         if text:
             lines.append(f"    {name}: {text}")

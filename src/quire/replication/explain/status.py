@@ -159,6 +159,8 @@ class Overview:
     or if no Quire auditor has made a pass yet."""
     damaged: tuple[str, ...] = ()
     """Sentences about nodes of the under-replication tree that cannot be read, or are misplaced."""
+    example: WhyNot | None = None
+    """One of the marked ledgers, or None if none is marked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,8 @@ class MarkCount:
     """Whether all marks were counted. If not, the numbers are lower bounds."""
     malformed: tuple[str, ...] = ()
     """The paths of nodes in the tree of marks that are not marks."""
+    example: WhyNot | None = None
+    """The first of the marked ledgers, or None if none is marked."""
 
 
 async def count_marks(
@@ -187,17 +191,20 @@ async def count_marks(
     failing = set(await failing_ledgers(store))
     marked = failed = 0
     told: list[WhyNot] = []
+    example: WhyNot | None = None
     malformed: dict[str, str] = {}
     async for ledger_id in ReplicationMarks(store).walk(malformed=malformed):
         marked += 1
+        if example is None:
+            example = await why_not(store, ledger_id, clock=clock)
         if ledger_id in failing:
             failed += 1
             if len(told) < FAILURES_TOLD_MAX:
                 why = await why_not(store, ledger_id, clock=clock)
                 told += [why] if why is not None else []
         if marked % COUNTED_AT_ONCE == 0:
-            yield MarkCount(marked, failed, tuple(told), whole=False)
-    yield MarkCount(marked, failed, tuple(told), malformed=tuple(malformed))
+            yield MarkCount(marked, failed, tuple(told), whole=False, example=example)
+    yield MarkCount(marked, failed, tuple(told), malformed=tuple(malformed), example=example)
 
 
 async def overview(
@@ -236,4 +243,5 @@ async def overview(
         marked_whole=counted.whole,
         unreadable=await last_unreadable(store),
         damaged=tuple(damaged),
+        example=counted.example,
     )

@@ -8,10 +8,11 @@ import { idForm } from "/ui/pages/ledgers.js";
 import { loadSeries, newest, OF_CLUSTER, seriesSection } from "/ui/parts/series.js";
 
 const OLD_S = 5;
-const SIGNS = { bad: "✗ Wrong: ", warn: "! Soon: ", note: "Note: " };
+const SIGNS = { bad: "✗ Wrong: ", warn: "! Warning: ", note: "Note: " };
 
 export const problemList = (problems) => h("ul", { class: "problems" }, problems.map((one) =>
-  h("li", { class: one.severity }, h("p", null, h("strong", null, SIGNS[one.severity]), one.what),
+  h("li", { class: one.severity }, h("p", null, h("strong", null, SIGNS[one.severity]), one.what, one.items?.length ? ":" : ""),
+    one.items?.length ? h("ul", { class: "items" }, one.items.map((item) => h("li", null, item))) : "",
     one.risk ? h("p", null, "At risk: ", one.risk) : "",
     one.doing ? h("p", null, "Being done: ", one.doing) : "",
     one.next ? advice(one.next) : "")));

@@ -7,7 +7,7 @@ import { counted, percent } from "/ui/parts/format.js";
 
 const NEARLY_FULL = 0.8;
 const KINDS = { writable: ["good", "✓"], "read-only": ["warn", "!"], gone: ["bad", "✗"] };
-const SIGNS = { bad: "✗ Wrong: ", warn: "! Soon: ", note: "Note: " };
+const SIGNS = { bad: "✗ Wrong: ", warn: "! Warning: ", note: "Note: " };
 
 /** Return a bookie as a chip: its state is a colour, a sign, and a word for screen readers. */
 function chip(one) {

@@ -9,6 +9,7 @@ from quire.http.views.creatable import Creatable
 from quire.http.views.problems.autorecovery import of_autorecovery
 from quire.http.views.problems.collection import Collection, of_collection
 from quire.http.views.problems.creation import of_shape
+from quire.http.views.problems.damage import of_damage
 from quire.http.views.problems.disks import of_compaction, of_disks
 from quire.http.views.problems.lost_bookies import of_lost_bookies, of_silent_bookies
 from quire.http.views.problems.lost_data import of_data, of_owners
@@ -50,6 +51,7 @@ def problems(
         *of_read_only(bookies, writable, now_ms),
         *of_disks(bookies),
         *of_compaction(bookies),
+        *of_damage(bookies, autorecovery),
         *of_shape(creatable, writable),
         *of_places(bookies, autorecovery),
         *of_autorecovery(autorecovery),
