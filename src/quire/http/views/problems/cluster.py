@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from quire.http.views.creatable import Creatable
@@ -56,4 +56,9 @@ def problems(
         *of_places(bookies, autorecovery),
         *of_autorecovery(autorecovery),
     ]
+    return worst_first(found)
+
+
+def worst_first(found: Iterable[Problem]) -> list[Problem]:
+    """Return the problems by severity, and otherwise in their order."""
     return sorted(found, key=lambda one: ("bad", "warn", "note").index(one.severity))
