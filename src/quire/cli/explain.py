@@ -329,6 +329,8 @@ def _ledger_lines(found: Explained, owners: Sequence[OwnerClaim] = ()) -> list[s
     if found.verdict.command:
         text += f". Type: {found.verdict.command}"
     lines.append(text)
+    if not found.deep and not found.verdict.command:
+        lines.append(f"To read every entry: quire explain ledger {found.ledger} --deep")
     return lines
 
 

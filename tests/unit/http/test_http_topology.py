@@ -98,7 +98,7 @@ def test_two_racks_share_three_copies() -> None:
 
 @pytest.mark.parametrize(
     ("gb", "unusable"),
-    [(20, ""), (40, ""), (60, "33%")],
+    [(20, ""), (40, ""), (60, "33 %")],
 )
 def test_space_that_the_rule_of_two_racks_cannot_use(gb: int, unusable: str) -> None:
     """With 2 of 3 copies in one rack, the other racks need half of its space."""

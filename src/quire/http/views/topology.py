@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from quire._runtime.units import are, counted, some_of
+from quire._runtime.units import are, counted, percent_text, some_of
 from quire.client.client import DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
 from quire.config import PlacementConfig
 from quire.core.placement.values import parts_of
@@ -230,9 +230,9 @@ def _uneven(racks: Mapping[str, Sequence[Bookie]]) -> Iterator[TopologyWarning]:
         if total and size - usable > UNEVEN_SHARE_LEAST * total:
             yield TopologyWarning(
                 "note",
-                f"{rack} has {size / total:.0%} of the space of the racks. Of "
+                f"{rack} has {percent_text(size / total)} of the space of the racks. Of "
                 f"{DEFAULT_WRITE_QUORUM} copies of an entry, at most {most} are in one rack, so "
-                f"{(size - usable) / size:.0%} of its space cannot be used",
+                f"{percent_text((size - usable) / size)} of its space cannot be used",
                 "Move bookies to another rack, or add space there",
             )
 

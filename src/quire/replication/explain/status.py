@@ -56,11 +56,13 @@ class WhyNot:
     """Whether autorecovery is enabled in the cluster."""
     unreadable: str = ""
     """The reason why the mark cannot be read, or '' if it can."""
+    unattended: bool = False
+    """Whether nobody repairs the ledger, has tried to, or looks for lost bookies."""
 
     def sentence(self) -> str:
         """Return why the ledger is not repaired yet."""
         if not self.enabled:
-            return "autorecovery is disabled (`quire autorecovery enable` enables it)"
+            return "autorecovery is switched off (`quire autorecovery enable` switches it on)"
         if self.unreadable:
             return f"its mark cannot be read: {self.unreadable}"
         if self.lock_owner is not None:
@@ -69,6 +71,11 @@ class WhyNot:
         if self.failure is not None:
             attempts = counted(self.failure.attempts, "attempt")
             return f"{self.failure.reason} ({attempts}, {self.failure.by})"
+        if self.unattended:
+            return (
+                "no worker has started on it yet, and no autorecovery process is running (`quire "
+                "autorecovery start` runs one)"
+            )
         return "no worker has started on it yet"
 
 
@@ -95,6 +102,8 @@ async def why_not(
         else:
             return None
     holder = await locks.held_by(ledger_id)
+    failure = await last_failure(store, ledger_id)
+    idle = holder is None and failure is None
     now_ms = clock.now_ms()
     return WhyNot(
         ledger=ledger_id,
@@ -103,9 +112,10 @@ async def why_not(
         age_s=_age_s(mark.ctime_ms, now_ms),
         lock_owner=holder.owner if holder is not None else None,
         lock_age_s=_age_s(holder.since_ms, now_ms) if holder is not None else None,
-        failure=await last_failure(store, ledger_id),
+        failure=failure,
         enabled=await ReplicationMarks(store).enabled(),
         unreadable=unreadable,
+        unattended=idle and await auditor_of(store) is None,
     )
 
 
