@@ -50,6 +50,7 @@ from quire.errors import (
 )
 from quire.metadata.bookies.unwritable import FAILED, FULL, HELD, LOADING, LOST, ORDERED, Unwritable
 from quire.metadata.interface import BookieAddress, MetadataStore
+from quire.net.certificates import CertificateExpiry, expiries
 from quire.net.network import Network, Port
 from quire.storage.background.compactor import Compaction
 from quire.storage.background.quarantine_record import SegmentDamage
@@ -251,6 +252,10 @@ class Bookie:
             except OSError:
                 continue  # it failed; the state of the directory shows that
         return found
+
+    def certificates(self) -> list[CertificateExpiry]:
+        """Return when the certificates in the bookie's TLS files expire."""
+        return expiries(self.service.security.certificates(), self._clock.now_ms())
 
     async def start(self) -> None:
         """Check the directories, recover the log, register, and listen.

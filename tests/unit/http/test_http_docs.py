@@ -18,7 +18,7 @@ from quire._runtime.tasks import TaskSet
 from quire.bookie.metrics import bookie_metrics
 from quire.bookie.server import Bookie
 from quire.client import Client
-from quire.client.client import pool_of
+from quire.client.client import metrics_of
 from quire.http.routes.bookie import BookieRoutes
 from quire.http.routes.bookie_pages import BookiePages
 from quire.http.routes.cluster import ClusterRoutes, Connect
@@ -84,7 +84,7 @@ async def test_every_metric_is_documented(tmp_path: Path) -> None:
         check("metrics.md", "bookie", metric_rows(ours))
     client = Client(memory_metadata(), rng=random.Random(0))
     try:
-        check("metrics.md", "client", metric_rows(list(pool_of(client).metrics())))
+        check("metrics.md", "client", metric_rows(list(metrics_of(client))))
     finally:
         await client.close()
     autorecovery = list(autorecovery_metrics(AutorecoveryStats()))

@@ -17,7 +17,7 @@ from quire._runtime.event_log import EventLog
 from quire._runtime.metrics import CONTENT_TYPE, Metric, exposition
 from quire._runtime.tasks import TaskSet
 from quire.client import Client, connect
-from quire.client.client import pool_of
+from quire.client.client import metrics_of
 from quire.codec.metadata.registration import Endpoint
 from quire.config import ClientConfig
 from quire.errors import QuireError
@@ -86,7 +86,7 @@ class LazyClient:
         return await (await self()).metadata.instance_id()
 
     def metrics(self) -> Iterable[Metric]:
-        return pool_of(self._client).metrics() if self._client is not None else ()
+        return metrics_of(self._client) if self._client is not None else ()
 
     async def close(self) -> None:
         if self._connecting is not None:
@@ -211,7 +211,7 @@ async def _serving(
         if history is not None:
             found += history_metrics(history)
         if server is not None:
-            found += server_metrics(server)
+            found += server_metrics(server, clock.now_ms())
         if about_cluster:
             found += await _cluster_metrics(connected, view)
         return Text(exposition(found), CONTENT_TYPE)
