@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -31,7 +31,7 @@ from quire.errors import MetadataUnavailableError, NoSuchLedgerError, QuireError
 if TYPE_CHECKING:
     from quire.client import Client
     from quire.http.views.cluster_view import ClusterState
-    from quire.http.views.problems import Problem
+    from quire.http.views.problems.problem import Problem
     from quire.replication.explain.explain import Explained, ReplicaReport, SegmentView
     from quire.streams.ownership.owners import OwnerClaim
 
@@ -159,13 +159,18 @@ async def explain_cluster(uri: str, exit_code: bool, server: str | None, as_json
 
 async def _show_last_known(server: str, as_json: bool) -> None:
     """Print the last state of the cluster that an HTTP server knows, or why it knows none."""
-    from quire.http.views.problems import Problem
+    from quire.http.views.problems.problem import Problem
 
     try:
         async with AsyncExitStack() as stack, asyncio.timeout(SERVER_TIMEOUT_S):
             fetch = await _fetch(stack)
             found = json.loads(await fetch(f"{server.rstrip('/')}/api/v1/quire/overview"))
-            problems = [Problem(**one) for one in found["problems"]]
+            # A newer server may tell more of a problem than this version knows.
+            known = {one.name for one in fields(Problem)}
+            problems = [
+                Problem(**{name: value for name, value in one.items() if name in known})
+                for one in found["problems"]
+            ]
             count, since_ms = found["bookies"], found["old_since_ms"]
     except Exception as error:  # noqa: BLE001 - the store is the news, not this server
         say(f"the last known state cannot be read from {server}: {str(error) or 'no answer'}")

@@ -12,7 +12,7 @@ import pytest
 import quire
 from quire.client import Client
 from quire.errors import MetadataUnavailableError
-from quire.http.views.problems import problems
+from quire.http.views.problems.cluster import problems
 from quire.http.watch import observations
 from quire.http.watch.observations import MARKS_INTERVAL_S, MarkCounts
 from quire.metadata import open_metadata

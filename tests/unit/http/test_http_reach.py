@@ -13,7 +13,7 @@ from quire.errors import MetadataUnavailableError, UsageError
 from quire.http.server.api import Call, Route
 from quire.http.views import last_known
 from quire.http.views.last_known import LastKnown
-from quire.http.views.problems import metadata_unsteady
+from quire.http.views.problems.metadata_store import metadata_unsteady
 from quire.http.watch import reachability as module
 from quire.http.watch.reachability import MetadataReachability, Outage
 

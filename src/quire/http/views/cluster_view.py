@@ -16,7 +16,10 @@ from quire.client import Client
 from quire.http.views.bookie_list import bookie_facts
 from quire.http.views.creatable import creatable
 from quire.http.views.job_pace import JobPaces
-from quire.http.views.problems import ALONE, Collection, Problem, lost_groups, problems
+from quire.http.views.problems.cluster import problems
+from quire.http.views.problems.collection import Collection
+from quire.http.views.problems.lost_bookies import ALONE, lost_groups
+from quire.http.views.problems.problem import Problem
 from quire.http.watch.bookie_reports import BookieReports
 from quire.http.watch.ledger_index import LedgerIndex
 from quire.http.watch.observations import (

@@ -10,7 +10,7 @@ from typing import Any
 from quire._runtime.event_log import EventLog
 from quire.errors import MetadataUnavailableError, QuireError
 from quire.http.server.api import Call, Handler, Route
-from quire.http.views.problems import metadata_lost, metadata_unsteady
+from quire.http.views.problems.metadata_store import metadata_lost, metadata_unsteady
 from quire.http.watch.reachability import MetadataReachability
 
 OLD = "old_since_ms"
