@@ -147,6 +147,10 @@ class Bookie:
         self.held_readonly = False
         self.others: tuple[Endpoint, ...] = ()
         """Further endpoints of its process, such as HTTP. The registration names them."""
+        self.command: tuple[str, ...] = ()
+        """The words of the command that started its process. Empty if it is not known."""
+        self.working_directory = ""
+        """The directory in which its process was started, if the command depends on it."""
         self._clearing = False
         self._mass_deletion = MassDeletionCheck(config.gc_interval_s, clock.monotonic)
         self._collecting = asyncio.Lock()

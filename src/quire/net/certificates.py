@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from quire._runtime.metrics import Metric, Sample
 from quire.codec.certificate_dates import BadCertificateError, valid_dates
 
+EXPIRES_SOON_MS = 14 * 86_400_000
+"""The milliseconds before the expiry of a certificate from which on it is reported."""
 CERTIFICATES_MAX = 1_000
 """The number of certificates of one file whose dates are read. The authorities of a whole system
 are about 150."""
@@ -78,8 +80,7 @@ def expiry_metric(whose: str, files: Iterable[CertificateExpiry]) -> Metric:
         f"quire_{whose}_tls_certificate_expires_seconds",
         "gauge",
         f"The Unix time in seconds at which a TLS file of {_WHOSE[whose]} has to be replaced, "
-        "because a certificate in it expires. The labels are `file` and `use`, which is `own` or "
-        "`authorities`.",
+        "because a certificate in it expires. `use` is `own` or `authorities`.",
         tuple(samples),
     )
 

@@ -56,6 +56,8 @@ _SHAPE: dict[str, Any] = {
     "garbage_collection": {"enabled": bool, "switched_off": bool, "went_back": bool},
     "compaction_suspended": [str],
     "certificates": [_CERTIFICATE],
+    "command": [str],
+    "working_directory": str,
 }
 
 
@@ -86,6 +88,8 @@ def bookie_report(bookie: Bookie, version: str, started_ms: int) -> dict[str, An
         "garbage_collection": None,
         "compaction_suspended": [],
         "certificates": [asdict(one) for one in bookie.certificates()],
+        "command": list(bookie.command),
+        "working_directory": bookie.working_directory,
     }
     spaces = {path: (total, free) for path, total, free in bookie.spaces()}
     if not bookie.recovered:
