@@ -90,6 +90,11 @@ def size_text(size_bytes: float) -> str:
     )
 
 
+def percent_text(share: float) -> str:
+    """Return a share from 0 to 1 as a percentage: "83 %", as in the dashboard."""
+    return f"{share * 100:.0f} %"
+
+
 def duration_text(seconds: float) -> str:
     """Return a duration in the unit that fits: "90 s", "75 min", "5 h", "3 d"."""
     for unit, unit_s, least_s in (("d", 86_400, 172_800), ("h", 3_600, 7_200), ("min", 60, 120)):

@@ -13,6 +13,8 @@ from quire.replication.explain.explain import (
     spare_bookies,
 )
 from quire.replication.explain.silence import Silence, SilenceKind
+from quire.replication.explain.status import WhyNot
+from quire.replication.marks.notes import LastFailure
 
 
 def replica(bookie: str, lost: bool) -> ReplicaReport:
@@ -45,7 +47,7 @@ def test_how_long_it_is_waited_for() -> None:
 
 
 def test_why_nothing_is_done() -> None:
-    assert "autorecovery is disabled" in said(enabled=False, waiting=("b", 42.0))
+    assert "autorecovery is switched off" in said(enabled=False, waiting=("b", 42.0))
     assert "there is no auditor" in said(auditor=None, waiting=("b", 42.0))
     assert "has not marked the ledger" in said(delay_s=0)
     assert said(spare=0).endswith(
@@ -90,3 +92,43 @@ def test_a_bookie_of_another_segment_can_replace_a_lost_one() -> None:
     both = SegmentView(10, 19, False, 1, (replica("c", False), replica("b", True)))
     assert spare_bookies((older, both), ["a", "c", "d"]) == 2
     assert spare_bookies((older, both), ["c"]) == 0, "no bookie for one of the segments"
+
+
+def bad(*states: str, **facts: object) -> Diagnosis:
+    replicas = tuple(
+        replace(replica(f"b{n}", False), state=state) for n, state in enumerate(states)
+    )
+    segments = (SegmentView(0, 9, True, 1, (*replicas, replica("a", False))),)
+    found = replace(FACTS, segments=segments, **facts)  # type: ignore[arg-type]
+    return diagnosed(found).verdict
+
+
+def mark(failure: LastFailure | None = None, unattended: bool = False) -> WhyNot:
+    return WhyNot(7, ("b0",), None, None, None, None, failure, True, unattended=unattended)
+
+
+def test_damage_is_repaired_without_a_spark_job() -> None:
+    """A person typed the Spark job, which took a minute. Autorecovery had repaired it before."""
+    found = bad("damaged", deep=True)
+    assert found.command == "quire explain ledger 7 --deep"
+    assert "The bookie reports the damage now that it was read. Autorecovery repairs it" in (
+        found.sentence
+    )
+    assert "`quire pipeline audit --ledger 7 --repair`" in found.sentence, "if it stays"
+    assert bad("missing", mark=mark()).command == "quire explain ledger 7"
+
+
+def test_bad_replicas_that_nobody_repairs() -> None:
+    assert bad("damaged", auditor=None).command == "quire autorecovery start"
+    assert bad("damaged", enabled=False).command == "quire autorecovery enable"
+    audit = "quire pipeline audit --ledger 7 --repair"
+    found = bad("missing")
+    assert found.command == audit
+    assert found.sentence.endswith("No bookie reports this by itself, so nothing repairs it yet")
+    failed = mark(LastFailure("no bookie is left", 1, 3, 2, "host-2"))
+    assert bad("damaged", mark=failed).command == audit
+
+
+def test_a_mark_that_nobody_looks_at() -> None:
+    assert mark().sentence() == "no worker has started on it yet"
+    assert "and no autorecovery process is running" in mark(unattended=True).sentence()

@@ -41,7 +41,7 @@ from quire.http.views.cluster_view import ClusterView, cluster_metrics
 from quire.http.views.last_known import LastKnown
 from quire.http.watch.prometheus import PrometheusHistory, history_metrics
 from quire.http.watch.rates import ENDPOINT
-from quire.http.watch.reachability import MetadataReachability
+from quire.http.watch.reachability import MetadataReachability, server_causes
 from quire.http.watch.recorder import SeriesRecorder
 from quire.net.certificates import CertificateExpiry
 from quire.net.tls import client_tls
@@ -135,7 +135,9 @@ async def serve_bookie(
     own = BookieRoutes(bookie, client, tasks, version=version, started_ms=clock.now_ms()).routes()
     # Each bookie of a machine has a different name.
     owner = f"http.{bookie.address.advertise}.{os.getpid()}"
-    reach = MetadataReachability(uri, bookie.metadata.instance_id, clock)
+    reach = MetadataReachability(
+        uri, bookie.metadata.instance_id, clock, lambda: server_causes(uri)
+    )
     try:
         served = _serving(
             client, reach, own, collect, options, owner, version, log,
@@ -175,7 +177,7 @@ async def serve_cluster(
         return () if autorecovery is None else autorecovery_metrics(autorecovery)
 
     client = LazyClient(uri, config)
-    reach = MetadataReachability(uri, client.instance_id, SystemClock())
+    reach = MetadataReachability(uri, client.instance_id, SystemClock(), lambda: server_causes(uri))
     served = _serving(
         client, reach, [], collect, options, owner, version, log,
         about_cluster=autorecovery is None, settings=settings,

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from quire.metadata.interface import Bookies, MetadataStore
 
 NEARLY_FULL = 0.8
-"""A disk is nearly full if at least this share of it is used."""
+"""A disk with little free space is nearly full if at least this share of it is used."""
+NEARLY_FULL_BYTES = 20 * 10**9
+"""The free bytes that count as little. A disk with more free space is not nearly full yet."""
+CERTAINLY_NEARLY_FULL = 0.9
+"""A disk is nearly full if at least this share of it is used, however large it is."""
 GONE_NAMED_MAX = 8
 """The number of bookies whose process does not run whose directories are looked up."""
 LOCATIONS_NODE = "/bookies"
@@ -52,10 +56,10 @@ async def bookie_facts(
         spaces: If given, each description has the free space, and `answers` says whether the bookie
             answered. `answers` is None if the bookie was not asked yet. `silence` says why it did
             not answer, and `certificate_expires_ms` when its certificate expires. `directories` has
-            the data directories of the bookie's cookie, if little space is free, or if the bookie
-            is one of the first `GONE_NAMED_MAX` whose process does not run.
+            the data directories of the bookie's cookie, if little space is free, if it reports
+            damage, or if it is one of the first `GONE_NAMED_MAX` whose process does not run.
         rates: If given, each description has what the bookie's metrics show: rates, the space of
-            each disk, and suspended compaction.
+            each disk, suspended compaction, damage, and the free space that it needs.
         reports: If given, each description has the last report of the bookie as `report`, or None.
 
     Raises:
@@ -97,12 +101,14 @@ async def bookie_facts(
                 for path, (free, total) in rates.disks.get(name, {}).items()
             ]
             described["compaction_suspended"] = rates.suspended.get(name, [])
+            described["damaged"] = rates.damaged.get(name)
+            described["min_free_bytes"] = rates.min_free_bytes.get(name)
         if reports is not None:
             described["report"] = known.get(name)
         listed.append(described)
     if spaces is not None:
         away = [one for one in listed if _is_down(one)][:GONE_NAMED_MAX]
-        full = [one for one in listed if nearly_full(one)]
+        full = [one for one in listed if nearly_full(one) or damaged(one)]
         await _add_directories(client.metadata, [*away, *full])
     return listed
 
@@ -118,7 +124,24 @@ def nearly_full(described: Mapping[str, Any]) -> bool:
     """Return whether the disks of a bookie are nearly full, as far as it is known."""
     pairs = [(described.get("free_bytes"), described.get("total_bytes"))]
     pairs += [(one["free_bytes"], one["total_bytes"]) for one in described.get("disks", ())]
-    return any(total and 1 - free / total >= NEARLY_FULL for free, total in pairs)
+    return any(total and disk_nearly_full(free or 0, total) for free, total in pairs)
+
+
+def disk_nearly_full(free_bytes: float, total_bytes: float) -> bool:
+    """Return whether a disk is nearly full.
+
+    80 % of a small disk leave little time. 80 % of a large one leave more than enough.
+    """
+    used = 1 - free_bytes / total_bytes
+    return used >= CERTAINLY_NEARLY_FULL or (
+        used >= NEARLY_FULL and free_bytes <= NEARLY_FULL_BYTES
+    )
+
+
+def damaged(described: Mapping[str, Any]) -> bool:
+    """Return whether a bookie reports damaged segments."""
+    found = described.get("damaged")
+    return bool(found and found["segments"])
 
 
 async def _add_directories(store: MetadataStore, bookies: list[dict[str, Any]]) -> None:

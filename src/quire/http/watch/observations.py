@@ -31,6 +31,8 @@ RISKS_INTERVAL_S = 5.0
 """Seconds between two counts of the ledgers that lost bookies put at risk."""
 LOST_INTERVAL_S = 60.0
 """Seconds between two searches of the records of all streams, objects and datasets."""
+LOST_AGAIN_S = 10.0
+"""Seconds between two such searches while lost ledgers are known, so that their end shows soon."""
 SPACE_INTERVAL_S = 1.0
 """Seconds between two requests to a bookie for its free space."""
 SPACE_TIMEOUT_S = 2.0
@@ -219,6 +221,7 @@ class LostLedgerSearch(BackgroundObservation):
         index = OwnerIndex(client.clock.now_ms())
         try:
             async for found in lost_ledgers(client, index.add):
+                self._shortest_s = LOST_AGAIN_S if found.count else LOST_INTERVAL_S
                 index.whole = found.whole
                 if first or found.whole:
                     self.found, self._index = found, index

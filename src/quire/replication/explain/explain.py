@@ -425,11 +425,7 @@ def _diagnosis(facts: Explained) -> Diagnosis:
     if lost:
         return _lost(facts, lost)
     if bad:
-        what = some_of(sorted({f"{one.bookie} ({one.state})" for one in bad}))
-        return Diagnosis(
-            f"Some replicas are bad: {what}. {_why(facts)}",
-            f"quire pipeline audit --ledger {facts.ledger} --repair",
-        )
+        return _bad(facts, bad)
     if short:
         what = some_of(sorted({one.bookie for one in short}))
         return Diagnosis(
@@ -442,7 +438,10 @@ def _diagnosis(facts: Explained) -> Diagnosis:
             f"No problem was found, but the ledger is marked for repair: {facts.mark.sentence()}",
             "" if facts.deep else f"quire explain ledger {facts.ledger} --deep",
         )
-    looked = "every entry was read" if facts.deep else "--deep reads every entry"
+    looked = (
+        "every entry was read" if facts.deep
+        else "the first and the last entry of each were read, not all"
+    )  # fmt: skip
     return Diagnosis(f"Nothing is wrong: no replica is missing ({looked})", "")
 
 
@@ -466,6 +465,34 @@ def _unreadable(facts: Explained, lost: list[str]) -> Diagnosis:
         "bookie's directory has them",
         f"quire explain ledger {facts.ledger} --deep",
     )
+
+
+def _bad(facts: Explained, bad: Sequence[ReplicaReport]) -> Diagnosis:
+    """Return the verdict about replicas that lack entries or have wrong ones.
+
+    A bookie reports its own damage as soon as something reads it, and autorecovery repairs it
+    within a minute or two. A Spark job is needed only for what no bookie reports.
+    """
+    audit = f"quire pipeline audit --ledger {facts.ledger} --repair"
+    what = some_of(sorted({f"{one.bookie} ({one.state})" for one in bad}))
+    told = f"Some replicas are bad: {what}"
+    if not facts.enabled or facts.auditor is None:
+        start = "enable" if not facts.enabled else "start"
+        return Diagnosis(f"{told}. {_why(facts)}", f"quire autorecovery {start}")
+    if facts.mark is not None and facts.mark.failure is not None:
+        return Diagnosis(f"{told}. {_why(facts)}", audit)
+    if facts.mark is not None or all(one.state == Kind.DAMAGED.value for one in bad):
+        why = (
+            _why(facts)
+            if facts.mark is not None
+            else "The bookie reports the damage now that it was read"
+        )
+        return Diagnosis(
+            f"{told}. {why}. Autorecovery repairs it by itself, usually within a minute or two. "
+            f"Check again then. If it is still bad, repair it with `{audit}`",
+            f"quire explain ledger {facts.ledger}{' --deep' if facts.deep else ''}",
+        )
+    return Diagnosis(f"{told}. No bookie reports this by itself, so nothing repairs it yet", audit)
 
 
 def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
@@ -533,7 +560,10 @@ def _why(facts: Explained) -> str:
     if facts.mark is not None:
         return f"Not repaired yet: {facts.mark.sentence()}"
     if not facts.enabled:
-        return "Not repaired yet: autorecovery is disabled (`quire autorecovery enable` enables it)"
+        return (
+            "Not repaired yet: autorecovery is switched off (`quire autorecovery enable` switches "
+            "it on)"
+        )
     if facts.auditor is None:
         return "Not repaired yet: there is no auditor (`quire autorecovery start` runs one)"
     if facts.waiting is not None and facts.waiting[0] in {one.bookie for one in _lost_ones(facts)}:

@@ -152,7 +152,7 @@ function drawing(data) {
 function findings(data) {
   const bad = data.segments.flatMap((segment) => segment.replicas.flatMap((one) => one.bad.map((part) => [one.bookie, ...part])));
   if (!bad.length) return "";
-  const rows = bad.slice(0, 200).map(([bookie, first, last, kind, detail]) => [bookie, first === last ? `${first}` : `${first} to ${last}`, kind, detail]);
+  const rows = bad.slice(0, 200).map(([bookie, first, last, kind, detail]) => [bookie, first === last ? `${first}` : `${first} to ${last}`, REPLICA[kind]?.[1].slice(2) ?? kind, detail]);
   return section("What was found", table(`Findings${bad.length > rows.length ? `, the first ${rows.length} of ${bad.length}` : ""}`,
     [["Bookie", ""], ["Entries", ""], ["Problem", ""], ["Detail", ""]], rows));
 }
@@ -160,7 +160,7 @@ function findings(data) {
 export function explanation(data) {
   const { verdict } = data;
   const well = !verdict.command && data.segments.every((one) => one.copies_min >= data.quorums[1]);
-  return h("div", { class: `alert ${well ? "good" : "bad"}` }, h("p", null, `${well ? "✓" : "✗"} ${verdict.sentence}`),
+  return h("div", { class: `alert ${well ? "good" : "bad"}` }, h("p", null, `${well ? "✓" : "✗"} ${verdict.sentence}.`),
     verdict.command ? [h("p", null, "What to do:"), command(verdict.command)] : "");
 }
 

@@ -10,7 +10,7 @@ import { elsewhereTable, jobTable, pausedTable, progressBar } from "/ui/parts/jo
 
 function keyFigures({ enabled, auditor, auditor_age_s: age, marked, marked_whole: whole, locked, failing, delay_s: delay }) {
   return tiles([
-    { name: "Autorecovery", value: enabled ? "on" : "paused", below: enabled ? "in the whole cluster" : "nothing is repaired", kind: enabled ? "" : "warn" },
+    { name: "Autorecovery", value: enabled ? "on" : "switched off", below: enabled ? "in the whole cluster" : "nothing is repaired", kind: enabled ? "" : "warn" },
     { name: "Auditor", value: auditor ?? "none", below: auditor ? (age === null ? "" : `for ${seconds(age)}`) : "nobody looks for lost bookies", kind: auditor ? "" : "warn" },
     { name: "Under-replicated ledgers", value: (whole ? "" : "at least ") + count(marked), below: auditor ? `${count(locked)} being repaired` : "nobody looks for them", kind: marked ? "warn" : "" },
     { name: "Repair failed", value: count(failing), below: failing ? "see the reasons below" : "no ledger", kind: failing ? "bad" : "" },
@@ -40,10 +40,10 @@ export const work = {
     return h("div", null,
       section("Autorecovery", keyFigures(autorecovery), repairProgress(data.repair),
         h("div", { class: "row-buttons" },
-          autorecovery.enabled ? button("Pause", "Pause autorecovery", turn(false), act, QUESTIONS.autorecoveryOff) : button("Resume", "Resume autorecovery", turn(true), act, QUESTIONS.autorecoveryOn), " ",
+          autorecovery.enabled ? button("Switch off", "Switch autorecovery off", turn(false), act, QUESTIONS.autorecoveryOff) : button("Switch on", "Switch autorecovery on", turn(true), act, QUESTIONS.autorecoveryOn), " ",
           button("Look for lost bookies now", "Look for lost bookies now", () => ask("PUT", "/api/v1/autorecovery/trigger_audit"), act, QUESTIONS.audit)),
         accessNote(),
-        h("p", { class: "quiet" }, "These buttons apply to the whole cluster. While autorecovery is paused, nothing is repaired."),
+        h("p", { class: "quiet" }, "These buttons apply to the whole cluster. While autorecovery is switched off, nothing is repaired."),
         autorecovery.auditor ? "" : command("quire autorecovery start")),
       section("Under-replicated ledgers", marked.length ? table(
         marked.length < autorecovery.marked ? `The first ${marked.length} of ${autorecovery.marked}` : "All of them",

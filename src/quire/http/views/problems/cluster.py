@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from quire.http.views.creatable import Creatable
@@ -10,9 +10,11 @@ from quire.http.views.problems.autorecovery import of_autorecovery
 from quire.http.views.problems.certificates import OwnCertificates, of_certificates
 from quire.http.views.problems.collection import Collection, of_collection
 from quire.http.views.problems.creation import of_shape
+from quire.http.views.problems.damage import of_damage
 from quire.http.views.problems.disks import of_compaction, of_disks
 from quire.http.views.problems.lost_bookies import of_lost_bookies
 from quire.http.views.problems.lost_data import of_data, of_owners
+from quire.http.views.problems.places import of_places
 from quire.http.views.problems.problem import Bookie, Problem
 from quire.http.views.problems.read_only import of_read_only
 from quire.http.views.problems.silent_bookies import of_silent_bookies
@@ -55,7 +57,14 @@ def problems(
         *of_read_only(bookies, writable, now_ms),
         *of_disks(bookies),
         *of_compaction(bookies),
+        *of_damage(bookies, autorecovery),
         *of_shape(creatable, writable),
+        *of_places(bookies, autorecovery),
         *of_autorecovery(autorecovery),
     ]
+    return worst_first(found)
+
+
+def worst_first(found: Iterable[Problem]) -> list[Problem]:
+    """Return the problems by severity, and otherwise in their order."""
     return sorted(found, key=lambda one: ("bad", "warn", "note").index(one.severity))
