@@ -82,7 +82,7 @@ def test_a_bookie_whose_copies_no_other_can_take_is_not_recovered() -> None:
     (found,) = problems([bookie("a"), bookie("b", "gone")], WELL, risk)
     assert "recover" not in found.next
     assert found.next.endswith(
-        "If it is lost for good, start another bookie: no other bookie can take its copies"
+        "If it is lost for good, start another bookie: the others cannot take all of its copies"
     )
 
 

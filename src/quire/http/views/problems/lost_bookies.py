@@ -81,7 +81,7 @@ def _give_up(names: Sequence[str], *, empty: bool, spare: bool) -> str:
     """
     lost = f"If {'it is' if len(names) == 1 else 'one is'} lost for good"
     if not empty and not spare:
-        return f"{lost}, start another bookie: no other bookie can take its copies"
+        return f"{lost}, start another bookie: the others cannot take all of its copies"
     # Without a ledger that needs it, the bookie only has to be removed from the cluster.
     command = "decommission" if empty else "recover"
     return f"{lost}: quire bookie {command} {names[0] if len(names) == 1 else 'BOOKIE'}"
