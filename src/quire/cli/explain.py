@@ -136,9 +136,10 @@ def _check_server(url: str) -> None:
 async def explain_cluster(uri: str, exit_code: bool, server: str | None, as_json: bool) -> int:
     """Explain what is wrong with the cluster, and what to do about it.
 
-    The command examines bookies, disks, racks, the metadata store and autorecovery. For each
-    problem it says what happened, what is at risk, what is being done automatically, and what you
-    should type. It answers within ten seconds, even if servers do not respond. Nothing is changed.
+    The command examines bookies, certificates, disks, racks, the metadata store and autorecovery.
+    For each problem it says what happened, what is at risk, what is being done automatically, and
+    what you should type. It answers within ten seconds, even if servers do not respond. Nothing is
+    changed.
     """
     from quire.http.views.cluster_view import ClusterView
 

@@ -73,7 +73,8 @@ def _silent(kind: SilenceKind, remedy: str, silent: Sequence[Bookie]) -> Problem
     return Problem(
         "bad",
         f"{what}",
-        "Check the log and the network. If a process hangs, stop it: then it counts as lost",
+        f"Check {'its log' if len(names) == 1 else 'their logs'} and the network to {those}. If "
+        f"{'it' if len(names) == 1 else 'one'} hangs, stop it: then it counts as lost",
         risk,
         NO_REPAIR,
         tuple(names),
