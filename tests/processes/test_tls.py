@@ -18,7 +18,7 @@ import uvloop
 import quire
 from quire.config import TlsClientConfig
 from quire.errors import LedgerFencedError
-from quire.http.watch.observations import ANEW_INTERVAL_S, DiskSpaces
+from quire.http.watch.observations import ANEW_INTERVAL_S, SPACE_INTERVAL_S, DiskSpaces
 from quire.metadata import open_metadata
 from quire.replication.explain.silence import SilenceKind
 from quire.testing.cluster import LocalCluster
@@ -279,6 +279,8 @@ async def test_a_certificate_is_replaced_under_a_running_bookie(tmp_path: Path) 
             await writer.append(b"before")
             (name,) = (await client.bookies()).writable
             assert (await spaces.of(client, [name]))[name] is not None
+            now_s += SPACE_INTERVAL_S
+            assert (await spaces.of(client, [name]))[name] is not None, "it connects for good"
             (ends_ms,) = {*spaces.certificates_ms.values()}
             assert ends_ms > client.clock.now_ms()
             fresh = new.issue("fresh")
@@ -293,7 +295,7 @@ async def test_a_certificate_is_replaced_under_a_running_bookie(tmp_path: Path) 
             assert not await served(old.ca)
             assert "tls_reloaded" in log.read_text()
             assert await writer.append(b"after") == 1
-            now_s += ANEW_INTERVAL_S - 1
+            now_s += ANEW_INTERVAL_S - SPACE_INTERVAL_S - 1
             assert (await spaces.of(client, [name]))[name] is not None, "over the old connection"
             now_s += 1
             assert (await spaces.of(client, [name]))[name] is None
