@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Literal
 
 SIZE_UNITS = {
@@ -148,3 +149,8 @@ def some_of(names: Iterable[str], limit: int = NAMED_MAX) -> str:
     known = list(names)
     more = len(known) - limit
     return ", ".join(known[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
+def utc_text(ms: int) -> str:
+    """Return a Unix time in milliseconds as a date and time in UTC: `2026-11-28T15:34:54Z`."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

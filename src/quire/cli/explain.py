@@ -25,6 +25,7 @@ from quire.cli.common.options import (
     password_option,
 )
 from quire.cli.common.output import print_json
+from quire.cli.common.pasting import pasteable
 from quire.cli.common.tls import client_config, tls_options
 from quire.errors import MetadataUnavailableError, NoSuchLedgerError, QuireError, UsageError
 
@@ -39,9 +40,12 @@ CONNECT_TIMEOUT_S = 3.0
 """Seconds to connect to the metadata store. A slower store is reported as the problem."""
 BOOKIE_TIMEOUT_S = 3
 """Seconds that a bookie may take to answer. A slower bookie counts as unreachable."""
+ANSWERS_WAIT_S = 3.0
+"""Seconds until it is known of each bookie whether it answers. It must be longer than the time that
+a bookie has to answer (`SPACE_TIMEOUT_S`), so that one that does not answer is reported."""
 WAIT_S = 2.0
-"""Seconds for bookies to report their space, and as much for the count of under-replicated ledgers.
-Later answers are left out."""
+"""Seconds for other observations, such as the count of under-replicated ledgers. Later answers are
+left out."""
 ANSWER_TIMEOUT_S = 8.0
 """Seconds for the whole answer. This leaves two of ten seconds to start and to end the process."""
 SERVER_TIMEOUT_S = 5.0
@@ -132,16 +136,17 @@ def _check_server(url: str) -> None:
 async def explain_cluster(uri: str, exit_code: bool, server: str | None, as_json: bool) -> int:
     """Explain what is wrong with the cluster, and what to do about it.
 
-    The command examines bookies, disks, racks, the metadata store and autorecovery. For each
-    problem it says what happened, what is at risk, what is being done automatically, and what you
-    should type. It answers within ten seconds, even if servers do not respond. Nothing is changed.
+    The command examines bookies, certificates, disks, racks, the metadata store and autorecovery.
+    For each problem it says what happened, what is at risk, what is being done automatically, and
+    what you should type. It answers within ten seconds, even if servers do not respond. Nothing is
+    changed.
     """
     from quire.http.views.cluster_view import ClusterView
 
     try:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(explaining(uri, ANSWER_TIMEOUT_S))
-            cluster = ClusterView(time.monotonic, await _fetch(stack), WAIT_S)
+            cluster = ClusterView(time.monotonic, await _fetch(stack), WAIT_S, ANSWERS_WAIT_S)
             stack.push_async_callback(cluster.close)
             view = await cluster.look(client)
             if server is not None:
@@ -264,7 +269,7 @@ def _problem(one: Problem) -> list[str]:
     lines += [f"    - {item}" for item in one.items]
     for name, text in (("at risk", one.risk), ("being done", one.doing), ("do", one.next)):
         if text:
-            lines.append(f"    {name}: {text}")
+            lines.append(f"    {name}: {pasteable(text)}")
     return lines
 
 
@@ -328,9 +333,10 @@ def _ledger_lines(found: Explained, owners: Sequence[OwnerClaim] = ()) -> list[s
     text = found.verdict.sentence
     if found.verdict.command:
         text += f". Type: {found.verdict.command}"
-    lines.append(text)
+    lines.append(pasteable(text))
     if not found.deep and not found.verdict.command:
-        lines.append(f"To read every entry: quire explain ledger {found.ledger} --deep")
+        deep = f"To read every entry: quire explain ledger {found.ledger} --deep"
+        lines.append(pasteable(deep))
     return lines
 
 

@@ -12,6 +12,7 @@ from quire.replication.explain.explain import (
     diagnosed,
     spare_bookies,
 )
+from quire.replication.explain.silence import Silence, SilenceKind
 from quire.replication.explain.status import WhyNot
 from quire.replication.marks.notes import LastFailure
 
@@ -49,7 +50,38 @@ def test_why_nothing_is_done() -> None:
     assert "autorecovery is switched off" in said(enabled=False, waiting=("b", 42.0))
     assert "there is no auditor" in said(auditor=None, waiting=("b", 42.0))
     assert "has not marked the ledger" in said(delay_s=0)
-    assert said(spare=0).endswith("no bookie can replace it. Start b again, or another bookie")
+    assert said(spare=0).endswith(
+        "no bookie can replace it. Start b again, with the options that it had, or another bookie"
+    )
+    directories = {"b": ("/data/1", "/my disk")}
+    lost = replace(FACTS, spare=0, directories=directories)
+    assert diagnosed(lost).verdict.command == "quire bookie start --dir /data/1 --dir '/my disk'"
+
+
+def test_a_registered_bookie_that_does_not_answer_says_why() -> None:
+    silent = replace(replica("10.0.0.1:4181", True), host="host", registered="writable")
+    facts = replace(FACTS, segments=(SegmentView(0, 9, True, 1, (replica("a", False), silent)),))
+
+    def of(silence: Silence, **more: object) -> Diagnosis:
+        found = replace(facts, silences={"10.0.0.1:4181": silence}, **more)  # type: ignore[arg-type]
+        return diagnosed(found).verdict
+
+    down = of(
+        Silence(SilenceKind.REFUSED, "nothing listens at its address", ""),
+        directories={"10.0.0.1:4181": ("/data",)},
+    )
+    assert down.sentence.startswith(
+        "10.0.0.1:4181 is registered but does not answer (nothing listens at its address). Its "
+        "process does not run"
+    )
+    assert down.command == "quire bookie start --dir /data --port 4181"
+    expired = of(Silence(SilenceKind.EXPIRED, "the certificate has expired", "Renew it"))
+    assert "(the certificate has expired). Renew it. Then" in expired.sentence
+    assert expired.command == "quire explain ledger 7"
+    hangs = of(Silence(SilenceKind.OTHER, "it did not answer within 2 s", ""))
+    assert "(it did not answer within 2 s). Check its log" in hangs.sentence
+    back = diagnosed(facts).verdict
+    assert back.sentence == "10.0.0.1:4181 did not answer, and does now. Check again"
 
 
 def test_a_bookie_of_another_segment_can_replace_a_lost_one() -> None:

@@ -152,7 +152,9 @@ def bookie(
             config=configuration.bookie(),
             on_serving=_print_id,
             loading_bar=_loading_bar if sys.stderr.isatty() else None,
-            around=around_bookie(uri, log, stats, [*layers, *settings_layers()]),
+            around=around_bookie(
+                uri, log, stats, [*layers, *settings_layers()], process.directories
+            ),
             beside=beside(uri, autorecovery_settings, log, stats) if stats else None,
             log=log,
         )

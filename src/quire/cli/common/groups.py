@@ -152,14 +152,15 @@ class DefaultGroup(LazyGroup):
 
     def __init__(self, *arguments: Any, default: str, alone: bool = False, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self._default = default
+        self.default = default
+        """The name of the default command."""
         self._alone = alone
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and self._alone:
-            args = [self._default]
+            args = [self.default]
         if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
-            args = [self._default, *args]
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
 
