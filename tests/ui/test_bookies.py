@@ -326,7 +326,8 @@ def test_the_settings_of_the_cluster(dashboard: Dashboard, tab: Tab) -> None:
     try:
         tab.open("configuration")
         page.get_by_label("Part of a name, value or meaning").fill("lost bookie delay")
-        expect(page.get_by_text("1 setting in the tab “Settings of the cluster” fits it.")).to_be_visible()
+        there = "1 setting in the tab “Settings of the cluster” fits it."
+        expect(page.get_by_text(there)).to_be_visible()
         page.get_by_role("tab", name="Settings of the cluster").click()
         row = page.get_by_role("row").filter(has_text="lost bookie delay")
         expect(row).to_contain_text("900 seconds")
