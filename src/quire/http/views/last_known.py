@@ -17,6 +17,8 @@ OLD = "old_since_ms"
 """The key of an answer that is the last known state. Its value is the Unix time of that state in
 milliseconds, or None if the answer is current."""
 PROBLEMS = "problems"
+OUTAGES = "metadata_outages"
+"""The key of the times at which the store did not answer, in an answer that has problems."""
 KEEP_INTERVAL_S = 30.0
 """Seconds between two looks at the cluster while nobody else looks."""
 
@@ -91,6 +93,7 @@ class LastKnown:
                 since_ms = self._reach.since_ms or at_ms or now_ms
                 first = [metadata_lost(self._reach.uri, since_ms, now_ms, error)]
             else:
-                first = metadata_unsteady(self._reach.outages, now_ms)
+                first = metadata_unsteady(self._reach.uri, self._reach.outages, now_ms)
+            marked[OUTAGES] = [asdict(one) for one in self._reach.outages]
             marked[PROBLEMS] = [*map(asdict, first), *found[PROBLEMS]]
         return marked

@@ -10,5 +10,9 @@ def test_nothing_is_wrong() -> None:
 
 
 def test_the_worst_comes_first() -> None:
-    bookies = [bookie("a", free=1), bookie("b", "gone")]
-    assert [one[0] for one in said(bookies, auditor=None)] == ["bad", "warn", "note"]
+    bookies = [
+        bookie("a", free=1),
+        bookie("b", "gone"),
+        {**bookie("c"), "compaction_suspended": ["major"]},
+    ]
+    assert [one[0] for one in said(bookies, auditor=None)] == ["bad", "warn", "warn", "note"]

@@ -1,4 +1,4 @@
-"""The problems of bookies that are lost or do not answer."""
+"""The problems of bookies that are lost."""
 
 from __future__ import annotations
 
@@ -60,14 +60,30 @@ def test_the_command_that_starts_a_lost_bookie_again_is_complete() -> None:
     assert "quire bookie start --dir DIR. If" in found.next, "nothing is known about it"
 
 
-def test_one_that_does_not_answer() -> None:
-    assert said([bookie("z"), bookie("a", free=None)]) == [
-        ("bad", "a is registered but does not answer")
-    ]
+def test_the_command_of_the_last_report_has_all_options() -> None:
+    command = ["quire", "bookie", "start", "--dir", "d 1", "--http", "10.0.0.1:8080"]
+    one = {**bookie("b", "gone"), "directories": ["/x"], "report": {"command": command}}
+    (found,) = problems([bookie("z"), one], WELL)
+    assert found.next.startswith(
+        "Start it again, as it was started before: quire bookie start --dir 'd 1' --http "
+        "10.0.0.1:8080. If it is lost for good"
+    )
+    one["report"]["working_directory"] = "/srv/a b"
+    (found,) = problems([bookie("z"), one], WELL)
+    assert "as it was started before, in '/srv/a b': quire bookie start" in found.next
+    one["report"] = {"command": [], "working_directory": ""}
+    (found,) = problems([bookie("z"), one], WELL)
+    assert "quire bookie start --dir /x" in found.next, "an earlier version does not report it"
 
 
-def test_one_that_was_not_asked_yet_is_no_problem() -> None:
-    assert said([bookie("z"), {**bookie("a", free=None), "answers": None}]) == []
+def test_a_bookie_whose_copies_no_other_can_take_is_not_recovered() -> None:
+    """`quire bookie recover` would refuse: it needs another bookie for each copy."""
+    risk = AtRisk(ledgers=7, whole=True, lacking=7, by_group={ALONE: 7}, without_spare=7)
+    (found,) = problems([bookie("a"), bookie("b", "gone")], WELL, risk)
+    assert "recover" not in found.next
+    assert found.next.endswith(
+        "If it is lost for good, start another bookie: the others cannot take all of its copies"
+    )
 
 
 def of_lost(risk: AtRisk | None, now_ms: int = 0, **recovery: Any) -> Problem:

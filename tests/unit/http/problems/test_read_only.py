@@ -58,3 +58,27 @@ def test_a_read_only_bookie_whose_registration_does_not_say_why() -> None:
     )
     ((_, what),) = said([bookie("z"), bookie("a", "read-only")])
     assert what == "a is read-only, and its registration does not say why"
+
+
+def full(name: str, free: int, **more: Any) -> dict[str, Any]:
+    reason = {"why": "full", "directory": "/data/1"}
+    return {**bookie(name, "read-only", free=free), "unwritable": [reason], **more}
+
+
+def test_several_full_disks_are_one_finding() -> None:
+    (found,) = problems([bookie("z"), full("a", 1), full("b", 2)], WELL)
+    assert found.what == "2 bookies are read-only because their disks are full"
+    assert found.items == (
+        "a: /data/1: 1.0 GB of 100 GB free", "b: /data/1: 2.0 GB of 100 GB free",
+    )  # fmt: skip
+    assert found.bookies == ("a", "b")
+    assert found.next == "quire bookie explain space /data/1"
+    assert found.risk.endswith("The command shows what takes the space of a; run it there")
+
+
+def test_a_full_disk_says_how_much_is_needed() -> None:
+    (found,) = problems([bookie("z"), full("a", 1, min_free_bytes=2 * GB)], WELL)
+    assert found.what.endswith("1.0 GB of 100 GB free, less than min_free_bytes (2.0 GB)")
+    # It accepts entries again only when somewhat more is free.
+    (found,) = problems([bookie("z"), full("a", 3, min_free_bytes=2 * GB)], WELL)
+    assert found.what.endswith("3.0 GB of 100 GB free")

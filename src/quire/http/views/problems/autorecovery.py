@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quire._runtime.units import are, counted, duration_text, plural
+from quire._runtime.units import are, counted, duration_text, plural, some_of
 from quire.http.views.problems.problem import Problem
 from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
 
@@ -13,12 +13,21 @@ from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
 def of_autorecovery(found: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the problems that an `Overview` as a dictionary shows."""
     if not found["enabled"]:
-        yield Problem("warn", "Autorecovery is switched off", "quire autorecovery enable")
+        yield Problem(
+            "warn",
+            "Autorecovery is switched off",
+            "quire autorecovery enable",
+            "If a bookie or a disk is lost, its copies stay missing until somebody switches "
+            "autorecovery on",
+            "Nothing is copied until then",
+        )
     if found["auditor"] is None:
         yield Problem(
-            "warn" if found["marked"] else "note",
+            "warn",
             "Nobody looks for lost bookies: no autorecovery process is running",
             "quire autorecovery start",
+            "If a bookie or a disk is lost, its copies stay missing until somebody starts such a "
+            "process",
         )
     yield from _of_what_cannot_be_read(found)
     if found["failing"]:
@@ -30,12 +39,27 @@ def of_autorecovery(found: Mapping[str, Any]) -> Iterator[Problem]:
             f"quire explain ledger {first['ledger']}" if first else "quire autorecovery list",
         )
     elif found["marked"]:
+        example = found.get("example")
+        lacking = tuple(example["replicas"]) if example is not None else ()
+        such = ""
+        if example is not None:
+            such = f", such as ledger {example['ledger']}"
+            such += f", which may lack entries on {some_of(lacking)}" if lacking else ""
         yield Problem(
             "warn",
-            f"Under-replicated ledgers: {_marked(found)}",
+            f"Under-replicated ledgers: {_marked(found)}{such}",
             "quire autorecovery list",
-            doing=f"{found['locked']} {are(found['locked'])} being repaired",
+            doing=_repairing(found),
+            bookies=lacking,
         )
+
+
+def _repairing(found: Mapping[str, Any]) -> str:
+    if not found["enabled"]:
+        return "Nothing is repaired, because autorecovery is switched off"
+    if found["auditor"] is None and not found["locked"]:
+        return "Nothing is repaired, because no autorecovery process is running"
+    return f"{found['locked']} {are(found['locked'])} being repaired"
 
 
 def _of_what_cannot_be_read(found: Mapping[str, Any]) -> Iterator[Problem]:

@@ -6,11 +6,14 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from quire._runtime.units import are, counted, size_text, some_of
-from quire.http.views.bookie_list import NEARLY_FULL
-from quire.http.views.problems.problem import Bookie, Problem
+from quire._runtime.units import counted, percent_text, size_text, some_of
+from quire.http.views.bookie_list import disk_nearly_full
+from quire.http.views.problems.problem import Bookie, Problem, listed
 from quire.metadata.bookies.unwritable import FAILED, FULL
 
+SAME_SHARE = 0.001
+"""Two disks of one host with the same size are one disk if their free space differs by at most this
+share of it. Bookies do not measure the space at the same moment."""
 SUSPENDED = "/api/v1/bookie/gc/suspend_compaction"
 RESUME = "/api/v1/bookie/gc/resume_compaction"
 
@@ -27,6 +30,15 @@ class Disk:
     @property
     def used(self) -> float:
         return 1 - self.free_bytes / self.total_bytes
+
+    @property
+    def nearly_full(self) -> bool:
+        return disk_nearly_full(self.free_bytes, self.total_bytes)
+
+    def same_as(self, other: Disk) -> bool:
+        """Return whether the disk of another directory on the same host is probably this one."""
+        near = abs(self.free_bytes - other.free_bytes) <= SAME_SHARE * self.total_bytes
+        return self.total_bytes == other.total_bytes and near
 
     def __str__(self) -> str:
         left = f"{size_text(self.free_bytes)} of {size_text(self.total_bytes)} free"
@@ -47,32 +59,77 @@ def disks_of(bookie: Bookie) -> list[Disk]:
     return found
 
 
-def of_disks(bookies: Sequence[Bookie]) -> Iterator[Problem]:
-    """Yield the problems of disks that do not make a bookie read-only."""
-    nearly: list[tuple[Disk, str]] = []
-    for one in bookies:
+@dataclass(frozen=True, slots=True)
+class NearlyFull:
+    """A disk that is nearly full, with the bookies and directories that share it."""
+
+    disk: Disk
+    bookies: tuple[str, ...]
+    host: str
+    directories: tuple[str, ...]
+
+    def __str__(self) -> str:
+        owner = (
+            self.bookies[0]
+            if len(self.bookies) == 1
+            else f"{counted(len(self.bookies), 'bookie')} on {self.host}"
+        )
+        named = replace(self.disk, directory=some_of(self.directories))
+        return f"{percent_text(self.disk.used)} of the disk of {owner} is used ({named})"
+
+
+def nearly_full_disks(bookies: Iterable[Bookie]) -> list[NearlyFull]:
+    """Return the disks that are nearly full, sorted by the id of their first bookie.
+
+    Bookies and directories of one host that report the same space share a disk, which counts once.
+    A full disk of a read-only bookie is not among them, because it is another problem.
+    """
+    found: list[NearlyFull] = []
+    for one in sorted(bookies, key=lambda one: one["id"]):
         if one["state"] == "gone":
             continue
         reasons = one.get("unwritable")
-        if one["state"] != "read-only":
-            yield from _of_directories(one, reasons or ())
         full = {reason["directory"] for reason in reasons or () if reason["why"] == FULL}
         if one["state"] == "read-only" and (full or reasons is None):
             continue  # the reason why it is read-only says so
-        disks = [disk for disk in disks_of(one) if disk.used >= NEARLY_FULL]
-        nearly += [(disk, one["id"]) for disk in disks if disk.directory not in full]
+        host = one.get("host") or ""
+        for disk in disks_of(one):
+            if not disk.nearly_full or disk.directory in full:
+                continue
+            directories = (disk.directory,) if disk.directory else ()
+            for at, other in enumerate(found):
+                if host and host == other.host and disk.same_as(other.disk):
+                    found[at] = replace(
+                        other,
+                        bookies=tuple(dict.fromkeys((*other.bookies, one["id"]))),
+                        directories=(*other.directories, *directories),
+                    )
+                    break
+            else:
+                found.append(NearlyFull(disk, (one["id"],), host, directories))
+    return found
+
+
+def of_disks(bookies: Sequence[Bookie]) -> Iterator[Problem]:
+    """Yield the problems of disks that do not make a bookie read-only."""
+    for one in bookies:
+        if one["state"] == "writable":
+            yield from _of_directories(one, one.get("unwritable") or ())
+    nearly = nearly_full_disks(bookies)
     if not nearly:
         return
-    nearly.sort(key=lambda found: -found[0].used)
-    told = [f"{disk.used:.0%} of the disk of {name} is used ({disk})" for disk, name in nearly]
-    fullest, bookie = nearly[0]
+    fullest = max(nearly, key=lambda one: one.disk.used)
+    several = len(nearly) > 1
     yield Problem(
         "warn",
-        f"{counted(len(nearly), 'disk')} {are(len(nearly))} nearly full: {some_of(told)}",
-        explain_space(fullest.directory),
+        f"{len(nearly)} disks are nearly full"
+        if several
+        else f"1 disk is nearly full: {nearly[0]}",
+        explain_space(next(iter(fullest.directories), "")),
         f"A bookie becomes read-only when its disk is full. The command shows what takes the space "
-        f"of {bookie}; run it there",
-        bookies=tuple(dict.fromkeys(name for _, name in nearly)),
+        f"of {fullest.bookies[0]}; run it there",
+        bookies=tuple(dict.fromkeys(name for one in nearly for name in one.bookies)),
+        items=listed(map(str, nearly)) if several else (),
     )
 
 
@@ -127,7 +184,7 @@ def of_compaction(bookies: Sequence[Bookie]) -> Iterator[Problem]:
     if not held:
         return
     names = [one["id"] for one in held]
-    full = [one["id"] for one in held if any(disk.used >= NEARLY_FULL for disk in disks_of(one))]
+    full = [one["id"] for one in held if any(disk.nearly_full for disk in disks_of(one))]
     kinds = sorted({kind for one in held for kind in one["compaction_suspended"]})
     url = next((url for one in held for url in one.get("http", ())), "http://BOOKIE")
     yield Problem(

@@ -1,4 +1,4 @@
-"""The problems of bookies that are lost or do not answer, and the way to start them again."""
+"""The problems of bookies that are lost, and the way to start them again."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quire._runtime.units import are, counted, does, some_of, verb
+from quire._runtime.units import are, counted, some_of, verb
 from quire.http.views.problems.autorecovery import healing
 from quire.http.views.problems.problem import Bookie, Problem
 from quire.replication.explain.at_risk import AtRisk
+from quire.replication.explain.silence import start_command
 
-DEFAULT_PORT = 3181
-"""The port of a bookie that was started without `--port`."""
 ALONE = "alone"
 """The name of the group of those lost bookies that are not part of a lost location."""
 
@@ -64,48 +63,45 @@ def of_lost_bookies(
                 **told,
             )
         else:
-            # Without a ledger that needs it, the bookie only has to be removed from the cluster.
             empty = _lacking(risk, group) == 0
-            command = "decommission" if empty else "recover"
             yield Problem(
                 "note" if empty else "bad",
                 f"{some_of(names)} {are(len(names))} not registered: stopped, or cut off from the "
                 "metadata store",
-                f"{_start_again(next(one for one in bookies if one['id'] == names[0]), names)}. If "
-                f"{'it is' if len(names) == 1 else 'one is'} lost for good: "
-                f"quire bookie {command} {names[0] if len(names) == 1 else 'BOOKIE'}",
+                f"{start_again(next(one for one in bookies if one['id'] == names[0]), names)}. "
+                f"{_give_up(names, empty=empty, spare=risk is None or not risk.without_spare)}",
                 **told,
             )
 
 
-def of_silent_bookies(bookies: Sequence[Bookie]) -> Iterator[Problem]:
-    """Yield the problem of registered bookies that do not answer."""
-    silent = [one["id"] for one in bookies if one["state"] != "gone" and one["answers"] is False]
-    if silent:
-        yield Problem(
-            "bad",
-            f"{some_of(silent)} {are(len(silent))} registered but {does(len(silent))} not answer",
-            "Check its log and the network to it. If it hangs, stop it: then it counts as lost",
-            "Readers use the copies on other bookies, and writers replace it in their ensembles",
-            "Nothing: autorecovery does not restore the copies of a bookie that is registered",
-            tuple(silent),
-        )
+def _give_up(names: Sequence[str], *, empty: bool, spare: bool) -> str:
+    """Return what to do if these bookies are lost for good.
+
+    `empty` says that no ledger needs them, and `spare` that other bookies can take their copies.
+    """
+    lost = f"If {'it is' if len(names) == 1 else 'one is'} lost for good"
+    if not empty and not spare:
+        return f"{lost}, start another bookie: the others cannot take all of its copies"
+    # Without a ledger that needs it, the bookie only has to be removed from the cluster.
+    command = "decommission" if empty else "recover"
+    return f"{lost}: quire bookie {command} {names[0] if len(names) == 1 else 'BOOKIE'}"
 
 
-def _start_again(bookie: Bookie, names: Sequence[str]) -> str:
+def start_again(bookie: Bookie, names: Sequence[str]) -> str:
     """Return how to start these bookies again, with the command for `bookie`, the first of them.
 
-    Its id is its former address, unless it was started with an id of its own.
+    The command is that of its last report. Without a report, it has the data directories of its
+    cookie, and the other options have to be added.
     """
-    words = ["quire", "bookie", "start"]
-    for directory in bookie.get("directories") or ["DIR"]:
-        words += ["--dir", directory]
-    port = bookie["id"].rpartition(":")[2]
-    if port.isdecimal() and int(port) != DEFAULT_PORT:
-        words += ["--port", port]
     some = "it again" if len(names) == 1 else f"them again, for example {names[0]}"
-    # People paste this command into a shell, and the paths come from a bookie: quote them.
-    return f"Start {some}, with the options that it had: {shlex.join(words)}"
+    report = bookie.get("report") or {}
+    words, where = report.get("command"), report.get("working_directory")
+    if words:
+        # People paste this command into a shell, and the words come from a bookie: quote them.
+        within = f", in {shlex.quote(where)}" if where else ""
+        return f"Start {some}, as it was started before{within}: {shlex.join(words)}"
+    command = start_command(bookie["id"], bookie.get("directories", ()))
+    return f"Start {some}, with the options that it had: {command}"
 
 
 def _lacking(risk: AtRisk | None, group: str) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire._runtime.units import NAMED_MAX, counted, some_of
@@ -11,7 +11,7 @@ from quire.http.views.problems.problem import Problem
 from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
 from quire.replication.explain.at_risk import AtRisk
 from quire.streams.ownership.lost_ledgers import LostLedgers
-from quire.streams.ownership.named_ledgers import Owner
+from quire.streams.ownership.named_ledgers import NamedLedger, Owner
 
 
 def of_data(risk: AtRisk | None, autorecovery: Mapping[str, Any]) -> Iterator[Problem]:
@@ -45,7 +45,7 @@ def of_owners(lost: LostLedgers | None) -> Iterator[Problem]:
         yield Problem(
             "bad",
             f"{owner.kind[0].upper()}{str(owner)[1:]} needs {named} not exist: {some_of(told)}",
-            _show(owner),
+            _what_to_do(owner, ledgers),
             f"The data in missing ledgers cannot be read; the rest of the {owner.kind} can be read",
             "Nothing: Quire cannot restore a missing ledger. Somebody deleted it, or the metadata "
             "was restored from an older backup",
@@ -75,10 +75,21 @@ def of_owners(lost: LostLedgers | None) -> Iterator[Problem]:
         )
 
 
-def _show(owner: Owner) -> str:
+def _what_to_do(owner: Owner, ledgers: Sequence[NamedLedger]) -> str:
     name, place = shlex.quote(owner.name), shlex.quote(owner.place)
     if owner.kind == "stream":
-        return f"quire stream show {name} --namespace {place}"
+        stream = f"{name} --namespace {place}"
+        text = (
+            f"To see its segments: quire stream show {stream}. To read past the gap: quire stream "
+            f"read {stream} --on-gap skip"
+        )
+        # A position may be after any of the lost segments; the last one ends the problem.
+        if after := ledgers[-1].after:
+            text += (
+                ". To give up the lost records for good, and all records before them: quire "
+                f"stream truncate {stream} --before {after}"
+            )
+        return text
     if owner.kind == "dataset":
         return f"Write the rows of the dataset {owner.name} again, in overwrite mode"
     return f"quire object show {name} --bucket {place}"

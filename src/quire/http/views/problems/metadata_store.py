@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from quire._runtime.units import duration_text, some_of
-from quire.errors import MetadataUnavailableError
+from quire._runtime.units import NAMED_MAX, duration_text, some_of
+from quire.errors import MetadataUnavailableError, MetadataURIError
 from quire.http.views.problems.problem import Problem
 from quire.http.watch.reachability import Outage
+from quire.metadata.uri import parse_uri
 
 UNSTEADY_MS = 3_600_000
 """Milliseconds during which outages of the metadata store are reported."""
@@ -24,7 +26,7 @@ def metadata_lost(uri: str, since_ms: int, now_ms: int, error: MetadataUnavailab
         "bad",
         f"The metadata store {uri} has not answered for {away}, since {_utc(since_ms)}"
         f"{f' ({causes})' if causes else ''}",
-        "Start the store, or check the network to it",
+        _find_out(uri, "Start the store, or check the network to it"),
         "No ledger can be created, opened or repaired until the store answers. Open ledgers can "
         "still be written and read while their bookies run. Everything below is the last known "
         "state",
@@ -32,7 +34,7 @@ def metadata_lost(uri: str, since_ms: int, now_ms: int, error: MetadataUnavailab
     )
 
 
-def metadata_unsteady(outages: Iterable[Outage], now_ms: int) -> list[Problem]:
+def metadata_unsteady(uri: str, outages: Iterable[Outage], now_ms: int) -> list[Problem]:
     """Return the problem of a store that answers now, but was away repeatedly."""
     recent = [one for one in outages if one.until_ms >= now_ms - UNSTEADY_MS]
     if len(recent) < UNSTEADY_MIN:
@@ -46,11 +48,29 @@ def metadata_unsteady(outages: Iterable[Outage], now_ms: int) -> list[Problem]:
             "warn",
             f"The metadata store did not answer {len(recent)} times in the last hour, the last "
             f"time {ago} ago for {away}",
-            "Look at the log and the load of the store, at the disk of its log, and at the network "
-            "to it",
+            _find_out(uri, "Look at the load and the disk of the store, and at the network to it"),
             "If the store is away for longer than the session timeout, bookies are taken for lost",
+            "Bookies and clients connected again by themselves",
         )
     ]
+
+
+def _find_out(uri: str, first: str) -> str:
+    """Return what to do, and the commands that ask the servers of ZooKeeper."""
+    try:
+        servers = parse_uri(uri).servers
+    except MetadataURIError:
+        return first
+    if not servers:
+        return first
+    ask = ", ".join(
+        f"echo srvr | nc {shlex.quote(host.strip('[]'))} {port}"
+        for host, _, port in (one.rpartition(":") for one in servers[:NAMED_MAX])
+    )
+    return (
+        f"{first}. To ask each server for its role and its latency: {ask}. In the log of a server, "
+        "look for fsync and expired: its disk may be slow, or its machine overloaded"
+    )
 
 
 def _utc(ms: int) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from quire._runtime.units import counted, duration_text, some_of
+from quire._runtime.units import counted, duration_text, size_text, some_of
 from quire.http.views.problems.disks import disk_text, disks_of, explain_space, failed_directory
-from quire.http.views.problems.problem import Bookie, Problem
+from quire.http.views.problems.problem import Bookie, Problem, listed
 from quire.metadata.bookies.unwritable import FAILED, FULL, HELD, LOADING, LOST, ORDERED
 
 FULL_SHARE = 0.05
@@ -17,17 +17,62 @@ HOLD = "/api/v1/bookie/state/readonly"
 
 def of_read_only(bookies: Sequence[Bookie], writable: int, now_ms: int) -> Iterator[Problem]:
     """Yield the problems of all read-only bookies. `writable` is the number of the others."""
-    for one in bookies:
-        if one["state"] == "read-only":
-            yield from _of_one(one, writable, now_ms)
-
-
-def _of_one(bookie: Bookie, writable: int, now_ms: int) -> Iterator[Problem]:
     elsewhere = (
         f"New entries go to the {counted(writable, 'writable bookie')}" if writable else
         "No bookie accepts new entries"
     )  # fmt: skip
     risk = f"No stored entry is lost, and all can still be read. {elsewhere}"
+    readonly = [one for one in bookies if one["state"] == "read-only"]
+    yield from _full(readonly, risk)
+    for one in readonly:
+        yield from _of_one(one, risk, now_ms)
+
+
+def _full(bookies: Sequence[Bookie], risk: str) -> Iterator[Problem]:
+    """Yield one problem for all bookies whose disk is full."""
+    full = {
+        (one["id"], reason["directory"]): one
+        for one in bookies
+        for reason in one.get("unwritable") or ()
+        if reason["why"] == FULL
+    }
+    if not full:
+        return
+    names = tuple(dict.fromkeys(name for name, _ in full))
+    told = [_too_little(one, directory) for (_, directory), one in full.items()]
+    directory = next(directory for _, directory in full)
+    several = len(full) > 1
+    yield Problem(
+        "warn",
+        f"{len(names)} bookies are read-only because their disks are full"
+        if len(names) > 1
+        else f"{names[0]} is read-only because its disks are full"
+        if several
+        else f"{names[0]} is read-only because its disk is full: {told[0]}",
+        explain_space(directory),
+        f"{risk}. The command shows what takes the space of {names[0]}; run it there"
+        if len(names) > 1
+        else risk,
+        f"{'Each' if len(names) > 1 else 'The'} bookie frees the space of deleted ledgers, and "
+        "accepts entries again when there is room",
+        names,
+        listed(f"{name}: {text}" if len(names) > 1 else text for (name, _), text in zip(full, told))
+        if several
+        else (),
+    )
+
+
+def _too_little(bookie: Bookie, directory: str) -> str:
+    """Return the directory with its space, and the limit if it is less than that."""
+    text, least = disk_text(bookie, directory), bookie.get("min_free_bytes")
+    free = [one.free_bytes for one in disks_of(bookie) if one.directory in ("", directory)]
+    if least is None or not free or free[0] >= least:
+        return text  # it accepts entries again only when more than the limit is free
+    return f"{text}, less than min_free_bytes ({size_text(least)})"
+
+
+def _of_one(bookie: Bookie, risk: str, now_ms: int) -> Iterator[Problem]:
+    """Yield the problem of each other reason why a bookie is read-only."""
     reasons = bookie.get("unwritable")
     if reasons is None:
         yield _guessed(bookie, risk)
@@ -36,16 +81,8 @@ def _of_one(bookie: Bookie, writable: int, now_ms: int) -> Iterator[Problem]:
     held_by = ""
     for why, directory in dict.fromkeys((one["why"], one["directory"]) for one in reasons):
         if why == FULL:
-            yield Problem(
-                "warn",
-                f"{name} is read-only because its disk is full: {disk_text(bookie, directory)}",
-                explain_space(directory),
-                risk,
-                "The bookie frees the space of deleted ledgers, and accepts entries again when "
-                "there is room",
-                (name,),
-            )
-        elif why == FAILED:
+            continue  # it was reported for all bookies together
+        if why == FAILED:
             yield failed_directory(bookie, directory)
         elif why == LOST:
             yield Problem(
