@@ -79,3 +79,10 @@ async def content(objects: Objects, name: str) -> bytes:
 
 async def names(objects: Objects, prefix: str = "", after: str = "") -> list[str]:
     return [info.name async for info in objects.list(prefix, after=after)]
+
+
+async def plain_ledger(client: Client, custom: dict[str, bytes] | None = None) -> int:
+    """Create and close a ledger without an owner, and return its id."""
+    writer = await client.create_ledger(custom=custom)
+    await writer.close()
+    return writer.ledger_id

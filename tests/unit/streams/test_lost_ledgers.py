@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-
 from quire._runtime.clock import SystemClock
 from quire._runtime.metrics import exposition
 from quire.client import Client
@@ -22,20 +17,8 @@ from quire.streams.objects.format import head_key
 from quire.streams.objects.objects import Objects
 from quire.streams.ownership.lost_ledgers import LostLedgers, lost_ledgers
 from quire.streams.ownership.orphans import look_for_orphans
-from tests.support.objects import Bench, object_bench
 
 NAMESPACE = "/streams"
-
-
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    async with object_bench(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-async def client(bench: Bench) -> Client:
-    return await bench.client()
 
 
 async def looked(client: Client) -> LostLedgers:

@@ -15,6 +15,7 @@ import click
 
 from quire.cli.common import logs
 from quire.cli.common.logs import DEBUG_VARIABLE
+from quire.cli.common.signals import SignalReceived
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -211,6 +212,9 @@ def exit_status(error: BaseException) -> int:
         return EXIT_BROKEN_PIPE
     if os.environ.get(DEBUG_VARIABLE):
         traceback.print_exception(error)
+    if isinstance(error, SignalReceived):
+        say(str(error))
+        return error.status
     if isinstance(error, KeyboardInterrupt | click.Abort):
         say("interrupted")
         return EXIT_INTERRUPTED

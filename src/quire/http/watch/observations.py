@@ -238,6 +238,11 @@ class DiskSpace:
     free_bytes: int
     total_bytes: int
 
+    @property
+    def used(self) -> float | None:
+        """The share of the space that is used, or None if the disk has no size."""
+        return 1 - self.free_bytes / self.total_bytes if self.total_bytes else None
+
 
 class DiskSpaces(BackgroundObservation):
     """The free space of the bookies' disks, and why a bookie does not report it."""

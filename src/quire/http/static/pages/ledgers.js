@@ -113,8 +113,8 @@ export const ledgers = {
     const filtered = Object.keys(filters(query)).length > 0;
     const full = data.ledgers.length >= PAGE;
     return h("div", null,
-      data.ledgers.length ? sortable("ledgers", `${order === "newest" ? "Newest" : "Oldest"} first, ${counted(data.ledgers.length, "ledger")} on this page. The headings sort this page.`,
-        COLUMNS, data.ledgers, ledgerRow, null)
+      data.ledgers.length ? h("div", { class: "ledgers" }, sortable("ledgers", `${order === "newest" ? "Newest" : "Oldest"} first, ${counted(data.ledgers.length, "ledger")} on this page. The headings sort this page.`,
+        COLUMNS, data.ledgers, ledgerRow, null))
         : empty(filtered ? "No such ledgers were found" : query.has("after") ? "There are no more ledgers" : "There are no ledgers yet", filtered && data.next !== null ? "Not all ledgers were looked at yet." : ""),
       filtered ? h("p", { class: "quiet" }, `${counted(data.looked, "ledger")} looked at${data.next === null ? ", which are all there are" : full ? "" : `, up to ledger ${data.next}`}.`) : "",
       pager("Pages of ledgers", [[order === "newest" ? "Newest" : "Oldest", query.has("after") && address("ledgers", [], kept)],
@@ -167,6 +167,7 @@ export function explanation(data) {
 export const ledger = {
   at: (parts) => (parts[1] === "entries" ? (parts.length > 2 ? entry : entries) : ledger),
   title: ({ parts }) => `Ledger ${parts[0]}`,
+  crumbs: () => [["Ledgers", address("ledgers")]],
   interval: 5000,
   load: ({ parts }, signal) => get(`/api/v1/quire/ledgers/${encodeURIComponent(parts[0] ?? "")}/explain`, {}, signal),
   render(data) {

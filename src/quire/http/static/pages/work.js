@@ -41,7 +41,8 @@ export const work = {
       section("Autorecovery", keyFigures(autorecovery), repairProgress(data.repair),
         h("div", { class: "row-buttons" },
           autorecovery.enabled ? button("Switch off", "Switch autorecovery off", turn(false), act, QUESTIONS.autorecoveryOff) : button("Switch on", "Switch autorecovery on", turn(true), act, QUESTIONS.autorecoveryOn), " ",
-          button("Look for lost bookies now", "Look for lost bookies now", () => ask("PUT", "/api/v1/autorecovery/trigger_audit"), act, QUESTIONS.audit)),
+          button("Look for lost bookies now", "Look for lost bookies now", () => ask("PUT", "/api/v1/autorecovery/trigger_audit"), act, QUESTIONS.audit), " ",
+          button("Rebalance", "Rebalance the cluster", () => ask("PUT", "/api/v1/quire/rebalance"), act, QUESTIONS.rebalance)),
         accessNote(),
         h("p", { class: "quiet" }, "These buttons apply to the whole cluster. While autorecovery is switched off, nothing is repaired."),
         autorecovery.auditor ? "" : command("quire autorecovery start")),
@@ -51,8 +52,7 @@ export const work = {
         : autorecovery.enabled && autorecovery.auditor ? empty("Every ledger has all its replicas", "No ledger is marked for repair.")
           : empty("No ledger is marked for repair", "But nobody looks for lost bookies, so ledgers may lack replicas without a mark.")),
       section("Jobs of this server", data.jobs.length ? jobTable("Newest first", data.jobs, act)
-        : empty("There are no jobs", "The page of a bookie has buttons that start one: recover and decommission."),
-      h("div", { class: "row-buttons" }, button("Rebalance", "Rebalance the cluster", () => ask("PUT", "/api/v1/quire/rebalance"), act, QUESTIONS.rebalance))),
+        : empty("There are no jobs", "The page of a bookie has buttons that start one: recover and decommission.")),
       data.elsewhere.length ? section("Jobs of other processes", elsewhereTable("Jobs that other processes announce", data.elsewhere, act)) : "",
       data.paused.length ? section("Paused jobs of all processes", pausedTable("Paused until somebody resumes them", data.paused, act)) : "",
       h("p", { class: "quiet below-note" }, "A paused job finishes the ledgers that it works on, and then waits. A cancelled job keeps what it has done: send the same request again, and it continues from there."));
