@@ -120,6 +120,7 @@ WAITS_ONLY = {
     "main.py": "stopping a bookie raises none of ours",
     "marks.py": "decoding; NoSuchKeyError is meant",
     "notes.py": "decoding; NoSuchKeyError is meant",
+    "reachability.py": "only a socket is opened",
     "rebuild.py": "nothing is thrown into the generator",
     "rollback.py": "it writes to the metadata store, which raises no time-out",
     "root.py": "no bookie is asked",
