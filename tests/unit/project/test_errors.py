@@ -111,6 +111,7 @@ PYTHONS = {
 WAITS_ONLY = {
     "bookies.py": "no bookie is asked",
     "check.py": "decoding",
+    "destroyed.py": "no bookie is asked",
     "election.py": "decoding; NoSuchKeyError is meant",
     "handshake.py": "the inner one is about the system's handshake",
     "kazoo_adapter.py": "no bookie is asked",
