@@ -41,7 +41,7 @@ CODEC = EntryCodec(7, DigestType.CRC32C, b"")
 ENTRY = CODEC.pack(5, 3, 100, b"payload")
 CLIENT, BOOKIE = ("writer-0", 40_001), ("bookie-0", PORT)
 
-STORIES = max(1, int(os.environ.get("QUIRE_SIM_SEEDS", "10")) // 20)
+STORIES = max(1, int(os.environ.get("QUIRE_SIM_SEEDS", "5")) // 20)
 """The seeds of each workload whose traces are tested."""
 LINE = re.compile(r" *(\d+\.\d{4})  ([\w.-]+) +(\S.*)")
 
