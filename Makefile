@@ -64,8 +64,8 @@ explore: $(STAMP) ## visit every state of the replication protocol within small 
 mutants-sample: $(STAMP) ## change the code in N random places, and see what notices (ARGS="--seed 7", ARGS=--simulator-only)
 	@$(BIN)/python scripts/mutants-sample --count $(N) $(ARGS)
 
-interop: $(STAMP) java ## run all tests against Apache BookKeeper (needs Maven)
-	@$(BIN)/python scripts/test interop-full
+interop: $(STAMP) java ## run all tests against Apache BookKeeper, 4.18.0 and then 4.17.2 (needs Maven)
+	@$(BIN)/python scripts/test interop-full interop-4.17
 
 soak: $(STAMP) java ## run fresh seeds, crash tests and process tests for MINUTES minutes
 	@scripts/soak $(MINUTES)
