@@ -54,16 +54,19 @@ def _value(values: Values, unit: Unit, size: int) -> float | None:
     return values.get(unit)
 
 
-def words(value: float, unit: Unit) -> str:
-    if unit == "rate_per_s":
-        return f"{value:,.0f}/s"
-    if unit == "rss_mb":
-        return f"{value:,.0f} MB"
-    if unit == "cpu_us":
-        return f"{value:.2f} µs"
-    if unit == "written":
-        return f"{value:.2f}"
-    return f"{value:.2f} ms"
+FORMS: dict[Unit, tuple[str, str]] = {
+    "rate_per_s": (",.0f", "/s"),
+    "p50_ms": (".2f", " ms"),
+    "p99_ms": (".2f", " ms"),
+    "rss_mb": (",.0f", " MB"),
+    "cpu_us": (".2f", " us"),
+    "written": (".2f", ""),
+}
+
+
+def words(value: float, unit: Unit, *, bare: bool = False) -> str:
+    form, behind = FORMS[unit]
+    return f"{value:{form}}{'' if bare else behind}"
 
 
 def cell(column: Column, row: Row) -> str:
@@ -74,7 +77,8 @@ def cell(column: Column, row: Row) -> str:
     middle = words(statistics.median(found), row.unit)
     if len(found) == 1:
         return middle
-    return f"{middle} ({words(min(found), row.unit)} to {words(max(found), row.unit)})"
+    lowest, highest = (words(value, row.unit, bare=True) for value in (min(found), max(found)))
+    return f"{middle} ({lowest}-{highest})"
 
 
 def loss_cell(column: Column) -> str:
