@@ -7,7 +7,8 @@ NAME=VALUE:
     mode=latency  n records, each after the acknowledgement of the one before
     mode=half     rate records/s for `seconds`: from the time a record is due to its acknowledgement
     mode=many     n records to each of `topics` streams at once
-    mode=loss     records with numbers until standard input ends; then how many were acknowledged
+    mode=loss     a stream; after a line of standard input, records with numbers until it ends; then
+                  how many were acknowledged
     mode=check    reads a stream that `loss` wrote, and prints how many of 0..n-1 are missing
 
 at=METADATA_URI  name=STREAM  rounds=R  window=RECORDS
@@ -176,10 +177,11 @@ class Bench:
                 window.release()
 
         confirming: asyncio.Queue[quire.streams.Appended] = asyncio.Queue()
+        show("created")
+        await asyncio.to_thread(sys.stdin.readline)
         async with asyncio.TaskGroup() as group:
             group.create_task(write())
             group.create_task(confirm())
-            show("started")
             await asyncio.to_thread(sys.stdin.read)
             show("loss", acknowledged=acknowledged)
             os._exit(0)  # Closing would wait for servers that are gone.

@@ -58,7 +58,6 @@ def lose_power(system: System, log: Path, load_s: float) -> Loss:
     with _disks(system) as disks:
         try:
             system.start()
-            os.sync()  # An empty cluster is older than a few seconds when its power fails.
             acknowledged = _loaded_until_the_cut(system, log, load_s, disks)
             system.kill()
             for disk in disks:
@@ -76,8 +75,11 @@ def _loaded_until_the_cut(system: System, log: Path, load_s: float, disks: list[
         assert client.stdin is not None
         assert client.stdout is not None
         for line in client.stdout:
-            if (said := read_line(line)) and said.kind == "started":
+            if (said := read_line(line)) and said.kind == "created":
                 break
+        os.sync()  # The servers and the stream are older than a few seconds when the power fails.
+        client.stdin.write("\n")
+        client.stdin.flush()
         time.sleep(load_s)
         end(system.pids(), signal.SIGSTOP)
         for disk in disks:

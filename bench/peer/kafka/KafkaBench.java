@@ -4,7 +4,8 @@
 //   mode=latency  n records, each after the acknowledgement of the one before          (latency)
 //   mode=half     rate records/s for `seconds`: from the time a record is due to its acknowledgement
 //   mode=many     n records to each of `topics` topics at once
-//   mode=loss     records with numbers, until standard input ends; then the number of acknowledgements
+//   mode=loss     a topic; after a line of standard input, records with numbers until it ends; then how many
+//                 were acknowledged
 //   mode=check    reads a topic that `loss` wrote, and prints how many of 0..n-1 are missing
 // at=HOST:PORT,...  name=TOPIC  rounds=R  fsync=true (flush.messages=1)  batch=BYTES  window=RECORDS
 import java.time.Duration;
@@ -160,8 +161,9 @@ public class KafkaBench {
       } catch (InterruptedException | RuntimeException ended) { /* the servers are gone */ }
     });
     sender.setDaemon(true);
+    print("{\"kind\": \"created\"}");
+    System.in.read();
     sender.start();
-    print("{\"kind\": \"started\"}");
     while (System.in.read() >= 0) { }
     print(json("loss", "acknowledged", acknowledged.get()));
     Runtime.getRuntime().halt(0);

@@ -5,13 +5,15 @@
 //	mode=latency  n records, each after the acknowledgement of the one before          (latency)
 //	mode=half     rate records/s for `seconds`: from the time a record is due to its acknowledgement
 //	mode=many     n records to each of `topics` streams at once
-//	mode=loss     records with numbers, until standard input ends; then the number of acknowledgements
+//	mode=loss     a stream; after a line of standard input, records with numbers until it ends; then
+//	              how many were acknowledged
 //	mode=check    reads a stream that `loss` wrote, and prints how many of 0..n-1 are missing
 //
 // at=HOST:PORT,...  name=STREAM  rounds=R  window=RECORDS (publishes without an acknowledgement)
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -240,6 +242,9 @@ func many(js jetstream.JetStream, name string, topics, n int, payload []byte) {
 
 func loss(js jetstream.JetStream, name string, size int) {
 	create(js, name)
+	fmt.Println(`{"kind": "created"}`)
+	input := bufio.NewReader(os.Stdin)
+	_, _ = input.ReadString('\n')
 	var acknowledged atomic.Int64
 	futures := make(chan jetstream.PubAckFuture, number("window", 1000))
 	go func() { // In order, and nothing counts after the first failure: 0..n-1 were acknowledged.
@@ -263,8 +268,7 @@ func loss(js jetstream.JetStream, name string, size int) {
 			futures <- future
 		}
 	}()
-	fmt.Println(`{"kind": "started"}`)
-	_, _ = io.Copy(io.Discard, os.Stdin)
+	_, _ = io.Copy(io.Discard, input)
 	show("loss", "acknowledged", float64(acknowledged.Load()))
 }
 
