@@ -266,7 +266,10 @@ async def test_why_a_ledger_is_not_repaired_is_told(store: MetadataStore) -> Non
     assert found is not None
     assert (found.replicas, found.lock_owner, found.failure) == (("a:1",), None, None)
     assert found.age_s is not None
-    assert found.sentence() == "no worker has started on it yet"
+    assert found.sentence() == (
+        "no worker has started on it yet, and no autorecovery process is running (`quire "
+        "autorecovery start` runs one)"
+    )
     failure = LastFailure("no bookie is left", 1, 3, 2, "host-2")
     await note_failure(store, 7, failure)
     await note_failure(store, 7, failure)
@@ -287,4 +290,6 @@ async def test_why_a_ledger_is_not_repaired_is_told(store: MetadataStore) -> Non
     found = await why_not(store, 7)
     assert found is not None
     assert found.failure is None
-    assert found.sentence() == "autorecovery is disabled (`quire autorecovery enable` enables it)"
+    assert found.sentence() == (
+        "autorecovery is switched off (`quire autorecovery enable` switches it on)"
+    )

@@ -18,7 +18,9 @@ import uvloop
 import quire
 from quire.config import TlsClientConfig
 from quire.errors import LedgerFencedError
+from quire.http.watch.observations import ANEW_INTERVAL_S, SPACE_INTERVAL_S, DiskSpaces
 from quire.metadata import open_metadata
+from quire.replication.explain.silence import SilenceKind
 from quire.testing.cluster import LocalCluster
 from tests.support.bookies.tls import GRANTED, READ, REQUEST, UNAUTHORIZED
 from tests.support.network.certificates import LOOPBACK, Authority, Files
@@ -248,8 +250,11 @@ async def test_a_bookie_without_tls(quire_cluster: LocalCluster, tmp_path: Path)
 async def test_a_certificate_is_replaced_under_a_running_bookie(tmp_path: Path) -> None:
     """The new key first does not match (nothing changes), then does.
 
-    Existing connections continue, and new ones see the new certificate.
+    Existing connections continue, and new ones see the new certificate. A dashboard that has an old
+    connection sees within a minute what new clients see.
     """
+    now_s = 0.0
+    spaces = DiskSpaces(lambda: now_s, TIMEOUT_S)
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     own = old.issue("bookie")
     arguments = ["--tls-cert", own.certificate, "--tls-key", own.private_key, "--tls-only"]
@@ -272,6 +277,12 @@ async def test_a_certificate_is_replaced_under_a_running_bookie(tmp_path: Path) 
         ):
             writer = await client.create_ledger(**shape)
             await writer.append(b"before")
+            (name,) = (await client.bookies()).writable
+            assert (await spaces.of(client, [name]))[name] is not None
+            now_s += SPACE_INTERVAL_S
+            assert (await spaces.of(client, [name]))[name] is not None, "it connects for good"
+            (ends_ms,) = {*spaces.certificates_ms.values()}
+            assert ends_ms > client.clock.now_ms()
             fresh = new.issue("fresh")
             shutil.copyfile(fresh.certificate, own.certificate)
             # It may also have found a partly copied file, and reported that first.
@@ -284,6 +295,13 @@ async def test_a_certificate_is_replaced_under_a_running_bookie(tmp_path: Path) 
             assert not await served(old.ca)
             assert "tls_reloaded" in log.read_text()
             assert await writer.append(b"after") == 1
+            now_s += ANEW_INTERVAL_S - SPACE_INTERVAL_S - 1
+            assert (await spaces.of(client, [name]))[name] is not None, "over the old connection"
+            now_s += 1
+            assert (await spaces.of(client, [name]))[name] is None
+            assert "is not signed by a trusted authority" in spaces.silent[name].why
+            assert spaces.silent[name].kind is SilenceKind.TLS
+        await spaces.close()
 
 
 def test_commands(secured: Secured, tmp_path: Path) -> None:

@@ -15,7 +15,12 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Se
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.codec.wire.v2 import ADD_HEAD, add_request, add_responses, frame_bounds
 from quire_simulator.faults.flips import Flips
-from quire_simulator.invariants.checker import Checker
+from quire_simulator.invariants.checker import (
+    CALLS_PER_ROLL,
+    LISTINGS_PER_ROLL,
+    STORE_CALLS_MAX,
+    Checker,
+)
 from quire_simulator.invariants.history import RunHistory, payload
 from quire_simulator.invariants.ledger import LEDGER_INVARIANTS, METADATA_CHANGES_MAX
 from quire_simulator.metadata.cluster import StoredItem
@@ -281,6 +286,54 @@ def test_what_is_lost_and_not_wanted_any_more_may_be_denied(bench: Bench) -> Non
     bench.say("delete")
     assert bench.checker.lost_entries(NAMES[0], LEDGER) == set()
     assert bench.broken is None
+
+
+CALLER = "streamer-0.0"
+
+
+def called(bench: Bench, *counts: int) -> str | None:
+    for count in counts:
+        bench.world.called(CALLER, count)
+    return bench.broken
+
+
+def complete_a_segment(bench: Bench, last: int, *, foreign: bool = True) -> None:
+    bench.checker.facts(LEDGER).foreign = foreign
+    bench.claim(9, *NAMES)
+    bench.world.metadata_caller = CALLER
+    bench.close(last)
+
+
+def test_rolls_may_call_the_store(bench: Bench) -> None:
+    """Seed 3462444634 of `retention`: a writer completed 39 segments of one or two entries in a
+    second, and read every segment twice for each of them."""
+    limit = STORE_CALLS_MAX + CALLS_PER_ROLL + LISTINGS_PER_ROLL
+    assert called(bench, 1, STORE_CALLS_MAX) is None
+    complete_a_segment(bench, 3)
+    assert called(bench, STORE_CALLS_MAX + 1, limit) is None
+    assert called(bench, limit + 1) == "the_store_is_not_hammered"
+
+
+def test_the_rolls_of_an_earlier_second_do_not_count(bench: Bench) -> None:
+    called(bench, 1)
+    complete_a_segment(bench, 3)
+    assert called(bench, 1, STORE_CALLS_MAX) is None
+    assert called(bench, STORE_CALLS_MAX + 1) == "the_store_is_not_hammered"
+
+
+def test_a_segment_counts_once(bench: Bench) -> None:
+    called(bench, 1)
+    complete_a_segment(bench, 3)
+    complete_a_segment(bench, 3)
+    limit = STORE_CALLS_MAX + CALLS_PER_ROLL + LISTINGS_PER_ROLL
+    assert called(bench, limit + 1) == "the_store_is_not_hammered"
+
+
+@pytest.mark.parametrize(("last", "foreign"), [(-1, True), (3, False)])
+def test_only_segments_with_records_are_rolls(bench: Bench, last: int, foreign: bool) -> None:
+    called(bench, 1)
+    complete_a_segment(bench, last, foreign=foreign)
+    assert called(bench, STORE_CALLS_MAX + 1) == "the_store_is_not_hammered"
 
 
 def claim_what_was_never_stored(world: World) -> None:

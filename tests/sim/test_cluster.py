@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from quire_simulator.machine.loop import SimulationError
 from quire_simulator.world.world import World
 from tests.support.sim.cluster import BOOKIES, SEEDS, payload
 
@@ -59,3 +60,46 @@ def test_the_same_seed_gives_the_same_trace() -> None:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_bookie_crashes_and_nothing_acknowledged_is_lost(seed: int) -> None:
     run(seed)
+
+
+@pytest.mark.parametrize("end", ["kill", "crash", "stop"])
+def test_whoever_asks_a_bookie_that_dies_does_not_wait_forever(end: str) -> None:
+    """Seed 1854984182 of `older metadata`: a check asked a bookie for a pass of garbage collection
+    after a pass of its own had died with it, and waited for the lock of that pass until the end."""
+
+    async def scenario(world: World) -> None:
+        await world.start("bookie-0")
+        bookie = world.bookies["bookie-0"]
+        assert await world.within(bookie, bookie.collect_garbage()) == ""
+        world.slow_metadata_s["bookie-0 1"] = 3_600.0  # The own pass is in the middle.
+        asking = [asyncio.ensure_future(world.within(bookie, bookie.collect_garbage()))]
+        asking.append(asyncio.ensure_future(world.within(bookie, bookie.collect_garbage())))
+        await asyncio.sleep(1.0)
+        if end == "stop":
+            await world.stop("bookie-0")
+        else:
+            getattr(world, end)("bookie-0")
+        assert await asyncio.gather(*asking) == [None, None]
+        assert await world.within(bookie, bookie.collect_garbage()) is None
+        await world.start("bookie-0")
+        assert await world.within(bookie, bookie.collect_garbage()) is None  # It is the former one.
+        await world.stop("bookie-0")
+
+    world = World.make(1, 1)
+    world.loop.run(scenario(world))
+
+
+def test_a_check_that_awaits_the_code_of_a_bookie_itself_is_found() -> None:
+    async def scenario(world: World) -> None:
+        await world.start("bookie-0")
+        bookie = world.bookies["bookie-0"]
+        world.nobody_is_inside()
+        world.slow_metadata_s["bookie-0 1"] = 3_600.0
+        asking = asyncio.ensure_future(bookie.collect_garbage())
+        await asyncio.sleep(1.0)
+        world.nobody_is_inside()
+        await asking
+
+    world = World.make(1, 1)
+    with pytest.raises(SimulationError, match=r"Task-\d+ of main: .* use World.within"):
+        world.loop.run(scenario(world))

@@ -33,7 +33,7 @@ from quire.http.routes.jobs import Jobs
 from quire.http.routes.quire_api import QuireRoutes
 from quire.http.server.api import Call
 from quire.http.views.cluster_view import ClusterView
-from quire.http.views.problems import problems
+from quire.http.views.problems.cluster import problems
 from quire.http.watch.ledger_index import LedgerIndex
 from quire.metadata.ledgers.naming import pages_naming
 from quire.metadata.ledgers.underreplicated import mark_ledger

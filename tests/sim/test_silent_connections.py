@@ -16,8 +16,12 @@ from quire.client.client import pool_of
 from quire.config import ClientConfig
 from quire.replication import ReplicationLocks
 from quire.replication.repair.replica_reader import answers
+from quire_simulator.faults.hostile import Deaf
+from quire_simulator.invariants.checker import Checker
+from quire_simulator.invariants.history import RunHistory
+from quire_simulator.invariants.silent_connections import LEFT_WITHIN_S, SilentConnections
 from quire_simulator.machine.clock import SimClock
-from quire_simulator.world.world import World, bookie_id
+from quire_simulator.world.world import PORT, World, bookie_id
 from tests.support.sim.autorecovery import Scene
 from tests.support.waiting import until
 
@@ -378,3 +382,31 @@ def test_an_idle_connection_is_probed_once() -> None:
         assert pool_of(client).counters.links_silent == 0
 
     run(1, scenario)
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"), [("client", "a_silent_connection_is_left"), ("hostile-0", None)]
+)
+def test_only_hostile_clients_may_keep_a_dead_connection(name: str, broken: str | None) -> None:
+    """Seed 880000535 of `all`: a hostile client never reads, so it cannot notice, and it is no
+    client of Quire."""
+    world = World.make(1, bookies=1)
+    checker = Checker(world, RunHistory(world.loop.time, world.trace), lambda: None)
+    SilentConnections(world, checker)
+
+    async def whole() -> None:
+        await world.start("bookie-0")
+        host = world.network.node(name)
+        made = await host.connect("bookie-0", PORT, lambda: Deaf(b""))
+        assert isinstance(made, Deaf)
+        assert made.transport is not None
+        world.network.silence("bookie-0", name)
+        made.transport.write(bytes(4))
+        sampling = asyncio.ensure_future(checker.sample())
+        await asyncio.sleep(2 * LEFT_WITHIN_S)
+        assert list(world.network.silenced())
+        sampling.cancel()
+        await world.stop("bookie-0")
+
+    world.loop.run(whole())
+    assert (checker.broken.invariant if checker.broken else None) == broken

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from quire._runtime.clock import SystemClock
 from quire.client import Client
+from quire.config import ClientConfig
 from quire.streams.objects.objects import Objects
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.store import Hook, MemoryStore
@@ -41,9 +42,9 @@ class Bench:
         self.clock = LateClock()
         self._stack = stack
 
-    async def client(self, hook: Hook | None = None) -> Client:
+    async def client(self, hook: Hook | None = None, config: ClientConfig | None = None) -> Client:
         store = MemoryStore(self.cluster) if hook is None else MemoryStore(self.cluster, hook=hook)
-        return await self._stack.enter_async_context(Client(store))
+        return await self._stack.enter_async_context(Client(store, config=config))
 
     async def objects(self, hook: Hook | None = None, bucket: str = "default") -> Objects:
         return Objects(await self.client(hook), bucket, clock=self.clock)
@@ -56,12 +57,12 @@ class Bench:
 
 
 @asynccontextmanager
-async def object_bench(path: Path) -> AsyncIterator[Bench]:
+async def object_bench(path: Path, bookies: int = BOOKIES) -> AsyncIterator[Bench]:
     """Run bookies with their data below `path`."""
     cluster = MemoryCluster("test", clock=SystemClock(), rng=random.Random(3))
     cluster.initialise()
     async with AsyncExitStack() as stack:
-        for number in range(BOOKIES):
+        for number in range(bookies):
             bookie = running_bookie(path / str(number), metadata=MemoryStore(cluster))
             await stack.enter_async_context(bookie)
         yield Bench(cluster, stack)
@@ -78,3 +79,10 @@ async def content(objects: Objects, name: str) -> bytes:
 
 async def names(objects: Objects, prefix: str = "", after: str = "") -> list[str]:
     return [info.name async for info in objects.list(prefix, after=after)]
+
+
+async def plain_ledger(client: Client, custom: dict[str, bytes] | None = None) -> int:
+    """Create and close a ledger without an owner, and return its id."""
+    writer = await client.create_ledger(custom=custom)
+    await writer.close()
+    return writer.ledger_id

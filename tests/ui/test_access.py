@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-PAUSE = "Pause autorecovery"
+PAUSE = "Switch autorecovery off"
 FORBIDDEN = "the server responded with a status of 401"
 """What the browser reports for an answer that the test provokes."""
 
@@ -170,7 +170,7 @@ def test_a_question_that_is_not_confirmed_changes_nothing(
     page.on("request", lambda one: asked.append(one.url) if one.method != "GET" else None)
     pause(page).focus()
     page.keyboard.press("Enter")
-    dialog = page.get_by_role("dialog", name="Pause autorecovery in the whole cluster?")
+    dialog = page.get_by_role("dialog", name="Switch autorecovery off in the whole cluster?")
     expect(dialog).to_contain_text("no process restores what a lost bookie")
     expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
     if answer == "Cancel":
@@ -194,10 +194,10 @@ def test_a_question_is_confirmed_with_the_keyboard(dashboard: Dashboard, tab: Ta
     expect(dialog.get_by_role("button", name=PAUSE)).to_be_focused()
     page.keyboard.press("Enter")
     expect(dialog).to_have_count(0)
-    expect(page.get_by_role("button", name="Resume autorecovery")).to_be_visible()
+    expect(page.get_by_role("button", name="Switch autorecovery on")).to_be_visible()
     assert not enabled(dashboard)
-    page.get_by_role("button", name="Resume autorecovery").click()
-    page.get_by_role("dialog").get_by_role("button", name="Resume autorecovery").click()
+    page.get_by_role("button", name="Switch autorecovery on").click()
+    page.get_by_role("dialog").get_by_role("button", name="Switch autorecovery on").click()
     expect(pause(page)).to_be_visible()
     assert enabled(dashboard)
 

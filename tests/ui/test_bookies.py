@@ -310,6 +310,9 @@ def test_the_configuration_is_searched(dashboard: Dashboard, tab: Tab, bookie: s
     expect(page.locator(".keys")).to_contain_text("http.address")
     expect(page.locator(".keys")).to_contain_text("--http")
     expect(page.locator(".keys")).not_to_contain_text("client.long_poll_s")
+    page.get_by_label("Table", exact=True).select_option("client")
+    expect(page.get_by_text("No key fits the filter")).to_be_visible()
+    page.get_by_label("Table", exact=True).select_option("")
     page.get_by_label("Process", exact=True).select_option(bookie)
     expect(page.get_by_role("heading", name=f"Keys of {bookie}")).to_be_visible()
     row = page.locator(".keys tbody tr").filter(has_text="bookie.min_free_bytes")
@@ -322,6 +325,10 @@ def test_the_settings_of_the_cluster(dashboard: Dashboard, tab: Tab) -> None:
     run("autorecovery", "delay", "15m").ok()
     try:
         tab.open("configuration")
+        page.get_by_label("Part of a name, value or meaning").fill("lost bookie delay")
+        there = "1 setting in the tab “Settings of the cluster” fits it."
+        expect(page.get_by_text(there)).to_be_visible()
+        page.get_by_role("tab", name="Settings of the cluster").click()
         row = page.get_by_role("row").filter(has_text="lost bookie delay")
         expect(row).to_contain_text("900 seconds")
         expect(row).to_contain_text("quire autorecovery delay SECONDS")

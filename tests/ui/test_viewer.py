@@ -17,6 +17,7 @@ from quire.client.datasets.datasets import DatasetLedger
 from quire.client.write.writer import LedgerWriter
 from tests.support.processes.cli import Quire
 from tests.support.processes.http import TOKEN
+from tests.support.state_machines import Counter
 from tests.support.ui.browser import expect
 from tests.support.ui.dashboard import HOSTILE, Dashboard, Tab
 
@@ -66,21 +67,6 @@ def stored(dashboard: Dashboard) -> Stored:
     # Playwright runs an event loop in this thread.
     with ThreadPoolExecutor(1) as other:
         return other.submit(lambda: asyncio.run(_fill(dashboard.cluster.uri))).result()
-
-
-class Counter:
-    def __init__(self) -> None:
-        self.count = 0
-
-    def apply(self, command: bytes) -> int:
-        self.count += 1
-        return self.count
-
-    def snapshot(self) -> bytes:
-        return b"%d" % self.count
-
-    def restore(self, state: bytes) -> None:
-        self.count = int(state)
 
 
 async def _ledger(client: quire.Client, entries: list[bytes], **options: Any) -> LedgerWriter:

@@ -399,7 +399,8 @@ async def _lacking(stage: Stage, but: Collection[int]) -> str:
         named = {bookie for segment in metadata.segments for bookie in segment.ensemble}
         if gone := sorted(named & checker.destroyed):
             return f"ledger {ledger_id} still names {gone}, which lost their data"
-        held = {bookie_id(name): await checker.held(name, ledger_id) for name in world.bookies}
+        names = list(world.bookies)
+        held = {bookie_id(name): await checker.held(name, ledger_id) for name in names}
         known = metadata.last_entry_id if metadata.closed else checker.facts(ledger_id).confirmed
         for entry_id in range(known + 1):
             ensemble = metadata.segment_of(entry_id).ensemble

@@ -115,7 +115,7 @@ async def collect_copies(stage: Stage) -> None:
     # Dropping a copy changes the ledger's metadata version, so other bookies may need another pass.
     for _ in range(1 + len(world.bookies)):
         for bookie in list(world.bookies.values()):
-            await bookie.collect_over_replicated()
+            await world.within(bookie, bookie.collect_over_replicated())
     for name, bookie in world.bookies.items():
         for ledger_id in bookie.store.ledger_ids():
             metadata = _metadata(stage, ledger_id)

@@ -16,6 +16,8 @@ from quire.config import BookieConfig
 from quire_simulator.machine.network import SimHost
 from quire_simulator.world.world import PORT, World
 
+PREFIX = "hostile-"
+"""The beginning of the names of hostile clients. No other client has such a name."""
 REQUESTS = (100, 500)
 CONNECTIONS = {
     "hostile reads": (1, 8),
@@ -84,7 +86,7 @@ class Hostiles:
 
         The function does nothing if the client is to stay.
         """
-        name = f"hostile-{len(self._nodes)}"
+        name = f"{PREFIX}{len(self._nodes)}"
         self._nodes.append(name)
         host = self._world.network.node(name)
         host.node.create_task(self._work(kind, host, bookie, chance), name=name)

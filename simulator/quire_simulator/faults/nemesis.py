@@ -138,6 +138,7 @@ class Nemesis:
         """Restart bookies that stopped by themselves, until cancelled."""
         while True:
             await asyncio.sleep(1.0)
+            self.world.nobody_is_inside()
             for name in self.world.disks:
                 for disk in self.world.disks_of(name):
                     self.world.index_caches.look(disk)
@@ -403,7 +404,7 @@ class Nemesis:
         stranger.initialise()
         own, bookie.metadata = bookie.metadata, MemoryStore(stranger)
         try:
-            await bookie.collect_garbage()
+            await world.within(bookie, bookie.collect_garbage())
         finally:
             bookie.metadata = own
         if world.bookies.get(name) is not bookie and isinstance(own, MemoryStore):

@@ -131,8 +131,8 @@ class OlderMetadata:
             guard = bookie.collection
             if not bookie.recovered or guard is None:
                 continue
-            why = await bookie.collect_garbage()
-            if self.world.bookies.get(name) is not bookie:
+            why = await self.world.within(bookie, bookie.collect_garbage())
+            if why is None or self.world.bookies.get(name) is not bookie:
                 continue
             if why and not guard.went_back and "went back" not in why:
                 continue  # The store did not answer, or collection is switched off.

@@ -1,11 +1,13 @@
 """Check that clients leave connections that died silently.
 
 The limit counts only while nothing else is wrong between the client and the bookie: time-outs of
-requests decide about a bookie that is slow, paused or cut off.
+requests decide about a bookie that is slow, paused or cut off. Hostile clients never read, and are
+not held to it: bookies end their connections.
 """
 
 from __future__ import annotations
 
+from quire_simulator.faults import hostile
 from quire_simulator.invariants.checker import SAMPLE_S, Checker
 from quire_simulator.machine.network import LATENCY_S
 from quire_simulator.machine.transport import SimTransport
@@ -26,7 +28,7 @@ class SilentConnections:
     def _look(self) -> None:
         before, self._silent_s = self._silent_s, {}
         for end in self._world.network.silenced():
-            if end.remote[1] != PORT:
+            if end.remote[1] != PORT or end.out.route[0].startswith(hostile.PREFIX):
                 continue
             silent_s = before.get(end, 0.0) + SAMPLE_S if self._all_is_well(end) else 0.0
             self._silent_s[end] = silent_s

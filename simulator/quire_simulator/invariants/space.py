@@ -73,9 +73,7 @@ async def _again(stage: Stage, turn: int) -> None:
     world, chance = stage.world, stage.world.loop.derive(f"again {turn}")
     starts = STARTS if WORKLOADS[stage.plan.workload].caching else 1
     for name, bookie in list(world.bookies.items()):
-        durable = world.loop.create_future()
-        bookie.store.barrier(durable.set_result)
-        await durable
+        await world.within(bookie, _durable(bookie))
         gone = {n for n, facts in stage.checker.ledgers.items() if facts.deleted}
         gone -= bookie.store.ledgers.keys()
         disks = world.disks_of(name)
@@ -90,6 +88,13 @@ async def _again(stage: Stage, turn: int) -> None:
             if back:
                 what = f"{name} has ledgers {sorted(back)} again, which it had dropped"
                 stage.checker.fail("what_is_dropped_stays_gone", what)
+
+
+async def _durable(bookie: Bookie) -> None:
+    """Wait until everything that the bookie has done so far is durable."""
+    durable = asyncio.get_running_loop().create_future()
+    bookie.store.barrier(durable.set_result)
+    await durable
 
 
 def _refused(stage: Stage, name: str) -> set[int]:

@@ -92,11 +92,9 @@ async def _passes(stage: Stage, client: Client) -> None:
         what = f"{seen.marked} marked ledgers were counted, but {there} cannot be read"
         stage.checker.fail("what_cannot_be_read_is_named", what)
     for name, bookie in list(world.bookies.items()):
-        # A bookie that was decommissioned may end at any moment. A pass of a dead bookie would wait
-        # for answers for ever.
+        # A bookie that was decommissioned may end at any moment.
         if world.bookies.get(name) is bookie and bookie.recovered:
-            node = world.network.node(name).node
-            await world.until_dead(node, node.create_task(_look(bookie)))
+            await world.within(bookie, _look(bookie))
 
 
 async def _look(bookie: Bookie) -> None:

@@ -41,6 +41,7 @@ from collections.abc import (
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from pathlib import PurePath
+from types import FrameType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -434,7 +435,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if self._failure is not None:
             error = self._failure.get("exception")
             task = self._failure.get("task") or self._failure.get("future")
-            where = f" ({_describe(task)})" if isinstance(task, SimTask) else ""
+            where = f" ({describe(task)})" if isinstance(task, SimTask) else ""
             text = f"{self._failure.get('message')}{where}: {error!r}"
             raise SimulationError(f"at {self._now:.6f} s: {text}") from error
 
@@ -460,6 +461,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
         super()._asyncgen_firstiter_hook(agen)  # type: ignore[misc]
         self._generators[agen] = current_node.get()
+
+    def tasks_inside(self, node: Node, kinds: tuple[type, ...]) -> list[SimTask[Any]]:
+        """Return the suspended tasks of this node that are in a method of one of these classes."""
+        return [
+            task
+            for task in self._tasks()
+            if task.node is node
+            and any(isinstance(frame.f_locals.get("self"), kinds) for frame in _frames(task))
+        ]
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -491,7 +501,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _waiting(self) -> str:
         """Describe for an error message which tasks wait, and where."""
         tasks = [task for task in self._tasks() if not task.node.dead]
-        lines = [f"\n  {_describe(task)}" for task in tasks[:MAX_TASKS_LISTED]]
+        lines = [f"\n  {describe(task)}" for task in tasks[:MAX_TASKS_LISTED]]
         if len(tasks) > MAX_TASKS_LISTED:
             lines.append(f"\n  and {len(tasks) - MAX_TASKS_LISTED} more")
         stopped = [node.name for node in self._nodes.values() if node.stopped and not node.dead]
@@ -519,17 +529,23 @@ def _run_inline(future: asyncio.Future[T], func: Callable[..., T], args: tuple[A
             future.set_exception(error)
 
 
-def _describe(task: SimTask[Any]) -> str:
+def describe(task: SimTask[Any]) -> str:
     """Return the task's name, its node, and the innermost line at which it is suspended."""
     where = "done"
+    for frame in _frames(task):
+        code = frame.f_code
+        where = f"{PurePath(code.co_filename).name}:{frame.f_lineno} in {code.co_qualname}"
+    return f"{task.get_name()} of {task.node.name}: {where}"
+
+
+def _frames(task: SimTask[Any]) -> Iterator[FrameType]:
+    """Yield the frames of a suspended task, from the outermost to the innermost."""
     inner: Any = task.get_coro()
     while inner is not None:
         frame = getattr(inner, "cr_frame", None) or getattr(inner, "ag_frame", None)
         if frame is not None:
-            code = frame.f_code
-            where = f"{PurePath(code.co_filename).name}:{frame.f_lineno} in {code.co_qualname}"
+            yield frame
         inner = getattr(inner, "cr_await", None) or getattr(inner, "ag_await", None)
-    return f"{task.get_name()} of {task.node.name}: {where}"
 
 
 def _discard(loop: SimulatedLoop, tasks: list[SimTask[Any]], generators: Sized) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from quire.bookie.server import Address, Bookie
 from quire.client import Client
@@ -16,6 +16,7 @@ from quire.config import BookieConfig, ClientConfig, PlacementConfig
 from quire.errors import ClientClosedError, MetadataUnavailableError
 from quire.metadata.interface import Versioned
 from quire.storage.directories import DataDirectory
+from quire.storage.store import StoreEvents
 from quire_simulator.faults.bit_rot import BitRot
 from quire_simulator.faults.disorder import Disorder
 from quire_simulator.faults.index_caches import IndexCaches
@@ -24,7 +25,13 @@ from quire_simulator.faults.unreadable import UnreadableItems
 from quire_simulator.invariants.claims import Claims
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.machine.disk import SimDisk
-from quire_simulator.machine.loop import Node, SimTask, SimulatedLoop
+from quire_simulator.machine.loop import (
+    Node,
+    SimTask,
+    SimulatedLoop,
+    SimulationError,
+    describe,
+)
 from quire_simulator.machine.network import SimHost, SimNetwork
 from quire_simulator.machine.trace import Trace
 from quire_simulator.machine.worker import SimWorker
@@ -32,6 +39,8 @@ from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.nodes import Change
 from quire_simulator.metadata.store import Hook, MemoryStore
 from quire_simulator.plans.faults import Fault
+
+T = TypeVar("T")
 
 PORT = 3181
 BOOKIE_CONFIG = BookieConfig(
@@ -432,6 +441,28 @@ class World:
             self.loop.call_later(
                 session_left_s, expire, store, context=self.loop.main.context.copy()
             )
+
+    async def within(self, bookie: Bookie, work: Coroutine[Any, Any, T]) -> T | None:
+        """Run a bookie's own code on its node. Return the result, or None if the bookie died.
+
+        No other node may await such code. It may wait for a lock that another task of the bookie
+        holds, or for an answer of its worker, and nothing of a dead node runs again.
+        `nobody_is_inside` checks this.
+        """
+        name = next((one for one, here in self.bookies.items() if here is bookie), None)
+        if name is None:
+            work.close()
+            return None
+        node = self.network.node(name).node
+        task = node.create_task(work)
+        return task.result() if await self.until_dead(node, task) else None
+
+    def nobody_is_inside(self) -> None:
+        """End the run with an error if a task of the main node awaits a bookie's own code."""
+        for task in self.loop.tasks_inside(self.loop.main, (Bookie, StoreEvents)):
+            what = f"{describe(task)} awaits the code of a bookie, which may die: use World.within"
+            error = SimulationError(what)
+            self.loop.call_exception_handler({"message": "a wait without end", "exception": error})
 
     async def until_dead(self, node: Node, task: SimTask[Any]) -> bool:
         """Return whether the node lived until its task was done. Errors of the task are raised."""

@@ -36,6 +36,7 @@ _ERRORS = frozenset(
 )
 _WARNINGS = frozenset(
     {
+        "advertise_unresolved",  # The advertised host has no address here.
         "auditor_failed",
         "beside_failed",
         "bookies_lost",

@@ -99,11 +99,17 @@ class TaskSet:
 async def cancelled(tasks: Iterable[asyncio.Future[Any]]) -> None:
     """Cancel the tasks that have not ended, and wait until all have ended. Their errors are
     dropped."""
-    ended = list(tasks)
-    for task in ended:
+    running = []
+    for task in list(tasks):
         task.cancel()
-    if ended:
-        await asyncio.gather(*ended, return_exceptions=True)
+        if not task.done():
+            running.append(task)
+        elif not task.cancelled():
+            task.exception()  # Python reports errors that nobody has looked at.
+    # If all are done, `gather` waits for two iterations of the loop on Python 3.11, and for none
+    # from 3.12 on. Without done tasks, a seed of the simulator gives the same run on all versions.
+    if running:
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 async def each(

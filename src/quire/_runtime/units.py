@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Literal
 
 SIZE_UNITS = {
@@ -89,6 +90,11 @@ def size_text(size_bytes: float) -> str:
     )
 
 
+def percent_text(share: float) -> str:
+    """Return a share from 0 to 1 as a percentage: "83 %", as in the dashboard."""
+    return f"{share * 100:.0f} %"
+
+
 def duration_text(seconds: float) -> str:
     """Return a duration in the unit that fits: "90 s", "75 min", "5 h", "3 d"."""
     for unit, unit_s, least_s in (("d", 86_400, 172_800), ("h", 3_600, 7_200), ("min", 60, 120)):
@@ -143,3 +149,8 @@ def some_of(names: Iterable[str], limit: int = NAMED_MAX) -> str:
     known = list(names)
     more = len(known) - limit
     return ", ".join(known[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
+def utc_text(ms: int) -> str:
+    """Return a Unix time in milliseconds as a date and time in UTC: `2026-11-28T15:34:54Z`."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

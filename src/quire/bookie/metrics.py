@@ -14,6 +14,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from quire._runtime.metrics import Metric, Sample, counter, gauge, histogram, labelled, summary_ms
+from quire.net.certificates import expiry_metric
 from quire.storage.stats import StorageStats
 
 if TYPE_CHECKING:
@@ -108,6 +109,10 @@ def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
                 len(bookie.service.connections))  # fmt: skip
     yield gauge("quire_bookie_long_polls", "The number of tailing reads that wait.",
                 bookie.service.long_polls.count)  # fmt: skip
+    yield gauge("quire_bookie_min_free_bytes",
+                "The free bytes of a disk below which it accepts no adds (min_free_bytes).",
+                bookie.config.min_free_bytes)  # fmt: skip
+    yield expiry_metric("bookie", bookie.certificates())
     yield from _limits(bookie)
     yield from _damage(bookie)
     yield from _rollbacks(bookie)

@@ -50,6 +50,7 @@ from quire.errors import (
 )
 from quire.metadata.bookies.unwritable import FAILED, FULL, HELD, LOADING, LOST, ORDERED, Unwritable
 from quire.metadata.interface import BookieAddress, MetadataStore
+from quire.net.certificates import CertificateExpiry, expiries
 from quire.net.network import Network, Port
 from quire.storage.background.compactor import Compaction
 from quire.storage.background.quarantine_record import SegmentDamage
@@ -146,6 +147,10 @@ class Bookie:
         self.held_readonly = False
         self.others: tuple[Endpoint, ...] = ()
         """Further endpoints of its process, such as HTTP. The registration names them."""
+        self.command: tuple[str, ...] = ()
+        """The words of the command that started its process. Empty if it is not known."""
+        self.working_directory = ""
+        """The directory in which its process was started, if the command depends on it."""
         self._clearing = False
         self._mass_deletion = MassDeletionCheck(config.gc_interval_s, clock.monotonic)
         self._collecting = asyncio.Lock()
@@ -251,6 +256,10 @@ class Bookie:
             except OSError:
                 continue  # it failed; the state of the directory shows that
         return found
+
+    def certificates(self) -> list[CertificateExpiry]:
+        """Return when the certificates in the bookie's TLS files expire."""
+        return expiries(self.service.security.certificates(), self._clock.now_ms())
 
     async def start(self) -> None:
         """Check the directories, recover the log, register, and listen.

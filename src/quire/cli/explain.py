@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -25,13 +25,14 @@ from quire.cli.common.options import (
     password_option,
 )
 from quire.cli.common.output import print_json
+from quire.cli.common.pasting import pasteable
 from quire.cli.common.tls import client_config, tls_options
 from quire.errors import MetadataUnavailableError, NoSuchLedgerError, QuireError, UsageError
 
 if TYPE_CHECKING:
     from quire.client import Client
     from quire.http.views.cluster_view import ClusterState
-    from quire.http.views.problems import Problem
+    from quire.http.views.problems.problem import Problem
     from quire.replication.explain.explain import Explained, ReplicaReport, SegmentView
     from quire.streams.ownership.owners import OwnerClaim
 
@@ -39,14 +40,17 @@ CONNECT_TIMEOUT_S = 3.0
 """Seconds to connect to the metadata store. A slower store is reported as the problem."""
 BOOKIE_TIMEOUT_S = 3
 """Seconds that a bookie may take to answer. A slower bookie counts as unreachable."""
+ANSWERS_WAIT_S = 3.0
+"""Seconds until it is known of each bookie whether it answers. It must be longer than the time that
+a bookie has to answer (`SPACE_TIMEOUT_S`), so that one that does not answer is reported."""
 WAIT_S = 2.0
-"""Seconds for bookies to report their space, and as much for the count of under-replicated ledgers.
-Later answers are left out."""
+"""Seconds for other observations, such as the count of under-replicated ledgers. Later answers are
+left out."""
 ANSWER_TIMEOUT_S = 8.0
 """Seconds for the whole answer. This leaves two of ten seconds to start and to end the process."""
 SERVER_TIMEOUT_S = 5.0
 """Seconds to get the last known state from an HTTP server, which may itself wait for the store."""
-SIGNS = {"bad": "✗ wrong", "warn": "! soon", "note": "note"}
+SIGNS = {"bad": "✗ wrong", "warn": "! warning", "note": "note"}
 RANGES_MAX = 5
 """The number of ranges of one replica that are shown."""
 
@@ -115,7 +119,7 @@ def _check_server(url: str) -> None:
 @tls_options
 @flag(
     "--exit-code",
-    "For cron and health checks: end with status 3 if the worst finding is a warning (soon), with "
+    "For cron and health checks: end with status 3 if the worst finding is a warning, with "
     "4 if something is wrong, and with 5 if the metadata store does not answer. Notes count as 0. "
     "Any other status means that the check itself failed.",
 )
@@ -124,25 +128,29 @@ def _check_server(url: str) -> None:
     metavar="URL",
     callback=checked(_check_server),
     help="An HTTP server of the cluster, such as http://127.0.0.1:8080. If the metadata store does "
-    "not answer, print the last state that this server knows.",
+    "not answer, print the last state that this server knows. If it answers, also report how often "
+    "this server got no answer in the last hour.",
 )
 @json_option("Print one JSON object, the overview of the HTTP API.")
 @asynchronous
 async def explain_cluster(uri: str, exit_code: bool, server: str | None, as_json: bool) -> int:
     """Explain what is wrong with the cluster, and what to do about it.
 
-    The command examines bookies, disks, racks, the metadata store and autorecovery. For each
-    problem it says what happened, what is at risk, what is being done automatically, and what you
-    should type. It answers within ten seconds, even if servers do not respond. Nothing is changed.
+    The command examines bookies, certificates, disks, racks, the metadata store and autorecovery.
+    For each problem it says what happened, what is at risk, what is being done automatically, and
+    what you should type. It answers within ten seconds, even if servers do not respond. Nothing is
+    changed.
     """
     from quire.http.views.cluster_view import ClusterView
 
     try:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(explaining(uri, ANSWER_TIMEOUT_S))
-            cluster = ClusterView(time.monotonic, await _fetch(stack), WAIT_S)
+            cluster = ClusterView(time.monotonic, await _fetch(stack), WAIT_S, ANSWERS_WAIT_S)
             stack.push_async_callback(cluster.close)
             view = await cluster.look(client)
+            if server is not None:
+                view = await _with_outages(view, server, client.clock.now_ms())
     except MetadataUnavailableError as error:
         if server is not None:
             await _show_last_known(server, as_json)
@@ -157,15 +165,41 @@ async def explain_cluster(uri: str, exit_code: bool, server: str | None, as_json
     return _status(view) if exit_code else 0
 
 
-async def _show_last_known(server: str, as_json: bool) -> None:
-    """Print the last state of the cluster that an HTTP server knows, or why it knows none."""
-    from quire.http.views.problems import Problem
+async def _with_outages(view: ClusterState, server: str, now_ms: int) -> ClusterState:
+    """Add the problem of a store that comes and goes, if an HTTP server knows of it."""
+    from quire.http.views.problems.cluster import worst_first
+    from quire.http.views.problems.metadata_store import metadata_unsteady
+    from quire.http.watch.reachability import Outage
 
     try:
         async with AsyncExitStack() as stack, asyncio.timeout(SERVER_TIMEOUT_S):
             fetch = await _fetch(stack)
             found = json.loads(await fetch(f"{server.rstrip('/')}/api/v1/quire/overview"))
-            problems = [Problem(**one) for one in found["problems"]]
+            outages = [Outage(**one) for one in found["metadata_outages"]]
+            unsteady = metadata_unsteady(view.metadata, outages, now_ms)
+    except Exception as error:  # noqa: BLE001 - the state of the cluster is known without it
+        say(
+            f"{server} did not say how often the metadata store was away: "
+            f"{str(error) or 'no answer'}"
+        )
+        return view
+    return replace(view, problems=worst_first([*unsteady, *view.problems]))
+
+
+async def _show_last_known(server: str, as_json: bool) -> None:
+    """Print the last state of the cluster that an HTTP server knows, or why it knows none."""
+    from quire.http.views.problems.problem import Problem
+
+    try:
+        async with AsyncExitStack() as stack, asyncio.timeout(SERVER_TIMEOUT_S):
+            fetch = await _fetch(stack)
+            found = json.loads(await fetch(f"{server.rstrip('/')}/api/v1/quire/overview"))
+            # A newer server may tell more of a problem than this version knows.
+            known = {one.name for one in fields(Problem)}
+            problems = [
+                Problem(**{name: value for name, value in one.items() if name in known})
+                for one in found["problems"]
+            ]
             count, since_ms = found["bookies"], found["old_since_ms"]
     except Exception as error:  # noqa: BLE001 - the store is the news, not this server
         say(f"the last known state cannot be read from {server}: {str(error) or 'no answer'}")
@@ -231,10 +265,11 @@ def _cluster_lines(view: ClusterState) -> list[str]:
 
 
 def _problem(one: Problem) -> list[str]:
-    lines = [f"{SIGNS[one.severity]}: {one.what}"]
+    lines = [f"{SIGNS[one.severity]}: {one.what}{':' if one.items else ''}"]
+    lines += [f"    - {item}" for item in one.items]
     for name, text in (("at risk", one.risk), ("being done", one.doing), ("do", one.next)):
         if text:
-            lines.append(f"    {name}: {text}")
+            lines.append(f"    {name}: {pasteable(text)}")
     return lines
 
 
@@ -298,7 +333,10 @@ def _ledger_lines(found: Explained, owners: Sequence[OwnerClaim] = ()) -> list[s
     text = found.verdict.sentence
     if found.verdict.command:
         text += f". Type: {found.verdict.command}"
-    lines.append(text)
+    lines.append(pasteable(text))
+    if not found.deep and not found.verdict.command:
+        deep = f"To read every entry: quire explain ledger {found.ledger} --deep"
+        lines.append(pasteable(deep))
     return lines
 
 

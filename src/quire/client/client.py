@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeVar, overload
 from weakref import WeakValueDictionary
 
 from quire._runtime.clock import Clock, SystemClock
-from quire._runtime.metrics import exposition
+from quire._runtime.metrics import Metric, exposition
 from quire._runtime.names.former_names import deprecated
 from quire._runtime.opening import Opening, open_or_closed, opening, represented
 from quire._runtime.tasks import TaskSet
@@ -46,6 +46,7 @@ from quire.errors import (
 from quire.metadata import ZooKeeperOptions, open_metadata
 from quire.metadata.interface import Bookies, MetadataStore
 from quire.net.answer_codes import NoEntryAnswer
+from quire.net.certificates import CertificateExpiry, expiries, expiry_metric
 from quire.net.control import BookieInfo, ControlChannel
 from quire.net.network import AsyncioNetwork, Network
 
@@ -525,7 +526,7 @@ class LedgerClient:
             The text. It counts from the moment at which the client was made.
             docs/reference/metrics.md lists the metrics.
         """
-        return exposition(self._pool.metrics())
+        return exposition(metrics_of(self))
 
     @property
     def on_damage(self) -> OnDamage | None:
@@ -625,6 +626,20 @@ class LedgerClient:
             return DigestType.parse(digest)
         except ValueError as error:
             raise UsageError(str(error)) from None
+
+
+def metrics_of(client: LedgerClient) -> Iterator[Metric]:
+    """Yield the metrics of a client, including when the certificates in its TLS files expire.
+
+    A meter does not get the latter: it reports the sum over the clients of a program.
+    """
+    yield from pool_of(client).metrics()
+    yield expiry_metric("client", certificates_of(client))
+
+
+def certificates_of(client: LedgerClient) -> list[CertificateExpiry]:
+    """Return when the certificates in the TLS files of a client expire."""
+    return expiries(pool_of(client).certificates(), client.clock.now_ms())
 
 
 def pool_of(client: LedgerClient) -> BookiePool:

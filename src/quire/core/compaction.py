@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from quire._runtime.units import percent_text
 from quire.codec.log.state_records import BLOCK_BYTES
 
 FIXED_BYTES = 8 * BLOCK_BYTES
@@ -118,7 +119,10 @@ def is_worth_it(file_bytes: int, output_bytes: int) -> bool:
 def why_not(one: CompactionCandidate, *, below_ratio: float, available_bytes: int) -> str:
     """Return why `choose` does not take this segment alone, or "" if it would."""
     if one.live_ratio >= below_ratio:
-        return f"{one.live_ratio:.0%} of it is live; it is compacted below {below_ratio:.0%}"
+        return (
+            f"{percent_text(one.live_ratio)} of it is live; it is compacted below "
+            f"{percent_text(below_ratio)}"
+        )
     output = FIXED_BYTES + one.share_bytes
     if not is_worth_it(one.file_bytes, output):
         return (

@@ -22,6 +22,7 @@ from quire.codec.wire.messages_pb2 import Response
 from quire.codec.wire.v2 import CONNECTION_REFUSED, LENGTH, Code
 from quire.config import ClientConfig
 from quire.errors import BookieUnavailableError, QuireError, TlsError
+from quire.net.certificates import CertificateFile
 from quire.net.link import refusal
 from quire.net.network import Network
 from quire.net.tls import client_tls
@@ -31,6 +32,11 @@ MAX_ANSWER_BYTES = 1024
 about 20 bytes."""
 START_TLS_TXN = 1
 PROBE_TXN = 2
+
+EXPIRED_REMEDY = (
+    "Renew the bookie's certificate: replace the files of its --tls-cert and --tls-key. It loads "
+    "them by itself and need not be restarted"
+)
 
 _NOT_YET_VALID, _EXPIRED = 9, 10
 _UNKNOWN_AUTHORITY = frozenset((2, 18, 19, 20, 21))
@@ -53,11 +59,23 @@ class Dialer:
             loop = asyncio.get_running_loop()
             self._tls = client_tls(config.tls, loop.time, _log_event)
 
-    async def connect(self, bookie_id: str, host: str, port: int, protocol: P) -> P:
+    def certificates(self) -> tuple[CertificateFile, ...]:
+        """Return when the certificates in the client's TLS files expire."""
+        return self._tls.certificates() if self._tls is not None else ()
+
+    async def connect(
+        self,
+        bookie_id: str,
+        host: str,
+        port: int,
+        protocol: P,
+        timeout_s: float | None = None,
+    ) -> P:
         """Connect `protocol` to a bookie, and return it after its `connection_made`.
 
         If TLS is configured, the connection is secured and the bookie's certificate is verified. An
-        unencrypted connection is never tried instead. Cancel-safe.
+        unencrypted connection is never tried instead. `timeout_s` replaces the configured time-out.
+        Cancel-safe.
 
         Raises:
             BookieUnavailableError: Nothing answers within the connect time-out.
@@ -66,26 +84,34 @@ class Dialer:
         who = f"bookie {bookie_id}"
         if bookie_id != default_bookie_id(host, port):
             who += f" at {host_port(host, port)}"
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        greeter = _Greeter(who)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(limit_s):
                 if self._tls is None:
                     await self._network.connect(host, port, lambda: protocol)
                 else:
-                    await self._secure(self._tls.current(), who, host, port, protocol)
+                    await self._secure(self._tls.current(), greeter, who, host, port, protocol)
         except QuireError:
             raise
         except TimeoutError as error:
-            raise BookieUnavailableError(
-                f"{who} did not accept a connection within {self._timeout_s:g} s"
-            ) from error
+            did = "did not accept a connection"
+            if greeter.connected:
+                did = "accepts connections, but did not complete one with TLS"
+            raise BookieUnavailableError(f"{who} {did} within {limit_s:g} s") from error
         except OSError as error:
             raise BookieUnavailableError(f"{who} cannot be reached: {error}") from error
         return protocol
 
     async def _secure(
-        self, context: ssl.SSLContext, who: str, host: str, port: int, protocol: asyncio.Protocol
+        self,
+        context: ssl.SSLContext,
+        greeter: _Greeter,
+        who: str,
+        host: str,
+        port: int,
+        protocol: asyncio.Protocol,
     ) -> None:
-        greeter = _Greeter(who)
         await self._network.connect(host, port, lambda: greeter)
         try:
             _check_offer(await greeter.ask(v3.start_tls_request(START_TLS_TXN)), who)
@@ -134,9 +160,14 @@ class _Greeter(asyncio.Protocol):
         self.transport.write(request)
         return await answer
 
+    @property
+    def connected(self) -> bool:
+        """Whether the bookie's system has accepted the connection."""
+        return hasattr(self, "transport")
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport: first the unencrypted one, later the one inside TLS."""
-        self.secured = hasattr(self, "transport")
+        self.secured = self.connected
         self.transport = cast(asyncio.Transport, transport)  # uvloop has its own class
         self._answer = asyncio.get_running_loop().create_future()
 
@@ -259,7 +290,7 @@ def handshake_error(error: OSError, who: str, host: str) -> TlsError:
         if code == _EXPIRED:
             return TlsError(
                 f"the certificate of {who}, or of an authority that signed it, has expired",
-                remedy="Replace the expired file. The bookie need not be restarted",
+                remedy=EXPIRED_REMEDY,
             )
         if code == _NOT_YET_VALID:
             return TlsError(
@@ -283,6 +314,12 @@ def handshake_error(error: OSError, who: str, host: str) -> TlsError:
         remedy="See the bookie's log. The bookie may require a client certificate, or the two "
         "sides may have no TLS version in common",
     )
+
+
+def is_expired(error: BaseException) -> bool:
+    """Return whether a connection failed because a certificate of the bookie's side has expired."""
+    cause = error.__cause__
+    return isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code == _EXPIRED
 
 
 def _log_event(event: str, **fields: object) -> None:

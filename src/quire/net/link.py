@@ -20,6 +20,7 @@ from quire.errors import (
     SilentConnectionError,
 )
 from quire.net.answer_codes import error_of
+from quire.net.certificates import peer_expires_ms
 from quire.net.frame_buffer import FrameBuffer
 from quire.net.network import close_client_side, has_unacknowledged
 
@@ -263,6 +264,14 @@ class Link(asyncio.Protocol):
         If it has, the bookie itself, or a proxy in front of it, is what does not answer.
         """
         return self._transport is not None and not has_unacknowledged(self._transport)
+
+    @property
+    def certificate_expires_ms(self) -> int | None:
+        """The Unix time in milliseconds at which the bookie's certificate expires.
+
+        None without TLS.
+        """
+        return None if self._transport is None else peer_expires_ms(self._transport)
 
     async def probe(self) -> None:
         """Send a harmless request that a bookie answers at once, and wait for any answer.

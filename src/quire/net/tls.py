@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 
 from quire._runtime.event_log import EventLog
 from quire._runtime.secret_files import exposure_of
+from quire._runtime.units import utc_text
 from quire.config import TlsClientConfig, TlsServerConfig
 from quire.errors import TlsConfigError
+from quire.net.certificates import CertificateFile, certificate_file
 
 MINIMUM_VERSION = ssl.TLSVersion.TLSv1_2
 MAX_FILE_BYTES = 4 * 1024 * 1024
@@ -41,8 +43,14 @@ class TlsContext:
         reload_check_s: float,
         monotonic: Callable[[], float],
         log: EventLog,
+        *,
+        own: str | None = None,
+        authorities: str | None = None,
     ) -> None:
-        """Make the first context. Raises TlsConfigError if the files cannot be used."""
+        """Make the first context. Raises TlsConfigError if the files cannot be used.
+
+        `own` and `authorities` are the files whose dates `certificates` returns.
+        """
         self.reloads = 0
         self.reloads_failed = 0
         self._make = make
@@ -54,6 +62,8 @@ class TlsContext:
         # Check the files before reading them, so that the next check finds a change in between.
         self._seen = self._look()
         self._context = make()
+        self._dated = own, authorities
+        self._certificates = _certificates(*self._dated)
         self._next_check = monotonic() + reload_check_s
 
     def current(self) -> ssl.SSLContext:
@@ -63,6 +73,11 @@ class TlsContext:
             self._next_check = now + self._check_s
             self._follow()
         return self._context
+
+    def certificates(self) -> tuple[CertificateFile, ...]:
+        """Return when the certificates in use expire, after a check of the files if one is due."""
+        self.current()
+        return self._certificates
 
     def _follow(self) -> None:
         stamp = self._look()
@@ -78,8 +93,13 @@ class TlsContext:
                 self._log("tls_reload_failed", error=str(error))
             return
         self._context, self._seen, self._told = context, stamp, None
+        self._certificates = _certificates(*self._dated)
         self.reloads += 1
-        self._log("tls_reloaded", files=list(self._files))
+        self._log(
+            "tls_reloaded",
+            files=list(self._files),
+            expires={one.path: utc_text(one.expires_ms(0)) for one in self._certificates},
+        )
 
     def _look(self) -> Stamp:
         stamps: list[tuple[int, ...] | None] = []
@@ -105,6 +125,8 @@ def server_tls(
         config.reload_check_s,
         monotonic,
         log,
+        own=config.certificate,
+        authorities=config.ca,
     )
 
 
@@ -121,6 +143,8 @@ def client_tls(
         config.reload_check_s,
         monotonic,
         log,
+        own=config.certificate,
+        authorities=config.ca,
     )
 
 
@@ -169,6 +193,22 @@ def client_context(config: TlsClientConfig) -> ssl.SSLContext:
 
 def _files(*paths: str | None) -> list[str]:
     return [path for path in paths if path is not None]
+
+
+def _certificates(own: str | None, authorities: str | None) -> tuple[CertificateFile, ...]:
+    """Return when the certificates in these files expire.
+
+    OpenSSL has accepted them, so a file without dates that can be read is left out.
+    """
+    found = []
+    for path, presented in ((own, True), (authorities, False)):
+        if path is None:
+            continue
+        try:
+            found.append(certificate_file(path, _read(path), own=presented))
+        except TlsConfigError:  # it was removed meanwhile
+            continue
+    return tuple(one for one in found if one is not None)
 
 
 def _load_own(

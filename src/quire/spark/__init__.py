@@ -55,10 +55,8 @@ killed tasks and drivers left.
 query. Load it again to see later entries. With `pushdown` that plan has only what the filters of
 the first query select, and later queries on the same DataFrame get no more. Set it only on a
 DataFrame that serves one query. A table (`CREATE TABLE ... USING quire`) does not pass its options
-to a Python source: use `CREATE TEMPORARY VIEW`. Spark finds a Python format for writing only in a
-thread in which the session is active, such as the one that made it. Other threads get
-DATA_SOURCE_NOT_FOUND unless they first call
-`spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)`.
+to a Python source: use `CREATE TEMPORARY VIEW`. Spark finds a Python format for writing only
+in a thread in which the session is active. `configure` lets every thread of the driver write.
 """
 
 from quire.spark.package_shipping import package_zip, ship

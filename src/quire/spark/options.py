@@ -13,12 +13,13 @@ from typing import TypeVar
 
 from quire import DigestType
 from quire._runtime.names.suggest import nearest
-from quire._runtime.units import parse_size
+from quire._runtime.units import counted, parse_size
 from quire.client.cluster.placement import parse_placement
 from quire.client.datasets.format import check_dataset_name, check_transaction_key
 from quire.client.read.arrow import COLUMNS
 from quire.config import TlsClientConfig
 from quire.errors import UsageError
+from quire.spark.from_kafka import kafka_advice, kafka_option
 from quire.streams.namespace.names import check_stream_name
 from quire.streams.namespace.namespace import namespace_path
 
@@ -237,6 +238,14 @@ class GivenOptions:
             )
         names = {name.lower(): name for name in known}
         others = {name.lower(): name for name in other}
+        strange = [name for name in self._values if name not in names and name not in others]
+        if of_kafka := [name for name in strange if kafka_option(name)]:
+            # All at once: a program that comes from Kafka has several.
+            raise UsageError(
+                f"{counted(len(of_kafka), 'option')} of Kafka's connector cannot be used for "
+                f"{doing}",
+                remedy=kafka_advice(of_kafka),
+            )
         for name in self._values:
             if name in names:
                 continue

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
 import shutil
+import signal
 import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from quire._runtime.names.extras import install_extra
 from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import UsageError
+from quire.spark.java import END_LIMIT_S, JavaProcesses
+from quire.spark.quiet import quiet_settings
 from quire.streams.ownership.orphans import delete_orphans, find_orphans
 
 if TYPE_CHECKING:
@@ -47,7 +53,9 @@ def configure(spark: S, *, pushdown: bool = True) -> S:
     """Set what the data source needs on a session builder (best) or on a session.
 
     On a builder this enables Unix-domain sockets between the JVM and Python, which reduces the cost
-    of each Python task. Sockets cannot be changed in a session that is running.
+    of each Python task. It also leaves out messages of Spark that nobody can act on, unless the
+    program has a log configuration of its own: its Java options name one, or Spark's configuration
+    directory has a log4j2 file. Neither can be changed in a session that is running.
 
     Args:
         spark: The builder or the session.
@@ -57,12 +65,42 @@ def configure(spark: S, *, pushdown: bool = True) -> S:
     Returns:
         The same builder or session.
     """
+    _write_in_every_thread()
     target: Any = spark
     if hasattr(target, "getOrCreate"):
+        given = dict(getattr(target, "_options", {}))
+        for key, value in quiet_settings(given, os.environ).items():
+            target.config(key, value)
         target.config(SOCKETS, "true").config(PUSHDOWN, str(pushdown).lower())
     else:
         target.conf.set(PUSHDOWN, str(pushdown).lower())
     return spark
+
+
+def _write_in_every_thread() -> None:
+    """Let `write.format("quire")` find the format in every thread.
+
+    Spark looks for a Python format in the active session of Java's thread. A thread has none unless
+    it made the session, or a DataFrame from Python's data. Other writes get DATA_SOURCE_NOT_FOUND.
+    """
+    from pyspark.sql.readwriter import DataFrameWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    for writer in (DataFrameWriter, DataStreamWriter):
+        kind: Any = writer
+        if not hasattr(kind.format, "__wrapped__"):
+            kind.format = _in_active_session(kind.format)
+
+
+def _in_active_session(choose: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(choose)
+    def format(self: Any, source: str) -> Any:
+        if source.lower() == "quire":
+            session = self._spark
+            session._jvm.SparkSession.setActiveSession(session._jsparkSession)
+        return choose(self, source)
+
+    return format
 
 
 def register(spark: SparkSession) -> SparkSession:
@@ -116,9 +154,10 @@ def local_session(
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**LOCAL, **(settings or {})}.items():
         builder = builder.config(key, value)
-    session = configure(builder).getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return register(session)
+    with JavaProcesses().started():
+        session = configure(builder).getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        return register(session)
 
 
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
@@ -133,6 +172,7 @@ def job_session(
     settings: Mapping[str, str] | None = None,
     scratch: str | None = None,
     starting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    java: JavaProcesses | None = None,
 ) -> Iterator[SparkSession]:
     """Yield the session in which a program runs a job.
 
@@ -140,7 +180,8 @@ def job_session(
     of the block: a session of Spark Connect if `master` is sc://..., the session of the
     spark-submit that started the program, or a new one. A new session uses all cores of this
     machine unless `master` says otherwise, and keeps its files in `scratch`. `starting` is entered
-    while the session is created.
+    while the session is created. A Java process that is started for it, which `java` records, has
+    ended when the block is left, and SIGINT still has the handler that it had before.
 
     Raises UsageError if Spark or Java is not installed, or if `master` contradicts an existing
     session.
@@ -160,12 +201,64 @@ def job_session(
             active.conf.set(key, value)
         yield active
         return
-    with starting():
+    java = JavaProcesses() if java is None else java
+    with starting(), _same_interrupt_handler(), java.started():
         session = _new_session(name, master, dict(settings or {}), scratch)
     try:
         yield session
-    finally:
         session.stop()
+    except Exception:
+        with warnings.catch_warnings(), suppress(Exception):  # Java may have ended by itself.
+            warnings.simplefilter("ignore")
+            session.stop()
+        raise
+    except BaseException:
+        if java:
+            java.terminate()
+        else:
+            _interrupt(session)
+        raise
+    finally:
+        java.end()
+
+
+def _interrupt(session: SparkSession) -> None:
+    """Cancel what a session runs in a process of others, and stop the session.
+
+    The calls are made in another thread, because an interrupted call of this thread may still wait
+    for its answer on the thread's connection to Java.
+    """
+
+    def cancel() -> None:
+        with warnings.catch_warnings(), suppress(Exception):
+            warnings.simplefilter("ignore")
+            if hasattr(session, "_jsc"):
+                session.sparkContext.cancelAllJobs()
+            else:  # Spark Connect
+                session.interruptAll()
+            session.stop()
+
+    thread = threading.Thread(target=cancel, name="quire-interrupt", daemon=True)
+    thread.start()
+    thread.join(END_LIMIT_S)
+
+
+@contextmanager
+def _same_interrupt_handler() -> Iterator[None]:
+    """Restore the handler of SIGINT, which Spark replaces.
+
+    Spark's handler cancels all jobs, through the connection on which the interrupted call waits for
+    the end of its job. Java answers when that job has ended.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if former is not None:
+            signal.signal(signal.SIGINT, former)
 
 
 def _new_session(

@@ -22,6 +22,7 @@ from quire.client.cluster.placement import parse_placement
 from quire.config import ClientConfig, TlsClientConfig
 from quire.errors import ClientClosedError, MetadataUnavailableError
 from quire.spark.options import WriteOptions
+from quire.spark.quiet import quiet_worker
 from quire.spark.streams.write_options import StreamWriteOptions
 
 P = ParamSpec("P")
@@ -108,3 +109,6 @@ def prepare() -> None:
         _frozen_pid = os.getpid()
         gc.collect()
         gc.freeze()
+
+
+quiet_worker()  # Every worker that runs code of Quire imports this module.

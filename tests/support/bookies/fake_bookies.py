@@ -27,6 +27,7 @@ from quire.codec.wire import v2 as frames
 from quire.codec.wire.v2 import LAST_ENTRY, Code, Flag, Opcode
 from quire.config import ClientConfig
 from quire.core.append.quorum import write_set
+from quire.core.ranges import merged
 from quire.errors import BookieUnavailableError, ProtocolError, QuireError
 from quire.metadata.interface import BookieAddress, Registration
 from quire.net.answer_codes import error_of
@@ -66,6 +67,10 @@ def payload(entry_id: int) -> bytes:
     return b"payload %d" % entry_id
 
 
+_LENGTHS = [0]
+"""The sum of the sizes of the payloads before each entry, as far as it was asked for."""
+
+
 async def created(client: Client, shape: tuple[int, int, int] = (3, 3, 2)) -> LedgerWriter:
     """Create the only ledger and return its writer."""
     size, write_quorum, ack_quorum = shape
@@ -99,6 +104,8 @@ class FakeBookie:
     added: list[tuple[int, int, bytes]] = field(default_factory=list)
     """The entry id, flags and entry bytes of each add, in order."""
     fenced: bool = False
+    key: bytes = b""
+    """The master key that a read which fences must carry. If it is empty, any is accepted."""
     down: bool = False
     connects_in_s: float = 0
     """Seconds that a connection to it takes."""
@@ -109,6 +116,8 @@ class FakeBookie:
     add_error: int = Code.OK
     holds_acks: bool = False
     """Whether adds are stored but not answered until the test calls `release`."""
+    lists: bool = False
+    """Whether it can list its entries, as Apache's bookies cannot with their usual storage."""
     links: list[FakeLink] = field(default_factory=list)
 
     def answer(self, ask: Ask) -> Answer:
@@ -172,6 +181,8 @@ class FakeLink(BookieChannel):
 
     async def read(self, ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> bytes:
         await asyncio.sleep(self.bookie.answers_in_s)
+        if flags & Flag.DO_FENCING and self.bookie.key not in (b"", key):
+            raise error_of(Code.UNAUTHORIZED, ledger_id, entry_id, self.bookie.name)
         answer = self.bookie.answer(Ask(entry_id, flags))
         if answer is None:
             await asyncio.Event().wait()
@@ -196,11 +207,13 @@ class FakeLink(BookieChannel):
         key: bytes = b"",
     ) -> bytes:
         found = [await self.read(ledger_id, first, flags, key)]
+        size = len(found[0])
         for entry in range(first + 1, first + max_count):
             answer = self.bookie.answer(Ask(entry, flags))
-            if not isinstance(answer, bytes):
+            if not isinstance(answer, bytes) or size + len(answer) > max_size:
                 break
             found.append(answer)
+            size += len(answer)
         return frames.batch_read_response(Code.OK, ledger_id, first, 1, found)
 
     # -- adds ---------------------------------------------------------------------------------
@@ -244,13 +257,26 @@ class FakeLink(BookieChannel):
         self._fail(BookieUnavailableError(f"connection to bookie {self.bookie.name} lost"))
 
 
-class _NoControl(ControlChannel):
+class _Control(ControlChannel):
+    """A connection for protocol v3, of which the fake bookie knows only the list of entries."""
+
+    def __init__(self, bookie: FakeBookie) -> None:
+        super().__init__(bookie.name)
+        self.bookie = bookie
+
     @property
     def usable(self) -> bool:
         return True
 
     async def read_lac(self, ledger_id: int) -> Any:
         raise ProtocolError("The fake bookie supports only v2.")
+
+    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+        if not self.bookie.lists:
+            raise ProtocolError("The fake bookie supports only v2.")
+        if not self.bookie.entries:
+            raise no_entry(self.bookie.name, LAST_ENTRY)
+        return merged((entry, entry) for entry in self.bookie.entries)
 
     async def probe(self) -> None:
         self.received_bytes += 1
@@ -268,7 +294,7 @@ class FakePool(BookiePool):
         await asyncio.sleep(bookie.connects_in_s)
         if bookie.down:
             raise BookieUnavailableError(f"bookie {bookie_id} is down")
-        return FakeLink(bookie) if make is BookieChannel else _NoControl(bookie_id)
+        return FakeLink(bookie) if make is BookieChannel else _Control(bookie)
 
 
 class FakeCluster:
@@ -349,7 +375,9 @@ class FakeCluster:
 
     @staticmethod
     def length(entry_id: int) -> int:
-        return sum(len(payload(entry)) for entry in range(entry_id + 1))
+        while len(_LENGTHS) <= entry_id + 1:
+            _LENGTHS.append(_LENGTHS[-1] + len(payload(len(_LENGTHS) - 1)))
+        return _LENGTHS[entry_id + 1]
 
     def entry(self, entry_id: int, content: bytes | None = None, lac: int | None = None) -> bytes:
         """Return an entry as its writer makes it, with the LAC one less than its id.

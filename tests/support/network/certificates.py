@@ -36,15 +36,23 @@ class Authority:
         self._name = name
 
     def issue(
-        self, name: str, *names: str, unit: str | None = None, expired: bool = False
+        self,
+        name: str,
+        *names: str,
+        unit: str | None = None,
+        expired: bool = False,
+        ends: datetime.datetime | None = None,
     ) -> Files:
-        """Issue a certificate into files named after `name`, and replace them if they exist."""
+        """Issue a certificate into files named after `name`, and replace them if they exist.
+
+        `ends` is the end of its validity.
+        """
         signed = self._ca.issue_cert(
             *(names or (LOOPBACK, "localhost")),
             common_name=name,
             organization_unit_name=unit,
             not_before=PAST,
-            not_after=PAST + datetime.timedelta(days=1) if expired else None,
+            not_after=PAST + datetime.timedelta(days=1) if expired else ends,
         )
         files = Files(str(self.directory / f"{name}.crt"), str(self.directory / f"{name}.key"))
         Path(files.certificate).write_bytes(b"".join(b.bytes() for b in signed.cert_chain_pems))

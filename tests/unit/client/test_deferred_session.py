@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
 
 from quire._runtime.tasks import TaskSet
 from quire.client.cluster.pool import BookiePool
@@ -10,9 +15,11 @@ from quire.client.observability.metrics import ClientCounters
 from quire.client.observability.tracing import Tracing
 from quire.client.write.add_session import SharedByWriters
 from quire.client.write.deferred_session import DeferredSession
+from quire.client.write.ensemble_changes import EnsembleMember
 from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec
 from quire.config import ClientConfig
+from quire.errors import BookieIOError, LedgerFencedError
 from quire.net.control import ControlChannel
 from quire.net.link import AddSink
 
@@ -47,17 +54,31 @@ class Answered(ControlChannel):
         await answer
 
 
-class OneBookie(BookiePool):
-    def __init__(self, link: Answered) -> None:
-        self.link = link
+class Bookies(BookiePool):
+    """The bookies of an ensemble, each with one link. There is no other bookie."""
+
+    def __init__(self, links: dict[str, Answered]) -> None:
+        self.links = links
         self.counters = ClientCounters()
         self.tracing = Tracing()
+        self.rng = random.Random(1)
+        self.failed: list[str] = []
+
+    @property
+    def closed(self) -> bool:
+        return False
 
     async def control(self, bookie_id: str, adds_of: int | None = None) -> ControlChannel:
-        return self.link
+        return self.links[bookie_id]
 
     def control_now(self, bookie_id: str, adds_of: int) -> None:
         return None
+
+    def mark_failed(self, bookie_id: str) -> None:
+        self.failed.append(bookie_id)
+
+    def examine_links(self, bookie_id: str) -> None:
+        pass
 
 
 async def no_change(
@@ -66,18 +87,25 @@ async def no_change(
     raise AssertionError("nothing failed")
 
 
-def session_on(link: Answered, tasks: TaskSet) -> DeferredSession:
-    config, pool = ClientConfig(max_unforced_bytes=len(PAYLOAD)), OneBookie(link)
-    return DeferredSession(
+def session_on(
+    link: Answered | dict[str, Answered],
+    tasks: TaskSet,
+    config: ClientConfig | None = None,
+    quorums: tuple[int, int] = (1, 1),
+    kind: type[DeferredSession] = DeferredSession,
+) -> DeferredSession:
+    links = link if isinstance(link, dict) else {"one": link}
+    config, pool = config or ClientConfig(max_unforced_bytes=len(PAYLOAD)), Bookies(links)
+    return kind(
         codec=EntryCodec(LEDGER, DigestType.CRC32C, b""),
         key=master_key(b""),
         pool=pool,
         shared=SharedByWriters.of_client(config, pool.counters),
         config=config,
         tasks=tasks,
-        ensemble=("one",),
-        write_quorum=1,
-        ack_quorum=1,
+        ensemble=tuple(links),
+        write_quorum=quorums[0],
+        ack_quorum=quorums[1],
         change_ensemble=no_change,
     )
 
@@ -130,3 +158,176 @@ async def test_what_is_accepted_during_a_force_is_forced_where_a_writer_waits_fo
         assert not session.owes
     session.stop()
     await tasks.close()
+
+
+# -- several members --------------------------------------------------------------------------
+
+
+class Unreplaced(DeferredSession):
+    """A session whose failed members are not replaced."""
+
+    __slots__ = ()
+
+    def fail_member(self, member: EnsembleMember, *, may_return: bool = False) -> None:
+        member.leave()
+
+
+LIMITED = ClientConfig(add_timeout_s=0.05)
+
+
+@asynccontextmanager
+async def accepted_by_all(
+    config: ClientConfig | None = None, entries: int = 1
+) -> AsyncIterator[tuple[DeferredSession, list[Answered]]]:
+    """A session whose three members have accepted these entries, which are not durable yet.
+
+    Members that fail are recorded in the pool, and are not replaced.
+    """
+    links, tasks = {name: Answered() for name in ("a", "b", "c")}, TaskSet()
+    session = session_on(links, tasks, config or ClientConfig(), (3, 2), Unreplaced)
+    async with asyncio.timeout(PATIENCE_S):
+        session.push([PAYLOAD] * entries)
+        while not all(hasattr(link, "sink") for link in links.values()):
+            await asyncio.sleep(0)
+        for link in links.values():
+            link.sink.on_acked_run(0, entries - 1)
+        assert session.pipeline.accepted == entries - 1
+        assert session.pipeline.last_confirmed == -1
+        try:
+            yield session, list(links.values())
+        finally:
+            session.stop()
+            await tasks.close()
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_entries_are_durable_once_every_present_member_has_answered_a_force() -> None:
+    async with accepted_by_all() as (session, links):
+        forced = asyncio.ensure_future(session.force())
+        answers = [await link.force_asked.get() for link in links]
+        for answer in answers[:-1]:
+            answer.set_result(None)
+        await settle()
+        assert not forced.done()
+        assert session.pipeline.last_confirmed == -1
+        answers[-1].set_result(None)
+        assert await forced == 0
+        assert session.pipeline.last_confirmed == 0
+
+
+async def test_what_is_accepted_after_a_force_was_sent_is_not_durable_by_it() -> None:
+    async with accepted_by_all() as (session, links):
+        first = asyncio.ensure_future(session.force())
+        answers = [await link.force_asked.get() for link in links]
+        session.push([PAYLOAD])
+        for link in links:
+            link.sink.on_acked_run(1, 1)
+        assert session.pipeline.accepted == 1
+        second = asyncio.ensure_future(session.force())
+        await settle()
+        assert all(link.force_asked.empty() for link in links), "one force at a time"
+        for answer in answers:
+            answer.set_result(None)
+        assert await first == 0
+        assert session.pipeline.last_confirmed == 0
+        for link in links:
+            (await link.force_asked.get()).set_result(None)
+        assert await second == 1
+
+
+async def test_a_member_that_fails_a_force_makes_nothing_durable() -> None:
+    """It may have lost what it had accepted. It fails, and the others are asked again."""
+    async with accepted_by_all() as (session, links):
+        forced = asyncio.ensure_future(session.force())
+        answers = [await link.force_asked.get() for link in links]
+        answers[0].set_exception(BookieIOError("disk"))
+        for answer in answers[1:]:
+            answer.set_result(None)
+        await settle()
+        assert not forced.done()
+        assert session.pipeline.last_confirmed == -1
+        assert session.pool.failed == ["a"]  # type: ignore[attr-defined]
+        assert isinstance(session.causes["a"], BookieIOError)
+
+
+async def test_a_force_that_is_not_answered_in_time_fails_its_member() -> None:
+    async with accepted_by_all(LIMITED) as (session, links):
+        forced = asyncio.ensure_future(session.force())
+        answers = [await link.force_asked.get() for link in links]
+        for answer in answers[:-1]:
+            answer.set_result(None)
+        while not session.pool.failed:  # type: ignore[attr-defined]
+            await asyncio.sleep(0.01)
+        assert session.pool.failed == ["c"]  # type: ignore[attr-defined]
+        assert "did not answer a force of ledger 7 within 0.05 s" in str(session.causes["c"])
+        assert session.pipeline.last_confirmed == -1
+        assert not forced.done()
+
+
+async def test_a_member_that_restarted_during_a_force_makes_its_answers_void() -> None:
+    """It is sent everything again, and accepts it again before the next force."""
+    async with accepted_by_all() as (session, links):
+        forced = asyncio.ensure_future(session.force())
+        answers = [await link.force_asked.get() for link in links]
+        del links[0].sink
+        session.begin_again({0})
+        for answer in answers:
+            answer.set_result(None)
+        await settle()
+        assert session.pipeline.last_confirmed == -1
+        assert not forced.done()
+        while not hasattr(links[0], "sink"):
+            await asyncio.sleep(0)
+        links[0].sink.on_acked_run(0, 0)
+        for link in links:
+            (await link.force_asked.get()).set_result(None)
+        assert await forced == 0
+
+
+async def test_nothing_is_forced_while_the_ensemble_changes() -> None:
+    async with accepted_by_all() as (session, links):
+        session.pipeline.frozen = True
+        forced = asyncio.ensure_future(session.force())
+        await settle()
+        assert all(link.force_asked.empty() for link in links)
+        session.pipeline.frozen = False
+        session.after_acks()
+        for link in links:
+            (await link.force_asked.get()).set_result(None)
+        assert await forced == 0
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_session_that_ends_during_a_force_says_so_to_all_that_wait(
+    *, cancelled: bool
+) -> None:
+    async with accepted_by_all(entries=2) as (session, links):
+        waiting = [asyncio.ensure_future(session.force()) for _ in range(3)]
+        answers = [await link.force_asked.get() for link in links]
+        if cancelled:
+            waiting[0].cancel()
+            await settle()
+        session.fail(LedgerFencedError("fenced", ledger_id=LEDGER))
+        for answer in answers:
+            answer.set_result(None)
+        for future in waiting[cancelled:]:
+            with pytest.raises(LedgerFencedError) as told:
+                await future
+            assert not told.value.outcome_known
+        with pytest.raises(LedgerFencedError):
+            await session.force()
+        assert session.pipeline.last_confirmed == -1
+
+
+async def test_a_force_with_nothing_to_make_durable_asks_nobody() -> None:
+    async with accepted_by_all() as (session, links):
+        forced = asyncio.ensure_future(session.force())
+        for link in links:
+            (await link.force_asked.get()).set_result(None)
+        assert await forced == 0
+        assert await session.force() == 0
+        assert all(link.force_asked.empty() for link in links)

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
+import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from quire.client import LedgerWriter
-from quire.client.write.ensemble_changes import REJOIN_DELAY_S, _advice
+from quire.client.write.ensemble_changes import REJOIN_BACKOFF, REJOIN_DELAY_S, _advice
 from quire.config import ClientConfig
 from quire.errors import (
     AddQuorumTimeoutError,
@@ -25,16 +29,19 @@ from quire.errors import (
     TlsError,
     UnauthorizedError,
 )
+from quire.metadata.common import NODE_BYTES_MAX
 from quire.metadata.ledgers.update import update_ledger
 from tests.support.bookies.fake_bookies import (
     CONFIG,
     LEDGER,
     FakeBookie,
     FakeCluster,
+    FakePool,
     created,
     payload,
     simulated,
 )
+from tests.support.metadata.room import fill
 from tests.support.waiting import until
 
 LIMIT_S = 10.0
@@ -163,6 +170,49 @@ def test_the_advice_follows_the_causes() -> None:
     assert "logs of these bookies" in _advice([BookieIOError("disk")])
     for causes in ([*refused, BookieTimeoutError("silent")], [None], ["gone"]):
         assert _advice(causes) == "Start another bookie"
+
+
+@pytest.mark.parametrize("wait_s", [0.0, LIMIT_S])
+def test_a_writer_whose_metadata_has_no_room_says_so(wait_s: float) -> None:
+    """The bookies could be replaced, and another bookie would not help."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        config = dataclasses.replace(CONFIG, lost_quorum_wait_s=wait_s)
+        async with cluster.client(config) as client:
+            writer = await created(client)
+            await writer.append(payload(0))
+            await fill(cluster)
+            members = [cluster[name] for name in writer.metadata.last_segment.ensemble]
+            [spare] = [one for one in cluster.bookies.values() if one not in members]
+            for lost in members[1:]:
+                lost.die()
+            with pytest.raises(NotEnoughBookiesError) as told:
+                await writer.append(payload(1))
+        error = told.value
+        tried = f" (tried again for {LIMIT_S:g} s)" if wait_s else ""
+        assert error.args[0] == (
+            f"the writer of ledger {LEDGER} gave up, because the metadata has no room to replace "
+            f"{members[1].name}, {members[2].name}{tried}: the metadata of the ledger would "
+            "become too large: with 2 segments it takes "
+            f"{_bytes_in(error.args[0]):,} bytes, but a ledger in state OPEN may have only "
+            "1,000,000 bytes. Nothing was changed"
+        )
+        assert error.remedy == "Start these bookies again, then open the ledger with recovery"
+        assert error.causes.keys() == {members[1].name, members[2].name}
+        assert not error.outcome_known
+        assert not spare.added
+        assert len((await cluster.stored()).segments) == 1
+
+    simulated(main)
+
+
+def _bytes_in(text: str) -> int:
+    """Return the size of the metadata that a message names, which is over the limit."""
+    [found] = re.findall(r"it takes ([0-9,]+) bytes", text)
+    size = int(found.replace(",", ""))
+    assert size > NODE_BYTES_MAX
+    return size
 
 
 def test_it_can_be_switched_off() -> None:
@@ -324,3 +374,75 @@ def test_an_idle_writer_has_them_back() -> None:
             writer.abandon()
 
     simulated(main)
+
+
+def test_a_member_that_comes_and_goes_does_not_shorten_the_wait() -> None:
+    async def main() -> None:
+        async with written() as (cluster, writer):
+            all_die(cluster)
+            append = asyncio.ensure_future(writer.append(payload(1)))
+            await asyncio.sleep(LATE_S)
+            first = next(iter(cluster.bookies.values()))
+            for _ in range(2):
+                first.down = False
+                await until(lambda: bool(first.links))
+                first.die()
+                await asyncio.sleep(0.5)
+                assert not append.done(), "the time is not up"
+            back(cluster)
+            assert await append == 1
+            writer.abandon()
+
+    simulated(main)
+
+
+def test_an_absent_member_is_tried_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While there is an ack quorum without it."""
+    tried: list[float] = []
+    connect = FakePool._connect
+
+    async def connecting(pool: FakePool, bookie_id: str, make: Any) -> Any:
+        if pool.fakes[bookie_id].down:
+            tried.append(now())
+        return await connect(pool, bookie_id, make)
+
+    monkeypatch.setattr(FakePool, "_connect", connecting)
+
+    async def main() -> None:
+        async with written() as (cluster, writer):
+            first, *_ = cluster.bookies.values()
+            first.die()
+            assert await writer.append(payload(1)) == 1
+            await asyncio.sleep(300)
+            pauses = [later - earlier for earlier, later in itertools.pairwise(tried)]
+            assert 8 <= len(pauses) <= 25
+            assert max(pauses[-3:]) > 10 * REJOIN_DELAY_S
+            assert max(pauses) <= 1.5 * REJOIN_BACKOFF.most_s
+            first.down = False
+            await until(lambda: bool(first.links), limit_s=100)
+            assert await writer.append(payload(2)) == 2
+            await until(lambda: 2 in first.entries)
+            writer.abandon()
+
+    simulated(main)
+
+
+@pytest.mark.parametrize(("lost", "outcome"), [(1, "fewer"), (2, "waits")])
+def test_the_log_says_how_a_writer_goes_on(
+    lost: int, outcome: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with written() as (cluster, writer):
+            for bookie in list(cluster.bookies.values())[:lost]:
+                bookie.die()
+            append = asyncio.ensure_future(writer.append(payload(1)))
+            await asyncio.sleep(LATE_S + 1)
+            assert append.done() is (outcome == "fewer")
+            back(cluster)
+            await append
+            writer.abandon()
+
+    with caplog.at_level(logging.INFO, logger="quire.client"):
+        simulated(main)
+    said = [one.getMessage() for one in caplog.records if "ensemble_changed" in one.getMessage()]
+    assert f"outcome={outcome}" in said[-1]

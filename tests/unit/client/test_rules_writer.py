@@ -291,6 +291,63 @@ def test_a_member_that_is_being_replaced_fails_only_once() -> None:
     simulated(main)
 
 
+def test_a_failed_member_is_sent_nothing_more_while_its_replacement_is_recorded() -> None:
+    """A late bookie has entries enough. What it is sent now, nobody will ask it for."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        config = dataclasses.replace(CONFIG, add_timeout_s=1.0)
+        async with cluster.client(config) as client:
+            writer, members = await writing(cluster, client)
+            held, late = HeldStore(writer), members[2]
+            late.holds_acks = True
+            assert await writer.append(payload(1)) == 1
+            await until(lambda: held.wanted)
+            last = [writer.submit(payload(entry)) for entry in range(2, 9)][-1]
+            await until(lambda: all(last in bookie.entries for bookie in members[:2]))
+            assert [entry for entry, _, _ in late.added] == [0, 1]
+            assert late.links[0]._sinks == {}
+            held.go.set()
+            await writer.wait(last)
+            new = spare(cluster, members)
+            await until(lambda: last in new.entries)
+            assert [entry for entry, _, _ in late.added] == [0, 1]
+            writer.abandon()
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("code", [Code.OK, Code.READ_ONLY, Code.FENCED])
+def test_a_failed_member_that_answers_while_it_is_replaced_is_not_heard(code: int) -> None:
+    """Its acknowledgement does not count, and its error does not cost the new bookie its place."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(5)
+        config = dataclasses.replace(CONFIG, add_timeout_s=1.0)
+        async with cluster.client(config) as client:
+            writer, members = await writing(cluster, client, (3, 3, 3))
+            held, late = HeldStore(writer), members[2]
+            late.holds_acks = True
+            appended = asyncio.ensure_future(writer.append(payload(1)))
+            await until(lambda: held.wanted)
+            pipeline = writer._session.pipeline
+            before = pipeline.outstanding_since(2)
+            late.add_error = code
+            late.release()
+            await asyncio.sleep(0.1)
+            assert pipeline.outstanding_since(2) == before is not None
+            assert not appended.done()
+            held.go.set()
+            assert await appended == 1
+            [wanted] = held.wanted
+            assert (await cluster.stored()).segments == wanted.segments
+            assert 1 in cluster[wanted.last_segment.ensemble[2]].entries
+            assert writer._session.pool.counters.ensemble_changes == 1
+            writer.abandon()
+
+    simulated(main)
+
+
 def test_the_number_of_ensemble_changes_is_bounded() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(5)

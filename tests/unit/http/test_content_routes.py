@@ -14,6 +14,7 @@ from quire.http.server.error_responses import NotFoundError, status_of
 from quire.streams.objects.format import head_key
 from quire.streams.objects.objects import Objects
 from quire.streams.statemachine.state_machine import BUCKET, lead
+from tests.support.state_machines import Counter
 from tests.support.streams import Bench, run
 
 HOSTILE = "<img src=x>/\u202ename"
@@ -35,21 +36,6 @@ class Routes:
         given = [(key, str(value)) for key, value in query.items()]
         found: dict[str, Any] = await route.handler(route.check({}, given, {}))
         return found
-
-
-class Counter:
-    def __init__(self) -> None:
-        self.count = 0
-
-    def apply(self, command: bytes) -> int:
-        self.count += 1
-        return self.count
-
-    def snapshot(self) -> bytes:
-        return b"%d" % self.count
-
-    def restore(self, state: bytes) -> None:
-        self.count = int(state)
 
 
 def test_objects_by_bucket_prefix_and_page() -> None:

@@ -1,11 +1,11 @@
-"""One bookie for people: its actions, and the problems that name it."""
+"""One bookie for people: its actions, and its problems."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from quire.http.views.bookie_page import actions, problems_of
-from quire.http.views.problems import Problem
+from quire.http.views.problems.problem import Problem
 from quire.metadata.bookies.orders import Order, What
 
 ID = "10.0.0.1:3181"
@@ -47,17 +47,12 @@ def test_what_cannot_be_done_says_why() -> None:
 
 
 def test_only_the_problems_of_this_bookie() -> None:
-    def problem(what: str) -> Problem:
-        return Problem("bad", what, "")
+    def problem(what: str, *bookies: str) -> Problem:
+        return Problem("bad", what, "", bookies=bookies)
 
     mine = [
-        problem(f"{ID} is not registered: stopped"),
-        problem(f"The disk of 10.0.0.2:3181, {ID} and 2 more is nearly full"),
-        problem(f"All bookies of /r are gone: {ID}"),
+        problem("It is not registered: stopped", ID),
+        problem("9 disks are nearly full, such as that of 10.0.0.2:3181", "10.0.0.2:3181", ID),
     ]
-    others = [problem(f"{ID}0 is gone"), problem(f"1{ID} is gone"), problem("Nothing is written")]
+    others = [problem(f"{ID}0 is gone", f"{ID}0"), problem(f"{ID} is healthy")]
     assert problems_of(ID, [*others, *mine]) == mine
-    # An id with signs of regular expressions.
-    assert problems_of("a[1]", [problem("a[1] is gone"), problem("a1 is gone")]) == [
-        problem("a[1] is gone")
-    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from quire.config import ClientConfig, PlacementConfig
 from quire.http.views.creatable import Creatable, creatable
 from tests.support.objects import object_bench
 
@@ -13,15 +14,36 @@ async def test_the_default_shape_and_smaller_ones(tmp_path: Path) -> None:
         client = await bench.client()
         bookies = sorted((await client.bookies()).writable)
         assert len(bookies) >= 3
-        assert await creatable(client) == Creatable(True)
+        well = Creatable(True, answering=len(bookies))
+        assert await creatable(client) == well
+        # Bookies that do not answer are chosen if there are no others.
         spare = len(bookies) - 2
         two = await creatable(client, bookies[:spare])
-        assert (two.default, two.smaller) == (False, (2, 2, 2))
-        assert "wanted" in two.why_not
-        one = await creatable(client, bookies[: spare + 1])
-        assert (one.default, one.smaller) == (False, (1, 1, 1))
+        assert two == Creatable(True, silent=tuple(bookies[:spare]), answering=2)
         none = await creatable(client, bookies)
-        assert (none.default, none.smaller) == (False, None)
+        assert none == Creatable(True, silent=tuple(bookies), answering=0)
         # Nothing was created, and nothing is remembered.
         assert [ledger_id async for ledger_id in client.list_ledgers()] == []
-        assert await creatable(client) == Creatable(True)
+        assert await creatable(client) == well
+
+
+async def test_too_few_bookies_and_a_smaller_shape(tmp_path: Path) -> None:
+    for number, smaller in ((2, (2, 2, 2)), (1, None)):
+        async with object_bench(tmp_path / str(number), bookies=number) as bench:
+            client = await bench.client()
+            assert len((await client.bookies()).writable) == number
+            found = await creatable(client)
+            assert (found.default, found.smaller) == (False, smaller), "one copy is never offered"
+            assert "wanted" in found.why_not
+            assert not found.places
+
+
+async def test_enough_bookies_in_one_rack(tmp_path: Path) -> None:
+    async with object_bench(tmp_path) as bench:
+        bookies = (await (await bench.client()).bookies()).writable
+        racks = PlacementConfig(locations=dict.fromkeys(bookies, "/r1"), enforce_racks=True)
+        client = await bench.client(config=ClientConfig(placement=racks))
+        await client.bookies()
+        found = await creatable(client)
+        assert (found.default, found.smaller, found.places) == (False, None, True)
+        assert found.movable == min(bookies)

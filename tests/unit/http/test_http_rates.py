@@ -59,6 +59,21 @@ async def test_a_rate_needs_two_looks() -> None:
     assert world.asked == ["http://10.0.0.1:8080/metrics"] * 2
 
 
+async def test_damage_and_the_limit_of_free_space_are_read() -> None:
+    async def fetch(url: str) -> str:
+        if "10.0.0.2" in url:
+            return "quire_storage_damaged_segments 0\nquire_storage_damaged_ledgers 0\n"
+        return (
+            "quire_storage_damaged_segments 1\nquire_storage_damaged_ledgers 2\n"
+            "quire_bookie_min_free_bytes 268435456\n"
+        )
+
+    rates = Rates(lambda: 0.0, fetch, PATIENT_S)
+    await rates.of({"a": address("a"), "b": address("b", host="10.0.0.2")})
+    assert rates.damaged == {"a": {"segments": 1, "ledgers": 2}}
+    assert rates.min_free_bytes == {"a": 268435456}
+
+
 async def test_several_who_look_share_one_look() -> None:
     world, known = Bookies(), {"a": address("a")}
     rates = Rates(lambda: world.now_s, world.fetch, PATIENT_S)

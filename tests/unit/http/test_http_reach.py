@@ -13,9 +13,9 @@ from quire.errors import MetadataUnavailableError, UsageError
 from quire.http.server.api import Call, Route
 from quire.http.views import last_known
 from quire.http.views.last_known import LastKnown
-from quire.http.views.problems import metadata_unsteady
+from quire.http.views.problems.metadata_store import metadata_unsteady
 from quire.http.watch import reachability as module
-from quire.http.watch.reachability import MetadataReachability, Outage
+from quire.http.watch.reachability import MetadataReachability, Outage, server_causes
 
 CALL = Call({}, {}, {})
 
@@ -167,7 +167,12 @@ async def test_the_last_known_state_is_marked_with_its_age_and_a_problem() -> No
     route = LastKnown(reach, store.now_ms).of(Route("GET", "/overview", "", answer))
     await reach.look()
     first = await route.handler(CALL)
-    assert first == {"bookies": 1_000_000, "problems": [known], "old_since_ms": None}
+    assert first == {
+        "bookies": 1_000_000,
+        "problems": [known],
+        "old_since_ms": None,
+        "metadata_outages": [],
+    }
     store.error = MetadataUnavailableError("no", causes={"here:2181": "Connection refused"})
     store.now_ms_value += 300_000
     await reach.look()
@@ -285,11 +290,35 @@ async def test_a_store_that_comes_and_goes() -> None:
             await reach.look()
             await reach.look()
     assert [one.until_ms - one.since_ms for one in reach.outages] == [20_000] * 3
-    (found,) = metadata_unsteady(reach.outages, store.now_ms() + 180_000)
+    uri = "zk://zk-1:2181;[::1]:2182/ledgers"
+    (found,) = metadata_unsteady(uri, reach.outages, store.now_ms() + 180_000)
     assert found.severity == "warn"
     assert found.what == (
         "The metadata store did not answer 3 times in the last hour, the last time 3 min ago for "
         "20 s"
     )
-    assert metadata_unsteady(reach.outages, store.now_ms() + 3_700_000) == []
-    assert metadata_unsteady([Outage(1, 2)], 3) == [], "a restart"
+    assert "echo srvr | nc zk-1 2181, echo srvr | nc ::1 2182." in found.next
+    (local,) = metadata_unsteady("sqlite:////q.db", reach.outages, store.now_ms() + 180_000)
+    assert local.next == "Look at the load and the disk of the store, and at the network to it"
+    assert metadata_unsteady(uri, reach.outages, store.now_ms() + 3_700_000) == []
+    assert metadata_unsteady(uri, [Outage(1, 2)], 3) == [], "a restart"
+
+
+async def test_why_a_store_is_silent() -> None:
+    """A ZooKeeper that hangs accepts connections, and one that was killed does not."""
+    listening = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    uri = f"zk://127.0.0.1:{port}/ledgers"
+    store = Store()
+    reach = MetadataReachability(uri, store.ask, store, lambda: server_causes(uri))
+    store.error = TimeoutError()
+    await reach.look()
+    assert reach.error().causes == {
+        f"127.0.0.1:{port}": "it accepts connections, but does not answer"
+    }
+    listening.close()
+    await listening.wait_closed()
+    await reach.look()
+    (why,) = reach.error().causes.values()
+    assert str(why).startswith("it accepts no connections: ")
+    assert await server_causes("sqlite:////q.db") == {}

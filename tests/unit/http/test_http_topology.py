@@ -72,9 +72,12 @@ def test_another_depth_than_most() -> None:
 
 
 def test_all_are_in_one_rack() -> None:
-    (one,) = warnings_of(rack("/a", 5) + rack("/b", 1, state="gone"))
+    gone, one = warnings_of(rack("/a", 5) + rack("/b", 1, state="gone"))
+    assert (gone.severity, gone.what) == ("bad", "1 bookie is not registered: /b-0 (/b)")
+    assert gone.next == "quire explain"
     assert one.severity == "warn"
     assert one.what.startswith("All 5 writable bookies with a location are in /a")
+    assert "quire cluster locations set /a-0 /RACK" in one.next
 
 
 def test_too_few_are_left_without_a_rack() -> None:
@@ -95,7 +98,7 @@ def test_two_racks_share_three_copies() -> None:
 
 @pytest.mark.parametrize(
     ("gb", "unusable"),
-    [(20, ""), (40, ""), (60, "33%")],
+    [(20, ""), (40, ""), (60, "33 %")],
 )
 def test_space_that_the_rule_of_two_racks_cannot_use(gb: int, unusable: str) -> None:
     """With 2 of 3 copies in one rack, the other racks need half of its space."""

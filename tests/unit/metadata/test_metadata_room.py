@@ -11,14 +11,13 @@ import pytest
 from quire.client import LedgerWriter
 from quire.client.client import pool_of
 from quire.client.write.ensemble_changes import REJOIN_DELAY_S
-from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
+from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.codec.wire.v2 import Code
 from quire.core.fragments import Fragment
 from quire.errors import MetadataTooLargeError, NotEnoughBookiesError, UsageError
 from quire.metadata.common import NODE_BYTES_MAX
 from quire.metadata.ledgers.size import CLOSING_BYTES
-from quire.metadata.ledgers.update import update_ledger
 from quire.replication.repair.opened_ledger import open_for_repair
 from tests.support.bookies.fake_bookies import (
     CONFIG,
@@ -30,24 +29,11 @@ from tests.support.bookies.fake_bookies import (
     payload,
     simulated,
 )
+from tests.support.metadata.room import fill
 from tests.support.replication import replicate_fragment
 from tests.support.waiting import until
 
 WAITS = replace(CONFIG, lost_quorum_wait_s=10.0)
-
-
-def filled(now: LedgerMetadata, size: int) -> LedgerMetadata:
-    """The metadata with custom metadata that makes it exactly this large."""
-    large = replace(now, custom={"k": bytes(size)})
-    return replace(now, custom={"k": bytes(2 * size - len(encode(large)))})
-
-
-async def fill(cluster: FakeCluster, size: int = NODE_BYTES_MAX) -> None:
-    """Fill the metadata of the ledger without its writer."""
-    stored = await cluster.store.read_ledger(LEDGER)
-    await update_ledger(cluster.store, LEDGER, stored, lambda now: (
-        None if now.custom else filled(now, size)
-    ))  # fmt: skip
 
 
 async def full_ledger(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import ssl
 from dataclasses import replace
@@ -10,9 +11,17 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from quire._runtime.metrics import exposition
 from quire.codec.wire.certificate import is_authorized, organizational_unit, roles_of
 from quire.config import TlsClientConfig, TlsServerConfig
 from quire.errors import TlsConfigError
+from quire.net.certificates import (
+    CertificateExpiry,
+    CertificateFile,
+    certificate_file,
+    expiries,
+    expiry_metric,
+)
 from quire.net.tls import MAX_FILE_BYTES, client_context, client_tls, server_context, server_tls
 from tests.support.network.certificates import Authority, Files
 
@@ -229,6 +238,82 @@ def test_a_replaced_link_is_a_change(tmp_path: Path, authority: Authority, own: 
 def test_the_first_context_must_be_had(tmp_path: Path) -> None:
     with pytest.raises(TlsConfigError, match="cannot be read"):
         client_tls(TlsClientConfig(ca=str(tmp_path / "none")), Time(), Told())
+
+
+# -- expiry -----------------------------------------------------------------------------------
+
+DAY_MS = 86_400_000
+
+
+def at(days: int) -> datetime.datetime:
+    return datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(days=days)
+
+
+def at_ms(days: int) -> int:
+    return int(at(days).timestamp()) * 1000
+
+
+def test_when_the_files_expire(authority: Authority, own: Files) -> None:
+    authority.issue("bookie", ends=at(0))
+    tls = server_tls(server(own, ca=authority.ca, client_certificates="required"), Time(), Told())
+    presented, trusted = tls.certificates()
+    assert (presented.path, presented.own, presented.ends_ms) == (
+        own.certificate,
+        True,
+        (at_ms(0),),
+    )
+    assert (trusted.path, trusted.own, len(trusted.ends_ms)) == (authority.ca, False, 1)
+    assert expiries([presented], 0) == [CertificateExpiry(own.certificate, True, at_ms(0))]
+
+
+def test_a_renewed_file_is_seen_without_a_handshake(authority: Authority, own: Files) -> None:
+    """Metrics are read although no client connects, because none can."""
+    authority.issue("bookie", expired=True)
+    time, events = Time(), list[tuple[str, dict[str, object]]]()
+    tls = server_tls(
+        server(own, reload_check_s=10.0), time, lambda event, **more: events.append((event, more))
+    )
+    authority.issue("bookie", ends=at(0))
+    assert tls.certificates()[0].ends_ms != (at_ms(0),), "not looked at yet"
+    time.now += 10.0
+    assert tls.certificates()[0].ends_ms == (at_ms(0),)
+    ((event, fields),) = events
+    assert (event, fields["expires"]) == (
+        "tls_reloaded", {own.certificate: "2030-01-01T00:00:00Z"},
+    )  # fmt: skip
+
+
+def test_the_first_certificate_of_a_chain_that_expires_counts() -> None:
+    chain = CertificateFile("f", True, (at_ms(9), at_ms(1), at_ms(5)))
+    assert chain.expires_ms(at_ms(0)) == at_ms(1)
+    assert chain.expires_ms(at_ms(7)) == at_ms(1), "the chain is not valid any more"
+
+
+def test_an_old_authority_beside_a_new_one_is_no_problem() -> None:
+    trusted = CertificateFile("f", False, (at_ms(1), at_ms(9)))
+    assert trusted.expires_ms(at_ms(0)) == at_ms(1), "clients may still use the old one"
+    assert trusted.expires_ms(at_ms(1)) == at_ms(9)
+    assert trusted.expires_ms(at_ms(20)) == at_ms(9), "none is left"
+
+
+def test_a_file_with_other_things_beside_certificates(own: Files) -> None:
+    pem = Path(own.certificate).read_bytes()
+    found = certificate_file("f", b"text\n" + Path(own.private_key).read_bytes() + pem, own=True)
+    assert found == certificate_file("f", pem, own=True)
+    broken = pem.replace(b"CERTIFICATE-----\nMII", b"CERTIFICATE-----\nMIX", 1)
+    assert certificate_file("f", broken, own=True) is None
+    both = certificate_file("f", broken + pem, own=True)
+    assert both is not None
+    assert both.ends_ms == found.ends_ms if found else None
+    assert certificate_file("f", b"", own=True) is None
+
+
+def test_the_metric(authority: Authority, own: Files) -> None:
+    files = [CertificateExpiry("/a", True, 1_500), CertificateExpiry("/b", False, 2_000)]
+    text = exposition([expiry_metric("bookie", files)])
+    name = "quire_bookie_tls_certificate_expires_seconds"
+    assert f'{name}{{file="/a",use="own"}} 1.5\n' in text
+    assert f'{name}{{file="/b",use="authorities"}} 2\n' in text
 
 
 # -- roles ------------------------------------------------------------------------------------

@@ -253,7 +253,7 @@ CERTIFICATES = {
     ),
     "expired": (
         {"expired": True},
-        rf"the certificate of {WHO}.* has expired.*Replace the expired file",
+        rf"the certificate of {WHO}.* has expired.*Renew the bookie.s certificate",
     ),
 }
 

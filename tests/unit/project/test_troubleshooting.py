@@ -29,15 +29,17 @@ SIGTERM_STATUS = 143
 LITERAL_MIN = 12
 """A sentence with fewer constant characters is made elsewhere; `ELSEWHERE` names where."""
 ELSEWHERE = ["garbage collection is switched off for the whole cluster"]
-"""Findings whose sentence `problems.py` only passes on."""
+"""Findings whose sentence the code of problems only passes on."""
 
+PROBLEMS = sorted((SOURCE / "http" / "views" / "problems").glob("*.py"))
 CALLS = [
-    ("http/views/problems.py", "Problem", 1),
+    *((f"http/views/problems/{path.name}", "Problem", 1) for path in PROBLEMS),
+    ("http/views/topology.py", "TopologyWarning", 1),
     ("replication/explain/explain.py", "Diagnosis", 0),
 ]
 """A file, the class that its findings have, and which argument is the sentence."""
 FUNCTIONS = [
-    ("http/views/problems.py", "_healing"),
+    ("http/views/problems/autorecovery.py", "healing"),
     ("replication/explain/explain.py", "_why"),
     ("replication/explain/status.py", "sentence"),
     ("core/compaction.py", "why_not"),

@@ -95,4 +95,14 @@ async def test_more_than_are_looked_at(client: Client, monkeypatch: pytest.Monke
     monkeypatch.setattr(counting, "PAGE_LEDGERS", 2)
     monkeypatch.setattr(counting, "LEDGERS_MAX", 4)
     found = await counted(client, "b", x="a")
-    assert found == AtRisk(4, False, 4, 4, 0, {"x": 4})
+    assert found == AtRisk(4, False, 4, 4, 0, {"x": 4}, without_spare=4)
+
+
+async def test_whether_other_bookies_can_take_the_copies(client: Client) -> None:
+    await ledger(client, "abc")
+    assert (await counted(client, "bc", x="a")).without_spare == 1
+    assert (await counted(client, "bcd", x="a")).without_spare == 0
+    assert (await counted(client, "cd", x="ab")).without_spare == 1, "one for two"
+    assert (await counted(client, "cde", x="ab")).without_spare == 0
+    found = [one async for one in at_risk(client, "bcd", {"x": "a"}, "bc")]
+    assert found[-1].without_spare == 1, "d is read-only"

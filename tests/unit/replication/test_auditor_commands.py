@@ -52,14 +52,14 @@ def autorecovery(uri: str, *words: str) -> Result:
 
 
 def test_it_is_switched_off_and_on(uri: str) -> None:
-    assert "autorecovery was enabled already" in autorecovery(uri, "enable").stderr
-    assert "autorecovery is disabled" in autorecovery(uri, "disable").stderr
-    assert "autorecovery was disabled already" in autorecovery(uri, "disable").stderr
+    assert "autorecovery was switched on already" in autorecovery(uri, "enable").stderr
+    assert "autorecovery is switched off" in autorecovery(uri, "disable").stderr
+    assert "autorecovery was switched off already" in autorecovery(uri, "disable").stderr
     assert autorecovery(uri, "status").stdout.splitlines()[:2] == [
-        "autorecovery is disabled; `quire autorecovery enable` enables it",
+        "autorecovery is switched off; `quire autorecovery enable` switches it on",
         "auditor: none; start one with `quire autorecovery start`",
     ]
-    assert "autorecovery is enabled" in autorecovery(uri, "enable").stderr
+    assert "autorecovery is switched on" in autorecovery(uri, "enable").stderr
     assert json.loads(autorecovery(uri, "status", "--json").stdout)["enabled"] is True
 
 

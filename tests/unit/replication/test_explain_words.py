@@ -12,6 +12,9 @@ from quire.replication.explain.explain import (
     diagnosed,
     spare_bookies,
 )
+from quire.replication.explain.silence import Silence, SilenceKind
+from quire.replication.explain.status import WhyNot
+from quire.replication.marks.notes import LastFailure
 
 
 def replica(bookie: str, lost: bool) -> ReplicaReport:
@@ -44,10 +47,41 @@ def test_how_long_it_is_waited_for() -> None:
 
 
 def test_why_nothing_is_done() -> None:
-    assert "autorecovery is disabled" in said(enabled=False, waiting=("b", 42.0))
+    assert "autorecovery is switched off" in said(enabled=False, waiting=("b", 42.0))
     assert "there is no auditor" in said(auditor=None, waiting=("b", 42.0))
     assert "has not marked the ledger" in said(delay_s=0)
-    assert said(spare=0).endswith("no bookie can replace it. Start b again, or another bookie")
+    assert said(spare=0).endswith(
+        "no bookie can replace it. Start b again, with the options that it had, or another bookie"
+    )
+    directories = {"b": ("/data/1", "/my disk")}
+    lost = replace(FACTS, spare=0, directories=directories)
+    assert diagnosed(lost).verdict.command == "quire bookie start --dir /data/1 --dir '/my disk'"
+
+
+def test_a_registered_bookie_that_does_not_answer_says_why() -> None:
+    silent = replace(replica("10.0.0.1:4181", True), host="host", registered="writable")
+    facts = replace(FACTS, segments=(SegmentView(0, 9, True, 1, (replica("a", False), silent)),))
+
+    def of(silence: Silence, **more: object) -> Diagnosis:
+        found = replace(facts, silences={"10.0.0.1:4181": silence}, **more)  # type: ignore[arg-type]
+        return diagnosed(found).verdict
+
+    down = of(
+        Silence(SilenceKind.REFUSED, "nothing listens at its address", ""),
+        directories={"10.0.0.1:4181": ("/data",)},
+    )
+    assert down.sentence.startswith(
+        "10.0.0.1:4181 is registered but does not answer (nothing listens at its address). Its "
+        "process does not run"
+    )
+    assert down.command == "quire bookie start --dir /data --port 4181"
+    expired = of(Silence(SilenceKind.EXPIRED, "the certificate has expired", "Renew it"))
+    assert "(the certificate has expired). Renew it. Then" in expired.sentence
+    assert expired.command == "quire explain ledger 7"
+    hangs = of(Silence(SilenceKind.OTHER, "it did not answer within 2 s", ""))
+    assert "(it did not answer within 2 s). Check its log" in hangs.sentence
+    back = diagnosed(facts).verdict
+    assert back.sentence == "10.0.0.1:4181 did not answer, and does now. Check again"
 
 
 def test_a_bookie_of_another_segment_can_replace_a_lost_one() -> None:
@@ -58,3 +92,43 @@ def test_a_bookie_of_another_segment_can_replace_a_lost_one() -> None:
     both = SegmentView(10, 19, False, 1, (replica("c", False), replica("b", True)))
     assert spare_bookies((older, both), ["a", "c", "d"]) == 2
     assert spare_bookies((older, both), ["c"]) == 0, "no bookie for one of the segments"
+
+
+def bad(*states: str, **facts: object) -> Diagnosis:
+    replicas = tuple(
+        replace(replica(f"b{n}", False), state=state) for n, state in enumerate(states)
+    )
+    segments = (SegmentView(0, 9, True, 1, (*replicas, replica("a", False))),)
+    found = replace(FACTS, segments=segments, **facts)  # type: ignore[arg-type]
+    return diagnosed(found).verdict
+
+
+def mark(failure: LastFailure | None = None, unattended: bool = False) -> WhyNot:
+    return WhyNot(7, ("b0",), None, None, None, None, failure, True, unattended=unattended)
+
+
+def test_damage_is_repaired_without_a_spark_job() -> None:
+    """A person typed the Spark job, which took a minute. Autorecovery had repaired it before."""
+    found = bad("damaged", deep=True)
+    assert found.command == "quire explain ledger 7 --deep"
+    assert "The bookie reports the damage now that it was read. Autorecovery repairs it" in (
+        found.sentence
+    )
+    assert "`quire pipeline audit --ledger 7 --repair`" in found.sentence, "if it stays"
+    assert bad("missing", mark=mark()).command == "quire explain ledger 7"
+
+
+def test_bad_replicas_that_nobody_repairs() -> None:
+    assert bad("damaged", auditor=None).command == "quire autorecovery start"
+    assert bad("damaged", enabled=False).command == "quire autorecovery enable"
+    audit = "quire pipeline audit --ledger 7 --repair"
+    found = bad("missing")
+    assert found.command == audit
+    assert found.sentence.endswith("No bookie reports this by itself, so nothing repairs it yet")
+    failed = mark(LastFailure("no bookie is left", 1, 3, 2, "host-2"))
+    assert bad("damaged", mark=failed).command == audit
+
+
+def test_a_mark_that_nobody_looks_at() -> None:
+    assert mark().sentence() == "no worker has started on it yet"
+    assert "and no autorecovery process is running" in mark(unattended=True).sentence()

@@ -21,15 +21,25 @@ from quire.codec.metadata.underreplication import mark_path
 from quire.codec.wire import v2 as frames
 from quire.codec.wire import v3
 from quire.codec.wire.v2 import Code
-from quire.errors import CookieError, QuireError, StorageError
+from quire.errors import (
+    CookieError,
+    LaterStorageError,
+    QuireError,
+    StorageError,
+    UsageError,
+)
 from quire.metadata.interface import MetadataStore
 from quire.metadata.uri import replication_root
-from quire.storage.directories import LedgerDirectories
+from quire.storage.directories import LedgerDirectories, last_of
 from quire.storage.disk import RealDisk
+from quire.storage.read.read_exceptions import NoEntry
+from quire.storage.recovery.scan import scan_groups
 from quire.storage.segment.batch import LogBatch
+from quire.storage.segment.segment import segment_name
+from quire.storage.store import LedgerStore
 from tests.support.bookies.bookie import SMALL, memory_metadata, peer_of, running_bookie
 from tests.support.storage.directories import DirectoriesOnDisks
-from tests.support.storage.storage import key_of, make_batch
+from tests.support.storage.storage import key_of, make_batch, make_entry, run
 
 KEY = master_key(b"")
 
@@ -164,6 +174,230 @@ def test_a_ledger_in_two_directories_is_no_ledger_until_it_is_dropped() -> None:
     box.store.drop_ledgers([1])
     assert not box.store.is_lost(1)
     assert all(1 not in store.ledgers for store in box.stores)
+
+
+def lose_last_group_but_one(box: DirectoriesOnDisks, number: int) -> None:
+    """Damage the table of a synced group in the newest segment of a directory."""
+    segment = box.stores[number].usage()[-1].number
+    directory_id = box.stores[number]._directory_id
+    name = segment_name(segment)
+    groups = scan_groups(box.disks[number].open(name), directory_id, segment, 4096).groups
+    assert len(groups) > 3
+    box.disks[number].flip_bit(name, groups[-2].header.offset + 100)
+
+
+@pytest.mark.parametrize("outdated", [0, 1])
+def test_a_directory_that_lost_a_deletion_does_not_decide_what_a_ledger_has(outdated: int) -> None:
+    """The other one is whole, so the ledger was created again there, after the deletion."""
+    box = DirectoriesOnDisks(2)
+    box.open()
+    old, new = box.stores[outdated], box.stores[1 - outdated]
+    old.create_ledger(1, key_of(1))
+    new.create_ledger(1, key_of(1))
+    for entry_id in range(4):
+        old.append(make_batch([(1, entry_id, b"first life")]), ignore)
+        box.pump()
+    new.append(make_batch([(1, 9, b"second life")]), ignore)
+    box.idle()
+    box.kill()
+    lose_last_group_but_one(box, outdated)
+    for _ in range(2):
+        report = box.open()
+        assert report.negatives_unknown
+        assert "ledger 1 is in two directories" not in str(report.problems)
+        box.idle()
+        assert 1 in box.store.ledgers
+        assert 1 in box.stores[1 - outdated].ledgers
+        assert 1 not in box.stores[outdated].ledgers
+        assert box.store.last_entry_id(1) == 9
+        with pytest.raises(NoEntry):
+            box.store.read(1, 0, 1, 1 << 20)
+        box.kill()
+
+
+def test_a_ledger_of_two_directories_that_both_lost_something_is_no_ledger() -> None:
+    box = DirectoriesOnDisks(2)
+    box.open()
+    for store in box.stores:
+        store.create_ledger(1, key_of(1))
+        for entry_id in range(4):
+            store.append(make_batch([(1, entry_id, b"x")]), ignore)
+            box.pump()
+    box.idle()
+    box.kill()
+    for number in range(2):
+        lose_last_group_but_one(box, number)
+    report = box.open()
+    assert "ledger 1 is in two directories" in str(report.problems)
+    assert box.store.is_lost(1)
+    assert not box.store.takes(1)
+    with pytest.raises(StorageError, match="may be in a data directory that failed"):
+        box.store.create_ledger(1, key_of(1))
+    assert all(1 in store.ledgers for store in box.stores), "nothing is dropped"
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_what_may_be_in_a_directory_that_was_not_read_is_neither_created_nor_denied(
+    failed: int,
+) -> None:
+    box = DirectoriesOnDisks(2)
+    box.open()
+    for number, store in enumerate(box.stores):
+        store.create_ledger(number, key_of(number))
+        store.append(make_batch([(number, 0, b"x")]), ignore)
+    box.idle()
+    box.kill()
+    box.open([failed])
+    there = 1 - failed
+    store = box.store
+    assert list(store.ledgers) == [there]
+    assert store.negatives_unknown
+    for ledger_id in (failed, 77):
+        assert store.is_lost(ledger_id)
+        assert store.absence_unknown(ledger_id)
+        assert not store.takes(ledger_id)
+        with pytest.raises(StorageError, match=f"does not create ledger {ledger_id}"):
+            store.create_ledger(ledger_id, key_of(ledger_id))
+        told: list[StorageError | None] = []
+        store.force(ledger_id, told.append)
+        assert "unknown whether its entries are durable" in str(told[0])
+    assert not store.is_lost(there)
+    assert not store.absence_unknown(there)
+    told = []
+    store.force(there, told.append)
+    store.barrier(told.append)
+    box.pump()
+    assert told == [None, None]
+
+
+def test_a_ledger_that_no_directory_can_have_has_nothing_to_force() -> None:
+    box = DirectoriesOnDisks(2)
+    box.open()
+    told: list[StorageError | None] = []
+    box.store.force(77, told.append)
+    assert told == [None]
+    assert not box.store.is_lost(77)
+    assert not box.store.absence_unknown(77)
+
+
+def test_when_all_directories_have_failed_nothing_is_reported_as_done() -> None:
+    box = DirectoriesOnDisks(2)
+    box.open()
+    box.store.create_ledger(1, key_of(1))
+    failures: list[StorageError] = []
+    box.store.on_failure = failures.append
+    for number, place in enumerate(list(box.store._places)):
+        assert failures == []
+        assert box.store.failed is None
+        box.store._failed_now(place, StorageError(f"disk {number}"))
+    assert [str(one) for one in failures] == ["disk 1"]
+    assert str(box.store.failed) == "disk 0"
+    told: list[StorageError | None] = []
+    box.store.barrier(told.append)
+    assert [str(one) for one in told] == ["disk 0"]
+    for call in (lambda: box.store.create_ledger(2, key_of(2)), lambda: box.store.refuse_ledger(3)):
+        with pytest.raises(StorageError, match="disk 0"):
+            call()
+    assert box.store.is_lost(1)
+    assert not box.store.writable
+
+
+def test_a_ledger_is_taken_where_it_is_and_a_new_one_where_there_is_room() -> None:
+    box = DirectoriesOnDisks(2)
+    box.open()
+    for number, store in enumerate(box.stores):
+        store.create_ledger(number, key_of(number))
+    places = list(box.store._places)
+    for full in ([], [0], [1], [0, 1]):
+        for number, place in enumerate(places):
+            box.store._writable_changed(place, number not in full)
+        assert [box.store.takes(number) for number in range(2)] == [
+            number not in full for number in range(2)
+        ]
+        assert box.store.takes(77) is (len(full) < 2)
+        assert box.store.writable is (len(full) < 2)
+        assert box.store.all_writable is (not full)
+
+
+def test_the_first_error_is_the_result_of_calls_to_several_directories() -> None:
+    results: list[StorageError | None] = []
+    one = last_of(3, results.append)
+    first, second = StorageError("first"), StorageError("second")
+    one(None)
+    one(first)
+    assert results == []
+    one(second)
+    assert results == [first]
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_a_batch_for_two_directories_is_answered_in_parts(order: tuple[int, int]) -> None:
+    """Each part has its own entries, and a part that does not fit is refused alone."""
+    box = DirectoriesOnDisks(2)
+    box.open()
+    for ledger_id in (1, 2):
+        box.stores[ledger_id - 1].create_ledger(ledger_id, key_of(ledger_id))
+    content = {1: [b"a" * 50, b"b" * 70, b"c"], 2: [b"d" * 33, b"e" * 7, b"f" * 90]}
+    batch = make_batch(
+        [(order[n % 2], n // 2, content[order[n % 2]][n // 2]) for n in range(6)], cuts=(40, 111)
+    )
+    answers: list[tuple[set[int], StorageError | None]] = []
+
+    def done(batch: LogBatch, error: StorageError | None) -> None:
+        assert batch.partial
+        answers.append(({one.ledger_id for one in batch.runs}, error))
+
+    box.store.append(batch, done)
+    box.pump([0])
+    assert answers == [({1}, None)]
+    box.pump()
+    assert answers == [({1}, None), ({2}, None)]
+    for _ in range(2):
+        for ledger_id, payloads in content.items():
+            for entry_id, payload in enumerate(payloads):
+                [found] = run(box.store.read_blocking(ledger_id, entry_id, 1, 1 << 20))
+                assert found == make_entry(ledger_id, entry_id, payload)
+        box.kill()
+        box.open()
+    answers.clear()
+    box.store.append(make_batch([(1, 5, bytes(70_000)), (2, 5, b"fits")]), done)
+    box.pump()
+    (refused, why), (accepted, no_error) = answers
+    assert (refused, accepted, no_error) == ({1}, {2}, None)
+    assert "do not fit into a segment" in str(why)
+    assert not isinstance(why, UsageError)
+    assert box.store.last_entry_id(1) == 2
+    with pytest.raises(UsageError, match="ledger 9 is not in this bookie's store"):
+        box.store.append(make_batch([(1, 6, b"x"), (9, 0, b"y")]), done)
+    box.pump()
+    assert box.store.last_entry_id(1) == 2
+
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_a_directory_of_a_later_version_costs_the_others_nothing(
+    later: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version that can read it starts the bookie with all of them."""
+    box = DirectoriesOnDisks(2)
+    box.open()
+    box.store.create_ledger(1, key_of(1))
+    box.store.append(make_batch([(1, 0, b"x")]), ignore)
+    box.idle()
+    box.kill()
+    recover = LedgerStore.recover
+
+    def recovering(store: LedgerStore) -> object:
+        if store is box.stores[later]:
+            raise LaterStorageError("a later version wrote it")
+        return recover(store)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LedgerStore, "recover", recovering)
+        with pytest.raises(LaterStorageError):
+            box.open()
+    box.kill()
+    assert box.open().problems == ()
+    assert box.store.last_entry_id(1) == 0
 
 
 def test_a_barrier_ends_once_for_all_directories() -> None:

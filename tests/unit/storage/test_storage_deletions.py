@@ -10,7 +10,9 @@ from dataclasses import replace
 
 import pytest
 
+from quire.codec.log.state_records import RecordKind, StateRecord
 from quire.errors import DiskFullError, UsageError
+from quire.storage.background.sealer import mentions_of
 from quire.storage.read.read_exceptions import NoLedger
 from quire.storage.recovery.scan import scan_groups
 from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS
@@ -150,6 +152,35 @@ def test_a_segment_whose_index_rots_does_not_bring_it_back() -> None:
     box.open()
     assert DEAD not in box.store.ledgers
     box.close()
+
+
+def test_a_footer_mentions_dropped_ledgers_without_deleting_them() -> None:
+    """The deletion itself may not be durable, and the ledger may have been created again."""
+    box = opened()
+    fill_segments(box, 1, 1)
+    box.append([(DEAD, n, bytes(300)) for n in range(5)])
+    box.fence(DEAD)
+    box.pump()
+    catalogue = box.store._catalogue
+    for number, segment in catalogue.segments.items():
+        segment.forgotten = {DEAD, 99}
+        said = [one for one in mentions_of(segment) if one.ledger_id not in (KEPT, 8)]
+        assert {one.ledger_id for one in said} == {99} | (
+            {DEAD} - {one.ledger_id for one in segment.records}
+        )
+        again = [StateRecord(RecordKind.DELETED, one, said[0].value) for one in (DEAD, KEPT)]
+        for record in [*said, *again]:
+            assert record.kind is RecordKind.DELETED
+            catalogue.apply_record(record, number)
+        segment.forgotten = set()
+    assert {KEPT, DEAD} <= {*box.store.ledger_ids()}
+    assert box.store.ledgers[DEAD].fenced
+    assert not box.store.is_refused(99)
+    assert not box.store.is_refused(DEAD)
+    for ledger_id in KEPT, DEAD:
+        last = max(entry for ledger, entry in box.written if ledger == ledger_id)
+        assert run(box.store.entry_ranges(ledger_id)) == [(0, last)]
+    assert box.read(KEPT, 0) == [box.written[KEPT, 0]]
 
 
 def test_dropped_ledgers_are_gone_and_their_segments_too() -> None:

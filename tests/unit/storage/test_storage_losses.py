@@ -125,6 +125,60 @@ def append_alone(box: StoreOnDisk, ledger_id: int, first: int, count: int) -> No
         box.pump()
 
 
+def lose_header(box: StoreOnDisk, number: int) -> None:
+    disk_of(box).flip_bit(segment_name(number), 20)
+
+
+@pytest.mark.parametrize(
+    ("header", "lost"), [(False, 0), (False, 1), (False, 3), (True, 0), (True, 1), (True, 3)]
+)
+def test_all_groups_that_a_later_segment_begins_with_are_counted(header: bool, lost: int) -> None:
+    """Without its header, the segment before it shows the number that its first group had."""
+    box = opened()
+    fill_segments(box, 1, 1)
+    append_alone(box, 2, 0, 8)
+    number = box.store.usage()[-1].number
+    disk_of(box).kill()
+    groups = scan_groups(
+        disk_of(box).open(segment_name(number)), box.store._directory_id, number, 4096
+    ).groups
+    assert len(groups) > 6
+    for group in groups[:lost]:
+        disk_of(box).flip_bit(segment_name(number), group.header.offset + 100)
+    if header:
+        lose_header(box, number)
+    report = box.open()
+    counted = {1: "1 group of", 3: "3 groups of"}
+    assert report.negatives_unknown is bool(lost)
+    assert [what for what in report.problems if " lost" in what] == (
+        [f"{counted[lost]} {segment_name(number)} {'is' if lost == 1 else 'are'} lost"]
+        if lost else []
+    )  # fmt: skip
+
+
+def test_groups_lost_at_both_places_of_a_segment_without_neighbour_are_both_counted() -> None:
+    """The segment before it was removed, so that nobody knows the number of its first group."""
+    box = opened()
+    fill_segments(box, 1, 1)
+    fill_segments(box, 3, 2)
+    append_alone(box, 2, 0, 4)
+    box.drop([3])
+    box.idle()
+    number = box.store.usage()[-1].number
+    assert number - 1 not in [one.number for one in box.store.usage()]
+    disk_of(box).kill()
+    groups = scan_groups(
+        disk_of(box).open(segment_name(number)), box.store._directory_id, number, 4096
+    ).groups
+    assert len(groups) > 4
+    for group in (groups[0], groups[2]):
+        disk_of(box).flip_bit(segment_name(number), group.header.offset + 100)
+    lose_header(box, number)
+    report = box.open()
+    assert report.negatives_unknown
+    assert f"2 groups of {segment_name(number)} are lost" in report.problems
+
+
 def test_what_waited_for_room_for_its_index_is_sealed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second loss is repaired meanwhile, which seals all segments with a loss."""
     box = opened()
@@ -177,3 +231,22 @@ def test_no_lac_is_taken_from_a_block_that_does_not_check() -> None:
     disk.flip_bit(name, data.index(head) + 23, 6)  # 0 becomes 64
     assert box.open().damaged_blocks == 1
     assert box.store.ledgers[7].last_add_confirmed <= 0
+
+
+@pytest.mark.parametrize("sizes", [[50], [50, 50, 50], [50, 60, 7], [9, 300, 300, 4_500]])
+@pytest.mark.parametrize("others", [0, 20])
+def test_the_lac_of_each_ledger_is_known_after_a_crash(sizes: list[int], others: int) -> None:
+    """It is in the last entry of the ledger, whatever the sizes of its entries."""
+    box = opened()
+    box.append([
+        *((7, number, bytes(size)) for number, size in enumerate(sizes)),
+        *((100 + number, 5, bytes(50)) for number in range(others)),
+    ])  # fmt: skip
+    box.pump()
+    append_alone(box, 8, 0, 2)
+    disk_of(box).kill()
+    assert box.open().problems == ()
+    found = {one: info.last_add_confirmed for one, info in box.store.ledgers.items()}
+    assert found == {
+        7: len(sizes) - 2, 8: 0, **{100 + number: 4 for number in range(others)}
+    }  # fmt: skip

@@ -13,7 +13,7 @@ from quire.storage.inspect.space_report import look
 from quire.storage.read.read_exceptions import NoEntry
 from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.segment.segment import segment_name
-from quire_simulator.machine.disk import SimDisk
+from quire_simulator.machine.disk import PowerLossError, SimDisk
 from tests.support.storage.storage import (
     SMALL,
     StoreOnDisk,
@@ -381,3 +381,59 @@ def test_no_small_file_that_cannot_be_read_keeps_a_bookie_from_starting(name: st
         box.idle()
     check(box)
     assert box.store.failed is None
+
+
+@pytest.mark.parametrize("how", ["kill", "crash"])
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_starts_that_are_interrupted_lose_nothing_of_the_last_group(
+    how: str, *, spoilt: bool
+) -> None:
+    """A start writes the last group again, in a segment of its own, because it may not be synced.
+
+    If the start is interrupted, the next one finds the group in the older segment, or in both, or
+    in the newer one in part. `spoilt` leaves the newer one with bytes that are no group.
+    """
+    finished = False
+    for operation in range(1, 60):
+        box = opened()
+        for number in range(3):
+            box.append(entries(1, number * 2, 2))
+            box.pump()
+        box.fence(2)
+        box.append(entries(3, 0, 1))
+        box.pump()
+        acknowledged = dict(box.acknowledged)
+        assert len(acknowledged) == 7
+        disk = disk_of(box)
+        disk.kill()
+        for _ in range(3):
+            disk.crash_after(operation, lambda: None)
+            try:
+                box.open()
+                finished = True
+            except PowerLossError:
+                pass
+            disk.calm()
+            disk.kill() if how == "kill" else disk.crash()
+            newest = max(name for name in disk.list("log") if name.endswith(".seg"))
+            if spoilt and not finished and int(newest[:-4]) > 1:
+                file = disk.open(f"log/{newest}")
+                if not any(bytes(file.read(4096, 4096) or b"")):
+                    file.write([b"never synced"], 8192)
+                    file.sync()
+                file.close()
+        report = box.open()
+        assert report.problems == ()
+        assert not report.negatives_unknown
+        for key, data in acknowledged.items():
+            assert box.read(*key) == [data], operation
+        assert box.store.ledgers[2].fenced
+        box.append(entries(4, 0, 1))
+        box.idle()
+        disk.kill()
+        box.open()
+        assert box.read(4, 0) == [box.written[4, 0]]
+        if finished:
+            break
+    assert finished
+    assert operation > 3

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-
 from quire._runtime.clock import SystemClock
 from quire._runtime.metrics import exposition
 from quire.client import Client
@@ -14,6 +9,7 @@ from quire.client.datasets.format import DatasetLedger
 from quire.codec.distributedlog.name import StreamPaths
 from quire.http.views.cluster_view import ClusterView, cluster_metrics
 from quire.http.views.stream_statistics import stream_statistics
+from quire.http.watch.observations import LOST_AGAIN_S, LOST_INTERVAL_S, LostLedgerSearch
 from quire.metadata.tree import Put
 from quire.streams import DLSN, Namespace
 from quire.streams.namespace.namespace import open_namespace
@@ -21,20 +17,8 @@ from quire.streams.objects.format import head_key
 from quire.streams.objects.objects import Objects
 from quire.streams.ownership.lost_ledgers import LostLedgers, lost_ledgers
 from quire.streams.ownership.orphans import look_for_orphans
-from tests.support.objects import Bench, object_bench
 
 NAMESPACE = "/streams"
-
-
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    async with object_bench(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-async def client(bench: Bench) -> Client:
-    return await bench.client()
 
 
 async def looked(client: Client) -> LostLedgers:
@@ -67,9 +51,40 @@ async def test_a_lost_segment_is_named_with_its_positions(client: Client) -> Non
     assert one.part == (
         f"segment 2, 1 record from position {segments[1].first_dlsn} to {segments[1].last_dlsn}"
     )
+    assert one.after == str(segments[2].first_dlsn), "the stream continues there"
+    await streams.truncate("orders", DLSN.parse(one.after))
+    assert (await looked(client)).count == 0, "the advice of the finding ends it"
+
+
+async def test_while_ledgers_are_lost_the_search_is_repeated_sooner(client: Client) -> None:
+    """So that the overview shows soon that a stream was truncated, or a backup restored."""
+    streams = await stream_of(client, "orders")
+    segments = await streams.segments("orders")
+    await client.delete_ledger(segments[1].ledger_id)
+    search = LostLedgerSearch(lambda: 0.0, wait_s=60)
+    found = await search.of(client)
+    assert found is not None
+    assert (found.count, search.interval_s) == (1, LOST_AGAIN_S)
+    await streams.truncate("orders", DLSN(3, 0, 0))
+    search.forget()
+    found = await search.of(client)
+    assert found is not None
+    assert (found.count, search.interval_s) == (0, LOST_INTERVAL_S)
+    await search.close()
+
+
+async def test_the_last_segment_has_nothing_after_it(client: Client) -> None:
+    streams = await stream_of(client, "orders")
+    segments = await streams.segments("orders")
+    await client.delete_ledger(segments[2].ledger_id)
+    [one] = (await looked(client)).lost
+    assert one.after == ""
+    assert one.part == (
+        f"segment 3, 1 record from position {segments[2].first_dlsn} to {segments[2].last_dlsn}"
+    )
     facts = await stream_statistics(streams, "orders", b"")
     assert facts.lost_as_json() == [
-        {"number": 2, "ledger_id": segments[1].ledger_id, "what": one.part}
+        {"number": 3, "ledger_id": segments[2].ledger_id, "what": one.part}
     ]
 
 
@@ -138,7 +153,7 @@ async def test_explain_and_the_metrics_tell(client: Client) -> None:
     assert problem.severity == "bad"
     assert problem.what.startswith("Stream Orders in namespace /streams needs a ledger that")
     assert f"ledger {segment.ledger_id} (segment 2, 1 record" in problem.what
-    assert problem.next == "quire stream show Orders --namespace /streams"
+    assert "quire stream show Orders --namespace /streams" in problem.next
     text = exposition(cluster_metrics(seen))
     assert 'quire_cluster_ledgers_lost{owner="stream"} 1' in text
     assert 'quire_cluster_ledgers_lost{owner="dataset"} 0' in text

@@ -10,7 +10,6 @@ import hashlib
 import logging
 import random
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -31,13 +30,7 @@ from quire.streams.objects.format import BUCKET_KEY, NAME_KEY, head_key
 from quire.streams.objects.objects import Objects
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.store import MemoryStore
-from tests.support.objects import Bench, LateClock, content, names, object_bench, some_bytes
-
-
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    async with object_bench(tmp_path) as made:
-        yield made
+from tests.support.objects import Bench, LateClock, content, names, some_bytes
 
 
 @pytest.fixture

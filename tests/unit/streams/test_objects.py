@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -32,13 +31,7 @@ from quire.streams.objects.format import (
 )
 from quire.streams.objects.objects import PAGE_OBJECTS, Objects
 from quire.streams.objects.source import chunks_of
-from tests.support.objects import Bench, content, names, object_bench, some_bytes
-
-
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    async with object_bench(tmp_path) as made:
-        yield made
+from tests.support.objects import Bench, content, names, some_bytes
 
 
 @pytest.fixture

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from quire.client import Client
@@ -23,28 +20,11 @@ from quire.streams.ownership.owner_index import (
     owners_as_json,
     owners_in_words,
 )
-from tests.support.objects import Bench, object_bench
+from tests.support.objects import plain_ledger
 
 NAMESPACE = "/streams"
 LATER_MS = 2 * SKEW_MS
 """An index that began this much later expects every ledger that exists."""
-
-
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    async with object_bench(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-async def client(bench: Bench) -> Client:
-    return await bench.client()
-
-
-async def plain(client: Client, custom: dict[str, bytes] | None = None) -> int:
-    writer = await client.create_ledger(custom=custom)
-    await writer.close()
-    return writer.ledger_id
 
 
 async def stream(client: Client, name: str = "orders") -> tuple[Namespace, int]:
@@ -73,9 +53,9 @@ async def words(client: Client, index: OwnerIndex, ledger_id: int) -> str:
 async def test_each_kind_of_owner_is_named(client: Client) -> None:
     _, segment = await stream(client)
     held = await Objects(client).put("jobs/1", b"a")
-    ours, free = await plain(client), await plain(client)
+    ours, free = await plain_ledger(client), await plain_ledger(client)
     await client.datasets.publish("flights", [DatasetLedger(ours, 0, 9, 10, 1)])
-    pulsar = await plain(
+    pulsar = await plain_ledger(
         client, {"application": b"pulsar", "pulsar/managed-ledger": b"public/default/topic"}
     )
     index = await read(client)
@@ -88,7 +68,7 @@ async def test_each_kind_of_owner_is_named(client: Client) -> None:
 
 
 async def test_a_ledger_of_two_datasets_names_both(client: Client) -> None:
-    ours = await plain(client)
+    ours = await plain_ledger(client)
     for name in ("one", "two"):
         await client.datasets.publish(name, [DatasetLedger(ours, 0, 9, 10, 1)])
     index = await read(client)
@@ -103,7 +83,7 @@ async def test_a_ledger_of_two_datasets_names_both(client: Client) -> None:
 async def test_a_renamed_stream_and_a_stream_of_javas(client: Client) -> None:
     streams, segment = await stream(client)
     await streams.rename_stream("orders", "sales")
-    java = await plain(client)
+    java = await plain_ledger(client)
     paths = StreamPaths(NAMESPACE, "sales")
     made = StreamSegment(2, java, 7)
     await client.metadata.tree.commit(Create(paths.segment("java"), made.to_bytes()))
@@ -115,7 +95,7 @@ async def test_a_renamed_stream_and_a_stream_of_javas(client: Client) -> None:
 async def test_an_orphan_has_no_owner_and_an_open_one_perhaps(client: Client) -> None:
     await stream(client)
     custom = {"application": b"quire", "component": b"stream", "stream": b"/streams/orders"}
-    orphan = await plain(client, custom)
+    orphan = await plain_ledger(client, custom)
     written = await client.create_ledger(custom=custom)
     index = await read(client)
     assert await words(client, index, orphan) == ""
@@ -129,7 +109,7 @@ async def test_an_orphan_has_no_owner_and_an_open_one_perhaps(client: Client) ->
 async def test_a_ledger_that_may_be_younger_than_the_index_is_not_free(client: Client) -> None:
     index = await read(client, later_ms=-1)
     held = await Objects(client).put("jobs/1", b"a")
-    free = await plain(client)
+    free = await plain_ledger(client)
     assert await words(client, index, held.ledger_id) == "perhaps object jobs/1 in bucket default"
     assert await words(client, index, free) == "unknown"
     assert owners_as_json(index.of(free, await client.ledger_metadata(free))) is None
@@ -139,7 +119,7 @@ async def test_an_index_that_is_not_whole_or_is_full_calls_nothing_free(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, segment = await stream(client)
-    free = await plain(client)
+    free = await plain_ledger(client)
     metadata = await client.ledger_metadata(free)
     index = OwnerIndex(client.clock.now_ms() + LATER_MS)
     assert index.of(free, metadata) is None
@@ -150,7 +130,7 @@ async def test_an_index_that_is_not_whole_or_is_full_calls_nothing_free(
 
 
 async def test_an_unreadable_record_may_name_any_ledger_that_says_nothing(client: Client) -> None:
-    free = await plain(client)
+    free = await plain_ledger(client)
     index = await read(client)
     index.add(UnreadableRecord(Owner("dataset", "flights"), "it is damaged"))
     claims = index.of(free, await client.ledger_metadata(free))

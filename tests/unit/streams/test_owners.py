@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -22,27 +20,10 @@ from quire.streams.objects.objects import Objects
 from quire.streams.ownership import owners
 from quire.streams.ownership.owners import find_claims, missed, refuse_owned
 from quire.streams.statemachine.state_machine import BUCKET
-from tests.support.objects import Bench, object_bench
+from tests.support.objects import plain_ledger
 from tests.support.waiting import until
 
 NAMESPACE = "/streams"
-
-
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    async with object_bench(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-async def client(bench: Bench) -> Client:
-    return await bench.client()
-
-
-async def plain(client: Client, custom: dict[str, bytes] | None = None) -> int:
-    writer = await client.create_ledger(custom=custom)
-    await writer.close()
-    return writer.ledger_id
 
 
 async def stream(client: Client, name: str = "orders") -> Namespace:
@@ -96,7 +77,7 @@ async def test_a_stream_that_was_renamed(client: Client) -> None:
 async def test_an_orphan_may_be_deleted(client: Client) -> None:
     """A ledger that was made for a stream, and that the stream does not name."""
     await stream(client)
-    orphan = await plain(
+    orphan = await plain_ledger(
         client,
         {"application": b"quire", "component": b"stream", "stream": b"/streams/orders"},
     )
@@ -110,7 +91,7 @@ async def test_an_orphan_may_be_deleted(client: Client) -> None:
 
 async def test_a_stream_of_javas_whose_ledgers_say_nothing(client: Client) -> None:
     streams = await stream(client)
-    ledger_id = await plain(client)
+    ledger_id = await plain_ledger(client)
     await refuse_owned(client, [ledger_id])
     paths = StreamPaths(NAMESPACE, "orders")
     segment = StreamSegment(2, ledger_id, 7)
@@ -139,8 +120,8 @@ async def test_objects_and_state_machines(client: Client) -> None:
 
 
 async def test_datasets(client: Client) -> None:
-    made_for = await plain(client, {"quire.dataset": b"flights", "quire.job": b"nightly"})
-    anyone = await plain(client)
+    made_for = await plain_ledger(client, {"quire.dataset": b"flights", "quire.job": b"nightly"})
+    anyone = await plain_ledger(client)
     await refuse_owned(client, [made_for, anyone])
     ledgers = [DatasetLedger(one, 0, 9, 10, 100) for one in (made_for, anyone)]
     await client.datasets.publish("flights", ledgers)
@@ -153,19 +134,19 @@ async def test_datasets(client: Client) -> None:
 async def test_pulsars_ledgers(client: Client) -> None:
     made = {"application": b"pulsar", "component": b"managed-ledger"}
     topic = b"public/default/persistent/orders"
-    ledger = await plain(client, {**made, "pulsar/managed-ledger": topic})
+    ledger = await plain_ledger(client, {**made, "pulsar/managed-ledger": topic})
     assert "Pulsar's managed ledger public/default/persistent/orders" in await told(client, ledger)
-    cursor = await plain(
+    cursor = await plain_ledger(
         client, {**made, "pulsar/managed-ledger": topic, "pulsar/cursor": b"reader"}
     )
     assert topic.decode() in await told(client, cursor)
-    other = await plain(client, {"application": b"mine", "component": b"log"})
+    other = await plain_ledger(client, {"application": b"mine", "component": b"log"})
     assert "application mine (log)" in await told(client, other)
 
 
 async def test_a_record_that_cannot_be_read_may_name_any_ledger(client: Client) -> None:
     streams = await stream(client)
-    ledger_id = await plain(client)
+    ledger_id = await plain_ledger(client)
     [segment] = await streams.segments("orders")
     paths = StreamPaths(NAMESPACE, "orders")
     [name] = await client.metadata.tree.children(paths.segments)
@@ -183,7 +164,7 @@ async def test_a_look_that_takes_too_long_is_a_doubt(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stream(client)
-    ledger_id = await plain(client)
+    ledger_id = await plain_ledger(client)
     listed = client.metadata.tree.children
 
     async def slow(path: str) -> list[str]:

@@ -11,6 +11,7 @@ from quire._runtime.tasks import TaskSet
 from quire.codec.wire.certificate import is_authorized, organizational_unit
 from quire.config import BookieConfig, TlsServerConfig
 from quire.errors import TlsConfigError
+from quire.net.certificates import CertificateFile
 from quire.net.network import Network
 from quire.net.tls import server_context, server_tls
 
@@ -77,6 +78,10 @@ class Security:
     @property
     def reloads_failed(self) -> int:
         return self._tls.reloads_failed if self._tls is not None else 0
+
+    def certificates(self) -> tuple[CertificateFile, ...]:
+        """Return when the certificates in the bookie's TLS files expire."""
+        return self._tls.certificates() if self._tls is not None else ()
 
     def accepts(self, peer: str, certificate: Any) -> bool:
         """Return whether the requests of a secured connection are served, and count the connection.

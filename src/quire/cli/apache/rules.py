@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from quire._runtime.units import host_port
+from quire._runtime.units import host_port, percent_text
 
 Verdict = Literal["taken", "implied", "ignored", "refused"]
 """The meaning of one of Apache's keys for a bookie of Quire.
@@ -177,7 +177,9 @@ def disk_threshold(key: str, asked: Asked) -> KeyOutcome:
     if not known:
         return ignored(f"the size of the disk is not known: set `{key}` instead")
     free = int(min(known) * (1 - share))
-    return KeyOutcome("taken", f"this is {1 - share:.0%} of the smallest disk", {key: free})
+    return KeyOutcome(
+        "taken", f"this is {percent_text(1 - share)} of the smallest disk", {key: free}
+    )
 
 
 def low_water_threshold(asked: Asked) -> KeyOutcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -35,6 +36,18 @@ NAMED_MAX = 5
 
 DEVICE_ERRORS = {errno.EIO, errno.EBADMSG}
 """The errors of a disk that cannot read or write its blocks."""
+
+
+def unresolved(host: str) -> str:
+    """Return why this host has no address on this machine, or "" if it has one.
+
+    This may wait for a name server.
+    """
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return ""
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@ deletes everything that it stores."""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import sys
 from contextlib import ExitStack
@@ -18,8 +19,10 @@ from quire.cli.bookie.identity import (
     errors_of,
     held,
     opened_metadata,
+    unresolved,
 )
-from quire.cli.common.groups import EXIT_ERROR, say
+from quire.cli.cluster.destroyed import LOOK_LIMIT_S, destroyed
+from quire.cli.common.groups import EXIT_ERROR, say, warn
 from quire.cli.common.options import (
     WHICH_CLUSTER,
     asynchronous,
@@ -34,12 +37,15 @@ from quire.cli.common.options import (
 from quire.cli.common.output import print_json
 from quire.codec.metadata.cookie import Cookie, split_directories
 from quire.codec.metadata.registration import default_bookie_id
-from quire.errors import CookieError, LaterVersionError, NoSuchKeyError, StorageError
+from quire.errors import CookieError, LaterVersionError, NoSuchKeyError, QuireError, StorageError
 
 if TYPE_CHECKING:
     from quire.metadata.interface import MetadataStore
     from quire.storage.disk import RealDisk
     from quire.storage.inspect.erase import ErasePlan
+
+OPEN_LIMIT_S = LOOK_LIMIT_S + 5.0
+"""Seconds to connect to the metadata store and to look for what a format destroys."""
 
 
 # -- init -------------------------------------------------------------------------------------
@@ -93,6 +99,11 @@ async def init(
     check_directories((directory,))
     check_advertised(advertise)
     check_new_id(wanted)
+    if not bookie_id and (why := unresolved(advertise)):
+        warn(
+            f"the host {advertise} cannot be resolved here ({why}), so clients may not find a "
+            f"bookie with the id {wanted}. Correct --advertise, or the name server"
+        )
 
     async with opened_metadata(uri) as store:
         with held(directory) as disk:
@@ -109,7 +120,10 @@ async def init(
 
 
 @click.command("format")
-@optional_metadata_option("The metadata store of the bookie's cluster, for --delete-cookie.")
+@optional_metadata_option(
+    "The metadata store of the bookie's cluster, for --delete-cookie, and to name the streams and "
+    "objects that lose a copy."
+)
 @click.option(
     "--dir",
     "directories",
@@ -154,6 +168,8 @@ def erase_bookie(
         if cookie is not None:
             assert uri is not None
             run_async(_remove_cookie(uri, cookie, force, dry_run=True, shown=not as_json))
+        if uri is not None and not as_json:
+            run_async(_tell_what_is_lost(uri, work))
         if not dry_run and not yes and not _agreed(work, cookie):
             say("nothing was deleted")
             return EXIT_ERROR
@@ -274,6 +290,24 @@ async def _remove_cookie(
             await store.delete_cookie(cookie.bookie_id, found.version)
             if not force:
                 await forget_bookie(store, cookie.bookie_id)
+
+
+async def _tell_what_is_lost(uri: str, work: list[_Erasing]) -> None:
+    """Print which ledgers have replicas on the bookies of these directories, and what needs them.
+
+    The directories can be deleted without the metadata store, so its errors are only printed.
+    """
+    cookies = {one.cookie.bookie_id: one.cookie for one in work if one.cookie is not None}
+    if not cookies:
+        return
+    try:
+        async with asyncio.timeout(OPEN_LIMIT_S), opened_metadata(uri) as store:
+            for bookie_id, cookie in sorted(cookies.items()):
+                if (cookie.instance_id or "") == await store.instance_id():
+                    say(await destroyed(store, bookie_id))
+    except (QuireError, TimeoutError) as error:
+        why = str(error) or f"the metadata store did not answer within {OPEN_LIMIT_S:g} s"
+        say(f"it is unknown which ledgers have replicas in these directories: {why}")
 
 
 async def _check_cluster(store: MetadataStore, cookie: Cookie) -> None:

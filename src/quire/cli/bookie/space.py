@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from quire.storage.inspect.space_report import LedgerSpace, SpaceReport
 
 LEDGERS_SHOWN = 10
+OTHER_SHARE = 0.05
+"""The share of a disk that files of others must take before they are reported."""
 METADATA_TIMEOUT_S = 20.0
 """Seconds to wait for the metadata store, without which the report is still useful."""
 
@@ -98,6 +101,8 @@ def space(
         else:
             click.echo("\n" * (number > 0) + "\n".join(_lines(report, count)))
             click.echo(_about_deletions(kept, why, config.gc_interval_s))
+            if other := _other_files(report, config.min_free_bytes):
+                click.echo(other)
             if report.free_bytes < config.min_free_bytes:
                 least = _mb(config.min_free_bytes)
                 click.echo(
@@ -145,6 +150,29 @@ def _about_deletions(kept: list[LedgerSpace] | None, why: str, interval_s: float
     return (
         f"Deleted in the metadata store, but counted as live here: {counted(len(kept), 'ledger')} "
         f"with {size} MB ({some_of(named)}). {looks}"
+    )
+
+
+def _other_files(report: SpaceReport, least_bytes: int) -> str:
+    """Return how much of a nearly full disk is not the bookie's, and how to find what it is.
+
+    The result is empty if there is enough space, or if the bookie's files take nearly all of it.
+    """
+    from quire.http.views.bookie_list import disk_nearly_full
+
+    other = report.total_bytes - report.free_bytes - report.file_bytes
+    short = report.free_bytes < least_bytes or (
+        report.total_bytes and disk_nearly_full(report.free_bytes, report.total_bytes)
+    )
+    if not short or other < OTHER_SHARE * report.total_bytes:
+        return ""
+    top = Path(report.path).absolute()
+    while not top.is_mount() and top != top.parent:
+        top = top.parent
+    return (
+        f"{_mb(other)} MB of this disk are used by files that are not in this directory, or "
+        f"reserved by the system. To find large files: du -xh --max-depth=2 "
+        f"{shlex.quote(str(top))} | sort -h | tail"
     )
 
 

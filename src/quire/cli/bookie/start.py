@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.event_log import EventLog
 from quire.cli.bookie.conf import announce, bk_server_conf_option
+from quire.cli.bookie.identity import unresolved
 from quire.cli.common.configuration import assignments_layer, configured
 from quire.cli.common.logs import log_options, server_log
 from quire.cli.common.options import checked, flag, metadata_option
@@ -133,6 +136,9 @@ def bookie(
     _check_ports(process.port, given_options())
     log = server_log()
     announce(log)
+    # A name server may be slow, and the bookie does not wait for it.
+    check = threading.Thread(target=_check_resolves, args=(process.advertise, log), daemon=True)
+    check.start()
     # If the supervisor that reads the output goes away, the bookie must continue.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     return run_bookie(
@@ -146,11 +152,23 @@ def bookie(
             config=configuration.bookie(),
             on_serving=_print_id,
             loading_bar=_loading_bar if sys.stderr.isatty() else None,
-            around=around_bookie(uri, log, stats, [*layers, *settings_layers()]),
+            around=around_bookie(
+                uri, log, stats, [*layers, *settings_layers()], process.directories
+            ),
             beside=beside(uri, autorecovery_settings, log, stats) if stats else None,
             log=log,
         )
     )
+
+
+def _check_resolves(host: str, log: EventLog) -> None:
+    if why := unresolved(host):
+        log(
+            "advertise_unresolved",
+            host=host,
+            why=why,
+            remedy="Clients may not find this bookie. Correct --advertise, or the name server",
+        )
 
 
 def _check_ports(port: int, http: HttpOptions | None) -> None:

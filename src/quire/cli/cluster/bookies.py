@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire._runtime.tasks import TaskGroup
+from quire._runtime.tasks import each
 from quire._runtime.units import host_port, size_text
 from quire.cli.bookie.identity import opened_metadata
 from quire.cli.common.groups import LazyGroup, commands, say
@@ -24,11 +24,11 @@ from quire.cli.common.options import (
 )
 from quire.cli.common.output import print_json
 from quire.cli.common.tls import connect, tls_options
-from quire.errors import MetadataError, NoSuchKeyError, QuireError, UsageError
+from quire.errors import MetadataError, NoSuchKeyError, UsageError
 
 if TYPE_CHECKING:
-    import quire
     from quire.metadata.interface import Bookies, MetadataStore
+    from quire.replication.explain.silence import Answer, Silence
 
 SPACE_TIMEOUT_S = 2
 """Seconds that a bookie may take to report its disk space. After that, it is listed without it."""
@@ -58,13 +58,15 @@ async def bookies(uri: str, space: bool, as_json: bool) -> None:
     not accept all entries (null: its registration names no reason).
     """
     from quire.metadata.bookies.unwritable import from_properties
+    from quire.replication.explain.silence import Answer
 
     found, spaces = await _bookies(uri, space)
     for bookie_id in sorted({**found.writable, **found.readonly}):
         address = found.find(bookie_id)
         assert address is not None
         state = "writable" if bookie_id in found.writable else "read-only"
-        info = spaces.get(bookie_id)
+        answer = spaces.get(bookie_id)
+        info = answer.info if isinstance(answer, Answer) else None
         if as_json:
             reasons = from_properties(address.properties)
             described: dict[str, Any] = {
@@ -77,34 +79,28 @@ async def bookies(uri: str, space: bool, as_json: bool) -> None:
             print_json(described)
         else:
             line = f"{bookie_id} {state} {host_port(address.host, address.port)}"
-            click.echo(f"{line} {_space(info)}" if space else line)
+            click.echo(f"{line} {_space(answer)}" if answer is not None else line)
     if not found.writable and not found.readonly:
         say("no bookies are registered")
 
 
-def _space(info: quire.BookieInfo | None) -> str:
-    if info is None:
-        return "space unknown"
+def _space(answer: Answer | Silence) -> str:
+    from quire.replication.explain.silence import Silence
+
+    if isinstance(answer, Silence):
+        return f"space unknown ({answer.why})"
+    info = answer.info
     return f"{size_text(info.free_bytes)} free of {size_text(info.total_bytes)}"
 
 
-async def _bookies(uri: str, space: bool) -> tuple[Bookies, dict[str, quire.BookieInfo]]:
-    spaces: dict[str, quire.BookieInfo] = {}
-    limits = {"connect_timeout_s": SPACE_TIMEOUT_S, "read_timeout_s": SPACE_TIMEOUT_S}
-    async with connect(uri, **limits) as client:
+async def _bookies(uri: str, space: bool) -> tuple[Bookies, dict[str, Answer | Silence]]:
+    from quire.replication.explain.silence import ask_anew
 
-        async def ask(bookie_id: str) -> None:
-            try:
-                spaces[bookie_id] = await client.bookie_info(bookie_id)
-            except QuireError:
-                pass
-
+    async with connect(uri) as client:
         found = await client.bookies()
-        if space:
-            async with TaskGroup() as group:
-                for bookie_id in {**found.writable, **found.readonly}:
-                    group.create_task(ask(bookie_id))
-        return found, spaces
+        names = [*found.writable, *found.readonly] if space else []
+        answers = await each(names, lambda one: ask_anew(client, one, SPACE_TIMEOUT_S))
+        return found, dict(zip(names, answers, strict=True))
 
 
 # -- locations --------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.cli.bookie.identity import opened_metadata
+from quire.cli.cluster.destroyed import destroyed
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import (
     asynchronous,
@@ -79,12 +80,14 @@ def _check_manager(uri: str, ledger_manager: str | None) -> None:
 async def erase(uri: str, instance_id: str | None, dry_run: bool, yes: bool) -> int:
     """Destroy a cluster and all its ledgers, by deleting its metadata in ZooKeeper.
 
-    The command fails while a bookie is registered. It does not delete the files of bookies (use
+    The command fails while a bookie is registered. It names the streams, objects and datasets that
+    lose their ledgers. It does not delete the files of bookies (use
     `quire bookie format`), nor the metadata of streams, which is stored elsewhere in ZooKeeper.
     """
 
     async with opened_metadata(uri) as store:
         found = await check_erasable(store, instance_id)
+        say(await destroyed(store))
         if not dry_run and not yes:
             if not sys.stdin.isatty():
                 raise click.UsageError("this command destroys a cluster, and standard input is "

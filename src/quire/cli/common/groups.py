@@ -15,6 +15,7 @@ import click
 
 from quire.cli.common import logs
 from quire.cli.common.logs import DEBUG_VARIABLE
+from quire.cli.common.signals import SignalReceived
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -151,14 +152,15 @@ class DefaultGroup(LazyGroup):
 
     def __init__(self, *arguments: Any, default: str, alone: bool = False, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self._default = default
+        self.default = default
+        """The name of the default command."""
         self._alone = alone
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and self._alone:
-            args = [self._default]
+            args = [self.default]
         if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
-            args = [self._default, *args]
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
 
@@ -210,6 +212,9 @@ def exit_status(error: BaseException) -> int:
         return EXIT_BROKEN_PIPE
     if os.environ.get(DEBUG_VARIABLE):
         traceback.print_exception(error)
+    if isinstance(error, SignalReceived):
+        say(str(error))
+        return error.status
     if isinstance(error, KeyboardInterrupt | click.Abort):
         say("interrupted")
         return EXIT_INTERRUPTED

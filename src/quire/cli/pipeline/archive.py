@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +15,7 @@ from quire.cli.common.groups import EXIT_ERROR, fail
 from quire.cli.common.options import Duration, dry_run_option, flag, key_values, size_option
 from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import PLACES, name_argument, namespace_option, place_option
+from quire.errors import JobError
 
 if TYPE_CHECKING:
     from quire.spark.jobs.offload import OffloadResult
@@ -229,13 +234,48 @@ def _check(job: PipelineJob, name: str, directory: str) -> int:
     return EXIT_ERROR if wrong else 0
 
 
+@contextmanager
+def new_directory(output: str | None) -> Iterator[None]:
+    """Refuse a directory of this machine that exists, and remove it if the block fails.
+
+    Otherwise the next run would refuse what an interrupted one has left. A directory without files
+    is no result: a Spark server may make it while it cancels the job. Spark itself checks the URIs
+    of other file systems.
+    """
+    if output is None:
+        yield
+        return
+    if os.path.exists(output) and not _removed_empty(output):
+        raise JobError(
+            f"{output} already exists, and --output writes a new directory",
+            remedy="Name another directory, or remove this one",
+        )
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(output, ignore_errors=True)
+        raise
+
+
+def _removed_empty(directory: str) -> bool:
+    """Remove a directory if it is empty, and return whether that was done."""
+    try:
+        os.rmdir(directory)
+    except OSError:
+        return False
+    return True
+
+
 def _read(
     job: PipelineJob, what: tuple[str, str, str], bounds: dict[str, Any], output: str | None
 ) -> None:
     from quire.spark import jobs
 
     name = what[1]
-    with job.session(f"{what[0]}/{name}") as (spark, progress):
+    with (
+        new_directory(output),
+        job.session(f"{what[0]}/{name}") as (spark, progress),
+    ):
         frame = jobs.history(spark, job.cluster, *what, **bounds)
         if output is None:
             frame = frame.select("sequence")

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from quire._runtime.units import counted
 from quire.cli.common.options import Duration, checked, composed, flag, key_values
-from quire.cli.pipeline.job import PipelineJob, job_options
+from quire.cli.common.signals import stopping_signals
+from quire.cli.pipeline.job import RUN_AGAIN, PipelineJob, job_options
 from quire.cli.stream.options import namespace_option, stream_callback
 from quire.codec.distributedlog.control_record import check_token
 
 if TYPE_CHECKING:
     from quire.spark.jobs.ingest import Files, IngestTarget
+
+UNKNOWN = (
+    "it is unknown whether the rows were appended, so look at the stream before you run the "
+    "command again"
+)
+"""What to do after a signal if the stream does not recognise the rows."""
 
 
 def _streams(text: str) -> str:
@@ -201,7 +209,8 @@ def _batch(
     from quire.spark.jobs.ingest import content_id, ingest, list_files, read_files
 
     once = txn_id
-    with job.session(_named(target)) as (spark, progress):
+    known = txn_id is not None or (table is None and not again)
+    with job.session(_named(target), RUN_AGAIN if known else UNKNOWN) as (spark, progress):
         if table is not None:
             frame = spark.table(table)
         else:
@@ -233,7 +242,11 @@ def _follow(
         )
     from quire.spark.jobs.ingest import follow
 
-    with job.session(_named(target)) as (spark, progress):
-        result = follow(spark, job.cluster, files, target, progress=progress, **how)
+    with (
+        job.session(_named(target)) as (spark, progress),
+        # With --available-now the rest would be missing, so that a signal is not the normal end.
+        nullcontext() if how["available_now"] else stopping_signals() as stop,
+    ):
+        result = follow(spark, job.cluster, files, target, progress=progress, stop=stop, **how)
     batches = counted(result.batches, "micro-batch")
     job.show(result.as_json(), f"{counted(result.records, 'record')} appended in {batches}")

@@ -43,6 +43,7 @@ from quire.cli.common.options import (
 )
 from quire.cli.common.output import diverted, print_json
 from quire.cli.common.progress import StepBar
+from quire.cli.common.signals import raising_signals
 from quire.cli.common.tls import client_config, tls_options
 from quire.config import ClientConfig
 from quire.errors import QuireError
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 
 MASTER = "local[*]"
 LOG_NAME = "spark.log"
+RUN_AGAIN = "run the same command again"
+"""What to do after a signal that ended a job."""
 RETRY_BACKOFF = Backoff(10.0, 10.0)
 """The pauses between two attempts to reach an unreachable metadata store."""
 END_TIMEOUT_S = 5.0
@@ -72,21 +75,24 @@ class PipelineJob:
     as_json: bool
 
     @contextmanager
-    def session(self, target: str) -> Iterator[tuple[Any, StepBar]]:
+    def session(self, target: str, advice: str = RUN_AGAIN) -> Iterator[tuple[Any, StepBar]]:
         """Yield a Spark session, and the `progress` argument of the job.
 
         The session is the active one, that of spark-submit, or one that is created for this job and
         stopped after it. The output of Spark goes to a log file, which is removed if the job
         succeeds. `target`, the object that the job works on, is shown in the list of running jobs.
 
-        Any failure becomes a QuireError with one sentence and the name of the log file.
+        Any failure becomes a QuireError with one sentence and the name of the log file. Ctrl-C,
+        SIGTERM and SIGHUP end the job and its Java process. `advice` says what to do then.
         """
         from quire.spark.failures import one_error
+        from quire.spark.java import JavaProcesses
         from quire.spark.session import job_session
 
-        bar = StepBar(shown=not self.as_json)
+        bar, java = StepBar(shown=not self.as_json), JavaProcesses()
         where = self.cluster.metadata, ClientConfig(tls=self.cluster.tls)
-        with _scratch(self.log) as (directory, log):
+        # Java ends first. Calls of it that the end of the job makes would wait for the job.
+        with raising_signals(java.terminate, advice), _scratch(self.log) as (directory, log):
             try:
                 with (
                     told(*where, f"pipeline {self.name}", target, bar.far),
@@ -96,6 +102,7 @@ class PipelineJob:
                         settings=self.settings,
                         scratch=str(directory),
                         starting=lambda: self._starting(log),
+                        java=java,
                     ) as spark,
                     bar as progress,
                 ):

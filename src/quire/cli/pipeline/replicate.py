@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from quire._runtime.units import counted
 from quire.cli.common.options import Duration, dry_run_option, flag, password_of
+from quire.cli.common.signals import stopping_signals
 from quire.cli.pipeline.job import PipelineJob, cluster_options, job_options
 from quire.cli.stream.options import namespace_option, path_callback, set_option
 from quire.errors import MetadataURIError
@@ -116,7 +114,7 @@ def replicate(
 
     with (
         job.session(f"{path}/{streams}") as (spark, progress),
-        _until_interrupted(continuous) as stop,
+        stopping_signals() if continuous else nullcontext() as stop,
     ):
         result = jobs.replicate(
             spark,
@@ -181,30 +179,3 @@ def _lines() -> Any:
         click.echo(_line(result), err=True)
 
     return report
-
-
-@contextmanager
-def _until_interrupted(continuous: bool) -> Iterator[threading.Event]:
-    """Yield an event that the first SIGINT or SIGTERM sets, so that a continuous run ends cleanly.
-
-    A second signal has its usual effect. This context must be entered after the Spark session,
-    which sets a signal handler of its own.
-    """
-    stop = threading.Event()
-    if not continuous:
-        yield stop
-        return
-    kept: dict[signal.Signals, Any] = {}
-
-    def end(number: int, frame: Any) -> None:
-        stop.set()
-        for one, former in kept.items():
-            signal.signal(one, former)
-
-    for one in (signal.SIGINT, signal.SIGTERM):
-        kept[one] = signal.signal(one, end)
-    try:
-        yield stop
-    finally:
-        for one, former in kept.items():
-            signal.signal(one, former)

@@ -195,9 +195,9 @@ async def status(uri: str, as_json: bool) -> None:
     if found.auditor_age_s is not None:
         auditor += f", a candidate for {found.auditor_age_s:.0f} s"
     click.echo(
-        "autorecovery is enabled"
+        "autorecovery is switched on"
         if found.enabled
-        else "autorecovery is disabled; `quire autorecovery enable` enables it"
+        else "autorecovery is switched off; `quire autorecovery enable` switches it on"
     )
     click.echo(f"auditor: {auditor}")
     click.echo(f"delay before a lost bookie is repaired: {found.delay_s} s")
@@ -265,7 +265,7 @@ def _line(one: WhyNot) -> str:
 async def enable(uri: str) -> None:
     """Enable autorecovery in the whole cluster."""
     changed = await _switch(uri, on=True)
-    say("autorecovery is enabled" if changed else "autorecovery was enabled already")
+    say("autorecovery is switched on" if changed else "autorecovery was switched on already")
 
 
 @click.command()
@@ -278,7 +278,7 @@ async def disable(uri: str) -> None:
     enable`.
     """
     changed = await _switch(uri, on=False)
-    say("autorecovery is disabled" if changed else "autorecovery was disabled already")
+    say("autorecovery is switched off" if changed else "autorecovery was switched off already")
 
 
 async def _switch(uri: str, *, on: bool) -> bool:

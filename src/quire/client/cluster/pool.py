@@ -28,6 +28,7 @@ from quire.errors import (
     SilentConnectionError,
 )
 from quire.metadata.interface import BookieAddress, Bookies, MetadataStore
+from quire.net.certificates import CertificateFile
 from quire.net.channel import BookieChannel
 from quire.net.control import ControlChannel
 from quire.net.handshake import Dialer
@@ -302,6 +303,34 @@ class BookiePool:
         self.examine_links(bookie_id)
         return True
 
+    async def ask_anew(
+        self, bookie_id: str, call: Callable[[ControlChannel], Awaitable[T]], timeout_s: float
+    ) -> T:
+        """Make a request over a new protocol v3 connection, which is closed afterwards.
+
+        So the answer shows what a new client would get, whatever older connections do. Raises
+        BookieTimeoutError if the bookie accepts the connection and does not answer within
+        `timeout_s`, and BookieUnavailableError if it does not accept it. Cancel-safe.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        link = await self._connect(bookie_id, ControlChannel, timeout_s)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await call(link)
+        except QuireError:
+            raise
+        except TimeoutError:
+            raise BookieTimeoutError(
+                f"bookie {bookie_id} accepts connections, but did not answer a request within "
+                f"{timeout_s:g} s"
+            ) from None
+        finally:
+            link.close()
+
+    def certificates(self) -> tuple[CertificateFile, ...]:
+        """Return when the certificates in the client's TLS files expire."""
+        return self._dialer.certificates()
+
     async def _link(self, links: Links[L], bookie_id: str, adds_of: int | None) -> L:
         lock = links.connecting.setdefault(bookie_id, asyncio.Lock())
         async with lock:
@@ -314,7 +343,9 @@ class BookiePool:
                 self._links_watch.add(found, links)
             return found
 
-    async def _connect(self, bookie_id: str, make: Callable[[str], L]) -> L:
+    async def _connect(
+        self, bookie_id: str, make: Callable[[str], L], timeout_s: float | None = None
+    ) -> L:
         address = self._bookies.find(bookie_id) or self._last_known.get(bookie_id)
         if address is None:
             await self._refresh()
@@ -324,7 +355,9 @@ class BookiePool:
                 f"bookie {bookie_id} is not registered in the metadata store, so it cannot be "
                 "reached: it is not running, or it has lost its session"
             )
-        link = await self._dialer.connect(bookie_id, address.host, address.port, make(bookie_id))
+        link = await self._dialer.connect(
+            bookie_id, address.host, address.port, make(bookie_id), timeout_s
+        )
         link.address = address.host, address.port
         if self.closed:
             link.close()

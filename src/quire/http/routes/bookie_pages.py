@@ -30,7 +30,7 @@ from quire.http.views.job_pace import jobs_with_pace, running_with_pace
 from quire.http.views.ledger_json import described_or_error, ledger_as_json
 from quire.http.views.topology import split, topology
 from quire.http.views.untrusted import taken
-from quire.http.watch.bookie_reports import SeenReport, why_not
+from quire.http.watch.bookie_reports import GIVE_TOKEN, SeenReport, why_not
 from quire.http.watch.rates import http_url
 from quire.metadata.bookies.orders import read_order
 from quire.replication.marks.pauses import CLUSTER, Pauses
@@ -294,8 +294,7 @@ def _forwarded(bookie_id: str, url: str, status: int, text: str) -> dict[str, bo
         raise UsageError(
             f"bookie {bookie_id} was not changed: its HTTP server at {url} needs a token that this "
             "server does not have",
-            remedy="Start this server with --http-bookies-token-file FILE, and --tls-ca if the "
-            "bookie is on another machine",
+            remedy=GIVE_TOKEN,
         )
     error = found["error"] or {}
     what = error.get("what") or f"it answered with status {status}"

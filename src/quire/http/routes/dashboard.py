@@ -44,7 +44,14 @@ class DashboardRoutes:
         self._view = view
 
     def routes(self) -> list[Route]:
-        problem = {"severity": "bad", "what": "…", "risk": "…", "doing": "…", "next": "quire …"}
+        problem = {
+            "severity": "bad",
+            "what": "…",
+            "risk": "…",
+            "doing": "…",
+            "next": "quire …",
+            "bookies": ["10.0.0.1:3181"],
+        }
         return [
             Route("GET", f"{PREFIX}/overview",
                   "Return what is wrong, what to do, and what Quire does about it",

@@ -16,6 +16,7 @@ from typing import Any
 
 from quire._runtime.metrics import Metric, counter, gauge
 from quire.http.server.server import HttpServer
+from quire.net.certificates import expiry_metric
 from quire.replication.autorecovery.settings import AutorecoveryStats
 
 
@@ -37,8 +38,8 @@ def process_metrics(version: str) -> Iterator[Metric]:
     yield gauge("process_open_fds", "The number of open files and sockets.", files)
 
 
-def server_metrics(server: HttpServer) -> Iterable[Metric]:
-    """Yield the metrics of an HTTP server."""
+def server_metrics(server: HttpServer, now_ms: int = 0) -> Iterable[Metric]:
+    """Yield the metrics of an HTTP server. `now_ms` is the Unix time in milliseconds."""
     yield counter("quire_http_requests_total", "The number of HTTP requests that were accepted.",
                   server.requests)  # fmt: skip
     yield counter("quire_http_refused_total", "The number of HTTP requests that were refused.",
@@ -63,6 +64,7 @@ def server_metrics(server: HttpServer) -> Iterable[Metric]:
     yield counter("quire_http_connections_refused_total",
                   "The number of HTTP connections that were refused because there were too many.",
                   server.turned_away)  # fmt: skip
+    yield expiry_metric("http", server.certificates(now_ms))
 
 
 _GAUGES = {

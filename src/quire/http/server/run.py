@@ -10,14 +10,15 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from quire._runtime.clock import SystemClock
+from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.event_log import EventLog
 from quire._runtime.metrics import CONTENT_TYPE, Metric, exposition
 from quire._runtime.tasks import TaskSet
 from quire.client import Client, connect
-from quire.client.client import pool_of
+from quire.client.client import metrics_of
 from quire.codec.metadata.registration import Endpoint
 from quire.config import ClientConfig
 from quire.errors import QuireError
@@ -40,8 +41,9 @@ from quire.http.views.cluster_view import ClusterView, cluster_metrics
 from quire.http.views.last_known import LastKnown
 from quire.http.watch.prometheus import PrometheusHistory, history_metrics
 from quire.http.watch.rates import ENDPOINT
-from quire.http.watch.reachability import MetadataReachability
+from quire.http.watch.reachability import MetadataReachability, server_causes
 from quire.http.watch.recorder import SeriesRecorder
+from quire.net.certificates import CertificateExpiry
 from quire.net.tls import client_tls
 from quire.replication.autorecovery.settings import AutorecoveryStats
 
@@ -86,7 +88,7 @@ class LazyClient:
         return await (await self()).metadata.instance_id()
 
     def metrics(self) -> Iterable[Metric]:
-        return pool_of(self._client).metrics() if self._client is not None else ()
+        return metrics_of(self._client) if self._client is not None else ()
 
     async def close(self) -> None:
         if self._connecting is not None:
@@ -107,18 +109,22 @@ async def serve_bookie(
     *,
     autorecovery: AutorecoveryStats | None = None,
     settings: Mapping[str, Any] | None = None,
+    command: tuple[str, ...] = (),
+    working_directory: str = "",
 ) -> AsyncIterator[HttpServer]:
     """Run the HTTP server of a bookie.
 
     It starts before the bookie, and reports "not ready" until the bookie serves clients. The
     bookie's registration names the port. If `autorecovery` is given, its counters are among the
     metrics. `settings` is the configuration of the process (`quire.configuration.report`), if it is
-    to be served. Raises StartError and TlsConfigError.
+    to be served. `command` started the process, in `working_directory` if that matters. Raises
+    StartError and TlsConfigError.
     """
     from quire.bookie.metrics import bookie_metrics
     from quire.http.routes.bookie import BookieRoutes
 
     clock = SystemClock()
+    bookie.command, bookie.working_directory = command, working_directory
     client, tasks = LazyClient(uri, config), TaskSet()
 
     def collect() -> Iterable[Metric]:
@@ -129,7 +135,9 @@ async def serve_bookie(
     own = BookieRoutes(bookie, client, tasks, version=version, started_ms=clock.now_ms()).routes()
     # Each bookie of a machine has a different name.
     owner = f"http.{bookie.address.advertise}.{os.getpid()}"
-    reach = MetadataReachability(uri, bookie.metadata.instance_id, clock)
+    reach = MetadataReachability(
+        uri, bookie.metadata.instance_id, clock, lambda: server_causes(uri)
+    )
     try:
         served = _serving(
             client, reach, own, collect, options, owner, version, log,
@@ -169,7 +177,7 @@ async def serve_cluster(
         return () if autorecovery is None else autorecovery_metrics(autorecovery)
 
     client = LazyClient(uri, config)
-    reach = MetadataReachability(uri, client.instance_id, SystemClock())
+    reach = MetadataReachability(uri, client.instance_id, SystemClock(), lambda: server_causes(uri))
     served = _serving(
         client, reach, [], collect, options, owner, version, log,
         about_cluster=autorecovery is None, settings=settings,
@@ -211,7 +219,7 @@ async def _serving(
         if history is not None:
             found += history_metrics(history)
         if server is not None:
-            found += server_metrics(server)
+            found += server_metrics(server, clock.now_ms())
         if about_cluster:
             found += await _cluster_metrics(connected, view)
         return Text(exposition(found), CONTENT_TYPE)
@@ -256,6 +264,7 @@ async def _serving(
             ])  # fmt: skip
         api.add(static_routes())
         server = HttpServer(api, options, version=version, monotonic=clock.monotonic, log=log)
+        view.http_certificates = partial(_certificates, server, clock)
         try:
             await server.start()
             reach.start()
@@ -273,6 +282,10 @@ async def _serving(
             await recorder.close()
             await view.close()
             await client.close()
+
+
+def _certificates(server: HttpServer, clock: Clock) -> list[CertificateExpiry]:
+    return server.certificates(clock.now_ms())
 
 
 def _about_process(metrics: Handler) -> list[Route]:

@@ -24,6 +24,7 @@ from quire.http.server.error_responses import error_body, status_of
 from quire.http.server.openapi import PATH as OPENAPI_PATH
 from quire.http.server.openapi import document
 from quire.http.server.security import AccessGate, HttpOptions, RefusedRequest, check_options
+from quire.net.certificates import CertificateExpiry, expiries
 from quire.net.tls import TlsContext, server_tls
 
 try:
@@ -171,6 +172,10 @@ class HttpServer:
     @property
     def url(self) -> str:
         return f"{self.options.scheme}://{host_port(self.options.host, self.port)}"
+
+    def certificates(self, now_ms: int) -> list[CertificateExpiry]:
+        """Return when the certificate of this server expires. There is none without HTTPS."""
+        return expiries(self._tls.certificates(), now_ms) if self._tls is not None else []
 
     def _ssl_context(self) -> ssl.SSLContext | None:
         """Return a context that loads changed TLS files at the next handshake."""

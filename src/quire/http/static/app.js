@@ -6,6 +6,7 @@ import { forgetCharts } from "/ui/parts/chart.js";
 import { TOKEN_PLACE, dialogOpen, tokenForm } from "/ui/parts/dialogs.js";
 import { h } from "/ui/parts/dom.js";
 import { clock, seconds } from "/ui/parts/format.js";
+import { crumbs } from "/ui/parts/lists.js";
 import { bookie } from "/ui/pages/bookie.js";
 import { bookies } from "/ui/pages/bookies.js";
 import { configuration } from "/ui/pages/configuration.js";
@@ -32,7 +33,8 @@ const entries = document.getElementById("pages");
 let view = null;
 
 /** Show the page in the location's hash. A page is an object with the functions title(where),
- * controls(where, refresh) (optional), load(where, signal) and render(data, where, act). Fields for
+ * crumbs(where) (optional: links to what is above it), controls(where, refresh) (optional),
+ * load(where, signal) and render(data, where, act). Fields for
  * input belong to the controls, because the content is replaced at each refresh. `interval` is the
  * time between two refreshes; a page with null is loaded once. `at` returns another page for these
  * parts of the address, such as the entries of a ledger. A page that gets
@@ -82,7 +84,8 @@ class View {
     this.age = h("p", { class: "age" });
     this.content = h("div", { "aria-busy": "true" }, h("p", { class: "quiet" }, "Loading …"));
     const controls = this.page.controls?.(this.where, () => this.reload()) ?? "";
-    main.replaceChildren(h("div", { class: "head" }, h("h1", { tabindex: -1 }, title), controls), this.alert, this.age, this.content);
+    const above = this.page.crumbs?.(this.where) ?? [];
+    main.replaceChildren(above.length ? crumbs(above) : "", h("div", { class: "head" }, h("h1", { tabindex: -1 }, title), controls), this.alert, this.age, this.content);
     if (View.moved) main.focus({ preventScroll: true });
     View.moved = true;
     this.refresh();

@@ -9,28 +9,32 @@ from typing import TYPE_CHECKING, Any
 
 from quire._runtime.tasks import each
 from quire._runtime.units import host_port
-from quire.codec.metadata.cookie import decode, split_directories
 from quire.core.placement.tables import parse_groups
 from quire.errors import (
     MetadataError,
     MetadataUnavailableError,
     NoSuchKeyError,
-    QuireError,
     UsageError,
 )
 from quire.metadata.bookies.orders import read_order
 from quire.metadata.bookies.unwritable import from_properties
+from quire.replication.explain.silence import SilenceKind, data_directories
 
 if TYPE_CHECKING:
     from quire.client import Client
+    from quire.http.watch.known_reports import KnownReports
     from quire.http.watch.observations import DiskSpaces
     from quire.http.watch.rates import Rates
     from quire.metadata.interface import Bookies, MetadataStore
 
 NEARLY_FULL = 0.8
-"""A disk is nearly full if at least this share of it is used."""
+"""A disk with little free space is nearly full if at least this share of it is used."""
+NEARLY_FULL_BYTES = 20 * 10**9
+"""The free bytes that count as little. A disk with more free space is not nearly full yet."""
+CERTAINLY_NEARLY_FULL = 0.9
+"""A disk is nearly full if at least this share of it is used, however large it is."""
 GONE_NAMED_MAX = 8
-"""The number of bookies that are gone whose directories are looked up."""
+"""The number of bookies whose process does not run whose directories are looked up."""
 LOCATIONS_NODE = "/bookies"
 """The metadata node with the location of each bookie, as Pulsar and `quire cluster locations` write
 it."""
@@ -42,6 +46,7 @@ async def bookie_facts(
     gone: bool = False,
     spaces: DiskSpaces | None = None,
     rates: Rates | None = None,
+    reports: KnownReports | None = None,
 ) -> list[dict[str, Any]]:
     """Return a description of each bookie, sorted by id.
 
@@ -49,11 +54,13 @@ async def bookie_facts(
         client: The client to ask.
         gone: Whether to include bookies that have a cookie and are not registered.
         spaces: If given, each description has the free space, and `answers` says whether the bookie
-            answered. `answers` is None if the bookie was not asked yet. `directories` has the data
-            directories of the bookie's cookie, if little space is free, or if the bookie is one of
-            the first `GONE_NAMED_MAX` that are gone.
+            answered. `answers` is None if the bookie was not asked yet. `silence` says why it did
+            not answer, and `certificate_expires_ms` when its certificate expires. `directories` has
+            the data directories of the bookie's cookie, if little space is free, if it reports
+            damage, or if it is one of the first `GONE_NAMED_MAX` whose process does not run.
         rates: If given, each description has what the bookie's metrics show: rates, the space of
-            each disk, and suspended compaction.
+            each disk, suspended compaction, damage, and the free space that it needs.
+        reports: If given, each description has the last report of the bookie as `report`, or None.
 
     Raises:
         MetadataError: The metadata store did not answer.
@@ -62,10 +69,11 @@ async def bookie_facts(
     where = await _locations(client.metadata)
     registered = {**found.readonly, **found.writable}
     names = {*registered, *(await client.metadata.list_cookies() if gone else ())}
-    # Both may wait for an observation, so they wait at the same time.
-    space, current = await asyncio.gather(
+    # All may wait for an observation, so they wait at the same time.
+    space, current, known = await asyncio.gather(
         spaces.of(client, registered) if spaces is not None else _nothing(),
         rates.of(registered) if rates is not None else _nothing(),
+        reports.of(registered) if reports is not None else _nothing(),
     )
     orders = await _orders(client.metadata, [name for name in names if name in found.readonly])
     listed = []
@@ -75,11 +83,15 @@ async def bookie_facts(
         }  # fmt: skip
         if spaces is not None:
             one = space.get(name) if name in registered else None
+            answers = one is not None if name in registered and name in space else None
+            silence = spaces.silent.get(name) if answers is False else None
             described |= {
                 "free_bytes": one.free_bytes if one is not None else None,
                 "total_bytes": one.total_bytes if one is not None else None,
                 "space_age_s": spaces.age_s,
-                "answers": one is not None if name in registered and name in space else None,
+                "answers": answers,
+                "silence": None if silence is None else asdict(silence),
+                "certificate_expires_ms": spaces.certificates_ms.get(name),
             }
         if rates is not None:
             described["rates"] = current.get(name)
@@ -89,30 +101,55 @@ async def bookie_facts(
                 for path, (free, total) in rates.disks.get(name, {}).items()
             ]
             described["compaction_suspended"] = rates.suspended.get(name, [])
+            described["damaged"] = rates.damaged.get(name)
+            described["min_free_bytes"] = rates.min_free_bytes.get(name)
+        if reports is not None:
+            described["report"] = known.get(name)
         listed.append(described)
     if spaces is not None:
-        away = [one for one in listed if one["state"] == "gone"][:GONE_NAMED_MAX]
-        full = [one for one in listed if nearly_full(one)]
+        away = [one for one in listed if _is_down(one)][:GONE_NAMED_MAX]
+        full = [one for one in listed if nearly_full(one) or damaged(one)]
         await _add_directories(client.metadata, [*away, *full])
     return listed
+
+
+def _is_down(described: Mapping[str, Any]) -> bool:
+    """Return whether the process of a bookie does not run, as far as it is known."""
+    silence = described.get("silence")
+    refused = silence is not None and silence["kind"] == SilenceKind.REFUSED
+    return bool(described["state"] == "gone" or refused)
 
 
 def nearly_full(described: Mapping[str, Any]) -> bool:
     """Return whether the disks of a bookie are nearly full, as far as it is known."""
     pairs = [(described.get("free_bytes"), described.get("total_bytes"))]
     pairs += [(one["free_bytes"], one["total_bytes"]) for one in described.get("disks", ())]
-    return any(total and 1 - free / total >= NEARLY_FULL for free, total in pairs)
+    return any(total and disk_nearly_full(free or 0, total) for free, total in pairs)
+
+
+def disk_nearly_full(free_bytes: float, total_bytes: float) -> bool:
+    """Return whether a disk is nearly full.
+
+    80 % of a small disk leave little time. 80 % of a large one leave more than enough.
+    """
+    used = 1 - free_bytes / total_bytes
+    return used >= CERTAINLY_NEARLY_FULL or (
+        used >= NEARLY_FULL and free_bytes <= NEARLY_FULL_BYTES
+    )
+
+
+def damaged(described: Mapping[str, Any]) -> bool:
+    """Return whether a bookie reports damaged segments."""
+    found = described.get("damaged")
+    return bool(found and found["segments"])
 
 
 async def _add_directories(store: MetadataStore, bookies: list[dict[str, Any]]) -> None:
     """Add the data directories of these bookies, as their cookies name them."""
 
     async def read(described: dict[str, Any]) -> None:
-        try:
-            cookie = decode((await store.read_cookie(described["id"])).value)
-        except QuireError:
-            return  # the problem of the disk is shown without the name of the directory
-        described["directories"] = list(split_directories(cookie.ledger_dirs))
+        if found := await data_directories(store, described["id"]):
+            described["directories"] = list(found)
 
     await each(bookies, read)
 

@@ -1,15 +1,14 @@
-"""One bookie for people: the problems that name it, and what an operator can do with it.
+"""One bookie for people: its problems, and what an operator can do with it.
 
 The functions are pure: they read only their arguments.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from quire.http.views.problems import Problem
+from quire.http.views.problems.problem import Problem
 from quire.metadata.bookies.orders import Order, What
 
 Report = Mapping[str, Any]
@@ -63,7 +62,5 @@ def _action(*refusals: tuple[str, bool]) -> dict[str, Any]:
 
 
 def problems_of(bookie_id: str, problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems of a cluster that name this bookie."""
-    # An id may be part of another one: 10.0.0.1:318 of 10.0.0.1:3181.
-    name = re.compile(rf"(?<![\w.:-]){re.escape(bookie_id)}(?![\w.-]|:\d)")
-    return [one for one in problems if name.search(one.what)]
+    """Return the problems of a cluster that are about this bookie."""
+    return [one for one in problems if bookie_id in one.bookies]

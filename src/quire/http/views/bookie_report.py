@@ -39,6 +39,7 @@ _STORE = {
     "compaction_freed_bytes": int,
     "last_error": str,
 }
+_CERTIFICATE = {"path": str, "own": bool, "expires_ms": int}
 _SHAPE: dict[str, Any] = {
     "id": str,
     "version": str,
@@ -54,6 +55,9 @@ _SHAPE: dict[str, Any] = {
     "connections": int,
     "garbage_collection": {"enabled": bool, "switched_off": bool, "went_back": bool},
     "compaction_suspended": [str],
+    "certificates": [_CERTIFICATE],
+    "command": [str],
+    "working_directory": str,
 }
 
 
@@ -83,6 +87,9 @@ def bookie_report(bookie: Bookie, version: str, started_ms: int) -> dict[str, An
         "connections": len(bookie.service.connections),
         "garbage_collection": None,
         "compaction_suspended": [],
+        "certificates": [asdict(one) for one in bookie.certificates()],
+        "command": list(bookie.command),
+        "working_directory": bookie.working_directory,
     }
     spaces = {path: (total, free) for path, total, free in bookie.spaces()}
     if not bookie.recovered:

@@ -7,17 +7,23 @@ module.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from quire._runtime.metrics import Metric, gauge, labelled
 from quire.client import Client
+from quire.client.client import certificates_of
 from quire.http.views.bookie_list import bookie_facts
 from quire.http.views.creatable import creatable
 from quire.http.views.job_pace import JobPaces
-from quire.http.views.problems import ALONE, Collection, Problem, lost_groups, problems
+from quire.http.views.problems.certificates import OwnCertificates
+from quire.http.views.problems.cluster import problems
+from quire.http.views.problems.collection import Collection
+from quire.http.views.problems.lost_bookies import ALONE, lost_groups
+from quire.http.views.problems.problem import Problem
 from quire.http.watch.bookie_reports import BookieReports
+from quire.http.watch.known_reports import KnownReports
 from quire.http.watch.ledger_index import LedgerIndex
 from quire.http.watch.observations import (
     LOOK_WAIT_S,
@@ -30,6 +36,7 @@ from quire.http.watch.rates import Fetch, Rates, together
 from quire.http.watch.stream_figures import StreamWatch
 from quire.metadata.bookies.collection import read_switch, refusals
 from quire.metadata.interface import MetadataStore
+from quire.net.certificates import CertificateExpiry
 from quire.replication.explain.at_risk import AtRisk
 from quire.replication.explain.status import overview
 from quire.replication.marks.job_announcements import RunningJob, running_jobs
@@ -100,7 +107,11 @@ class ClusterView:
     """
 
     def __init__(
-        self, monotonic: Callable[[], float], fetch: Fetch, wait_s: float = LOOK_WAIT_S
+        self,
+        monotonic: Callable[[], float],
+        fetch: Fetch,
+        wait_s: float = LOOK_WAIT_S,
+        answers_wait_s: float | None = None,
     ) -> None:
         """Create a view.
 
@@ -109,8 +120,13 @@ class ClusterView:
             fetch: Reads the metrics of a bookie from its URL.
             wait_s: Seconds that a caller waits for an observation. After that it gets the values
                 that are already known.
+            answers_wait_s: Seconds that a caller waits until all bookies have answered, or did not
+                answer in time. None means `wait_s`.
         """
-        self.spaces = DiskSpaces(monotonic, wait_s)
+        self.spaces = DiskSpaces(monotonic, wait_s if answers_wait_s is None else answers_wait_s)
+        self.known = KnownReports(monotonic, fetch, wait_s)
+        self.http_certificates: Callable[[], Sequence[CertificateExpiry]] = tuple
+        """Returns when the certificate of this process's HTTP server expires."""
         self.rates = Rates(monotonic, fetch, wait_s)
         self.risks = LedgerRisks(monotonic, wait_s)
         self.marks = MarkCounts(monotonic, wait_s)
@@ -125,12 +141,15 @@ class ClusterView:
 
         Raises MetadataError. Safe to cancel.
         """
-        bookies = await bookie_facts(client, gone=True, spaces=self.spaces, rates=self.rates)
+        bookies = await bookie_facts(
+            client, gone=True, spaces=self.spaces, rates=self.rates, reports=self.known
+        )
         recovery = await self.autorecovery(client)
         registered = [one["id"] for one in bookies if one["state"] != "gone"]
+        writable = [one["id"] for one in bookies if one["state"] == "writable"]
         silent = [one["id"] for one in bookies if one["answers"] is False]
         risk, lost, collection, shape = await asyncio.gather(
-            self.risks.of(client, registered, lost_groups(bookies)),
+            self.risks.of(client, registered, lost_groups(bookies), writable),
             self.lost.of(client),
             _collection(client.metadata),
             creatable(client, silent),
@@ -149,6 +168,9 @@ class ClusterView:
                 now_ms=client.clock.now_ms(),
                 collection=collection,
                 creatable=shape,
+                certificates=OwnCertificates(
+                    tuple(self.http_certificates()), tuple(certificates_of(client))
+                ),
             ),
             self.spaces.age_s,
             await running_jobs(client.metadata),
@@ -175,6 +197,7 @@ class ClusterView:
     async def close(self) -> None:
         for one in (
             self.spaces, self.rates, self.risks, self.marks, self.lost, self.index, self.streams,
+            self.known,
         ):  # fmt: skip
             await one.close()
         await self.reports.close()

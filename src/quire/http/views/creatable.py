@@ -13,12 +13,13 @@ from quire.client.client import (
     DEFAULT_WRITE_QUORUM,
     pool_of,
 )
-from quire.core.placement.values import Wanted
+from quire.core.placement.values import View, Wanted
 from quire.errors import QuireError
 
 DEFAULT_SHAPE = (DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM, DEFAULT_ACK_QUORUM)
-SMALLER_SHAPES = ((2, 2, 2), (1, 1, 1))
-"""The ensemble size, write quorum and ack quorum of smaller shapes, the safest first."""
+SMALLER_SHAPES = ((2, 2, 2),)
+"""The ensemble size, write quorum and ack quorum of smaller shapes, the safest first. A shape with
+one copy is never offered, because one lost disk would lose its entries."""
 SETTLE_S = 0.5
 """Seconds to wait for the locations of bookies, if the placement policy needs them."""
 
@@ -32,19 +33,29 @@ class Creatable:
     """Which bookies are wanted and which are writable, or "" if the default shape is possible."""
     smaller: tuple[int, int, int] | None = None
     """A smaller ensemble size, write quorum and ack quorum that is possible, if there is one."""
+    places: bool = False
+    """Whether there are enough bookies, but in racks that the placement policy does not accept."""
+    movable: str = ""
+    """A writable bookie whose location can be changed, if `places` is set."""
+    silent: tuple[str, ...] = ()
+    """The bookies that do not answer, if the default shape is possible only with them."""
+    answering: int = 0
+    """The number of writable bookies that answer."""
 
 
 async def creatable(client: Client, silent: Collection[str] = ()) -> Creatable:
     """Ask the client's placement policy for an ensemble. Nothing is created.
 
-    `silent` has registered bookies that do not answer; they are not chosen. Cancel-safe.
+    `silent` has registered bookies that do not answer. A client prefers other bookies. It creates a
+    ledger with a silent bookie if there is no other, and writes while an ack quorum answers.
+    Cancel-safe.
     """
     pool = pool_of(client)
     placement = pool.placement
     await placement.settle(asyncio.get_running_loop().time() + SETTLE_S)
-    view = placement.view(frozenset(silent))
+    registered, view = placement.view(), placement.view(frozenset(silent))
 
-    def possible(shape: tuple[int, int, int]) -> bool:
+    def possible(shape: tuple[int, int, int], view: View = view) -> bool:
         wanted = Wanted.new(*shape)
         try:
             placement.policy.check(*shape)
@@ -52,7 +63,20 @@ async def creatable(client: Client, silent: Collection[str] = ()) -> Creatable:
         except QuireError:
             return False
 
+    names = sorted(view.writable)
     if possible(DEFAULT_SHAPE):
-        return Creatable(True)
+        return Creatable(True, answering=len(names))
+    if possible(DEFAULT_SHAPE, registered):
+        waiting = tuple(sorted(registered.writable.keys() - names))
+        return Creatable(True, silent=waiting, answering=len(names))
     smaller = next((one for one in SMALLER_SHAPES if possible(one)), None)
-    return Creatable(False, placement.why(Wanted.new(*DEFAULT_SHAPE), view), smaller)
+    # A policy that refuses bookies for their racks has enough of them, but cannot choose.
+    places = len(registered.writable) + len(registered.misplaced) >= DEFAULT_ENSEMBLE_SIZE
+    return Creatable(
+        False,
+        placement.why(Wanted.new(*DEFAULT_SHAPE), registered),
+        smaller,
+        places=places,
+        movable=min(registered.misplaced or names, default="") if places else "",
+        answering=len(names),
+    )

@@ -10,13 +10,15 @@ from typing import Any
 from quire._runtime.event_log import EventLog
 from quire.errors import MetadataUnavailableError, QuireError
 from quire.http.server.api import Call, Handler, Route
-from quire.http.views.problems import metadata_lost, metadata_unsteady
+from quire.http.views.problems.metadata_store import metadata_lost, metadata_unsteady
 from quire.http.watch.reachability import MetadataReachability
 
 OLD = "old_since_ms"
 """The key of an answer that is the last known state. Its value is the Unix time of that state in
 milliseconds, or None if the answer is current."""
 PROBLEMS = "problems"
+OUTAGES = "metadata_outages"
+"""The key of the times at which the store did not answer, in an answer that has problems."""
 KEEP_INTERVAL_S = 30.0
 """Seconds between two looks at the cluster while nobody else looks."""
 
@@ -91,6 +93,7 @@ class LastKnown:
                 since_ms = self._reach.since_ms or at_ms or now_ms
                 first = [metadata_lost(self._reach.uri, since_ms, now_ms, error)]
             else:
-                first = metadata_unsteady(self._reach.outages, now_ms)
+                first = metadata_unsteady(self._reach.uri, self._reach.outages, now_ms)
+            marked[OUTAGES] = [asdict(one) for one in self._reach.outages]
             marked[PROBLEMS] = [*map(asdict, first), *found[PROBLEMS]]
         return marked

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from quire._runtime.units import are, counted, some_of
+from quire._runtime.units import are, counted, percent_text, some_of
 from quire.client.client import DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
 from quire.config import PlacementConfig
 from quire.core.placement.values import parts_of
@@ -27,11 +27,16 @@ UNEVEN_SHARE_LEAST = 0.01
 class TopologyWarning:
     """Something that is wrong with the distribution of bookies over racks."""
 
-    severity: Literal["warn", "note"]
-    """`warn`: data or writing is at stake when a rack is lost. `note`: good to know."""
+    severity: Literal["bad", "warn", "note"]
+    """`bad`: something is lost now. `warn`: data or writing is at stake when a rack is lost.
+    `note`: good to know."""
     what: str
     next: str
     """The command to type, or the action to take."""
+    risk: str = ""
+    """The possible consequences. Empty if `what` already names them."""
+    bookies: tuple[str, ...] = ()
+    """The ids of the bookies that the warning is about."""
 
 
 def topology(bookies: Sequence[Bookie]) -> dict[str, Any]:
@@ -85,19 +90,45 @@ def warnings_of(bookies: Sequence[Bookie]) -> list[TopologyWarning]:
     """Return what is wrong with the distribution of the bookies, the worst first."""
     there = [one for one in bookies if one["state"] != "gone"]
     located = [one for one in there if one["location"]]
+    lost = list(_lost(bookies))
     if len(there) < 2:
-        return []
+        return lost
     if not located:
         return [
+            *lost,
             TopologyWarning(
                 "note",
                 "No bookie has a location, so clients cannot keep the copies of an entry in "
                 "different racks",
                 f"quire cluster locations set {shlex.quote(there[0]['id'])} /RACK",
-            )
+            ),
         ]
-    found = [*_unlocated(there, located), *_depths(located), *_racks(located)]
-    return sorted(found, key=lambda one: one.severity != "warn")
+    found = [*lost, *data_warnings(bookies), *_capacity(located)]
+    return sorted(found, key=lambda one: ("bad", "warn", "note").index(one.severity))
+
+
+def data_warnings(bookies: Sequence[Bookie]) -> list[TopologyWarning]:
+    """Return the warnings about locations with which a lost rack may have every copy of an entry.
+
+    There are none if no bookie has a location, because then nobody uses racks.
+    """
+    there = [one for one in bookies if one["state"] != "gone"]
+    located = [one for one in there if one["location"]]
+    if len(there) < 2 or not located:
+        return []
+    return [*_unlocated(there, located), *_depths(located), *_one_rack(located)]
+
+
+def _lost(bookies: Sequence[Bookie]) -> Iterator[TopologyWarning]:
+    gone = [one for one in bookies if one["state"] == "gone"]
+    if gone:
+        named = [one["id"] + (f" ({one['location']})" if one["location"] else "") for one in gone]
+        yield TopologyWarning(
+            "bad",
+            f"{counted(len(gone), 'bookie')} {are(len(gone))} not registered: {some_of(named)}",
+            "quire explain",
+            bookies=tuple(one["id"] for one in gone),
+        )
 
 
 def _unlocated(there: Sequence[Bookie], located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
@@ -109,6 +140,8 @@ def _unlocated(there: Sequence[Bookie], located: Sequence[Bookie]) -> Iterator[T
             f"{some_of(unknown)}. Clients treat such bookies as one rack, and do not use them "
             "where racks are enforced",
             f"quire cluster locations set {shlex.quote(unknown[0])} /RACK",
+            "All copies of an entry may be in one rack",
+            tuple(unknown),
         )
 
 
@@ -124,24 +157,42 @@ def _depths(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
             f"{counted(len(other), 'bookie')} {_have(len(other))} a location of another depth than "
             f"most bookies: {some_of(named)}. Clients ignore such a location",
             f"quire cluster locations set {shlex.quote(other[0]['id'])} /{form}",
+            "All copies of an entry may be in one rack",
+            tuple(one["id"] for one in other),
         )
 
 
-def _racks(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
-    """Yield the warnings about racks that hold too much."""
-    writable = [one for one in located if one["state"] == "writable"]
+def _by_rack(located: Sequence[Bookie]) -> dict[str, list[Bookie]]:
+    """Return the writable bookies by location."""
     racks: dict[str, list[Bookie]] = {}
-    for one in writable:
-        racks.setdefault(one["location"], []).append(one)
-    if len(racks) == 1 and len(writable) > 1:
-        (rack,) = racks
+    for one in located:
+        if one["state"] == "writable":
+            racks.setdefault(one["location"], []).append(one)
+    return racks
+
+
+def _one_rack(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
+    racks = _by_rack(located)
+    if len(racks) != 1:
+        return
+    ((rack, writable),) = racks.items()
+    if len(writable) > 1:
         yield TopologyWarning(
             "warn",
             f"All {counted(len(writable), 'writable bookie')} with a location are in {rack}: every "
             "copy of a ledger can be lost with that rack",
-            "Start bookies in another rack, and set their location with quire cluster locations "
-            "set",
+            f"If a bookie is really in another rack, say so: quire cluster locations set "
+            f"{shlex.quote(writable[0]['id'])} /RACK. Otherwise start a bookie in another rack, "
+            "and set its location in the same way",
+            bookies=tuple(one["id"] for one in writable),
         )
+
+
+def _capacity(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
+    """Yield the warnings about racks that hold too many of the bookies, or of the space."""
+    racks = _by_rack(located)
+    writable = [one for members in racks.values() for one in members]
+    if len(racks) < 2:
         return
     for rack, members in sorted(racks.items()):
         left = len(writable) - len(members)
@@ -179,9 +230,9 @@ def _uneven(racks: Mapping[str, Sequence[Bookie]]) -> Iterator[TopologyWarning]:
         if total and size - usable > UNEVEN_SHARE_LEAST * total:
             yield TopologyWarning(
                 "note",
-                f"{rack} has {size / total:.0%} of the space of the racks. Of "
+                f"{rack} has {percent_text(size / total)} of the space of the racks. Of "
                 f"{DEFAULT_WRITE_QUORUM} copies of an entry, at most {most} are in one rack, so "
-                f"{(size - usable) / size:.0%} of its space cannot be used",
+                f"{percent_text((size - usable) / size)} of its space cannot be used",
                 "Move bookies to another rack, or add space there",
             )
 

@@ -22,6 +22,11 @@ REPORT_WAIT_S = 0.15
 """Seconds that a reader waits for a report. After that it gets the previous one."""
 REPORTS_MAX = 64
 """The number of bookies whose last report is kept."""
+GIVE_TOKEN = (
+    "Start this server with --http-bookies-token-file FILE, and --tls-ca if the bookie is on "
+    "another machine"
+)
+"""The remedy if a bookie's HTTP server needs a token that this server does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +104,7 @@ def why_not(url: str, error: Exception) -> tuple[str, str]:
     if status in (401, 403):
         return (
             f"Its HTTP server at {url} refuses this server (status {status})",
-            "Start this server with --http-bookies-token-file FILE, and --tls-ca if the bookie is "
-            "on another machine",
+            GIVE_TOKEN,
         )
     if status in (404, 501):
         return (

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from quire._runtime.tasks import TaskSet, each
 from quire.client import Client
 from quire.errors import MetadataError, QuireError
+from quire.net.certificates import EXPIRES_SOON_MS
 from quire.replication.explain.at_risk import AtRisk, at_risk
+from quire.replication.explain.silence import Silence, ask_anew
 from quire.replication.explain.status import MarkCount, count_marks
 from quire.streams.ownership.lost_ledgers import LostLedgers, lost_ledgers
 from quire.streams.ownership.owner_index import OwnerIndex
@@ -29,10 +31,18 @@ RISKS_INTERVAL_S = 5.0
 """Seconds between two counts of the ledgers that lost bookies put at risk."""
 LOST_INTERVAL_S = 60.0
 """Seconds between two searches of the records of all streams, objects and datasets."""
+LOST_AGAIN_S = 10.0
+"""Seconds between two such searches while lost ledgers are known, so that their end shows soon."""
 SPACE_INTERVAL_S = 1.0
 """Seconds between two requests to a bookie for its free space."""
 SPACE_TIMEOUT_S = 2.0
 """Seconds that a bookie has to report its free space. After that it counts as not answering."""
+ANEW_INTERVAL_S = 60.0
+"""Seconds after which a bookie is asked over a new connection, as a new client would. The old
+connection goes on even if the bookie's certificate has expired."""
+REFUSED_INTERVAL_S = 5.0
+"""Seconds until the next new connection if a bookie's certificate or this client was not accepted,
+or if the certificate expires soon. Each refusal is a line in the bookie's log."""
 PAUSE_S = 0.005
 """Seconds between two parts of an observation, in which other requests are served."""
 RECORDS_AT_ONCE = 64
@@ -140,9 +150,15 @@ class LedgerRisks(BackgroundObservation):
         self._of: tuple[frozenset[str], frozenset[str]] | None = None
 
     async def of(
-        self, client: Client, registered: Collection[str], groups: Mapping[str, Collection[str]]
+        self,
+        client: Client,
+        registered: Collection[str],
+        groups: Mapping[str, Collection[str]],
+        writable: Collection[str] | None = None,
     ) -> AtRisk | None:
         """Return how many ledgers are at risk because the bookies in `groups` are lost.
+
+        `writable` has the bookies that can take copies.
 
         The counts are those of the last complete count, or of the first one as far as it got. The
         result is None if no bookie is lost, or nothing was counted yet.
@@ -155,15 +171,19 @@ class LedgerRisks(BackgroundObservation):
             self.forget()
         if not groups:
             return None
-        await self.refresh(lambda: self._count(client, registered, groups))
+        await self.refresh(lambda: self._count(client, registered, groups, writable))
         return self.found
 
     async def _count(
-        self, client: Client, registered: Collection[str], groups: Mapping[str, Collection[str]]
+        self,
+        client: Client,
+        registered: Collection[str],
+        groups: Mapping[str, Collection[str]],
+        writable: Collection[str] | None,
     ) -> None:
         first = self.found is None
         try:
-            async for found in at_risk(client, registered, groups):
+            async for found in at_risk(client, registered, groups, writable):
                 if first or found.whole:
                     self.found = found
                 await asyncio.sleep(PAUSE_S)
@@ -201,6 +221,7 @@ class LostLedgerSearch(BackgroundObservation):
         index = OwnerIndex(client.clock.now_ms())
         try:
             async for found in lost_ledgers(client, index.add):
+                self._shortest_s = LOST_AGAIN_S if found.count else LOST_INTERVAL_S
                 index.whole = found.whole
                 if first or found.whole:
                     self.found, self._index = found, index
@@ -217,13 +238,25 @@ class DiskSpace:
     free_bytes: int
     total_bytes: int
 
+    @property
+    def used(self) -> float | None:
+        """The share of the space that is used, or None if the disk has no size."""
+        return 1 - self.free_bytes / self.total_bytes if self.total_bytes else None
+
 
 class DiskSpaces(BackgroundObservation):
-    """The free space of the bookies' disks."""
+    """The free space of the bookies' disks, and why a bookie does not report it."""
 
     def __init__(self, monotonic: Callable[[], float], wait_s: float = LOOK_WAIT_S) -> None:
         super().__init__(monotonic, SPACE_INTERVAL_S, wait_s)
         self._found: dict[str, DiskSpace | None] = {}
+        self._anew_s: dict[str, float] = {}
+        """When each bookie was last asked over a new connection."""
+        self.silent: dict[str, Silence] = {}
+        """Why each bookie does not answer new clients. Bookies that answer are missing."""
+        self.certificates_ms: dict[str, int] = {}
+        """The Unix time in milliseconds at which the certificate of each bookie expires, as the
+        last new connection showed it. Bookies without TLS are missing."""
 
     async def of(self, client: Client, bookies: Collection[str]) -> Mapping[str, DiskSpace | None]:
         """Return the space of each bookie, or None for a bookie that did not answer.
@@ -236,8 +269,40 @@ class DiskSpaces(BackgroundObservation):
         return self._found
 
     async def _ask_all(self, client: Client, names: list[str]) -> None:
-        answers = await each(names, lambda one: space_of(client, one), BOOKIES_AT_ONCE)
+        answers = await each(names, lambda one: self._ask(client, one), BOOKIES_AT_ONCE)
         self._found = dict(zip(names, answers, strict=True))
+        for known in (self._anew_s, self.silent, self.certificates_ms):
+            for name in known.keys() - self._found.keys():
+                known.pop(name, None)
+
+    async def _ask(self, client: Client, bookie: str) -> DiskSpace | None:
+        silence = self.silent.get(bookie)
+        age_s = self._monotonic() - self._anew_s.get(bookie, -math.inf)
+        if silence is None and age_s < self._interval_s(client, bookie):
+            space = await space_of(client, bookie)
+            if space is not None:
+                return space  # otherwise the new connection shows why
+        elif silence is not None and silence.is_refusal and age_s < REFUSED_INTERVAL_S:
+            return None
+        return await self._ask_anew(client, bookie)
+
+    def _interval_s(self, client: Client, bookie: str) -> float:
+        """Return the seconds until the next new connection to a bookie that answers."""
+        expires_ms = self.certificates_ms.get(bookie)
+        soon = expires_ms is not None and expires_ms - client.clock.now_ms() < EXPIRES_SOON_MS
+        return REFUSED_INTERVAL_S if soon else ANEW_INTERVAL_S
+
+    async def _ask_anew(self, client: Client, bookie: str) -> DiskSpace | None:
+        answer = await ask_anew(client, bookie, SPACE_TIMEOUT_S)
+        self._anew_s[bookie] = self._monotonic()
+        if isinstance(answer, Silence):
+            self.silent[bookie] = answer
+            return None
+        self.silent.pop(bookie, None)
+        self.certificates_ms.pop(bookie, None)
+        if answer.certificate_expires_ms is not None:
+            self.certificates_ms[bookie] = answer.certificate_expires_ms
+        return DiskSpace(answer.info.free_bytes, answer.info.total_bytes)
 
 
 async def space_of(client: Client, bookie: str) -> DiskSpace | None:

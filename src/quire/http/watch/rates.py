@@ -55,10 +55,22 @@ _LEDGERS = "bookie_ledgers_count"
 _SUSPENDED = {
     kind: f'quire_storage_compaction_suspended{{kind="{kind}"}}' for kind in ("minor", "major")
 }
+_DAMAGE = {
+    "segments": "quire_storage_damaged_segments",
+    "ledgers": "quire_storage_damaged_ledgers",
+}
+_MIN_FREE = "quire_bookie_min_free_bytes"
 _WANTED = "|".join(
     map(
         re.escape,
-        (*COUNTERS.values(), *LATENCIES.values(), _LEDGERS, *_SUSPENDED.values()),
+        (
+            *COUNTERS.values(),
+            *LATENCIES.values(),
+            _LEDGERS,
+            *_SUSPENDED.values(),
+            *_DAMAGE.values(),
+            _MIN_FREE,
+        ),
     )
 )
 _LINE = re.compile(rf"^({_WANTED}) (\S+)$", re.MULTILINE)
@@ -102,6 +114,11 @@ class Rates(BackgroundObservation):
         self.suspended: Mapping[str, list[str]] = {}
         """For each bookie, the kinds of compaction that an operator has suspended. A bookie with
         no suspended compaction is missing."""
+        self.damaged: Mapping[str, dict[str, int]] = {}
+        """For each bookie with damage, the number of damaged `segments`, and of `ledgers` that lack
+        entries because of them."""
+        self.min_free_bytes: Mapping[str, int] = {}
+        """For each bookie, the free bytes of a disk below which it accepts no entries."""
         self._looks: dict[str, _Look] = {}
         self._rates: dict[str, dict[str, float | None]] = {}
 
@@ -142,6 +159,16 @@ class Rates(BackgroundObservation):
             for name, look in looks.items()
         }
         self.suspended = {name: kinds for name, kinds in held.items() if kinds}
+        damage = {
+            name: {key: int(look.values.get(metric, 0)) for key, metric in _DAMAGE.items()}
+            for name, look in looks.items()
+        }
+        self.damaged = {name: found for name, found in damage.items() if any(found.values())}
+        self.min_free_bytes = {
+            name: int(look.values[_MIN_FREE])
+            for name, look in looks.items()
+            if _MIN_FREE in look.values
+        }
 
     async def _read(self, place: tuple[str, str]) -> _Look | None:
         try:

@@ -15,13 +15,18 @@ from typing import Any
 
 from quire._runtime.clock import Clock
 from quire._runtime.metrics import Metric, counter, gauge
+from quire._runtime.tasks import each
 from quire._runtime.units import duration_text
 from quire.client import Client
 from quire.errors import MetadataUnavailableError, QuireError
 from quire.http.server.api import Call, Handler, Route
+from quire.metadata.uri import parse_uri
 
 PROBE_INTERVAL_S = 2.0
 """Seconds between two probes of the store."""
+SERVER_TIMEOUT_S = 0.5
+"""Seconds that a server of the store has to accept a connection, when it is examined why the store
+does not answer."""
 PROBE_TIMEOUT_S = 2.0
 """Seconds that the store has to answer a probe. After that it counts as unreachable."""
 REMEDY = (
@@ -48,11 +53,19 @@ class Outage:
 class MetadataReachability:
     """Probes the metadata store, and refuses requests while it does not answer."""
 
-    def __init__(self, uri: str, ask: Callable[[], Awaitable[object]], clock: Clock) -> None:
+    def __init__(
+        self,
+        uri: str,
+        ask: Callable[[], Awaitable[object]],
+        clock: Clock,
+        why: Callable[[], Awaitable[Mapping[str, str]]] | None = None,
+    ) -> None:
         """Create a check of the store at `uri`.
 
         `ask` reads something small from the store. Any error means that the store does not answer.
+        If the error does not say why, `why` is asked for the reason by server.
         """
+        self._why = why
         self.uri = uri
         self._ask = ask
         self._clock = clock
@@ -88,6 +101,8 @@ class MetadataReachability:
             self.failures += 1
             self._causes = self._causes_of(error)
             self._down.set()
+            if not self._causes and self._why is not None:
+                self._causes = await self._why()
         else:
             if self._down.is_set():
                 self.outages.append(Outage(self._answered_ms, self._clock.now_ms()))
@@ -167,6 +182,31 @@ class MetadataReachability:
         yield counter("quire_metadata_unanswered_total",
                       "The number of probes that the metadata store did not answer in time.",
                       self.failures)  # fmt: skip
+
+
+async def server_causes(uri: str) -> dict[str, str]:
+    """Return why each server of the store does not answer, as far as a new connection shows it.
+
+    The result is empty for a store without servers.
+    """
+    try:
+        servers = parse_uri(uri).servers
+    except QuireError:
+        return {}
+    return dict(zip(servers, await each(servers, _server_cause), strict=True))
+
+
+async def _server_cause(server: str) -> str:
+    host, _, port = server.rpartition(":")
+    try:
+        async with asyncio.timeout(SERVER_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except TimeoutError:
+        return f"it did not accept a connection within {SERVER_TIMEOUT_S:g} s"
+    except OSError as error:
+        return f"it accepts no connections: {error.strerror or error}"
+    writer.close()
+    return "it accepts connections, but does not answer"
 
 
 async def _made(answer: Awaitable[Any]) -> Any:

@@ -16,7 +16,7 @@ from quire._runtime.metrics import Metric, counter, gauge
 from quire._runtime.tasks import TaskSet
 from quire.client import Client
 from quire.errors import QuireError
-from quire.http.watch.observations import DiskSpaces, MarkCounts
+from quire.http.watch.observations import DiskSpace, DiskSpaces, MarkCounts
 from quire.http.watch.rates import Fetch, Rates, together
 from quire.http.watch.series import STEP_S, SeriesStore, Values
 from quire.metadata.interface import BookieAddress
@@ -118,24 +118,23 @@ class SeriesRecorder:
         spaces = {}
         if self._client is not None and self._registered:
             spaces = dict(await self._spaces.of(self._client, self._registered))
-        known = [one for one in spaces.values() if one is not None and one.total_bytes]
-        used = [1 - one.free_bytes / one.total_bytes for one in known]
-        total = sum(one.total_bytes for one in known)
+        known = {name: one for name, one in spaces.items() if one is not None and one.total_bytes}
+        whole = DiskSpace(
+            sum(one.free_bytes for one in known.values()),
+            sum(one.total_bytes for one in known.values()),
+        )
+        used = {name: one.used for name, one in known.items()}
         cluster: dict[str, float | None] = {
             **together(rates),
-            "disk_used": 1 - sum(one.free_bytes for one in known) / total if total else None,
-            "disk_used_max": max(used, default=None),
+            "disk_used": whole.used,
+            "disk_used_max": max((one for one in used.values() if one is not None), default=None),
             "under_replicated": marked,
             "bookies": None if self._writable is None else len(self._registered),
             "bookies_writable": self._writable,
         }
-        bookies: dict[str, Values] = {}
-        for name in self._registered:
-            space = spaces.get(name)
-            share = (
-                1 - space.free_bytes / space.total_bytes if space and space.total_bytes else None
-            )
-            bookies[name] = {**rates.get(name, {}), "disk_used": share}
+        bookies: dict[str, Values] = {
+            name: {**rates.get(name, {}), "disk_used": used.get(name)} for name in self._registered
+        }
         self.store.add(tick, cluster, bookies)
         self.samples += 1
         self.took_s = self._clock.monotonic() - begun_s

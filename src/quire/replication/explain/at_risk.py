@@ -44,18 +44,26 @@ class AtRisk:
     """The number of ledgers whose metadata cannot be read. Their risk is unknown."""
     skipped_first: tuple[tuple[int, str], ...] = ()
     """Some of the ledgers whose metadata cannot be read, each with the reason."""
+    without_spare: int = 0
+    """The number of ledgers that lack copies and have too few writable bookies outside of their
+    ensembles to take them."""
 
 
 async def at_risk(
-    client: Client, registered: Collection[str], groups: Mapping[str, Collection[str]]
+    client: Client,
+    registered: Collection[str],
+    groups: Mapping[str, Collection[str]],
+    writable: Collection[str] | None = None,
 ) -> AsyncIterator[AtRisk]:
     """Yield the counts so far after each page of ledgers.
 
     The last counts have `whole` set, unless the examination stopped after `LEDGERS_MAX` ledgers.
-    `groups` has the lost bookies under names that the caller chooses. Raises MetadataError.
-    Cancel-safe.
+    `groups` has the lost bookies under names that the caller chooses. `writable` has the bookies
+    that can take copies; None means all that are registered. Raises MetadataError. Cancel-safe.
     """
     there = frozenset(registered)
+    able = there if writable is None else frozenset(writable)
+    without_spare = 0
     ledgers = lacking = last_copy = unreadable = 0
     by_group = dict.fromkeys(groups, 0)
 
@@ -68,7 +76,9 @@ async def at_risk(
     def so_far(whole: bool) -> AtRisk:
         skipped, first = len(unread), tuple(unread.named.items())
         groups = dict(by_group)
-        return AtRisk(ledgers, whole, lacking, last_copy, unreadable, groups, skipped, first)
+        return AtRisk(
+            ledgers, whole, lacking, last_copy, unreadable, groups, skipped, first, without_spare
+        )
 
     async for page in pages(client.list_ledgers(), PAGE_LEDGERS):
         for metadata in await each(page, look):
@@ -79,6 +89,7 @@ async def at_risk(
             if not absent:
                 continue
             lacking += 1
+            without_spare += not _has_spare(metadata, absent, able)
             unreadable += copies == 0
             last_copy += copies == 1 < metadata.write_quorum
             for name, bookies in groups.items():
@@ -111,3 +122,11 @@ def _lacking(metadata: LedgerMetadata, there: frozenset[str]) -> tuple[set[str],
             absent |= gone
             copies = min(copies, len(members) - len(gone))
     return absent, copies
+
+
+def _has_spare(metadata: LedgerMetadata, absent: Collection[str], able: frozenset[str]) -> bool:
+    """Return whether each segment can get a writable bookie in place of each that is absent."""
+    return all(
+        sum(one in absent for one in segment.ensemble) <= len(able.difference(segment.ensemble))
+        for segment in metadata.segments
+    )

@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from quire._runtime.tasks import TaskGroup
+from quire._runtime.tasks import TaskGroup, each
 from quire._runtime.units import are, does, duration_text, some_of
 from quire.client import Client
 from quire.core.append.quorum import write_set
@@ -33,6 +33,14 @@ from quire.metadata.ledgers.unreadable import UNREADABLE
 from quire.replication.audit import pieces as audit_pieces
 from quire.replication.audit.audit import Audit
 from quire.replication.autorecovery.election import auditor_of
+from quire.replication.explain.silence import (
+    REPAIR_SOON,
+    Silence,
+    SilenceKind,
+    ask_anew,
+    data_directories,
+    start_command,
+)
 from quire.replication.explain.status import WhyNot, why_not
 from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.marks.notes import last_waiting
@@ -106,6 +114,12 @@ class Explained:
     deep: bool
     """Whether every entry of every replica was read."""
     verdict: Diagnosis
+    silences: Mapping[str, Silence] = field(default_factory=dict)
+    """Why registered bookies of the ledger do not answer, by bookie. Bookies that answer are
+    missing."""
+    directories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The data directories of bookies of the ledger that are gone or do not run, as far as they are
+    known."""
 
 
 SEVERITY = (Kind.SHORT, Kind.MISSING, Kind.DIFFERENT, Kind.DAMAGED, Kind.UNREACHABLE)
@@ -155,7 +169,22 @@ async def explain_ledger(
         deep=deep,
         verdict=Diagnosis("", ""),
     )
-    return diagnosed(facts)
+    return diagnosed(await _with_reasons(client, facts))
+
+
+async def _with_reasons(client: Client, facts: Explained) -> Explained:
+    """Add why registered bookies do not answer, and the directories of those that do not run."""
+    lost = {one.bookie: one.registered for one in _lost_ones(facts)}
+    names = sorted(name for name, registered in lost.items() if registered != "gone")
+    answers = await each(names, lambda one: ask_anew(client, one, client.config.read_timeout_s))
+    silences = {name: answer for name, answer in zip(names, answers) if isinstance(answer, Silence)}
+    down = [
+        name for name in sorted(lost)
+        if lost[name] == "gone"
+        or (name in silences and silences[name].kind is SilenceKind.REFUSED)
+    ]  # fmt: skip
+    found = await each(down, lambda one: data_directories(client.metadata, one))
+    return replace(facts, silences=silences, directories=dict(zip(down, found)))
 
 
 def spare_bookies(segments: Sequence[SegmentView], writable: Collection[str]) -> int:
@@ -396,11 +425,7 @@ def _diagnosis(facts: Explained) -> Diagnosis:
     if lost:
         return _lost(facts, lost)
     if bad:
-        what = some_of(sorted({f"{one.bookie} ({one.state})" for one in bad}))
-        return Diagnosis(
-            f"Some replicas are bad: {what}. {_why(facts)}",
-            f"quire pipeline audit --ledger {facts.ledger} --repair",
-        )
+        return _bad(facts, bad)
     if short:
         what = some_of(sorted({one.bookie for one in short}))
         return Diagnosis(
@@ -413,7 +438,10 @@ def _diagnosis(facts: Explained) -> Diagnosis:
             f"No problem was found, but the ledger is marked for repair: {facts.mark.sentence()}",
             "" if facts.deep else f"quire explain ledger {facts.ledger} --deep",
         )
-    looked = "every entry was read" if facts.deep else "--deep reads every entry"
+    looked = (
+        "every entry was read" if facts.deep
+        else "the first and the last entry of each were read, not all"
+    )  # fmt: skip
     return Diagnosis(f"Nothing is wrong: no replica is missing ({looked})", "")
 
 
@@ -439,6 +467,34 @@ def _unreadable(facts: Explained, lost: list[str]) -> Diagnosis:
     )
 
 
+def _bad(facts: Explained, bad: Sequence[ReplicaReport]) -> Diagnosis:
+    """Return the verdict about replicas that lack entries or have wrong ones.
+
+    A bookie reports its own damage as soon as something reads it, and autorecovery repairs it
+    within a minute or two. A Spark job is needed only for what no bookie reports.
+    """
+    audit = f"quire pipeline audit --ledger {facts.ledger} --repair"
+    what = some_of(sorted({f"{one.bookie} ({one.state})" for one in bad}))
+    told = f"Some replicas are bad: {what}"
+    if not facts.enabled or facts.auditor is None:
+        start = "enable" if not facts.enabled else "start"
+        return Diagnosis(f"{told}. {_why(facts)}", f"quire autorecovery {start}")
+    if facts.mark is not None and facts.mark.failure is not None:
+        return Diagnosis(f"{told}. {_why(facts)}", audit)
+    if facts.mark is not None or all(one.state == Kind.DAMAGED.value for one in bad):
+        why = (
+            _why(facts)
+            if facts.mark is not None
+            else "The bookie reports the damage now that it was read"
+        )
+        return Diagnosis(
+            f"{told}. {why}. Autorecovery repairs it by itself, usually within a minute or two. "
+            f"Check again then. If it is still bad, repair it with `{audit}`",
+            f"quire explain ledger {facts.ledger}{' --deep' if facts.deep else ''}",
+        )
+    return Diagnosis(f"{told}. No bookie reports this by itself, so nothing repairs it yet", audit)
+
+
 def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
     newest = facts.segments[-1]
     waits = not newest.closed and any(one.bookie in lost for one in newest.replicas)
@@ -446,16 +502,12 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
                    and one.registered == "gone"})  # fmt: skip
     what = f"{some_of(lost)} {does(len(lost))} not answer"
     if not gone:
-        return Diagnosis(
-            f"{what}, but {are(len(lost))} registered. Check the network and the bookie's log, and "
-            "which bookies answer",
-            "quire cluster bookies --space",
-        )
+        return _registered(facts, lost)
     if not facts.spare:
         return Diagnosis(
             f"{what}, and every writable bookie is in the ensemble already, so no bookie can "
-            f"replace it. Start {gone[0]} again, or another bookie",
-            "quire bookie start --dir DIR",
+            f"replace it. Start {gone[0]} again, with the options that it had, or another bookie",
+            start_command(gone[0], facts.directories.get(gone[0], ())),
         )
     again = (
         f"Start {gone[0]} again. If it is lost for good, let what it stored be copied to other "
@@ -471,12 +523,47 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
     return Diagnosis(f"{what}. {_why(facts)}. {again}", f"quire bookie recover {gone[0]}")
 
 
+def _registered(facts: Explained, lost: list[str]) -> Diagnosis:
+    """Return the verdict if all bookies that do not answer are registered."""
+    known = [one for one in lost if one in facts.silences]
+    if not known:
+        return Diagnosis(
+            f"{some_of(lost)} did not answer, and {does(len(lost))} now. Check again",
+            _again(facts),
+        )
+    what = f"{some_of(lost)} {are(len(lost))} registered but {does(len(lost))} not answer"
+    name = known[0]
+    silence = facts.silences[name]
+    of = f"{name}: " if len(lost) > 1 else ""
+    why = f"{what} ({of}{silence.why})"
+    if silence.kind is SilenceKind.REFUSED:
+        return Diagnosis(
+            f"{why}. Its process does not run. {REPAIR_SOON}. Start it again, with the options "
+            "that it had",
+            start_command(name, facts.directories.get(name, ())),
+        )
+    if silence.is_refusal:
+        return Diagnosis(f"{why}. {silence.remedy}. Then check again", _again(facts))
+    return Diagnosis(
+        f"{why}. Check its log and the network to it. If it hangs, stop it: then it counts as "
+        "lost, and autorecovery restores its copies. Then check again",
+        _again(facts),
+    )
+
+
+def _again(facts: Explained) -> str:
+    return f"quire explain ledger {facts.ledger}"
+
+
 def _why(facts: Explained) -> str:
     """Return the sentence that says why the ledger is not repaired yet."""
     if facts.mark is not None:
         return f"Not repaired yet: {facts.mark.sentence()}"
     if not facts.enabled:
-        return "Not repaired yet: autorecovery is disabled (`quire autorecovery enable` enables it)"
+        return (
+            "Not repaired yet: autorecovery is switched off (`quire autorecovery enable` switches "
+            "it on)"
+        )
     if facts.auditor is None:
         return "Not repaired yet: there is no auditor (`quire autorecovery start` runs one)"
     if facts.waiting is not None and facts.waiting[0] in {one.bookie for one in _lost_ones(facts)}:

@@ -56,11 +56,13 @@ class WhyNot:
     """Whether autorecovery is enabled in the cluster."""
     unreadable: str = ""
     """The reason why the mark cannot be read, or '' if it can."""
+    unattended: bool = False
+    """Whether nobody repairs the ledger, has tried to, or looks for lost bookies."""
 
     def sentence(self) -> str:
         """Return why the ledger is not repaired yet."""
         if not self.enabled:
-            return "autorecovery is disabled (`quire autorecovery enable` enables it)"
+            return "autorecovery is switched off (`quire autorecovery enable` switches it on)"
         if self.unreadable:
             return f"its mark cannot be read: {self.unreadable}"
         if self.lock_owner is not None:
@@ -69,6 +71,11 @@ class WhyNot:
         if self.failure is not None:
             attempts = counted(self.failure.attempts, "attempt")
             return f"{self.failure.reason} ({attempts}, {self.failure.by})"
+        if self.unattended:
+            return (
+                "no worker has started on it yet, and no autorecovery process is running (`quire "
+                "autorecovery start` runs one)"
+            )
         return "no worker has started on it yet"
 
 
@@ -95,6 +102,8 @@ async def why_not(
         else:
             return None
     holder = await locks.held_by(ledger_id)
+    failure = await last_failure(store, ledger_id)
+    idle = holder is None and failure is None
     now_ms = clock.now_ms()
     return WhyNot(
         ledger=ledger_id,
@@ -103,9 +112,10 @@ async def why_not(
         age_s=_age_s(mark.ctime_ms, now_ms),
         lock_owner=holder.owner if holder is not None else None,
         lock_age_s=_age_s(holder.since_ms, now_ms) if holder is not None else None,
-        failure=await last_failure(store, ledger_id),
+        failure=failure,
         enabled=await ReplicationMarks(store).enabled(),
         unreadable=unreadable,
+        unattended=idle and await auditor_of(store) is None,
     )
 
 
@@ -159,6 +169,8 @@ class Overview:
     or if no Quire auditor has made a pass yet."""
     damaged: tuple[str, ...] = ()
     """Sentences about nodes of the under-replication tree that cannot be read, or are misplaced."""
+    example: WhyNot | None = None
+    """One of the marked ledgers, or None if none is marked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +187,8 @@ class MarkCount:
     """Whether all marks were counted. If not, the numbers are lower bounds."""
     malformed: tuple[str, ...] = ()
     """The paths of nodes in the tree of marks that are not marks."""
+    example: WhyNot | None = None
+    """The first of the marked ledgers, or None if none is marked."""
 
 
 async def count_marks(
@@ -187,17 +201,20 @@ async def count_marks(
     failing = set(await failing_ledgers(store))
     marked = failed = 0
     told: list[WhyNot] = []
+    example: WhyNot | None = None
     malformed: dict[str, str] = {}
     async for ledger_id in ReplicationMarks(store).walk(malformed=malformed):
         marked += 1
+        if example is None:
+            example = await why_not(store, ledger_id, clock=clock)
         if ledger_id in failing:
             failed += 1
             if len(told) < FAILURES_TOLD_MAX:
                 why = await why_not(store, ledger_id, clock=clock)
                 told += [why] if why is not None else []
         if marked % COUNTED_AT_ONCE == 0:
-            yield MarkCount(marked, failed, tuple(told), whole=False)
-    yield MarkCount(marked, failed, tuple(told), malformed=tuple(malformed))
+            yield MarkCount(marked, failed, tuple(told), whole=False, example=example)
+    yield MarkCount(marked, failed, tuple(told), malformed=tuple(malformed), example=example)
 
 
 async def overview(
@@ -236,4 +253,5 @@ async def overview(
         marked_whole=counted.whole,
         unreadable=await last_unreadable(store),
         damaged=tuple(damaged),
+        example=counted.example,
     )

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from quire._runtime.retry import Backoff, Retry
+from quire._runtime.tasks import cancelled
 from quire.client import Client
 from quire.client.client import pool_of
 from quire.codec.entry.entry import BadEntryError, EntryCodec, check_batch
@@ -137,9 +138,7 @@ class ReplicaReader:
                 for part in found:
                     yield part
         finally:
-            for task in windows:
-                task.cancel()
-            await asyncio.gather(*windows, return_exceptions=True)
+            await cancelled(windows)
 
     def _window(self) -> int:
         if not self._entry_bytes:
@@ -202,12 +201,12 @@ class ReplicaReader:
             answer = await self._patiently(ask)
         except NoEntryAnswer:
             return await self._missing(first, last)
-        except BookieError:
+        except (BookieError, UnauthorizedError):
             return []
         except Unreachable as error:
             # Apache's bookies before 4.17 close a connection that requests a batch read.
-            cause = error.__cause__
-            if self._entry_bytes or isinstance(cause, BookieTimeoutError | SilentConnectionError):
+            others = BookieTimeoutError | SilentConnectionError | BookieBusyError
+            if self._entry_bytes or isinstance(error.__cause__, others):
                 raise
             self._batches = False
             return []

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import uuid
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -495,12 +497,14 @@ def follow(
     takeover: bool = False,
     available_now: bool = False,
     interval_s: float | None = None,
+    stop: threading.Event | None = None,
     progress: ProgressCallback = silent,
 ) -> FollowResult:
     """Append the rows of the files in a directory, each file once, also of files added later.
 
     With `available_now` the call returns when everything that exists is written. Otherwise it
-    continues without end. An interrupt (KeyboardInterrupt) stops it between two micro-batches.
+    continues until `stop` is set. An interrupt (KeyboardInterrupt) ends it too. The micro-batch of
+    that moment may be incomplete; the next run writes it again, once.
 
     A file must be complete when it appears, so write it elsewhere and move it there. A file that
     changes later is not read again. A run with the same checkpoint continues. With a new checkpoint
@@ -518,6 +522,7 @@ def follow(
             Otherwise the sink refuses it.
         available_now: Whether to stop when everything that exists is written.
         interval_s: Seconds between two micro-batches. By default they follow each other at once.
+        stop: An event that ends the run.
         progress: A function that receives the progress.
 
     Returns:
@@ -550,7 +555,7 @@ def follow(
         writer = writer.trigger(availableNow=True)
     elif interval_s is not None:
         writer = writer.trigger(processingTime=f"{round(interval_s * 1000)} milliseconds")
-    return _watch(writer.start(), target, checkpoint, progress)
+    return _watch(writer.start(), target, checkpoint, stop or threading.Event(), progress)
 
 
 def _source(spark: SparkSession, files: Files) -> DataFrame:
@@ -565,22 +570,28 @@ def _source(spark: SparkSession, files: Files) -> DataFrame:
 
 
 def _watch(
-    query: StreamingQuery, target: IngestTarget, checkpoint: str, progress: ProgressCallback
+    query: StreamingQuery,
+    target: IngestTarget,
+    checkpoint: str,
+    stop: threading.Event,
+    progress: ProgressCallback,
 ) -> FollowResult:
     batches: dict[int, int] = {}
-    ended = "available"
+    over = False
     try:
-        while True:
+        while not over and not stop.is_set():
             over = query.awaitTermination(WATCH_S)  # raises the error of the query
             for one in query.recentProgress:
                 if one["numInputRows"]:
                     batches[one["batchId"]] = one["numInputRows"]
             progress("records written", sum(batches.values()), None)
-            if over:
-                break
     except KeyboardInterrupt:
-        ended = STOPPED_BY
-        query.stop()
+        over = False
+    if not over:
+        # An interrupted call may still wait for its answer on the connection of this thread.
+        with ThreadPoolExecutor(1) as other:
+            other.submit(query.stop).result()
+    ended = "available" if over else STOPPED_BY
     return FollowResult(target.namespace, checkpoint, sum(batches.values()), len(batches), ended)
 
 

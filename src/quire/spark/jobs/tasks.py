@@ -19,6 +19,7 @@ from quire.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import StatusTracker
     from pyspark.sql import SparkSession
 
 Piece = Mapping[str, Any]
@@ -155,12 +156,10 @@ def watched(
     def watch() -> None:
         tracker = context.statusTracker()
         while not stop.wait(POLL_S):
-            done = planned = 0
-            for job in tracker.getJobIdsForGroup(group):
-                for stage in getattr(tracker.getJobInfo(job), "stageIds", ()):
-                    info = tracker.getStageInfo(stage)
-                    done += getattr(info, "numCompletedTasks", 0)
-                    planned += getattr(info, "numTasks", 0)
+            try:
+                done, planned = _far(tracker, group)
+            except Exception:  # noqa: BLE001 - Java has ended, and the job fails with the reason
+                return
             progress(what, before + done, planned if total is None else total)
 
     watcher = threading.Thread(target=watch, name="quire-progress", daemon=True)
@@ -171,3 +170,14 @@ def watched(
         stop.set()
         watcher.join()
         context.setLocalProperty("spark.jobGroup.id", None)
+
+
+def _far(tracker: StatusTracker, group: str) -> tuple[int, int]:
+    """Return how many tasks of a job group are done, and how many are planned."""
+    done = planned = 0
+    for job in tracker.getJobIdsForGroup(group):
+        for stage in getattr(tracker.getJobInfo(job), "stageIds", ()):
+            info = tracker.getStageInfo(stage)
+            done += getattr(info, "numCompletedTasks", 0)
+            planned += getattr(info, "numTasks", 0)
+    return done, planned

@@ -68,6 +68,9 @@ class NamedLedger:
 
     It is False if the ledger was created ahead of its use, or truncated.
     """
+    after: str = ""
+    """The position at which a stream continues after this segment. Empty for the last segment, and
+    for ledgers of other owners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +230,15 @@ async def ledgers_of(tree: Tree, path: str, owner: Owner) -> list[NamedLedger]:
         there = [value for value in values if value is not None]
         if len(there) == len(values):
             segments = [_segment(paths.segment(node), value) for node, value in zip(names, there)]
+            segments.sort(key=lambda one: one.lssn)
+            firsts = [(one.lssn, str(one.first_dlsn)) for one in segments]
             found = [
                 NamedLedger(
                     one.ledger_id,
                     owner,
                     segment_words(one),
                     one.truncation is not Truncation.TRUNCATED,
+                    next((first for lssn, first in firsts if lssn > one.lssn), ""),
                 )
                 for one in segments
             ]

@@ -6,7 +6,7 @@ import { ask, get } from "/ui/parts/api.js";
 import { stateMarks } from "/ui/pages/bookies.js";
 import { advice, command, empty, tiles, usage } from "/ui/parts/controls.js";
 import { accessNote } from "/ui/parts/dialogs.js";
-import { facts, h, link, mark, section, table } from "/ui/parts/dom.js";
+import { address, facts, h, link, mark, section, table } from "/ui/parts/dom.js";
 import { bytes, count, counted, milliseconds, percent, rate, seconds, time } from "/ui/parts/format.js";
 import { elsewhereTable, jobTable, pausedTable } from "/ui/parts/jobs.js";
 import { problemList } from "/ui/pages/overview.js";
@@ -147,7 +147,7 @@ function ledgers({ bookie: { id } }, found, query) {
 function details({ bookie, region, rack, report }) {
   return section("Details", facts([
     ["Address", bookie.host === null ? "–" : `${bookie.host}:${bookie.port}${bookie.tls ? ", TLS" : ""}`],
-    ["HTTP server", bookie.http.join(", ") || "none"], ["Region", region || "–"], ["Rack", rack ?? "not known"],
+    ["HTTP server", bookie.http.join(", ") || "none"], ["Region", region || "–"], ["Rack", rack === null ? "not known" : link(rack, "topology")],
     ["Version", report ? `Quire ${report.version}, Python ${report.python}` : "not known"], ["Started", report ? time(report.started_ms) : "not known"],
     ["Configuration", bookie.http.length ? link("Keys and their origin", "configuration", [bookie.id]) : "its HTTP server would show it"],
   ]));
@@ -155,6 +155,7 @@ function details({ bookie, region, rack, report }) {
 
 export const bookie = {
   title: ({ parts: [id] }) => `Bookie ${id ?? ""}`,
+  crumbs: () => [["Bookies", address("bookies")]],
   async load({ parts: [id = ""], query }, signal) {
     const after = query.get("after") ?? "";
     const page = await get(path(id), {}, signal);
@@ -166,7 +167,6 @@ export const bookie = {
   oldSince: ({ page }) => page.old_since_ms ?? null,
   render({ page, found, series }, { query }, act) {
     return h("div", null,
-      h("nav", { class: "crumbs", "aria-label": "Above" }, link("Bookies", "bookies"), page.rack === null ? "" : ["›", link(page.bookie.location, "topology")]),
       h("p", null, stateMarks(page.bookie)),
       page.problems.length ? section("What is wrong", problemList(page.problems)) : "",
       section("Key figures", figures(page)),

@@ -2,15 +2,17 @@
 // the cluster.
 
 import { get } from "/ui/parts/api.js";
-import { choice, command, empty } from "/ui/parts/controls.js";
-import { address, h, link, mark, section, sortable, table } from "/ui/parts/dom.js";
+import { choice, command, empty, tabs } from "/ui/parts/controls.js";
+import { address, h, mark, sortable, table } from "/ui/parts/dom.js";
 import { bytes, counted, seconds } from "/ui/parts/format.js";
 
 const BOOKIES = 1000;
+const [KEYS, SETTINGS] = ["Keys of a process", "Settings of the cluster"];
 /** The settings that hold something back for the whole cluster while they are not as usual. */
 const HOLDING = new Set(["autorecovery", "garbage collection", "bookies being decommissioned", "paused jobs"]);
+const TOP_LEVEL = "top level";
 /** The filter of the keys. It survives the refresh of the page. */
-const wanted = { text: "", which: "all" };
+const wanted = { text: "", which: "all", table: "" };
 /** Draws the keys again for another filter. */
 let redraw = () => {};
 
@@ -38,6 +40,7 @@ function fits(changed, ...texts) {
 function controls({ parts }) {
   wanted.text = "";
   wanted.which = "all";
+  wanted.table = "";
   const text = h("input", { id: "key-part", type: "search", autocomplete: "off", maxlength: 200, oninput: () => { wanted.text = text.value; redraw(); } });
   return h("form", { role: "search", "aria-label": "Filter", onsubmit: (event) => event.preventDefault() },
     h("div", null, h("label", { for: "key-part" }, "Part of a name, value or meaning"), text),
@@ -52,22 +55,41 @@ function processes(bookies, here) {
       bookies.map((one) => h("option", { value: one.id, selected: one.id === here, disabled: !one.http.length }, one.http.length ? one.id : `${one.id} (no HTTP server)`))));
 }
 
-function settings(all) {
-  const shown = all.filter((one) => fits(one.changed, one.name, one.value, one.meaning, one.node, one.command));
-  if (!shown.length) return empty("No setting fits the filter");
+/** Return the table of a key in the configuration file. */
+const tableOf = (key) => (key.includes(".") ? key.slice(0, key.lastIndexOf(".")) : TOP_LEVEL);
+
+/** Return a choice of one table of the configuration file, which shortens the list of keys. */
+function tablesOf(all) {
+  const names = [...new Set(all.map((one) => tableOf(one.key)))];
+  const pick = (event) => { wanted.table = event.currentTarget.value; redraw(); };
+  return h("div", { class: "process" }, h("label", { for: "key-table" }, "Table"),
+    h("select", { id: "key-table", onchange: pick }, h("option", { value: "", selected: !wanted.table }, "all"),
+      names.map((name) => h("option", { value: name, selected: name === wanted.table }, name === TOP_LEVEL ? name : `[${name}]`))));
+}
+
+const fittingSettings = (all) => all.filter((one) => fits(one.changed, one.name, one.value, one.meaning, one.node, one.command));
+const fittingKeys = (all) => all.filter((one) => fits(one.changed, one.key, one.value, one.origin, one.meaning, one.environment) && (!wanted.table || tableOf(one.key) === wanted.table));
+
+/** Say how many things in the other tab fit the filter. */
+const elsewhere = (found, one, where) => (found ? `${counted(found, one)} in the tab “${where}” ${found === 1 ? "fits" : "fit"} it.` : "");
+
+function settings(all, keys) {
+  const shown = fittingSettings(all);
+  if (!shown.length) return empty("No setting fits the filter", elsewhere(fittingKeys(keys).length, "key", KEYS));
   return table("In the metadata store, for every process of the cluster", [["Setting", ""], ["Value", ""], ["Default", ""], ["To change it", ""]], shown.map((one) => [
     [h("span", { class: "name" }, one.name), h("p", { class: "meaning" }, one.meaning), one.node ? h("p", { class: "meaning mono" }, one.node) : ""],
     one.changed ? h("span", { class: `mark ${HOLDING.has(one.name) ? "warn" : "note"} long` }, one.value) : one.value, one.default || "–", one.command ? command(one.command) : "–"]), "rows settings");
 }
 
-function keys(own) {
-  const shown = own.keys.filter((one) => fits(one.changed, one.key, one.value, one.origin, one.meaning, one.environment));
+function keys(own, cluster) {
+  const shown = fittingKeys(own.keys);
   const caption = `${shown.length === own.keys.length ? counted(shown.length, "key") : `${shown.length} of ${counted(own.keys.length, "key")}`}${own.file ? `, file ${own.file}` : ", without a configuration file"}`;
-  return shown.length ? sortable("keys", caption, COLUMNS, shown, cells, null) : empty("No key fits the filter");
+  return shown.length ? sortable("keys", caption, COLUMNS, shown, cells, null) : empty("No key fits the filter", elsewhere(fittingSettings(cluster).length, "setting", SETTINGS));
 }
 
 export const configuration = {
   title: ({ parts }) => (parts[0] ? `Configuration of ${parts[0]}` : "Configuration"),
+  crumbs: ({ parts }) => (parts[0] ? [["Bookies", address("bookies")], [`Bookie ${parts[0]}`, address("bookie", [parts[0]])]] : []),
   interval: 15000,
   controls,
   async load({ parts }, signal) {
@@ -77,17 +99,18 @@ export const configuration = {
   },
   oldSince: (data) => data.old ?? null,
   render({ own, settings: cluster, bookies }, { parts }) {
-    const [above, below] = [h("div"), h("div", { class: "keys" })];
+    const [ofCluster, ofProcess] = [h("div"), h("div", { class: "keys" })];
     redraw = () => {
-      above.replaceChildren(settings(cluster));
-      below.replaceChildren(keys(own));
+      ofCluster.replaceChildren(settings(cluster, own.keys));
+      ofProcess.replaceChildren(keys(own, cluster));
     };
     redraw();
-    return h("div", null,
-      parts[0] ? h("nav", { class: "crumbs", "aria-label": "Above" }, link("Bookies", "bookies"), "›", link(parts[0], "bookie", [parts[0]])) : "",
-      section("Settings of the cluster", above),
-      h("section", null, h("div", { class: "section-head" }, h("h2", null, `Keys of ${own.process}`), processes(bookies, parts[0])),
+    return h("div", null, tabs("configuration", "Configuration", [
+      { id: "keys", title: KEYS, content: () => [
+        h("div", { class: "section-head" }, h("h2", null, `Keys of ${own.process}`), processes(bookies, parts[0]), tablesOf(own.keys)),
         h("p", { class: "quiet" }, "Options override variables, which override the file. Passwords, tokens and keys are in files of their own and are not shown. On the command line: ", h("code", null, "quire config show --origin")),
-        below));
+        ofProcess] },
+      { id: "settings", title: SETTINGS, content: () => [ofCluster] },
+    ]));
   },
 };

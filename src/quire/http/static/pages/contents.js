@@ -4,7 +4,7 @@ import { get } from "/ui/parts/api.js";
 import { command, empty, tiles } from "/ui/parts/controls.js";
 import { address, facts, h, link, mark, section, sortable, table } from "/ui/parts/dom.js";
 import { bytes, clock, count, counted, date, time } from "/ui/parts/format.js";
-import { crumbs, pager, textField } from "/ui/parts/lists.js";
+import { pager, textField } from "/ui/parts/lists.js";
 
 const PAGE = 50;
 const INTERVAL = 10000;
@@ -36,6 +36,7 @@ const OBJECTS = [{ text: "Object", by: (one) => one.name }, { text: "Size", type
 
 export const objects = {
   title: ({ parts }) => (parts[0] ? `Objects of bucket ${parts[0]}` : "Objects"),
+  crumbs: ({ parts }) => (parts[0] ? [["Buckets", address("objects")]] : []),
   interval: INTERVAL,
   controls: ({ parts, query }) => (parts[0] ? search("Beginning of an object's name", (values) => address("objects", [parts[0]], values), "prefix", query.get("prefix")) : null),
   load: ({ parts, query }, signal) => (parts[0] ? get("/api/v1/quire/objects", { bucket: parts[0], limit: PAGE, ...given(query, "prefix", "after") }, signal)
@@ -47,7 +48,7 @@ export const objects = {
         : empty("There are no objects yet", "An object is an immutable blob with a name. Store a file as one:", "quire object put FILE NAME");
     }
     const kept = given(query, "prefix");
-    return h("div", null, crumbs([["All buckets", address("objects")]]), unreadable(data.unreadable),
+    return h("div", null, unreadable(data.unreadable),
       data.objects.length ? sortable(`objects ${bucket}`, `${counted(data.objects.length, "object")} by name. The headings sort this page.`, OBJECTS, data.objects,
         (one) => [link(one.name, "object", [bucket, one.name]), bytes(one.bytes), when(one.ctime), link(`${one.ledger_id}`, "ledger", [one.ledger_id])], { text: "Object", down: false })
         : empty("No objects were found"),
@@ -58,11 +59,12 @@ export const objects = {
 
 export const object = {
   title: ({ parts }) => `Object ${parts[1]}`,
+  crumbs: ({ parts: [bucket] }) => [["Buckets", address("objects")], [`Bucket ${bucket}`, address("objects", [bucket])]],
   interval: INTERVAL,
   load: ({ parts }, signal) => get("/api/v1/quire/object", { bucket: parts[0] ?? "", name: parts[1] ?? "" }, signal),
   render(data) {
     const metadata = Object.entries(data.metadata);
-    return h("div", null, crumbs([[`Objects of bucket ${data.bucket}`, address("objects", [data.bucket])]]),
+    return h("div", null,
       data.ledger === "lost" ? h("div", { class: "alert bad" }, h("p", null, `✗ This object is lost: its ledger ${data.ledger_id} was deleted.`), h("p", null, "What to do: put the object again from the source of its bytes.")) : "",
       tiles([{ name: "Size", value: bytes(data.bytes), below: counted(data.bytes, "byte") }, { name: "Chunks", value: count(data.chunks), below: `of ${bytes(data.chunk_bytes)}, an entry each` },
         { name: "Stored", ...moment(data.ctime) }]),
@@ -97,11 +99,12 @@ const PARTS = [["Ledger", ""], ["Entries", ""], ["Rows", "number"], ["Size", "nu
 
 export const dataset = {
   title: ({ parts }) => `Dataset ${parts[0]}`,
+  crumbs: () => [["Datasets", address("datasets")]],
   interval: INTERVAL,
   load: ({ parts, query }, signal) => get("/api/v1/quire/dataset", { name: parts[0] ?? "", limit: PAGE, ...(/^[0-9]{1,9}$/.test(query.get("after") ?? "") ? given(query, "after") : {}) }, signal),
   render(data, { query }) {
     const begin = Number(query.get("after") ?? 0);
-    return h("div", null, crumbs([["All datasets", address("datasets")]]),
+    return h("div", null,
       tiles([{ name: "Rows", value: count(data.rows) }, { name: "Size", value: bytes(data.bytes), below: "payload, one copy" }, { name: "Ledgers", value: count(data.ledgers) },
         { name: "Publications", value: count(data.sequence), below: "since it was created" }]),
       section("Ledgers", data.parts.length ? table(`${begin ? `Ledgers ${count(begin + 1)} to ${count(begin + data.parts.length)}` : counted(data.parts.length, "ledger")} of ${count(data.ledgers)}, in the order of publication`, PARTS,
@@ -134,10 +137,11 @@ export const machines = {
 
 export const machine = {
   title: ({ parts }) => `State machine ${parts[0]}`,
+  crumbs: () => [["State machines", address("machines")]],
   interval: INTERVAL,
   load: ({ parts }, signal) => get("/api/v1/quire/state_machine", { name: parts[0] ?? "" }, signal),
   render(data) {
-    return h("div", null, crumbs([["All state machines", address("machines")]]),
+    return h("div", null,
       data.problem ? h("div", { class: "alert bad" }, h("p", null, `✗ ${data.problem}.`)) : "",
       data.ledger === "lost" ? h("div", { class: "alert bad" }, h("p", null, `✗ The snapshot is lost: its ledger ${data.ledger_id} was deleted.`),
         h("p", null, "If another replica has applied the commands, let it lead and store a snapshot. To see what else is missing:"), command("quire explain")) : "",

@@ -3,7 +3,7 @@
 import { empty } from "/ui/parts/controls.js";
 import { address, h, link, mark, section, table } from "/ui/parts/dom.js";
 import { bytes, count, counted } from "/ui/parts/format.js";
-import { crumbs, pageTabs, pager, selection } from "/ui/parts/lists.js";
+import { pageTabs, pager, selection } from "/ui/parts/lists.js";
 import { askFor, failure, passwordForm, passwordOf, payload, payloadItem, shownAs } from "/ui/parts/payload.js";
 
 const PAGE = 20;
@@ -33,7 +33,7 @@ function controls({ parts: [ledger], query }) {
     const first = input.value.trim();
     location.hash = address("ledger", [ledger, "entries"], { ...(first ? { first } : {}), limit: limit.value, bytes: size.value });
   };
-  return h("form", { role: "search", onsubmit: submit }, h("div", null, h("label", { for: "first-entry" }, "From entry"), input),
+  return h("form", { class: "entry-choice", role: "search", onsubmit: submit }, h("div", null, h("label", { for: "first-entry" }, "From entry"), input),
     limit.field, size.field, h("button", null, "Show"));
 }
 
@@ -41,6 +41,7 @@ const CLOSED = { OPEN: "is still written: its acknowledged entries are shown", I
 
 export const entries = {
   title: ({ parts }) => `Entries of ledger ${parts[0]}`,
+  crumbs: ({ parts: [ledger] }) => [["Ledgers", address("ledgers")], [`Ledger ${ledger}`, address("ledger", [ledger])]],
   interval: null,
   controls,
   load: ({ parts: [ledger], query }, signal) => askFor(`/api/v1/quire/ledgers/${encodeURIComponent(ledger)}/entries`, {
@@ -69,6 +70,7 @@ const PART = 65536;
 
 export const entry = {
   title: ({ parts }) => `Entry ${parts[2]} of ledger ${parts[0]}`,
+  crumbs: ({ parts: [ledger, , id] }) => [["Ledgers", address("ledgers")], [`Ledger ${ledger}`, address("ledger", [ledger])], [`Entries from ${id} on`, address("ledger", [ledger, "entries"], { first: id })]],
   interval: null,
   load: ({ parts: [ledger, , id], query }, signal) => askFor(`/api/v1/quire/ledgers/${encodeURIComponent(ledger)}/entries/${encodeURIComponent(id)}`, {
     shown_bytes: PART, ...passwordOf(ledger), ...(query.get("bookie") ? { bookie: query.get("bookie") } : {}),
@@ -94,7 +96,6 @@ export const entry = {
           return [h("p", { class: "quiet" }, kind), element];
         }),
         pager("Parts of the payload", [["First part", data.offset > 0 && at({})], ["Previous part", data.offset > 0 && at({ offset: Math.max(0, data.offset - PART) })],
-          ["Next part", behind < data.bytes && at({ offset: behind })]])]),
-      crumbs([[`Entries from ${id} on`, address("ledger", [ledger, "entries"], { first: id })]]));
+          ["Next part", behind < data.bytes && at({ offset: behind })]])]));
   },
 };

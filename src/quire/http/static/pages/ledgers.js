@@ -113,8 +113,8 @@ export const ledgers = {
     const filtered = Object.keys(filters(query)).length > 0;
     const full = data.ledgers.length >= PAGE;
     return h("div", null,
-      data.ledgers.length ? sortable("ledgers", `${order === "newest" ? "Newest" : "Oldest"} first, ${counted(data.ledgers.length, "ledger")} on this page. The headings sort this page.`,
-        COLUMNS, data.ledgers, ledgerRow, null)
+      data.ledgers.length ? h("div", { class: "ledgers" }, sortable("ledgers", `${order === "newest" ? "Newest" : "Oldest"} first, ${counted(data.ledgers.length, "ledger")} on this page. The headings sort this page.`,
+        COLUMNS, data.ledgers, ledgerRow, null))
         : empty(filtered ? "No such ledgers were found" : query.has("after") ? "There are no more ledgers" : "There are no ledgers yet", filtered && data.next !== null ? "Not all ledgers were looked at yet." : ""),
       filtered ? h("p", { class: "quiet" }, `${counted(data.looked, "ledger")} looked at${data.next === null ? ", which are all there are" : full ? "" : `, up to ledger ${data.next}`}.`) : "",
       pager("Pages of ledgers", [[order === "newest" ? "Newest" : "Oldest", query.has("after") && address("ledgers", [], kept)],
@@ -152,7 +152,7 @@ function drawing(data) {
 function findings(data) {
   const bad = data.segments.flatMap((segment) => segment.replicas.flatMap((one) => one.bad.map((part) => [one.bookie, ...part])));
   if (!bad.length) return "";
-  const rows = bad.slice(0, 200).map(([bookie, first, last, kind, detail]) => [bookie, first === last ? `${first}` : `${first} to ${last}`, kind, detail]);
+  const rows = bad.slice(0, 200).map(([bookie, first, last, kind, detail]) => [bookie, first === last ? `${first}` : `${first} to ${last}`, REPLICA[kind]?.[1].slice(2) ?? kind, detail]);
   return section("What was found", table(`Findings${bad.length > rows.length ? `, the first ${rows.length} of ${bad.length}` : ""}`,
     [["Bookie", ""], ["Entries", ""], ["Problem", ""], ["Detail", ""]], rows));
 }
@@ -160,13 +160,14 @@ function findings(data) {
 export function explanation(data) {
   const { verdict } = data;
   const well = !verdict.command && data.segments.every((one) => one.copies_min >= data.quorums[1]);
-  return h("div", { class: `alert ${well ? "good" : "bad"}` }, h("p", null, `${well ? "✓" : "✗"} ${verdict.sentence}`),
+  return h("div", { class: `alert ${well ? "good" : "bad"}` }, h("p", null, `${well ? "✓" : "✗"} ${verdict.sentence}.`),
     verdict.command ? [h("p", null, "What to do:"), command(verdict.command)] : "");
 }
 
 export const ledger = {
   at: (parts) => (parts[1] === "entries" ? (parts.length > 2 ? entry : entries) : ledger),
   title: ({ parts }) => `Ledger ${parts[0]}`,
+  crumbs: () => [["Ledgers", address("ledgers")]],
   interval: 5000,
   load: ({ parts }, signal) => get(`/api/v1/quire/ledgers/${encodeURIComponent(parts[0] ?? "")}/explain`, {}, signal),
   render(data) {

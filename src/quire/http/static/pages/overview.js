@@ -3,17 +3,21 @@
 import { get } from "/ui/parts/api.js";
 import { advice, fullness, tiles, usage } from "/ui/parts/controls.js";
 import { facts, h, link, mark, section } from "/ui/parts/dom.js";
-import { bytes, count, counted, milliseconds, percent, rate, seconds } from "/ui/parts/format.js";
+import { bytes, count, counted, localTimes, milliseconds, percent, rate, seconds } from "/ui/parts/format.js";
 import { idForm } from "/ui/pages/ledgers.js";
 import { loadSeries, newest, OF_CLUSTER, seriesSection } from "/ui/parts/series.js";
 
 const OLD_S = 5;
-const SIGNS = { bad: "✗ Wrong: ", warn: "! Soon: ", note: "Note: " };
+const SIGNS = { bad: "✗ Wrong: ", warn: "! Warning: ", note: "Note: " };
+
+/** Return a sentence of the server with its full stop, and its times as the page shows them. */
+const stopped = (text) => `${localTimes(text)}${/[.:]$/.test(text) ? "" : "."}`;
 
 export const problemList = (problems) => h("ul", { class: "problems" }, problems.map((one) =>
-  h("li", { class: one.severity }, h("p", null, h("strong", null, SIGNS[one.severity]), one.what),
-    one.risk ? h("p", null, "At risk: ", one.risk) : "",
-    one.doing ? h("p", null, "Being done: ", one.doing) : "",
+  h("li", { class: one.severity }, h("p", null, h("strong", null, SIGNS[one.severity]), one.items?.length ? `${localTimes(one.what)}:` : stopped(one.what)),
+    one.items?.length ? h("ul", { class: "items" }, one.items.map((item) => h("li", null, item))) : "",
+    one.risk ? h("p", null, "At risk: ", stopped(one.risk)) : "",
+    one.doing ? h("p", null, "Being done: ", stopped(one.doing)) : "",
     one.next ? advice(one.next) : "")));
 
 /** Return the age of the bookies' disk space figures, if they are not current. */

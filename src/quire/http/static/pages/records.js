@@ -3,7 +3,7 @@
 import { empty } from "/ui/parts/controls.js";
 import { address, h } from "/ui/parts/dom.js";
 import { count, time } from "/ui/parts/format.js";
-import { crumbs, pageTabs, pager, selection } from "/ui/parts/lists.js";
+import { pageTabs, pager, selection } from "/ui/parts/lists.js";
 import { askFor, failure, passwordForm, passwordOf, payloadItem, shownAs } from "/ui/parts/payload.js";
 
 const PAGE = 20;
@@ -16,8 +16,11 @@ const STOPPED = {
   time: "This page ends early, because the bookies took longer than 10 s.",
 };
 
-export const streamTabs = (namespace, name, here) => [crumbs([[`All streams of ${namespace}`, address("streams", [namespace])]]), pageTabs(`Stream ${name}`, [
-  ["Segments and lag", address("stream", [namespace, name]), here === "segments"], ["Records", address("stream", [namespace, name, "records"]), here === "records"]])];
+/** Return what is above a stream's pages. */
+export const streamCrumbs = ({ parts: [namespace] }) => [["Namespaces", address("streams")], [`Streams of ${namespace}`, address("streams", [namespace])]];
+
+export const streamTabs = (namespace, name, here) => pageTabs(`Stream ${name}`, [
+  ["Segments and lag", address("stream", [namespace, name]), here === "segments"], ["Records", address("stream", [namespace, name, "records"]), here === "records"]]);
 
 /** Return the kind and the value of a place, such as "seq:7". */
 function parsed(place) {
@@ -75,6 +78,7 @@ function item(one) {
 
 export const records = {
   title: ({ parts }) => `Records of stream ${parts[1]}`,
+  crumbs: streamCrumbs,
   interval: null,
   controls,
   load: ({ parts: [namespace, name], query }, signal) => askFor("/api/v1/quire/stream/records", {

@@ -2,8 +2,8 @@ import { get } from "/ui/parts/api.js";
 import { command, empty, tiles } from "/ui/parts/controls.js";
 import { address, h, link, mark, section, sortable, table } from "/ui/parts/dom.js";
 import { bytes, clock, count, counted, date, percent, rate, time } from "/ui/parts/format.js";
-import { crumbs, pager } from "/ui/parts/lists.js";
-import { records, streamTabs } from "/ui/pages/records.js";
+import { pager } from "/ui/parts/lists.js";
+import { records, streamCrumbs, streamTabs } from "/ui/pages/records.js";
 
 const PAGE = 100;
 const SEGMENTS_DRAWN_MAX = 300;
@@ -61,6 +61,7 @@ function streamRow(one, namespace) {
 
 export const streams = {
   title: ({ parts }) => (parts[0] ? `Streams of ${parts[0]}` : "Streams"),
+  crumbs: ({ parts }) => (parts[0] ? [["Namespaces", address("streams")]] : []),
   controls: ({ parts, query }) => (parts[0] ? searchForm(parts[0], query.get("search") ?? "") : null),
   load({ parts, query }, signal) {
     if (!parts[0]) return get("/api/v1/quire/namespaces", {}, signal);
@@ -75,7 +76,7 @@ export const streams = {
     }
     const kept = query.get("search") ? { search: query.get("search") } : {};
     const rows = data.streams.map((name) => ({ name, ...(data.statistics[name] ?? { waits: true }) }));
-    return h("div", null, crumbs([["All namespaces", address("streams")]]),
+    return h("div", null,
       rows.length ? sortable(`streams ${namespace}`, `${counted(rows.length, "stream")} by name. The headings sort this page.`, STREAMS, rows, (one) => streamRow(one, namespace), { text: "Stream", down: false })
         : empty(query.has("search") ? "No streams were found" : query.has("after") ? "There are no more streams" : "There are no streams yet", data.next !== null ? "Not all names were looked at yet." : ""),
       pager("Pages of streams", [["First page", query.has("after") && address("streams", [namespace], kept)],
@@ -127,6 +128,7 @@ function lagRow(one, data) {
 export const stream = {
   at: (parts) => (parts[2] === "records" ? records : stream),
   title: ({ parts }) => `Stream ${parts[1]}`,
+  crumbs: streamCrumbs,
   interval: 5000,
   load: ({ parts }, signal) => get("/api/v1/quire/stream", { namespace: parts[0] ?? "", name: parts[1] ?? "" }, signal),
   render(data, { parts }) {

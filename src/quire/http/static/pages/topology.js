@@ -1,13 +1,13 @@
 // The bookies by region and rack.
 
 import { get } from "/ui/parts/api.js";
-import { command, empty, usage } from "/ui/parts/controls.js";
+import { empty, usage } from "/ui/parts/controls.js";
 import { address, h, section } from "/ui/parts/dom.js";
 import { counted, percent } from "/ui/parts/format.js";
+import { problemList } from "/ui/pages/overview.js";
 
 const NEARLY_FULL = 0.8;
 const KINDS = { writable: ["good", "✓"], "read-only": ["warn", "!"], gone: ["bad", "✗"] };
-const SIGNS = { warn: "! Soon: ", note: "Note: " };
 
 /** Return a bookie as a chip: its state is a colour, a sign, and a word for screen readers. */
 function chip(one) {
@@ -28,10 +28,6 @@ function rack(one) {
     one.total_bytes ? usage(`disks of ${one.location}`, one.total_bytes - one.free_bytes, one.total_bytes) : "", chips(one.bookies));
 }
 
-const warnings = (all) => h("ul", { class: "problems" }, all.map((one) => h("li", { class: one.severity },
-  h("p", null, h("strong", null, SIGNS[one.severity]), one.what), h("p", null, one.next.startsWith("quire ") ? "What to do:" : `What to do: ${one.next}`),
-  one.next.startsWith("quire ") ? command(one.next) : "")));
-
 const legend = () => h("p", { class: "quiet below-note" }, "✓ writable, ! read-only, ✗ gone or without an answer; the number is the share of the disk that is used. Clients use these locations if their placement has ",
   h("code", null, "locations=metadata"), ".");
 
@@ -44,7 +40,7 @@ export const topology = {
     const known = data.regions.length > 0;
     if (!known && !data.unknown.length) return empty("There are no bookies", "Start one:", "quire bookie start --dir DIR");
     return h("div", null,
-      data.warnings.length ? warnings(data.warnings)
+      data.warnings.length ? problemList(data.warnings)
         : h("p", { class: "alert good" }, `✓ The racks suit ledgers of the default shape (${counted(shape.write_quorum, "copy")} of each entry on ${counted(shape.ensemble, "bookie")})`),
       legend(),
       data.regions.map((region) => section(region.name ? `Region ${region.name}` : "Racks", h("div", { class: "racks" }, region.racks.map(rack)))),

@@ -10,7 +10,7 @@ import { elsewhereTable, jobTable, pausedTable, progressBar } from "/ui/parts/jo
 
 function keyFigures({ enabled, auditor, auditor_age_s: age, marked, marked_whole: whole, locked, failing, delay_s: delay }) {
   return tiles([
-    { name: "Autorecovery", value: enabled ? "on" : "paused", below: enabled ? "in the whole cluster" : "nothing is repaired", kind: enabled ? "" : "warn" },
+    { name: "Autorecovery", value: enabled ? "on" : "switched off", below: enabled ? "in the whole cluster" : "nothing is repaired", kind: enabled ? "" : "warn" },
     { name: "Auditor", value: auditor ?? "none", below: auditor ? (age === null ? "" : `for ${seconds(age)}`) : "nobody looks for lost bookies", kind: auditor ? "" : "warn" },
     { name: "Under-replicated ledgers", value: (whole ? "" : "at least ") + count(marked), below: auditor ? `${count(locked)} being repaired` : "nobody looks for them", kind: marked ? "warn" : "" },
     { name: "Repair failed", value: count(failing), below: failing ? "see the reasons below" : "no ledger", kind: failing ? "bad" : "" },
@@ -40,10 +40,11 @@ export const work = {
     return h("div", null,
       section("Autorecovery", keyFigures(autorecovery), repairProgress(data.repair),
         h("div", { class: "row-buttons" },
-          autorecovery.enabled ? button("Pause", "Pause autorecovery", turn(false), act, QUESTIONS.autorecoveryOff) : button("Resume", "Resume autorecovery", turn(true), act, QUESTIONS.autorecoveryOn), " ",
-          button("Look for lost bookies now", "Look for lost bookies now", () => ask("PUT", "/api/v1/autorecovery/trigger_audit"), act, QUESTIONS.audit)),
+          autorecovery.enabled ? button("Switch off", "Switch autorecovery off", turn(false), act, QUESTIONS.autorecoveryOff) : button("Switch on", "Switch autorecovery on", turn(true), act, QUESTIONS.autorecoveryOn), " ",
+          button("Look for lost bookies now", "Look for lost bookies now", () => ask("PUT", "/api/v1/autorecovery/trigger_audit"), act, QUESTIONS.audit), " ",
+          button("Rebalance", "Rebalance the cluster", () => ask("PUT", "/api/v1/quire/rebalance"), act, QUESTIONS.rebalance)),
         accessNote(),
-        h("p", { class: "quiet" }, "These buttons apply to the whole cluster. While autorecovery is paused, nothing is repaired."),
+        h("p", { class: "quiet" }, "These buttons apply to the whole cluster. While autorecovery is switched off, nothing is repaired."),
         autorecovery.auditor ? "" : command("quire autorecovery start")),
       section("Under-replicated ledgers", marked.length ? table(
         marked.length < autorecovery.marked ? `The first ${marked.length} of ${autorecovery.marked}` : "All of them",
@@ -51,8 +52,7 @@ export const work = {
         : autorecovery.enabled && autorecovery.auditor ? empty("Every ledger has all its replicas", "No ledger is marked for repair.")
           : empty("No ledger is marked for repair", "But nobody looks for lost bookies, so ledgers may lack replicas without a mark.")),
       section("Jobs of this server", data.jobs.length ? jobTable("Newest first", data.jobs, act)
-        : empty("There are no jobs", "The page of a bookie has buttons that start one: recover and decommission."),
-      h("div", { class: "row-buttons" }, button("Rebalance", "Rebalance the cluster", () => ask("PUT", "/api/v1/quire/rebalance"), act, QUESTIONS.rebalance))),
+        : empty("There are no jobs", "The page of a bookie has buttons that start one: recover and decommission.")),
       data.elsewhere.length ? section("Jobs of other processes", elsewhereTable("Jobs that other processes announce", data.elsewhere, act)) : "",
       data.paused.length ? section("Paused jobs of all processes", pausedTable("Paused until somebody resumes them", data.paused, act)) : "",
       h("p", { class: "quiet below-note" }, "A paused job finishes the ledgers that it works on, and then waits. A cancelled job keeps what it has done: send the same request again, and it continues from there."));

@@ -7,14 +7,14 @@ import { h } from "/ui/parts/dom.js";
 /** What is asked before a change of the whole cluster. */
 export const QUESTIONS = {
   autorecoveryOff: {
-    title: "Pause autorecovery in the whole cluster?",
-    text: "Until somebody resumes it, no process restores what a lost bookie or a broken disk held. Repairs that are under way are completed.",
-    action: "Pause autorecovery",
+    title: "Switch autorecovery off in the whole cluster?",
+    text: "Until somebody switches it on again, no process restores what a lost bookie or a broken disk held. Repairs that are under way are completed.",
+    action: "Switch autorecovery off",
   },
   autorecoveryOn: {
-    title: "Resume autorecovery in the whole cluster?",
+    title: "Switch autorecovery on in the whole cluster?",
     text: "Every process that runs autorecovery begins to repair the ledgers that lack copies. That reads and writes on all bookies concerned.",
-    action: "Resume autorecovery",
+    action: "Switch autorecovery on",
   },
   audit: {
     title: "Look for lost bookies now?",

@@ -12,6 +12,8 @@ const TABLE_ROWS_MAX = 60;
 const DAY_S = 86400;
 const COLOURS = 8;
 const FILL_ALPHA = 0.12;
+/** The dashes of lines that often lie upon the first one, which shows between them. */
+const DASH = [7, 5];
 /** How the values of a chart are written: beside the lines, and on the axis. */
 const UNITS = {
   rate: { text: (value) => rate(value), axis: (value) => short(value), floor: 1 },
@@ -29,9 +31,10 @@ const shown = new Map();
 /** Return a chart. The same key returns the same element until another page is shown.
  *
  * @param key the name of the chart on this page
- * @param given { title, unit, times, series, range, nothing, note }: `times` are Unix times in seconds,
+ * @param given { title, unit, times, series, range, nothing, overlap }: `times` are Unix times in seconds,
  *   ascending; `series` is a list of { name, values }, where a missing value is null and becomes a gap;
- *   `range` is [from, to] in seconds; `nothing` says why there may be no data; `unit` is a key of UNITS
+ *   `range` is [from, to] in seconds; `nothing` says why there may be no data; `unit` is a key of UNITS;
+ *   with `overlap`, lines after the first are dashed
  */
 export function chart(key, given) {
   const one = shown.get(key) ?? new Chart(key);
@@ -129,6 +132,7 @@ class Chart {
       series: [{}, ...series.map((one, at) => ({
         label: one.name, width: 1.6, show: !this.hidden.has(one.name),
         stroke: () => colour(`--series-${(at % COLOURS) + 1}`),
+        dash: at && this.given.overlap ? DASH : undefined,
         fill: single ? () => faint(colour(`--series-${(at % COLOURS) + 1}`)) : undefined,
         points: { show: false, size: 4, filter: (plot, index) => alone(this.data[index]) }, spanGaps: false,
       }))],

@@ -65,6 +65,9 @@ export function clock(s, { dated = false, precise = true } = {}) {
 /** Return the date of a Unix time in milliseconds: "26 Nov 2026". */
 export const date = (ms) => new Date(Number(ms)).toLocaleDateString("en-GB", { day: "numeric", month: "short", year: "numeric" });
 
+/** Return a text of the server with its times, as in its log, in the form that the page uses. */
+export const localTimes = (text) => text.replace(/\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z/g, (found) => time(Date.parse(found)));
+
 /** Return the date and the time of day, of 24 hours as on the axis of a chart. */
 export function time(ms) {
   return ms === null || ms === undefined ? NONE : `${date(ms)}, ${clock(Number(ms) / 1000)}`;

@@ -12,8 +12,8 @@ export const pager = (name, all) => h("nav", { class: "pager", "aria-label": nam
 export const pageTabs = (name, all) => h("nav", { class: "page-tabs", "aria-label": name }, h("ul", null,
   all.map(([text, to, here]) => h("li", null, h("a", { href: to, "aria-current": here ? "page" : null }, text)))));
 
-/** Return links to what is above a page: [text, address] each. */
-export const crumbs = (all) => h("nav", { class: "crumbs", "aria-label": "Above" }, all.map(([text, to]) => h("a", { href: to }, text)));
+/** Return links to what is above a page, the nearest last: [text, address] each. */
+export const crumbs = (all) => h("nav", { class: "crumbs", "aria-label": "Above" }, all.map(([text, to], at) => [at ? "›" : "", h("a", { href: to }, text)]));
 
 /** Return a select field with a label: { field, value }. An option is [value, text]. */
 export function selection(id, label, options, chosen) {

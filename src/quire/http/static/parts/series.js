@@ -22,10 +22,10 @@ export const LATENCY = [
   { key: "reads", title: "Latency of reads", unit: "ms", lines: { read_p99_ms: "p99", read_p50_ms: "p50" }, nothing: NO_OPERATIONS },
   { key: "stages", title: "Stages of an add, p99", unit: "ms", lines: { queue_p99_ms: "wait for the group", sync_p99_ms: "disk sync", log_p99_ms: "whole log" }, nothing: NO_OPERATIONS },
 ];
-export const DISK_OF_CLUSTER = { key: "disk", title: "Disk use", unit: "share", lines: { disk_used_max: "fullest bookie", disk_used: "all bookies" } };
+export const DISK_OF_CLUSTER = { key: "disk", title: "Disk use", unit: "share", overlap: true, lines: { disk_used_max: "fullest bookie", disk_used: "all bookies" } };
 export const DISK_OF_BOOKIE = { key: "disk", title: "Disk use", unit: "share", lines: { disk_used: "used" } };
 export const REPLICATION = { key: "replication", title: "Under-replicated ledgers", unit: "count", lines: { under_replicated: "ledgers" } };
-export const BOOKIES = { key: "bookies", title: "Bookies", unit: "count", lines: { bookies: "registered", bookies_writable: "writable" } };
+export const BOOKIES = { key: "bookies", title: "Bookies", unit: "count", overlap: true, lines: { bookies: "registered", bookies_writable: "writable" } };
 
 export const OF_CLUSTER = [...LOAD, ...LATENCY, DISK_OF_CLUSTER, REPLICATION, BOOKIES];
 export const OF_BOOKIE = [...LOAD, ...LATENCY, DISK_OF_BOOKIE];
@@ -80,7 +80,7 @@ function drawn(data, charts) {
   const length = Math.max(0, ...Object.values(data.series).map((values) => values.length));
   const times = Array.from({ length }, (_, at) => data.first_s + at * data.step_s);
   return h("div", { class: "charts" }, charts.map((one) => chart(one.key, {
-    title: one.title, unit: one.unit, nothing: one.nothing, times, range: [data.to_s - data.range_s, data.to_s],
+    title: one.title, unit: one.unit, nothing: one.nothing, overlap: one.overlap, times, range: [data.to_s - data.range_s, data.to_s],
     series: Object.entries(one.lines).map(([name, words]) => ({ name: words, values: data.series[name] ?? times.map(() => null) })),
   })));
 }

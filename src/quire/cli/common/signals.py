@@ -1,0 +1,89 @@
+"""Signals that end a command whose main thread does not run an event loop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+
+NAMES = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+"""The signals, and what a command says when one ends it."""
+
+
+class SignalReceived(KeyboardInterrupt):
+    """A signal that ends the command.
+
+    It is raised in the main thread, wherever that is. Code that handles Ctrl-C handles it too.
+    """
+
+    def __init__(self, number: int, advice: str = "") -> None:
+        super().__init__(f"{NAMES[signal.Signals(number)]}{advice and ': '}{advice}")
+        self.number = number
+
+    @property
+    def status(self) -> int:
+        """The exit status of the command, as shells report signals."""
+        return 128 + self.number
+
+
+@contextmanager
+def raising_signals(before: Callable[[], object], advice: str = "") -> Iterator[None]:
+    """Raise `SignalReceived` in the main thread when one of the signals arrives.
+
+    `before` is called first, in the signal handler. `advice` says what to do after the signal. A
+    signal that is ignored, such as SIGHUP under nohup, stays ignored.
+
+    An error that the block raises after a signal is a consequence of it. `SignalReceived` is raised
+    in its place.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    arrived: list[int] = []
+
+    def received(number: int, frame: FrameType | None) -> None:
+        arrived.append(number)
+        before()
+        raise SignalReceived(number, advice)
+
+    with ExitStack() as former:
+        for number in NAMES:
+            if (was := signal.getsignal(number)) is not signal.SIG_IGN and was is not None:
+                former.callback(signal.signal, number, was)
+                signal.signal(number, received)
+        try:
+            yield
+        except SignalReceived:
+            raise
+        except BaseException as error:
+            if arrived:
+                raise SignalReceived(arrived[0], advice) from error
+            raise
+
+
+@contextmanager
+def stopping_signals() -> Iterator[threading.Event]:
+    """Yield an event that the first of the signals sets, so that an endless job ends cleanly.
+
+    A second signal has the effect that it had outside this block.
+    """
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    with ExitStack() as former:
+
+        def end(number: int, frame: FrameType | None) -> None:
+            stop.set()
+            former.close()
+
+        for number in NAMES:
+            was = signal.getsignal(number)
+            # A script's background command ignores SIGINT, and `kill -INT` is still how to stop it.
+            if was is not None and (number != signal.SIGHUP or was is not signal.SIG_IGN):
+                former.callback(signal.signal, number, was)
+                signal.signal(number, end)
+        yield stop

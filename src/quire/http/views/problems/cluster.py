@@ -1,0 +1,70 @@
+"""All problems of a cluster, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from quire.http.views.creatable import Creatable
+from quire.http.views.problems.autorecovery import of_autorecovery
+from quire.http.views.problems.certificates import OwnCertificates, of_certificates
+from quire.http.views.problems.collection import Collection, of_collection
+from quire.http.views.problems.creation import of_shape
+from quire.http.views.problems.damage import of_damage
+from quire.http.views.problems.disks import of_compaction, of_disks
+from quire.http.views.problems.lost_bookies import of_lost_bookies
+from quire.http.views.problems.lost_data import of_data, of_owners
+from quire.http.views.problems.places import of_places
+from quire.http.views.problems.problem import Bookie, Problem
+from quire.http.views.problems.read_only import of_read_only
+from quire.http.views.problems.silent_bookies import of_silent_bookies
+from quire.replication.explain.at_risk import AtRisk
+from quire.streams.ownership.lost_ledgers import LostLedgers
+
+
+def problems(
+    bookies: Sequence[Bookie],
+    autorecovery: Mapping[str, Any],
+    risk: AtRisk | None = None,
+    lost: LostLedgers | None = None,
+    *,
+    now_ms: int = 0,
+    collection: Collection | None = None,
+    creatable: Creatable | None = None,
+    certificates: OwnCertificates | None = None,
+) -> list[Problem]:
+    """Return the problems of a cluster, the worst first.
+
+    Args:
+        bookies: The bookies, as `bookie_facts` describes them.
+        autorecovery: An `Overview` as a dictionary.
+        risk: The data at risk in the groups that `lost_groups` returns. None if it was not counted.
+        lost: The lost ledgers that were found. None before the first search.
+        now_ms: The current Unix time in milliseconds.
+        collection: The state of garbage collection in the cluster.
+        creatable: Whether ledgers can be created. None if it is not known.
+        certificates: The TLS files of this process.
+    """
+    own = certificates or OwnCertificates()
+    writable = sum(one["state"] == "writable" for one in bookies)
+    found = [
+        *of_data(risk, autorecovery),
+        *of_owners(lost),
+        *of_collection(collection or Collection()),
+        *of_lost_bookies(bookies, autorecovery, risk, now_ms),
+        *of_certificates(bookies, own, now_ms),
+        *of_silent_bookies(bookies, authority_expired=own.authority_expired(now_ms)),
+        *of_read_only(bookies, writable, now_ms),
+        *of_disks(bookies),
+        *of_compaction(bookies),
+        *of_damage(bookies, autorecovery),
+        *of_shape(creatable, writable),
+        *of_places(bookies, autorecovery),
+        *of_autorecovery(autorecovery),
+    ]
+    return worst_first(found)
+
+
+def worst_first(found: Iterable[Problem]) -> list[Problem]:
+    """Return the problems by severity, and otherwise in their order."""
+    return sorted(found, key=lambda one: ("bad", "warn", "note").index(one.severity))

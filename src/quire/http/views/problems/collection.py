@@ -1,0 +1,55 @@
+"""The problems of garbage collection: bookies that refuse to delete, and the cluster's switch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from quire._runtime.units import some_of
+from quire.http.views.problems.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """The state of garbage collection in the cluster."""
+
+    off: str = ""
+    """A sentence that says who switched it off for the cluster. Empty if nobody did."""
+    refusing: tuple[str, ...] = ()
+    """The bookies that found that the metadata store went back in time."""
+    unreadable: tuple[str, ...] = ()
+    """The bookies whose mark in the store could not be read."""
+
+
+def of_collection(found: Collection) -> Iterator[Problem]:
+    """Yield the problems of garbage collection."""
+    if found.refusing:
+        yield Problem(
+            "bad",
+            f"The metadata store went back in time, as detected by {some_of(found.refusing)}: a "
+            "backup was restored, or its newest writes are lost",
+            "Run quire cluster gc status, then follow docs/guides/disaster-recovery.md to find "
+            "what is missing",
+            "The store has lost the metadata of ledgers that were created or moved after that "
+            "state. They cannot be read",
+            "These bookies delete nothing until an operator accepts the store "
+            "(quire cluster gc accept)",
+            found.refusing,
+        )
+    if found.unreadable:
+        yield Problem(
+            "bad",
+            f"The marks of {some_of(found.unreadable)} in the metadata store cannot be read",
+            "Run quire cluster gc status. If the store was not restored from a backup, run quire "
+            "cluster gc accept",
+            "It is unknown whether the store went back in time",
+            "These bookies delete nothing until an operator accepts the store",
+            found.unreadable,
+        )
+    if found.off:
+        yield Problem(
+            "warn",
+            f"{found.off[:1].upper()}{found.off[1:]}",
+            "quire cluster gc on",
+            "The space of deleted ledgers is not freed",
+        )

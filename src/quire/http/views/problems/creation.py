@@ -1,0 +1,87 @@
+"""The problem that new ledgers cannot be created, or lack copies from the start."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from quire._runtime.units import are, counted, some_of, verb
+from quire.http.views.creatable import DEFAULT_SHAPE, Creatable
+from quire.http.views.problems.problem import Problem
+
+FAIL = (
+    "Programs and streams that do not choose a smaller ensemble fail with NotEnoughBookiesError. "
+    "Ledgers that are open can still be written while an ack quorum of their bookies answers"
+)
+
+
+def of_shape(creatable: Creatable | None, writable: int) -> Iterator[Problem]:
+    """Yield a problem if programs that do not choose a shape cannot create ledgers."""
+    if creatable is None or not writable:
+        return  # without a writable bookie, another problem says so
+    if creatable.default:
+        if creatable.silent:
+            yield _short_of_copies(creatable)
+        return
+    size, write_quorum, ack_quorum = DEFAULT_SHAPE
+    yield Problem(
+        "bad",
+        f"No ledger with the default ensemble can be created (ensemble {size}, write quorum "
+        f"{write_quorum}, ack quorum {ack_quorum}): {creatable.why_not}",
+        _other_racks(creatable.movable) if creatable.places else _more_bookies(creatable),
+        FAIL,
+    )
+
+
+def _short_of_copies(creatable: Creatable) -> Problem:
+    """Return the problem of new ledgers whose ensembles have bookies that do not answer."""
+    names, answering = creatable.silent, creatable.answering
+    size, _, ack_quorum = DEFAULT_SHAPE
+    start = (
+        f"Make {'it' if len(names) == 1 else 'them'} answer again, as the finding about "
+        f"{'it' if len(names) == 1 else 'them'} says, or start another bookie: "
+        "quire bookie start --dir DIR"
+    )
+    if answering < ack_quorum:
+        return Problem(
+            "bad",
+            f"New ledgers with the default ensemble can be created but not written: {answering} "
+            f"of {counted(size, 'bookie')} {verb('answer', answering)}, and each entry needs "
+            f"{ack_quorum}. {some_of(names)} {'does' if len(names) == 1 else 'do'} not answer",
+            start,
+            "Programs and streams that create a ledger wait, and fail after a while",
+            bookies=names,
+        )
+    return Problem(
+        "warn",
+        f"New ledgers lack a copy until {some_of(names)} {verb('answer', len(names))}: {size} "
+        f"bookies are wanted, and only {answering} {are(answering)} writable and "
+        f"{'answers' if answering == 1 else 'answer'}",
+        start,
+        f"Each new entry has {counted(answering, 'copy')} instead of {size}",
+        "Writers continue with the bookies that answer. Autorecovery copies what is missing later",
+        names,
+    )
+
+
+def _other_racks(movable: str) -> str:
+    """Return what to do if there are enough bookies, but in the wrong racks."""
+    return (
+        f"Give each bookie the location of its real rack: quire cluster locations set "
+        f"{shlex.quote(movable)} /RACK. To see the present locations: quire cluster locations "
+        "list. If they are right, start a bookie in another rack"
+    )
+
+
+def _more_bookies(creatable: Creatable) -> str:
+    """Return what to do if there are not enough bookies."""
+    options = ""
+    if creatable.smaller is not None:
+        size_now, write_now, ack_now = creatable.smaller
+        options = (
+            f". Until then, a ledger can be created with: quire ledger write --ensemble {size_now} "
+            f"--write-quorum {write_now} --ack-quorum {ack_now}. A stream can be written after: "
+            f"quire stream set NAME ensemble_size={size_now} write_quorum={write_now} "
+            f"ack_quorum={ack_now}"
+        )
+    return f"Start another bookie, or make room on one that is read-only{options}"

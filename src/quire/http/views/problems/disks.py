@@ -1,0 +1,199 @@
+"""The problems of disks: full, nearly full or failed, and compaction that frees no space."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from quire._runtime.units import counted, percent_text, size_text, some_of
+from quire.http.views.bookie_list import disk_nearly_full
+from quire.http.views.problems.problem import Bookie, Problem, listed
+from quire.metadata.bookies.unwritable import FAILED, FULL
+
+SAME_SHARE = 0.001
+"""Two disks of one host with the same size are one disk if their free space differs by at most this
+share of it. Bookies do not measure the space at the same moment."""
+SUSPENDED = "/api/v1/bookie/gc/suspend_compaction"
+RESUME = "/api/v1/bookie/gc/resume_compaction"
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The space of one data directory, or of all of them together."""
+
+    directory: str
+    """The directory, or "" if it is not known."""
+    free_bytes: float
+    total_bytes: float
+
+    @property
+    def used(self) -> float:
+        return 1 - self.free_bytes / self.total_bytes
+
+    @property
+    def nearly_full(self) -> bool:
+        return disk_nearly_full(self.free_bytes, self.total_bytes)
+
+    def same_as(self, other: Disk) -> bool:
+        """Return whether the disk of another directory on the same host is probably this one."""
+        near = abs(self.free_bytes - other.free_bytes) <= SAME_SHARE * self.total_bytes
+        return self.total_bytes == other.total_bytes and near
+
+    def __str__(self) -> str:
+        left = f"{size_text(self.free_bytes)} of {size_text(self.total_bytes)} free"
+        return f"{self.directory}: {left}" if self.directory else left
+
+
+def disks_of(bookie: Bookie) -> list[Disk]:
+    """Return the disks of a bookie, as far as they are known."""
+    found = [
+        Disk(one["directory"], one["free_bytes"], one["total_bytes"])
+        for one in bookie.get("disks", ())
+        if one["total_bytes"]
+    ]
+    if not found and bookie.get("free_bytes") is not None and bookie.get("total_bytes"):
+        named = bookie.get("directories", ())
+        directory = named[0] if len(named) == 1 else ""
+        found = [Disk(directory, bookie["free_bytes"], bookie["total_bytes"])]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class NearlyFull:
+    """A disk that is nearly full, with the bookies and directories that share it."""
+
+    disk: Disk
+    bookies: tuple[str, ...]
+    host: str
+    directories: tuple[str, ...]
+
+    def __str__(self) -> str:
+        owner = (
+            self.bookies[0]
+            if len(self.bookies) == 1
+            else f"{counted(len(self.bookies), 'bookie')} on {self.host}"
+        )
+        named = replace(self.disk, directory=some_of(self.directories))
+        return f"{percent_text(self.disk.used)} of the disk of {owner} is used ({named})"
+
+
+def nearly_full_disks(bookies: Iterable[Bookie]) -> list[NearlyFull]:
+    """Return the disks that are nearly full, sorted by the id of their first bookie.
+
+    Bookies and directories of one host that report the same space share a disk, which counts once.
+    A full disk of a read-only bookie is not among them, because it is another problem.
+    """
+    found: list[NearlyFull] = []
+    for one in sorted(bookies, key=lambda one: one["id"]):
+        if one["state"] == "gone":
+            continue
+        reasons = one.get("unwritable")
+        full = {reason["directory"] for reason in reasons or () if reason["why"] == FULL}
+        if one["state"] == "read-only" and (full or reasons is None):
+            continue  # the reason why it is read-only says so
+        host = one.get("host") or ""
+        for disk in disks_of(one):
+            if not disk.nearly_full or disk.directory in full:
+                continue
+            directories = (disk.directory,) if disk.directory else ()
+            for at, other in enumerate(found):
+                if host and host == other.host and disk.same_as(other.disk):
+                    found[at] = replace(
+                        other,
+                        bookies=tuple(dict.fromkeys((*other.bookies, one["id"]))),
+                        directories=(*other.directories, *directories),
+                    )
+                    break
+            else:
+                found.append(NearlyFull(disk, (one["id"],), host, directories))
+    return found
+
+
+def of_disks(bookies: Sequence[Bookie]) -> Iterator[Problem]:
+    """Yield the problems of disks that do not make a bookie read-only."""
+    for one in bookies:
+        if one["state"] == "writable":
+            yield from _of_directories(one, one.get("unwritable") or ())
+    nearly = nearly_full_disks(bookies)
+    if not nearly:
+        return
+    fullest = max(nearly, key=lambda one: one.disk.used)
+    several = len(nearly) > 1
+    yield Problem(
+        "warn",
+        f"{len(nearly)} disks are nearly full"
+        if several
+        else f"1 disk is nearly full: {nearly[0]}",
+        explain_space(next(iter(fullest.directories), "")),
+        f"A bookie becomes read-only when its disk is full. The command shows what takes the space "
+        f"of {fullest.bookies[0]}; run it there",
+        bookies=tuple(dict.fromkeys(name for one in nearly for name in one.bookies)),
+        items=listed(map(str, nearly)) if several else (),
+    )
+
+
+def explain_space(directory: str) -> str:
+    """Return the command that shows what takes the space of a directory."""
+    # People paste this command into a shell, and the path comes from a bookie: quote it.
+    return f"quire bookie explain space {shlex.quote(directory) if directory else 'DIR'}"
+
+
+def _of_directories(bookie: Bookie, reasons: Iterable[Mapping[str, str]]) -> Iterator[Problem]:
+    """Yield the problems of single directories of a bookie that accepts entries all the same."""
+    for reason in reasons:
+        if reason["why"] == FULL:
+            yield Problem(
+                "warn",
+                f"A disk of {bookie['id']} is full: {disk_text(bookie, reason['directory'])}",
+                explain_space(reason["directory"]),
+                "New ledgers go to the other directories of the bookie",
+                "The bookie frees the space of deleted ledgers",
+                (bookie["id"],),
+            )
+        elif reason["why"] == FAILED:
+            yield failed_directory(bookie, reason["directory"])
+
+
+def disk_text(bookie: Bookie, directory: str) -> str:
+    """Return the directory with its space, if it is known."""
+    disks = disks_of(bookie)
+    found = [one for one in disks if one.directory == directory]
+    if not found and len(disks) == 1 and not disks[0].directory:
+        found = [replace(disks[0], directory=directory)]
+    return str(found[0]) if found else directory
+
+
+def failed_directory(bookie: Bookie, directory: str) -> Problem:
+    """Return the problem of a data directory that the bookie cannot use."""
+    return Problem(
+        "bad",
+        f"The data directory {directory} of {bookie['id']} cannot be used: its disk fails, or it "
+        "does not belong to this bookie",
+        "Look for the event directory_failed in its log. If the disk is lost for good: quire "
+        f"bookie disk replace {shlex.quote(bookie['id'])} {shlex.quote(directory)} NEW",
+        "The ledgers in this directory have one copy less",
+        "Autorecovery restores the copies when the directory was replaced",
+        (bookie["id"],),
+    )
+
+
+def of_compaction(bookies: Sequence[Bookie]) -> Iterator[Problem]:
+    """Yield the problem of bookies whose compaction is suspended."""
+    held = [one for one in bookies if one.get("compaction_suspended")]
+    if not held:
+        return
+    names = [one["id"] for one in held]
+    full = [one["id"] for one in held if any(disk.nearly_full for disk in disks_of(one))]
+    kinds = sorted({kind for one in held for kind in one["compaction_suspended"]})
+    url = next((url for one in held for url in one.get("http", ())), "http://BOOKIE")
+    yield Problem(
+        "warn" if full else "note",
+        f"{' and '.join(kinds).capitalize()} compaction of {some_of(names)} is suspended"
+        + (f"; the disk of {some_of(full)} is nearly full" if full else ""),
+        f"To see who suspended it, and when: curl {shlex.quote(url + SUSPENDED)}. To resume it: "
+        f"curl -X PUT {shlex.quote(url + RESUME)} -H 'Authorization: Bearer TOKEN' "
+        """-H 'Content-Type: application/json' -d '{"resumeMajor": true, "resumeMinor": true}'""",
+        "The space of deleted ledgers is freed only if no ledger in the same segment is left",
+        bookies=tuple(names),
+    )

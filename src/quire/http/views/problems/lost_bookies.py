@@ -1,0 +1,129 @@
+"""The problems of bookies that are lost, and the way to start them again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from quire._runtime.units import are, counted, some_of, verb
+from quire.http.views.problems.autorecovery import healing
+from quire.http.views.problems.problem import Bookie, Problem
+from quire.replication.explain.at_risk import AtRisk
+from quire.replication.explain.silence import start_command
+
+ALONE = "alone"
+"""The name of the group of those lost bookies that are not part of a lost location."""
+
+
+def lost_groups(bookies: Sequence[Bookie]) -> dict[str, list[str]]:
+    """Return the bookies that are gone, in groups.
+
+    If a location has several bookies and all of them are gone, they form a group with the name of
+    the location. All other lost bookies are in the group `ALONE`.
+    """
+    members: dict[str, list[Bookie]] = {}
+    for one in bookies:
+        if one["location"]:
+            members.setdefault(one["location"], []).append(one)
+    groups = {
+        location: [one["id"] for one in those]
+        for location, those in members.items()
+        if len(those) > 1 and all(one["state"] == "gone" for one in those)
+    }
+    alone = [
+        one["id"] for one in bookies if one["state"] == "gone" and one["location"] not in groups
+    ]
+    return {**groups, **({ALONE: alone} if alone else {})}
+
+
+def of_lost_bookies(
+    bookies: Sequence[Bookie], autorecovery: Mapping[str, Any], risk: AtRisk | None, now_ms: int
+) -> Iterator[Problem]:
+    """Yield the problems of bookies that are gone, and of a cluster without a writable bookie."""
+    writable = sum(one["state"] == "writable" for one in bookies)
+    if not writable:
+        yield Problem(
+            "bad",
+            "No bookie accepts entries: nothing can be written",
+            "quire bookie start --dir DIR",
+        )
+    for group, names in lost_groups(bookies).items():
+        told: dict[str, Any] = {
+            "risk": _risk(risk, group),
+            "bookies": tuple(names),
+            "doing": healing(autorecovery, names, _lacking(risk, group), now_ms),
+        }
+        if group != ALONE:
+            yield Problem(
+                "bad",
+                f"All bookies of {group} are gone: {some_of(names)}",
+                "Check the power and the network there, and start the bookies again. To restore "
+                "their copies elsewhere now: quire autorecovery trigger",
+                **told,
+            )
+        else:
+            empty = _lacking(risk, group) == 0
+            yield Problem(
+                "note" if empty else "bad",
+                f"{some_of(names)} {are(len(names))} not registered: stopped, or cut off from the "
+                "metadata store",
+                f"{start_again(next(one for one in bookies if one['id'] == names[0]), names)}. "
+                f"{_give_up(names, empty=empty, spare=risk is None or not risk.without_spare)}",
+                **told,
+            )
+
+
+def _give_up(names: Sequence[str], *, empty: bool, spare: bool) -> str:
+    """Return what to do if these bookies are lost for good.
+
+    `empty` says that no ledger needs them, and `spare` that other bookies can take their copies.
+    """
+    lost = f"If {'it is' if len(names) == 1 else 'one is'} lost for good"
+    if not empty and not spare:
+        return f"{lost}, start another bookie: the others cannot take all of its copies"
+    # Without a ledger that needs it, the bookie only has to be removed from the cluster.
+    command = "decommission" if empty else "recover"
+    return f"{lost}: quire bookie {command} {names[0] if len(names) == 1 else 'BOOKIE'}"
+
+
+def start_again(bookie: Bookie, names: Sequence[str]) -> str:
+    """Return how to start these bookies again, with the command for `bookie`, the first of them.
+
+    The command is that of its last report. Without a report, it has the data directories of its
+    cookie, and the other options have to be added.
+    """
+    some = "it again" if len(names) == 1 else f"them again, for example {names[0]}"
+    report = bookie.get("report") or {}
+    words, where = report.get("command"), report.get("working_directory")
+    if words:
+        # People paste this command into a shell, and the words come from a bookie: quote them.
+        within = f", in {shlex.quote(where)}" if where else ""
+        return f"Start {some}, as it was started before{within}: {shlex.join(words)}"
+    command = start_command(bookie["id"], bookie.get("directories", ()))
+    return f"Start {some}, with the options that it had: {command}"
+
+
+def _lacking(risk: AtRisk | None, group: str) -> int | None:
+    """Return the number of ledgers that lack a copy in a group, or None if it is not known yet."""
+    if risk is None or risk.by_group is None or not risk.whole:
+        return None
+    return risk.by_group.get(group)
+
+
+def _risk(risk: AtRisk | None, group: str) -> str:
+    if risk is None or risk.by_group is None or group not in risk.by_group:
+        return "Quire is still counting the ledgers with copies there"
+    lacking = risk.by_group[group]
+    if not lacking:
+        return (
+            "No ledger has a copy there" if risk.whole else
+            f"No ledger of the {risk.ledgers:,} counted so far has a copy there"
+        )  # fmt: skip
+    last = risk.last_copy
+    have = verb("have", last)
+    left = f", and {last} {have} entries with only one copy left" if last else ""
+    lack = verb("lack", lacking)
+    least = "" if risk.whole else "at least "
+    of = f"{lacking} of {counted(risk.ledgers, 'ledger')}"
+    return f"{least}{of} {lack} the copies stored there{left}"

@@ -1,0 +1,100 @@
+"""The problems of stored data: entries, ledgers and records that are lost or cannot be read."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from quire._runtime.units import NAMED_MAX, counted, some_of
+from quire.http.views.problems.problem import Problem
+from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
+from quire.replication.explain.at_risk import AtRisk
+from quire.streams.ownership.lost_ledgers import LostLedgers
+from quire.streams.ownership.named_ledgers import NamedLedger, Owner
+
+
+def of_data(risk: AtRisk | None, autorecovery: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the problems of ledgers that cannot be read."""
+    if risk is not None and risk.skipped and autorecovery.get("unreadable") is None:
+        # If an auditor has reported them, they are shown below.
+        named = named_ledgers(dict(risk.skipped_first), risk.skipped)
+        yield Problem(
+            "bad",
+            f"The metadata of {named} cannot be read: {risk.skipped_first[0][1]}",
+            REMEDY,
+            "The numbers of ledgers that lack copies do not include such ledgers",
+        )
+    if risk is not None and risk.unreadable:
+        yield Problem(
+            "bad",
+            f"Some entries of {_count(risk.unreadable, risk)} cannot be read: no registered "
+            "bookie has a copy of them",
+            "Start the missing bookies again, with the directories that they had",
+        )
+
+
+def of_owners(lost: LostLedgers | None) -> Iterator[Problem]:
+    """Yield the problems of streams, objects and datasets: lost ledgers, unreadable records."""
+    if lost is None:
+        return
+    owners = lost.by_owner()
+    for owner, ledgers in list(owners.items())[:NAMED_MAX]:
+        told = [f"ledger {one.ledger_id} ({one.part})" for one in ledgers]
+        named = "a ledger that does" if len(ledgers) == 1 else f"{len(ledgers)} ledgers that do"
+        yield Problem(
+            "bad",
+            f"{owner.kind[0].upper()}{str(owner)[1:]} needs {named} not exist: {some_of(told)}",
+            _what_to_do(owner, ledgers),
+            f"The data in missing ledgers cannot be read; the rest of the {owner.kind} can be read",
+            "Nothing: Quire cannot restore a missing ledger. Somebody deleted it, or the metadata "
+            "was restored from an older backup",
+        )
+    if len(owners) > NAMED_MAX:
+        more = len(owners) - NAMED_MAX
+        need = (
+            "1 more stream, object or dataset needs" if more == 1
+            else f"{more:,} more streams, objects or datasets need"
+        )  # fmt: skip
+        yield Problem(
+            "bad",
+            f"{need} ledgers that do not exist; "
+            f"{'' if lost.whole else 'at least '}{counted(lost.count, 'ledger')} in all",
+            "To list them: quire explain cluster --json",
+        )
+    if lost.unreadable_count:
+        why = [f"{one.owner} ({one.why})" for one in lost.unreadable]
+        number = lost.unreadable_count
+        yield Problem(
+            "warn",
+            f"{counted(number, 'record')} of streams, objects or datasets cannot be read: "
+            f"{some_of(why)}",
+            "To see what is wrong with one: quire stream show NAME, or quire object show NAME",
+            "It is unknown whether they need ledgers that do not exist. quire ledger delete "
+            "refuses to delete ledgers that they may need",
+        )
+
+
+def _what_to_do(owner: Owner, ledgers: Sequence[NamedLedger]) -> str:
+    name, place = shlex.quote(owner.name), shlex.quote(owner.place)
+    if owner.kind == "stream":
+        stream = f"{name} --namespace {place}"
+        text = (
+            f"To see its segments: quire stream show {stream}. To read past the gap: quire stream "
+            f"read {stream} --on-gap skip"
+        )
+        # A position may be after any of the lost segments; the last one ends the problem.
+        if after := ledgers[-1].after:
+            text += (
+                ". To give up the lost records for good, and all records before them: quire "
+                f"stream truncate {stream} --before {after}"
+            )
+        return text
+    if owner.kind == "dataset":
+        return f"Write the rows of the dataset {owner.name} again, in overwrite mode"
+    return f"quire object show {name} --bucket {place}"
+
+
+def _count(number: int, risk: AtRisk) -> str:
+    text = counted(number, "ledger")
+    return text if risk.whole else f"at least {text}"

@@ -1,0 +1,77 @@
+"""The problem of a metadata store that does not answer, or does not answer reliably."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from quire._runtime.units import NAMED_MAX, duration_text, some_of
+from quire.errors import MetadataUnavailableError, MetadataURIError
+from quire.http.views.problems.problem import Problem
+from quire.http.watch.reachability import Outage
+from quire.metadata.uri import parse_uri
+
+UNSTEADY_MS = 3_600_000
+"""Milliseconds during which outages of the metadata store are reported."""
+UNSTEADY_MIN = 2
+"""The number of outages in that time that makes the store unsteady. One is a restart."""
+
+
+def metadata_lost(uri: str, since_ms: int, now_ms: int, error: MetadataUnavailableError) -> Problem:
+    """Return the problem of a store that does not answer since this Unix time."""
+    away = duration_text(max(0, now_ms - since_ms) / 1000)
+    causes = some_of(f"{server}: {why}" for server, why in error.causes.items())
+    return Problem(
+        "bad",
+        f"The metadata store {uri} has not answered for {away}, since {_utc(since_ms)}"
+        f"{f' ({causes})' if causes else ''}",
+        _find_out(uri, "Start the store, or check the network to it"),
+        "No ledger can be created, opened or repaired until the store answers. Open ledgers can "
+        "still be written and read while their bookies run. Everything below is the last known "
+        "state",
+        "Bookies, clients and this server connect again by themselves",
+    )
+
+
+def metadata_unsteady(uri: str, outages: Iterable[Outage], now_ms: int) -> list[Problem]:
+    """Return the problem of a store that answers now, but was away repeatedly."""
+    recent = [one for one in outages if one.until_ms >= now_ms - UNSTEADY_MS]
+    if len(recent) < UNSTEADY_MIN:
+        return []
+    ago, away = (
+        duration_text(max(0, ms) / 1000)
+        for ms in (now_ms - recent[-1].until_ms, recent[-1].until_ms - recent[-1].since_ms)
+    )
+    return [
+        Problem(
+            "warn",
+            f"The metadata store did not answer {len(recent)} times in the last hour, the last "
+            f"time {ago} ago for {away}",
+            _find_out(uri, "Look at the load and the disk of the store, and at the network to it"),
+            "If the store is away for longer than the session timeout, bookies are taken for lost",
+            "Bookies and clients connected again by themselves",
+        )
+    ]
+
+
+def _find_out(uri: str, first: str) -> str:
+    """Return what to do, and the commands that ask the servers of ZooKeeper."""
+    try:
+        servers = parse_uri(uri).servers
+    except MetadataURIError:
+        return first
+    if not servers:
+        return first
+    ask = ", ".join(
+        f"echo srvr | nc {shlex.quote(host.strip('[]'))} {port}"
+        for host, _, port in (one.rpartition(":") for one in servers[:NAMED_MAX])
+    )
+    return (
+        f"{first}. To ask each server for its role and its latency: {ask}. In the log of a server, "
+        "look for fsync and expired: its disk may be slow, or its machine overloaded"
+    )
+
+
+def _utc(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

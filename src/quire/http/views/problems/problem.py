@@ -1,0 +1,44 @@
+"""One problem of a cluster, and the description of a bookie that problems are found in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from quire._runtime.units import NAMED_MAX
+
+Severity = Literal["bad", "warn", "note"]
+"""`bad`: data or writing is at stake now. `warn`: it will be. `note`: good to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A finding about the cluster, as the dashboard and `quire explain` show it."""
+
+    severity: Severity
+    what: str
+    """A sentence that says what is wrong."""
+    next: str
+    """The command to type, or the action to take."""
+    risk: str = ""
+    """The possible consequences. Empty if `what` already names them."""
+    doing: str = ""
+    """A sentence about what Quire does by itself, or why it does nothing. Empty if there is nothing
+    that Quire could do."""
+    bookies: tuple[str, ...] = ()
+    """The ids of the bookies that the problem is about."""
+    items: tuple[str, ...] = ()
+    """The things that `what` counts, a phrase for each, and at the end how many more there are.
+    Empty if `what` names them itself."""
+
+
+Bookie = Mapping[str, Any]
+"""A bookie as `bookie_list.bookie_facts` describes it, including its disk space."""
+
+
+def listed(items: Iterable[str]) -> tuple[str, ...]:
+    """Return the first items for `Problem.items`, and how many more there are."""
+    known = list(items)
+    more = len(known) - NAMED_MAX
+    return (*known[:NAMED_MAX], *([f"and {more} more"] if more > 0 else ()))

@@ -1,0 +1,161 @@
+"""The problems of read-only bookies: each reason why one accepts no entries."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from quire._runtime.units import counted, duration_text, size_text, some_of
+from quire.http.views.problems.disks import disk_text, disks_of, explain_space, failed_directory
+from quire.http.views.problems.problem import Bookie, Problem, listed
+from quire.metadata.bookies.unwritable import FAILED, FULL, HELD, LOADING, LOST, ORDERED
+
+FULL_SHARE = 0.05
+"""A disk counts as full if a smaller share of it is free and the bookie does not say more."""
+HOLD = "/api/v1/bookie/state/readonly"
+
+
+def of_read_only(bookies: Sequence[Bookie], writable: int, now_ms: int) -> Iterator[Problem]:
+    """Yield the problems of all read-only bookies. `writable` is the number of the others."""
+    elsewhere = (
+        f"New entries go to the {counted(writable, 'writable bookie')}" if writable else
+        "No bookie accepts new entries"
+    )  # fmt: skip
+    risk = f"No stored entry is lost, and all can still be read. {elsewhere}"
+    readonly = [one for one in bookies if one["state"] == "read-only"]
+    yield from _full(readonly, risk)
+    for one in readonly:
+        yield from _of_one(one, risk, now_ms)
+
+
+def _full(bookies: Sequence[Bookie], risk: str) -> Iterator[Problem]:
+    """Yield one problem for all bookies whose disk is full."""
+    full = {
+        (one["id"], reason["directory"]): one
+        for one in bookies
+        for reason in one.get("unwritable") or ()
+        if reason["why"] == FULL
+    }
+    if not full:
+        return
+    names = tuple(dict.fromkeys(name for name, _ in full))
+    told = [_too_little(one, directory) for (_, directory), one in full.items()]
+    directory = next(directory for _, directory in full)
+    several = len(full) > 1
+    yield Problem(
+        "warn",
+        f"{len(names)} bookies are read-only because their disks are full"
+        if len(names) > 1
+        else f"{names[0]} is read-only because its disks are full"
+        if several
+        else f"{names[0]} is read-only because its disk is full: {told[0]}",
+        explain_space(directory),
+        f"{risk}. The command shows what takes the space of {names[0]}; run it there"
+        if len(names) > 1
+        else risk,
+        f"{'Each' if len(names) > 1 else 'The'} bookie frees the space of deleted ledgers, and "
+        "accepts entries again when there is room",
+        names,
+        listed(f"{name}: {text}" if len(names) > 1 else text for (name, _), text in zip(full, told))
+        if several
+        else (),
+    )
+
+
+def _too_little(bookie: Bookie, directory: str) -> str:
+    """Return the directory with its space, and the limit if it is less than that."""
+    text, least = disk_text(bookie, directory), bookie.get("min_free_bytes")
+    free = [one.free_bytes for one in disks_of(bookie) if one.directory in ("", directory)]
+    if least is None or not free or free[0] >= least:
+        return text  # it accepts entries again only when more than the limit is free
+    return f"{text}, less than min_free_bytes ({size_text(least)})"
+
+
+def _of_one(bookie: Bookie, risk: str, now_ms: int) -> Iterator[Problem]:
+    """Yield the problem of each other reason why a bookie is read-only."""
+    reasons = bookie.get("unwritable")
+    if reasons is None:
+        yield _guessed(bookie, risk)
+        return
+    name = bookie["id"]
+    held_by = ""
+    for why, directory in dict.fromkeys((one["why"], one["directory"]) for one in reasons):
+        if why == FULL:
+            continue  # it was reported for all bookies together
+        if why == FAILED:
+            yield failed_directory(bookie, directory)
+        elif why == LOST:
+            yield Problem(
+                "warn",
+                f"{name} is read-only because a part of its data in {directory} is lost and not "
+                "restored yet",
+                "quire autorecovery list",
+                risk,
+                "Autorecovery restores the entries from other bookies. The bookie accepts entries "
+                "again afterwards, usually within a minute after the last copy",
+                (name,),
+            )
+        elif why == LOADING:
+            yield Problem(
+                "note",
+                f"{name} is read-only because it is still loading its log",
+                "Wait. The event loading in its log says how far it is",
+                risk,
+                bookies=(name,),
+            )
+        elif why == HELD:
+            url = next(iter(bookie.get("http", ())), "http://BOOKIE")
+            yield Problem(
+                "warn",
+                f"{name} is read-only because an operator holds it",
+                f"curl -X PUT {shlex.quote(url + HOLD)} -H 'Content-Type: application/json' "
+                """-d '{"readOnly": false}'""",
+                risk,
+                "The bookie stays read-only until an operator releases it, or until it is started "
+                "again",
+                (name,),
+            )
+        elif why == ORDERED:
+            order = bookie.get("order") or {}
+            if order:
+                held_by = (
+                    f" (ordered from {order['by']}, "
+                    f"{duration_text(max(0, now_ms - order['since_ms']) / 1000)} ago)"
+                )
+            yield Problem(
+                "note",
+                f"{name} is read-only because it is being drained or decommissioned{held_by}",
+                f"quire bookie decommission {shlex.quote(name)} continues it. To make the bookie "
+                f"writable again: quire bookie decommission {shlex.quote(name)} --cancel",
+                risk,
+                bookies=(name,),
+            )
+        else:
+            yield Problem(
+                "warn",
+                f"{name} is read-only: {why}",
+                "Look for the event read_only in its log, which gives the reason",
+                risk,
+                bookies=(name,),
+            )
+
+
+def _guessed(bookie: Bookie, risk: str) -> Problem:
+    """Return the problem of a read-only bookie whose registration does not say why."""
+    full = [disk for disk in disks_of(bookie) if 1 - disk.used < FULL_SHARE]
+    if full:
+        return Problem(
+            "warn",
+            f"{bookie['id']} is read-only, probably because its disk is full: "
+            f"{some_of(map(str, full))}",
+            explain_space(full[0].directory),
+            risk,
+            bookies=(bookie["id"],),
+        )
+    return Problem(
+        "warn",
+        f"{bookie['id']} is read-only, and its registration does not say why",
+        "Look in its log. A bookie of this version of Quire names the reason here",
+        risk,
+        bookies=(bookie["id"],),
+    )

@@ -1,0 +1,81 @@
+"""The problems of bookies that are registered and do not answer."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from quire._runtime.units import are, does, some_of
+from quire.http.views.problems.certificates import own_file
+from quire.http.views.problems.lost_bookies import start_again
+from quire.http.views.problems.problem import Bookie, Problem
+from quire.replication.explain.silence import NO_REPAIR, REPAIR_SOON, SilenceKind
+
+NOT_ASKED: Mapping[str, Any] = {"kind": SilenceKind.OTHER, "why": "", "remedy": ""}
+"""The silence of a bookie for which no reason is known."""
+
+AUTHORITY_FIRST = (
+    "The authority that signed its certificate has expired. Renew that first, as its own finding "
+    "says"
+)
+
+
+def of_silent_bookies(
+    bookies: Sequence[Bookie], *, authority_expired: bool = False
+) -> Iterator[Problem]:
+    """Yield a problem for each kind of reason why registered bookies do not answer.
+
+    `authority_expired` says that this process trusts no authority that is still valid.
+    """
+    groups: dict[tuple[str, str], list[Bookie]] = {}
+    for one in bookies:
+        if one["state"] != "gone" and one["answers"] is False:
+            silence = one.get("silence") or NOT_ASKED
+            groups.setdefault((silence["kind"], silence["remedy"]), []).append(one)
+    for (kind, remedy), silent in groups.items():
+        if kind == SilenceKind.EXPIRED and authority_expired:
+            remedy = AUTHORITY_FIRST
+        elif kind == SilenceKind.EXPIRED and (path := own_file(silent[0])):
+            remedy = f"{remedy} ({shlex.quote(path)} of {silent[0]['id']})"
+        yield _silent(SilenceKind(kind), remedy, silent)
+
+
+def _silent(kind: SilenceKind, remedy: str, silent: Sequence[Bookie]) -> Problem:
+    names = [one["id"] for one in silent]
+    why = (silent[0].get("silence") or NOT_ASKED)["why"]
+    if why:
+        why = f" ({why})" if len(names) == 1 else f" ({names[0]}: {why})"
+    what = f"{some_of(names)} {are(len(names))} registered but {does(len(names))} not answer{why}"
+    those = "it" if len(names) == 1 else "them"
+    risk = (
+        f"Readers use the copies on other bookies, and writers replace {those} in their ensembles"
+    )
+    if kind is SilenceKind.REFUSED:
+        process = "Its process does" if len(names) == 1 else "Their processes do"
+        return Problem(
+            "bad",
+            f"{what}",
+            f"{process} not run. {start_again(silent[0], names)}",
+            risk,
+            REPAIR_SOON,
+            tuple(names),
+        )
+    if kind in (SilenceKind.EXPIRED, SilenceKind.TLS):
+        return Problem(
+            "bad",
+            f"{what}",
+            remedy,
+            f"No new connection to {those} succeeds. Connections that are open continue. {risk}",
+            NO_REPAIR,
+            tuple(names),
+        )
+    return Problem(
+        "bad",
+        f"{what}",
+        f"Check {'its log' if len(names) == 1 else 'their logs'} and the network to {those}. If "
+        f"{'it' if len(names) == 1 else 'one'} hangs, stop it: then it counts as lost",
+        risk,
+        NO_REPAIR,
+        tuple(names),
+    )

@@ -1,0 +1,66 @@
+"""The last report of every bookie, which is still known after the bookie died.
+
+It says with which command the bookie was started, and when its certificates expire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from quire._runtime.tasks import each
+from quire.http.views.bookie_report import PATH, read_report
+from quire.http.watch.observations import LOOK_WAIT_S, BackgroundObservation
+from quire.http.watch.rates import LOOK_TIMEOUT_S, Fetch, http_url
+from quire.metadata.interface import BookieAddress
+
+KNOWN_INTERVAL_S = 30.0
+"""Seconds between two readings of all reports. What is used of them seldom changes."""
+KNOWN_MAX = 1_000
+"""The number of bookies whose last report is kept."""
+REPORTS_AT_ONCE = 4
+"""The number of reports that are read at once. It is small, so that pages that are asked for in the
+meantime do not wait."""
+
+
+class KnownReports(BackgroundObservation):
+    """The last reports of the bookies of a cluster."""
+
+    def __init__(
+        self, monotonic: Callable[[], float], fetch: Fetch, wait_s: float = LOOK_WAIT_S
+    ) -> None:
+        super().__init__(monotonic, KNOWN_INTERVAL_S, wait_s)
+        self._fetch = fetch
+        self._asked: frozenset[str] = frozenset()
+        self._found: dict[str, dict[str, Any]] = {}
+
+    async def of(self, bookies: Mapping[str, BookieAddress]) -> Mapping[str, dict[str, Any]]:
+        """Return the last report of each bookie, also of those that are gone.
+
+        A bookie that never gave a report is missing. `bookies` are those that are registered. If
+        another one has registered since the last reading, all are read again.
+        """
+        asked = frozenset(bookies)
+        if not asked <= self._asked:
+            self.forget()
+        self._asked = asked
+        await self.refresh(lambda: self._read_all(bookies))
+        return self._found
+
+    async def _read_all(self, bookies: Mapping[str, BookieAddress]) -> None:
+        places = [(name, url) for name, one in bookies.items() if (url := http_url(one))]
+        reports = await each(places, lambda place: self._read(place[1]), REPORTS_AT_ONCE)
+        for (name, _), report in zip(places, reports, strict=True):
+            if report is not None:
+                self._found.pop(name, None)  # the last in the order is the newest
+                self._found[name] = report
+        while len(self._found) > KNOWN_MAX:
+            del self._found[next(iter(self._found))]
+
+    async def _read(self, url: str) -> dict[str, Any] | None:
+        try:
+            async with asyncio.timeout(LOOK_TIMEOUT_S):
+                return read_report(await self._fetch(url + PATH))
+        except Exception:  # noqa: BLE001 - after any error, the last report remains
+            return None

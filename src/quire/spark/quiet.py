@@ -1,0 +1,68 @@
+"""Less noise: what Spark prints that nobody can act on is left out.
+
+Warnings and errors that mean something are printed as before.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+LOG_FILE = Path(__file__).with_name("log4j2.properties")
+JAVA_OPTIONS = "SPARK_SUBMIT_OPTS"
+"""The variable with options of Java that `spark-submit` adds to those of the configuration."""
+WITH_JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
+PROGRESS = "spark.ui.showConsoleProgress"
+
+
+def quiet_settings(given: Mapping[str, str], environ: MutableMapping[str, str]) -> dict[str, str]:
+    """Choose Quire's log configuration, unless there is another one, and return settings to add.
+
+    Java reads the choice from the environment when it starts. It has no effect on one that runs.
+
+    Args:
+        given: The settings of the session.
+        environ: The environment in which Java will start.
+    """
+    options = " ".join(
+        [environ.get(JAVA_OPTIONS, ""), *(given.get(k, "") for k in WITH_JAVA_OPTIONS)]
+    )
+    if "log4j" not in options and LOG_FILE.exists() and not _has_log_configuration(environ):
+        added = f"-Dlog4j2.configurationFile={LOG_FILE.as_uri()}"
+        environ[JAVA_OPTIONS] = f"{environ.get(JAVA_OPTIONS, '')} {added}".strip()
+    if PROGRESS in given or sys.stderr.isatty():
+        return {}
+    return {PROGRESS: "false"}  # Its bar is for terminals. A file gets all of its states.
+
+
+def _has_log_configuration(environ: Mapping[str, str]) -> bool:
+    """Return whether Spark's configuration directory has a log configuration."""
+    home = environ.get("SPARK_HOME")
+    directory = environ.get("SPARK_CONF_DIR") or (home and os.path.join(home, "conf"))
+    return bool(directory) and any(Path(str(directory)).glob("log4j2.*"))
+
+
+def quiet_worker() -> None:
+    """Let this Python worker of Spark end without a traceback once Spark has closed its connection.
+
+    The worker waits for its next task then. With Unix-domain sockets, its answer to the end of the
+    connection fails, and Spark's daemon prints a traceback for each worker.
+    """
+    daemon: Any = sys.modules.get("__main__")
+    if hasattr(daemon, "manager") and getattr(daemon, "traceback", None) is traceback:
+        daemon.traceback = _Traceback()
+
+
+class _Traceback:
+    """The module `traceback`, as Spark's daemon uses it, without broken pipes."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(traceback, name)
+
+    def print_exc(self) -> None:
+        if not isinstance(sys.exc_info()[1], BrokenPipeError):
+            traceback.print_exc()

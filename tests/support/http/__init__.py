@@ -1,0 +1,1 @@
+"""Helpers for tests of the HTTP server and what it reports."""

@@ -1,0 +1,84 @@
+"""Commands that destroy data say what is lost, and what needs it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from quire.cli.bookie import start
+from quire.cli.cluster.destroyed import destroyed
+from quire.cli.main import cli
+from quire.streams.namespace.namespace import open_namespace
+from tests.support.objects import Bench, object_bench
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with object_bench(tmp_path) as made:
+        yield made
+
+
+async def test_a_cluster_and_a_bookie_name_what_needs_their_ledgers(bench: Bench) -> None:
+    client = await bench.client()
+    assert await destroyed(client.metadata) == "the cluster has 0 ledgers"
+    ledger = await client.create_ledger()
+    await ledger.close()
+    assert await destroyed(client.metadata) == (
+        "the cluster has 1 ledger; no stream, object or dataset needs it"
+    )
+    streams = await open_namespace(client, "/streams", create=True)
+    await streams.create_stream("orders")
+    async with await streams.open_writer("orders") as writer:
+        await writer.append(b"1")
+    await (await bench.objects()).put("jobs/1", b"a")
+    needed = (
+        "; 2 of them are needed by object jobs/1 in bucket default, stream orders in namespace "
+        "/streams"
+    )
+    count = len(bench.ledgers())
+    assert await destroyed(client.metadata) == f"the cluster has {count} ledgers{needed}"
+    bookie = min((await client.bookies()).writable)
+    assert await destroyed(client.metadata, bookie) == (
+        f"{count} ledgers have a replica on bookie {bookie}{needed}"
+    )
+    assert await destroyed(client.metadata, "another:1") == (
+        "0 ledgers have a replica on bookie another:1"
+    )
+
+
+def nowhere(host: str, *more: Any) -> Any:
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+def test_a_bookie_with_a_host_that_does_not_resolve_is_created_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", nowhere)
+    uri = f"sqlite:///{tmp_path / 'cluster.db'}"
+    assert CliRunner().invoke(cli, ["cluster", "init", "--metadata", uri]).exit_code == 0
+    words = ["bookie", "init", "--metadata", uri, "--dir", str(tmp_path / "one")]
+    found = CliRunner().invoke(cli, [*words, "--advertise", "bookie-9"])
+    assert found.exit_code == 0, found.output
+    assert found.stderr.startswith(
+        "warning: the host bookie-9 cannot be resolved here (Name or service not known)"
+    )
+
+
+def test_a_bookie_that_starts_logs_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[tuple[str, dict[str, Any]]] = []
+
+    def log(event: str, **told: Any) -> None:
+        events.append((event, told))
+
+    monkeypatch.setattr(socket, "getaddrinfo", nowhere)
+    start._check_resolves("bookie-9", log)
+    ((event, told),) = events
+    assert (event, told["host"]) == ("advertise_unresolved", "bookie-9")
+    monkeypatch.undo()
+    start._check_resolves("127.0.0.1", log)
+    assert len(events) == 1

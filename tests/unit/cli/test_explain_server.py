@@ -1,0 +1,48 @@
+"""`quire explain --server` also reports what only a server that keeps running can know."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from quire.cli import explain
+from quire.http.views.cluster_view import ClusterState
+from quire.http.views.problems.problem import Problem
+
+NOTE = Problem("note", "known", "")
+VIEW = ClusterState("zk://zk-1:2181/ledgers", "id", [], {}, None, [NOTE], None)
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]) -> None:
+    async def fetch(url: str) -> str:
+        assert url == "http://here:8080/api/v1/quire/overview"
+        return json.dumps(answer)
+
+    async def fetcher(stack: AsyncExitStack) -> Any:
+        return fetch
+
+    monkeypatch.setattr(explain, "_fetch", fetcher)
+
+
+async def test_a_store_that_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    outages = [{"since_ms": n * 60_000, "until_ms": n * 60_000 + 12_000} for n in range(1, 5)]
+    answering(monkeypatch, {"metadata_outages": outages})
+    found = await explain._with_outages(VIEW, "http://here:8080/", 300_000)
+    unsteady, note = found.problems
+    assert unsteady.what.startswith("The metadata store did not answer 4 times in the last hour")
+    assert note == NOTE
+    assert explain._status(found) == 3, "it counts for --exit-code"
+    answering(monkeypatch, {"metadata_outages": []})
+    assert (await explain._with_outages(VIEW, "http://here:8080", 300_000)).problems == [NOTE]
+
+
+async def test_a_server_that_does_not_say(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An earlier version has no such key. What is known without it is still printed."""
+    answering(monkeypatch, {})
+    assert await explain._with_outages(VIEW, "http://here:8080", 0) == VIEW
+    assert "did not say how often the metadata store was away" in capsys.readouterr().err

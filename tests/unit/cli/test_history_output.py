@@ -1,0 +1,43 @@
+"""The directory of `quire pipeline history --output`, without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quire.cli.pipeline.archive import new_directory
+from quire.errors import JobError
+
+
+def write(output: Path, *, complete: bool) -> None:
+    with new_directory(str(output)):
+        (output / "_temporary").mkdir(parents=True)
+        if not complete:
+            raise KeyboardInterrupt
+
+
+def test_an_incomplete_directory_is_removed(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "copy", complete=False)
+    assert not (tmp_path / "copy").exists()
+    write(tmp_path / "copy", complete=True)
+    assert (tmp_path / "copy").exists()
+
+
+def test_an_empty_directory_is_none(tmp_path: Path) -> None:
+    """A server of Spark Connect makes it while it cancels the job."""
+    write(tmp_path, complete=True)
+    assert (tmp_path / "_temporary").exists()
+
+
+def test_a_directory_with_files_stays(tmp_path: Path) -> None:
+    (tmp_path / "part-0").touch()
+    with pytest.raises(JobError, match="already exists"):
+        write(tmp_path, complete=False)
+    assert [one.name for one in tmp_path.iterdir()] == ["part-0"]
+
+
+def test_other_file_systems_are_left_to_spark() -> None:
+    with new_directory("s3a://bucket/copy"), new_directory(None):
+        pass

@@ -1,0 +1,123 @@
+"""What is wrong with the replicas of a ledger, by the answers of its bookies."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.fragments import fragments, stored_by
+from quire.core.replicas import (
+    Bad,
+    Copies,
+    Finding,
+    Kind,
+    Summing,
+    coalesced,
+    differing_copies,
+    findings,
+    suspicious,
+)
+from tests.support.metadata.shapes import ledger
+
+
+def judged(
+    metadata: LedgerMetadata, found: dict[int, list[Bad]], lac: int = -1
+) -> list[tuple[int, int, str, Kind]]:
+    (fragment,) = fragments(metadata, lac)
+    return [
+        (one.first, one.last, one.bookie, one.kind)
+        for one in findings(7, metadata, fragment, found)
+    ]
+
+
+def missing(first: int, last: int) -> Bad:
+    return Bad(first, last, Kind.MISSING, "no such entry")
+
+
+def test_the_end_that_an_ack_quorum_has_is_short_and_all_else_is_missing() -> None:
+    metadata = ledger()
+    assert judged(metadata, {2: [missing(60, 99)]}) == [(60, 99, "c:1", Kind.SHORT)]
+    assert judged(metadata, {2: [missing(60, 90)]}) == [(60, 90, "c:1", Kind.MISSING)]
+    assert judged(metadata, {2: [missing(0, 99)]}) == [(0, 99, "c:1", Kind.MISSING)]
+    # Two of three lack it, so fewer copies exist than were acknowledged.
+    assert judged(metadata, {1: [missing(80, 99)], 2: [missing(60, 99)]}) == [
+        (80, 99, "b:1", Kind.MISSING),
+        (60, 79, "c:1", Kind.SHORT),
+        (80, 99, "c:1", Kind.MISSING),
+    ]
+    # Unreadable entries count as lost, too.
+    damaged = Bad(99, 99, Kind.DAMAGED, "I/O error")
+    assert judged(metadata, {1: [damaged], 2: [missing(60, 99)]}) == [
+        (99, 99, "b:1", Kind.DAMAGED),
+        (60, 98, "c:1", Kind.SHORT),
+        (99, 99, "c:1", Kind.MISSING),
+    ]
+    # A bookie that does not answer may have it.
+    silent = Bad(0, 99, Kind.UNREACHABLE, "no answer")
+    assert judged(metadata, {1: [silent], 2: [missing(60, 99)]}) == [
+        (0, 99, "b:1", Kind.UNREACHABLE),
+        (60, 99, "c:1", Kind.SHORT),
+    ]
+    assert judged(ledger((3, 3, 3)), {2: [missing(60, 99)]}) == [(60, 99, "c:1", Kind.MISSING)]
+
+
+def test_what_a_writer_may_still_send_is_not_missing() -> None:
+    metadata = ledger(state=LedgerState.OPEN)
+    assert judged(metadata, {2: [missing(60, 70)]}, 70) == []
+    assert judged(metadata, {1: [missing(65, 70)], 2: [missing(60, 70)]}, 70) == [
+        (65, 70, "b:1", Kind.MISSING),
+        (65, 70, "c:1", Kind.MISSING),
+    ]
+
+
+def test_ranges_of_a_striped_member_join_over_what_is_not_its_own() -> None:
+    metadata = ledger((4, 2, 2))
+    mine = list(stored_by(metadata, 1, 0, 99))
+    found = [Bad(entry, entry, Kind.DAMAGED, "I/O error") for entry in mine[2:7]]
+    assert coalesced(metadata, 1, found) == [Bad(mine[2], mine[6], Kind.DAMAGED, "I/O error")]
+    del found[2]
+    assert len(coalesced(metadata, 1, found)) == 2
+    assert judged(metadata, {1: [missing(mine[2], mine[6])]}) == [
+        (mine[2], mine[6], "b:1", Kind.MISSING)
+    ]
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 3, 2)])
+def test_sums_do_not_depend_on_the_cut_and_see_every_change(
+    quorums: tuple[int, int, int],
+) -> None:
+    metadata = ledger(quorums, last=9_999)
+    ids = list(stored_by(metadata, 1, 0, 9_999))
+    payloads = [b"%d" % n for n in ids]
+
+    def sums(cut: int, change: int | None = None, skip: int | None = None) -> dict[object, object]:
+        summing = Summing(*quorums[:2])
+        values = [b"x" * len(p) if n == change else p for n, p in zip(ids, payloads)]
+        rows = [row for row in zip(ids, values, [n * 5 for n in ids]) if row[0] != skip]
+        for at in range(0, len(rows), cut):
+            some = list(zip(*rows[at : at + cut]))
+            summing.add(Copies(*some))
+        return dict(summing.sums())
+
+    whole = sums(10_000)
+    assert sums(7) == sums(1_000) == whole
+    changed, shorter = sums(1_000, change=ids[4_500]), sums(1_000, skip=ids[4_500])
+    assert changed != whole
+    assert suspicious(metadata, {1: whole, 2: whole}) == []  # type: ignore[dict-item]
+    wrong = ids[4_500] // 4_096, ids[4_500] % quorums[0] if quorums[0] != quorums[1] else 0
+    others = {index: whole for index in range(quorums[0]) if index != 1}
+    assert suspicious(metadata, {1: changed, **others}) == [wrong]  # type: ignore[dict-item]
+    assert suspicious(metadata, {1: shorter, **others}) == [wrong]  # type: ignore[dict-item]
+
+
+def test_the_majority_is_right_and_without_one_nobody_is() -> None:
+    a, b, c = (1, 1, 1), (1, 1, 2), (1, 1, 3)
+    assert differing_copies({0: {5: a}, 1: {5: a}, 2: {5: b}}) == {2: [5]}
+    assert differing_copies({0: {5: a}, 1: {5: b}}) == {0: [5], 1: [5]}
+    assert differing_copies({0: {5: a}, 1: {5: b}, 2: {5: c}}) == {0: [5], 1: [5], 2: [5]}
+    assert differing_copies({0: {5: a, 6: a}, 1: {5: a}, 2: {6: a}}) == {}
+
+
+def test_a_finding_is_a_plain_value() -> None:
+    one = Finding(1, 2, 3, "a:1", Kind.SHORT, "why")
+    assert (one.kind.value, str(one.kind)) == ("short", "short")

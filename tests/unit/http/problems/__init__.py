@@ -1,0 +1,1 @@
+"""Tests of the problems that the dashboard and `quire explain` report."""

@@ -1,0 +1,18 @@
+"""All problems of a cluster, in order."""
+
+from __future__ import annotations
+
+from tests.support.http.problems import bookie, said
+
+
+def test_nothing_is_wrong() -> None:
+    assert said([bookie("a"), bookie("b")]) == []
+
+
+def test_the_worst_comes_first() -> None:
+    bookies = [
+        bookie("a", free=1),
+        bookie("b", "gone"),
+        {**bookie("c"), "compaction_suspended": ["major"]},
+    ]
+    assert [one[0] for one in said(bookies, auditor=None)] == ["bad", "warn", "warn", "note"]

@@ -1,0 +1,63 @@
+"""The problem that new ledgers cannot be created."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.http.views.creatable import Creatable
+from quire.http.views.problems.cluster import problems
+from quire.http.views.problems.problem import Problem
+from tests.support.http.problems import WELL, bookie
+
+
+def test_ledgers_of_the_default_shape_that_cannot_be_created() -> None:
+    bookies = [bookie("a"), bookie("b"), bookie("c", "read-only")]
+    why = "3 bookies are wanted; 2 are writable: a, b"
+
+    def shaped(creatable: Creatable, there: list[dict[str, Any]] = bookies[:2]) -> list[Problem]:
+        return problems(there, WELL, creatable=creatable)
+
+    assert shaped(Creatable(True)) == []
+    (found,) = shaped(Creatable(False, why, (2, 2, 2)))
+    assert found.severity == "bad"
+    assert found.what == (
+        "No ledger with the default ensemble can be created (ensemble 3, write quorum 3, ack "
+        f"quorum 2): {why}"
+    )
+    assert "quire ledger write --ensemble 2 --write-quorum 2 --ack-quorum 2. " in found.next
+    (found,) = shaped(Creatable(False, why))
+    assert "quire ledger write" not in found.next
+    nobody = shaped(Creatable(False, why), [bookie("c", "gone")])
+    assert not any("default ensemble" in one.what for one in nobody), "nothing can be written"
+
+
+def test_a_smaller_shape_is_offered_for_ledgers_and_streams() -> None:
+    (found,) = problems([bookie("a")], WELL, creatable=Creatable(False, "few", (2, 2, 2)))
+    assert "quire stream set NAME ensemble_size=2 write_quorum=2 ack_quorum=2" in found.next
+
+
+def test_enough_bookies_in_the_wrong_racks() -> None:
+    """Starting another bookie, or a ledger with one copy, would not help or would be dangerous."""
+    shape = Creatable(False, "2 racks are wanted", places=True, movable="a:1; reboot")
+    (found,) = problems([bookie("a")], WELL, creatable=shape)
+    assert "quire cluster locations set 'a:1; reboot' /RACK" in found.next
+    assert "make room" not in found.next
+    assert "--write-quorum" not in found.next
+
+
+def test_a_silent_bookie_does_not_keep_ledgers_from_being_created() -> None:
+    (found,) = problems([bookie("a")], WELL, creatable=Creatable(True, silent=("c",), answering=2))
+    assert (found.severity, found.bookies) == ("warn", ("c",))
+    assert found.what == (
+        "New ledgers lack a copy until c answers: 3 bookies are wanted, and only 2 are writable "
+        "and answer"
+    )
+    assert found.risk == "Each new entry has 2 copies instead of 3"
+    (found,) = problems(
+        [bookie("a")], WELL, creatable=Creatable(True, silent=("b", "c"), answering=1)
+    )
+    assert found.severity == "bad"
+    assert found.what == (
+        "New ledgers with the default ensemble can be created but not written: 1 of 3 bookies "
+        "answers, and each entry needs 2. b, c do not answer"
+    )

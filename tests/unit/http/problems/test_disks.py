@@ -1,0 +1,92 @@
+"""The problems of disks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.http.views.problems.cluster import problems
+from tests.support.http.problems import GB, WELL, bookie, said
+
+
+def test_disks_that_are_nearly_full_are_one_finding_from_80_percent() -> None:
+    assert said([bookie("a", free=21)]) == []
+    assert said([bookie("a", free=20)]) == [
+        ("warn", "1 disk is nearly full: 80 % of the disk of a is used (20.0 GB of 100 GB free)")
+    ]
+    many = [bookie(f"b{n}", free=9 - n) for n in range(1, 9)]
+    (found,) = problems([*many, bookie("z")], WELL)
+    assert found.what == "8 disks are nearly full"
+    assert found.items[0] == "92 % of the disk of b1 is used (8.0 GB of 100 GB free)"
+    assert (len(found.items), found.items[-1]) == (6, "and 3 more")
+    assert found.bookies == tuple(f"b{n}" for n in range(1, 9)), "all of them, in order"
+    assert "takes the space of b8" in found.risk, "its disk is the fullest"
+    assert found.next == "quire bookie explain space DIR", "no directory is known"
+    cookie = {**bookie("a", free=20), "directories": ["/data/1"]}
+    (found,) = problems([cookie], WELL)
+    assert "(/data/1: 20.0 GB of 100 GB free)" in found.what
+    assert found.next == "quire bookie explain space /data/1"
+
+
+def test_a_large_disk_is_nearly_full_from_90_percent() -> None:
+    """20 % of 1 TB is room for a long time."""
+    large = {"free_bytes": 150 * GB, "total_bytes": 1000 * GB}
+    assert said([{**bookie("a"), **large}]) == []
+    assert "90 % of" in said([{**bookie("a"), **large, "free_bytes": 100 * GB}])[0][1]
+
+
+def test_a_disk_that_several_bookies_share_counts_once() -> None:
+    """Three bookies of one machine were three nearly full disks."""
+
+    def on(host: str, name: str, free: float, directory: str) -> dict[str, Any]:
+        disk = {"directory": directory, "free_bytes": free * GB, "total_bytes": 100 * GB}
+        return {**bookie(name, free=10), "host": host, "disks": [disk]}
+
+    shared = [on("h1", "h1:1", 10.0, "/d/1"), on("h1", "h1:2", 10.05, "/d/2")]
+    (found,) = problems(shared, WELL)
+    assert found.what == (
+        "1 disk is nearly full: 90 % of the disk of 2 bookies on h1 is used (/d/1, /d/2: 10.0 GB "
+        "of 100 GB free)"
+    )
+    assert found.bookies == ("h1:1", "h1:2")
+    (found,) = problems([*shared, on("h2", "h2:1", 10.0, "/d/1")], WELL)
+    assert found.what == "2 disks are nearly full", "another machine has another disk"
+    (found,) = problems([*shared, on("h1", "h1:3", 5.0, "/d/3")], WELL)
+    assert found.what == "2 disks are nearly full", "another disk of the same size"
+
+
+def test_a_directory_that_is_nearly_full_is_named_although_the_total_hides_it() -> None:
+    disks = [
+        {"directory": path, "free_bytes": free * GB, "total_bytes": 50 * GB}
+        for path, free in (("/data/1", 40), ("/a; reboot", 2))
+    ]
+    (found,) = problems([{**bookie("a", free=42), "disks": disks}], WELL)
+    assert "96 % of the disk of a is used (/a; reboot: 2.0 GB of 50.0 GB free)" in found.what
+    assert found.next == "quire bookie explain space '/a; reboot'", "it is typed as it stands"
+
+
+def test_a_directory_of_a_writable_bookie() -> None:
+    told = [{"why": "full", "directory": "/data/2"}, {"why": "failed", "directory": "/data/3"}]
+    full = {"directory": "/data/2", "free_bytes": GB, "total_bytes": 100 * GB}
+    one = {**bookie("a"), "unwritable": told, "disks": [full]}
+    first, second = problems([one], WELL)
+    assert first.severity == "bad"
+    assert first.what.startswith("The data directory /data/3 of a cannot be used")
+    assert "quire bookie disk replace a /data/3 NEW" in first.next
+    assert second.what == "A disk of a is full: /data/2: 1.0 GB of 100 GB free"
+
+
+def test_suspended_compaction_is_told_once_with_what_to_type() -> None:
+    held = [
+        {**bookie("a"), "compaction_suspended": ["minor", "major"], "http": ["http://a:1; reboot"]},
+        {**bookie("b"), "compaction_suspended": ["major"]},
+        {**bookie("c"), "compaction_suspended": []},
+    ]
+    (found,) = problems(held, WELL)
+    assert found.severity == "note"
+    assert found.what == "Major and minor compaction of a, b is suspended"
+    assert "curl -X PUT 'http://a:1; reboot/api/v1/bookie/gc/resume_compaction'" in found.next
+    held[1] = {**bookie("b", free=1), "compaction_suspended": ["major"]}
+    assert (
+        "warn",
+        "Major and minor compaction of a, b is suspended; the disk of b is nearly full",
+    ) in said(held)

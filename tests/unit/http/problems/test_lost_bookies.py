@@ -1,0 +1,140 @@
+"""The problems of bookies that are lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.http.views.problems.cluster import problems
+from quire.http.views.problems.lost_bookies import ALONE, lost_groups
+from quire.http.views.problems.problem import Problem
+from quire.replication.explain.at_risk import AtRisk
+from tests.support.http.problems import WELL, bookie, said
+
+
+def test_lost_bookies() -> None:
+    lost = [bookie("a"), bookie("b", "gone")]
+    assert said(lost) == [
+        ("bad", "b is not registered: stopped, or cut off from the metadata store")
+    ]
+    (one,) = problems(lost, WELL)
+    assert "quire bookie recover b" in one.next
+    (one,) = problems(lost, WELL, AtRisk(ledgers=7, whole=True, by_group={ALONE: 1}))
+    assert (one.severity, "quire bookie recover b" in one.next) == ("bad", True)
+    (one,) = problems(lost, WELL, AtRisk(ledgers=7, whole=True, by_group={ALONE: 0}))
+    assert one.severity == "note", "its ledgers were copied"
+    assert "quire bookie decommission b" in one.next
+    assert "recover" not in one.next
+    many = [bookie("z"), *(bookie(f"b{n}", "gone") for n in range(9))]
+    ((_, what),) = said(many)
+    assert what.startswith("b0, b1, b2, b3, b4 and 4 more are not registered")
+
+
+def test_a_lost_rack_is_one_thing() -> None:
+    bookies = [bookie("a", rack="/r1"), bookie("b", "gone", "/r2"), bookie("c", "gone", "/r2")]
+    assert said(bookies) == [("bad", "All bookies of /r2 are gone: b, c")]
+    half = [bookie("a", rack="/r1"), bookie("b", "gone", "/r2"), bookie("c", rack="/r2")]
+    ((_, what),) = said(half)
+    assert what.startswith("b is not registered")
+
+
+def test_nobody_takes_entries() -> None:
+    first = said([bookie("a", "gone")])[0]
+    assert first == ("bad", "No bookie accepts entries: nothing can be written")
+
+
+def test_the_command_that_starts_a_lost_bookie_again_is_complete() -> None:
+    """Without its port, a bookie of `quire local` came back with another address."""
+    one = {**bookie("10.0.0.1:29059", "gone"), "directories": ["/data/bookie-1", "/my disk"]}
+    (found,) = [found for found in problems([bookie("z"), one], WELL) if "10.0.0.1" in found.what]
+    assert found.next == (
+        "Start it again, with the options that it had: quire bookie start --dir /data/bookie-1 "
+        "--dir '/my disk' --port 29059. If it is lost for good: quire bookie recover 10.0.0.1:29059"
+    )
+    two = [{**bookie(f"10.0.0.{n}:3181", "gone"), "directories": [f"/d{n}"]} for n in (1, 2)]
+    (found,) = [found for found in problems([bookie("z"), *two], WELL) if "10.0.0.1" in found.what]
+    assert found.next == (
+        "Start them again, for example 10.0.0.1:3181, with the options that it had: quire bookie "
+        "start --dir /d1. If one is lost for good: quire bookie recover BOOKIE"
+    )
+    (found,) = problems([bookie("z"), bookie("b", "gone")], WELL)
+    assert "quire bookie start --dir DIR. If" in found.next, "nothing is known about it"
+
+
+def test_the_command_of_the_last_report_has_all_options() -> None:
+    command = ["quire", "bookie", "start", "--dir", "d 1", "--http", "10.0.0.1:8080"]
+    one = {**bookie("b", "gone"), "directories": ["/x"], "report": {"command": command}}
+    (found,) = problems([bookie("z"), one], WELL)
+    assert found.next.startswith(
+        "Start it again, as it was started before: quire bookie start --dir 'd 1' --http "
+        "10.0.0.1:8080. If it is lost for good"
+    )
+    one["report"]["working_directory"] = "/srv/a b"
+    (found,) = problems([bookie("z"), one], WELL)
+    assert "as it was started before, in '/srv/a b': quire bookie start" in found.next
+    one["report"] = {"command": [], "working_directory": ""}
+    (found,) = problems([bookie("z"), one], WELL)
+    assert "quire bookie start --dir /x" in found.next, "an earlier version does not report it"
+
+
+def test_a_bookie_whose_copies_no_other_can_take_is_not_recovered() -> None:
+    """`quire bookie recover` would refuse: it needs another bookie for each copy."""
+    risk = AtRisk(ledgers=7, whole=True, lacking=7, by_group={ALONE: 7}, without_spare=7)
+    (found,) = problems([bookie("a"), bookie("b", "gone")], WELL, risk)
+    assert "recover" not in found.next
+    assert found.next.endswith(
+        "If it is lost for good, start another bookie: the others cannot take all of its copies"
+    )
+
+
+def of_lost(risk: AtRisk | None, now_ms: int = 0, **recovery: Any) -> Problem:
+    """Return what is reported about b, which is lost."""
+    found = problems([bookie("a"), bookie("b", "gone")], {**WELL, **recovery}, risk, now_ms=now_ms)
+    return next(one for one in found if "b is not registered" in one.what)
+
+
+RISK = AtRisk(ledgers=9, whole=True, lacking=4, last_copy=1, by_group={ALONE: 4})
+
+
+def test_what_is_at_risk() -> None:
+    assert of_lost(None).risk == "Quire is still counting the ledgers with copies there"
+    assert of_lost(RISK).risk == (
+        "4 of 9 ledgers lack the copies stored there, and 1 has entries with only one copy left"
+    )
+    part = AtRisk(ledgers=9, lacking=4, by_group={ALONE: 4})
+    assert of_lost(part).risk == "at least 4 of 9 ledgers lack the copies stored there"
+    one = AtRisk(ledgers=1, whole=True, lacking=1, by_group={ALONE: 1})
+    assert of_lost(one).risk == "1 of 1 ledger lacks the copies stored there"
+    none = of_lost(AtRisk(ledgers=9, whole=True, by_group={ALONE: 0}))
+    assert none.risk == "No ledger has a copy there"
+    assert none.doing == "Nothing needs to be copied"
+    nothing_yet = AtRisk(ledgers=9, by_group={ALONE: 0})
+    assert of_lost(nothing_yet).doing != "Nothing needs to be copied", "there may be others"
+
+
+def test_what_is_being_done() -> None:
+    waiting = {"bookie": "b", "since_ms": 0, "until_ms": 30_000}
+    assert of_lost(RISK, 10_000, waiting=waiting).doing.startswith(
+        "The auditor a waits 20 s more for b to return before its ledgers are copied"
+    )
+    over = of_lost(RISK, 30_000, waiting=waiting)
+    assert over.doing == "The auditor a has not marked its ledgers for repair yet"
+    other = of_lost(RISK, 10_000, waiting={**waiting, "bookie": "c"})
+    assert other.doing == over.doing
+    assert "switched off (quire autorecovery enable)" in of_lost(RISK, enabled=False).doing
+    off = of_lost(RISK, auditor=None).doing
+    assert "no autorecovery process is running (quire autorecovery start)" in off
+    assert of_lost(RISK, marked=4, locked=2).doing == (
+        "4 ledgers are marked for repair, 2 are being repaired"
+    )
+    assert of_lost(RISK, marked=4, failing=1).doing == (
+        "4 ledgers are marked for repair; the repair of 1 failed"
+    )
+
+
+def test_groups_of_lost_bookies() -> None:
+    """A rack of one bookie is a bookie; a rack with one left is not lost."""
+    bookies = [
+        bookie("a", rack="/r1"), bookie("b", "gone", "/r2"), bookie("c", "gone", "/r2"),
+        bookie("d", "gone", "/r1"), bookie("e", "gone", "/r3"), bookie("f", "gone"),
+    ]  # fmt: skip
+    assert lost_groups(bookies) == {"/r2": ["b", "c"], ALONE: ["d", "e", "f"]}

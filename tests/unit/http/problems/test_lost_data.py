@@ -1,0 +1,44 @@
+"""The problems of stored data."""
+
+from __future__ import annotations
+
+from quire.http.views.problems.cluster import problems
+from quire.http.views.problems.lost_bookies import ALONE
+from quire.replication.explain.at_risk import AtRisk
+from quire.streams.ownership.lost_ledgers import LostLedgers
+from quire.streams.ownership.named_ledgers import NamedLedger, Owner
+from tests.support.http.problems import WELL, bookie
+
+
+def test_what_cannot_be_read_comes_first() -> None:
+    risk = AtRisk(ledgers=9, whole=True, lacking=4, unreadable=2, by_group={ALONE: 4})
+    first = problems([bookie("a"), bookie("b", "gone")], WELL, risk)[0]
+    assert first.severity == "bad"
+    assert first.what.startswith("Some entries of 2 ledgers cannot be read")
+
+
+ORDERS = Owner("stream", "my orders", "/streams")
+
+
+def test_a_stream_that_lost_ledgers_says_how_to_go_on() -> None:
+    lost = (
+        NamedLedger(4, ORDERS, "segment 2, 1,000 records", after="3:0:0"),
+        NamedLedger(9, ORDERS, "segment 5, 10 records", after="6:0:0"),
+    )
+    (found,) = problems([bookie("a")], WELL, lost=LostLedgers(lost, {"stream": 2}))
+    assert found.what == (
+        "Stream my orders in namespace /streams needs 2 ledgers that do not exist: ledger 4 "
+        "(segment 2, 1,000 records), ledger 9 (segment 5, 10 records)"
+    )
+    assert found.next == (
+        "To see its segments: quire stream show 'my orders' --namespace /streams. To read past the "
+        "gap: quire stream read 'my orders' --namespace /streams --on-gap skip. To give up the "
+        "lost records for good, and all records before them: quire stream truncate 'my orders' "
+        "--namespace /streams --before 6:0:0"
+    )
+
+
+def test_nothing_is_given_up_if_the_last_segment_is_lost() -> None:
+    lost = (NamedLedger(4, ORDERS, "segment 2, in progress"),)
+    (found,) = problems([bookie("a")], WELL, lost=LostLedgers(lost, {"stream": 1}))
+    assert "truncate" not in found.next

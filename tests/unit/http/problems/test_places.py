@@ -1,0 +1,52 @@
+"""The problems of copies in too few racks."""
+
+from __future__ import annotations
+
+from quire.http.views.problems.cluster import problems
+from tests.support.http.problems import WELL, bookie, said
+
+
+def test_without_locations_nothing_is_said() -> None:
+    assert said([bookie(name) for name in "abc"]) == []
+
+
+def test_all_bookies_are_in_one_rack() -> None:
+    bookies = [bookie(f"10.0.0.{n}:3181", rack="/r1") for n in range(1, 4)]
+    (found,) = problems(bookies, WELL)
+    assert found.severity == "warn"
+    assert found.what == (
+        "All 3 writable bookies with a location are in /r1: every copy of a ledger can be lost "
+        "with that rack"
+    )
+    assert "quire cluster locations set 10.0.0.1:3181 /RACK" in found.next
+    assert found.bookies == ("10.0.0.1:3181", "10.0.0.2:3181", "10.0.0.3:3181")
+
+
+def test_some_bookies_have_no_location() -> None:
+    bookies = [bookie("a", rack="/r1"), bookie("b", rack="/r2"), bookie("c")]
+    (found,) = problems(bookies, WELL)
+    assert found.what.startswith("1 of 3 bookies has no location: c.")
+    assert (found.next, found.bookies) == ("quire cluster locations set c /RACK", ("c",))
+
+
+def test_a_location_of_another_depth() -> None:
+    bookies = [bookie("a", rack="/eu/r1"), bookie("b", rack="/eu/r2"), bookie("c", rack="/r3")]
+    (found,) = problems(bookies, WELL)
+    assert "1 bookie has a location of another depth than most bookies: c (/r3)" in found.what
+
+
+def test_three_bookies_in_three_racks_are_well() -> None:
+    """The loss of a rack would leave two bookies, but that is so in every small cluster."""
+    assert said([bookie(name, rack=f"/{name}") for name in "abc"]) == []
+
+
+def test_misplaced_ledgers() -> None:
+    check = {"at_ms": 1, "ledgers": 11, "misplaced": 2, "first": [3, 7]}
+    (found,) = problems([bookie("a")], {**WELL, "placement": check})
+    assert found.severity == "warn"
+    assert found.what == (
+        "2 of 11 ledgers violate the placement policy: the copies of an entry are in too few "
+        "racks (such as ledger 3, 7)"
+    )
+    assert "quire cluster locations list" in found.next
+    assert said([bookie("a")], placement={**check, "misplaced": 0}) == []

@@ -1,0 +1,84 @@
+"""The problems of read-only bookies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.http.views.problems.cluster import problems
+from quire.http.views.problems.problem import Problem
+from tests.support.http.problems import GB, WELL, bookie, said
+
+
+def readonly(*reasons: tuple[str, str], **more: Any) -> list[Problem]:
+    """Return the problems of a bookie that is read-only for these reasons."""
+    told = [{"why": why, "directory": directory} for why, directory in reasons]
+    one = {**bookie("a", "read-only", free=1), "unwritable": told, **more}
+    return problems([bookie("z"), one], WELL, now_ms=1_000_000)
+
+
+def test_a_read_only_bookie_says_why() -> None:
+    (found,) = readonly(("full", "/data/1"))
+    assert found.what == "a is read-only because its disk is full: /data/1: 1.0 GB of 100 GB free"
+    assert found.next == "quire bookie explain space /data/1"
+    assert found.risk.endswith("New entries go to the 1 writable bookie")
+    (found,) = readonly(("lost", "/data/1"), free_bytes=50 * GB)
+    assert "a part of its data in /data/1 is lost" in found.what
+    (found,) = readonly(("loading", ""), free_bytes=50 * GB)
+    assert (found.severity, "still loading" in found.what) == ("note", True)
+    held = {"http": ["http://10.0.0.1:8080"], "free_bytes": 50 * GB}
+    (found,) = readonly(("held", ""), **held)
+    assert "an operator holds it" in found.what
+    assert found.next.startswith("curl -X PUT http://10.0.0.1:8080/api/v1/bookie/state/readonly")
+    order = {"what": "drain", "since_ms": 400_000, "by": "admin-host"}
+    (found,) = readonly(("ordered", ""), order=order, free_bytes=50 * GB)
+    assert found.what == (
+        "a is read-only because it is being drained or decommissioned (ordered from admin-host, "
+        "10 min ago)"
+    )
+    assert "quire bookie decommission a --cancel" in found.next
+    (found,) = readonly(("tired", ""), free_bytes=50 * GB)
+    assert found.what == "a is read-only: tired"
+
+
+def test_each_reason_is_a_finding() -> None:
+    both = readonly(("held", ""), ("full", "/data/1"))
+    assert sorted(one.what.split("because ")[1][:7] for one in both) == ["an oper", "its dis"]
+
+
+def test_a_nearly_full_disk_of_a_bookie_that_is_read_only_for_another_reason() -> None:
+    found = readonly(("held", ""))
+    assert any("nearly full" in one.what for one in found)
+
+
+def test_a_read_only_bookie_whose_registration_does_not_say_why() -> None:
+    ((severity, what),) = said([bookie("z"), bookie("a", "read-only", free=1)])
+    assert (severity, what) == (
+        "warn",
+        "a is read-only, probably because its disk is full: 1.0 GB of 100 GB free",
+    )
+    ((_, what),) = said([bookie("z"), bookie("a", "read-only")])
+    assert what == "a is read-only, and its registration does not say why"
+
+
+def full(name: str, free: int, **more: Any) -> dict[str, Any]:
+    reason = {"why": "full", "directory": "/data/1"}
+    return {**bookie(name, "read-only", free=free), "unwritable": [reason], **more}
+
+
+def test_several_full_disks_are_one_finding() -> None:
+    (found,) = problems([bookie("z"), full("a", 1), full("b", 2)], WELL)
+    assert found.what == "2 bookies are read-only because their disks are full"
+    assert found.items == (
+        "a: /data/1: 1.0 GB of 100 GB free", "b: /data/1: 2.0 GB of 100 GB free",
+    )  # fmt: skip
+    assert found.bookies == ("a", "b")
+    assert found.next == "quire bookie explain space /data/1"
+    assert found.risk.endswith("The command shows what takes the space of a; run it there")
+
+
+def test_a_full_disk_says_how_much_is_needed() -> None:
+    (found,) = problems([bookie("z"), full("a", 1, min_free_bytes=2 * GB)], WELL)
+    assert found.what.endswith("1.0 GB of 100 GB free, less than min_free_bytes (2.0 GB)")
+    # It accepts entries again only when somewhat more is free.
+    (found,) = problems([bookie("z"), full("a", 3, min_free_bytes=2 * GB)], WELL)
+    assert found.what.endswith("3.0 GB of 100 GB free")

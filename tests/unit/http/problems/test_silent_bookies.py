@@ -1,0 +1,87 @@
+"""The problems of bookies that are registered and do not answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.http.views.problems.certificates import OwnCertificates
+from quire.http.views.problems.cluster import problems
+from quire.http.views.problems.problem import Problem
+from quire.net.certificates import CertificateExpiry
+from tests.support.http.problems import WELL, bookie, said
+
+
+def silent(name: str, kind: str, why: str = "", remedy: str = "", **more: Any) -> dict[str, Any]:
+    told = {"kind": kind, "why": why, "remedy": remedy}
+    return {**bookie(name, free=None), "silence": told, **more}
+
+
+def found(*bookies: dict[str, Any]) -> list[Problem]:
+    return problems([bookie("z"), *bookies], WELL)
+
+
+def test_one_that_does_not_answer() -> None:
+    assert said([bookie("z"), bookie("a", free=None)]) == [
+        ("bad", "a is registered but does not answer")
+    ]
+
+
+def test_one_that_was_not_asked_yet_is_no_problem() -> None:
+    assert said([bookie("z"), {**bookie("a", free=None), "answers": None}]) == []
+
+
+def test_a_process_that_does_not_run_is_started_again() -> None:
+    (one,) = found(
+        silent("10.0.0.1:4181", "refused", "nothing listens at its address", directories=["/d"])
+    )
+    assert one.what == (
+        "10.0.0.1:4181 is registered but does not answer (nothing listens at its address)"
+    )
+    assert one.next == (
+        "Its process does not run. Start it again, with the options that it had: "
+        "quire bookie start --dir /d --port 4181"
+    )
+    assert one.doing.startswith("The registration ends with its session")
+    assert one.bookies == ("10.0.0.1:4181",)
+
+
+def test_an_expired_certificate_is_renewed_and_the_bookie_not_stopped() -> None:
+    (one,) = found(silent("a", "expired", "the certificate of bookie a has expired", "Renew it"))
+    assert one.what == (
+        "a is registered but does not answer (the certificate of bookie a has expired)"
+    )
+    assert one.next == "Renew it"
+    assert "Connections that are open continue" in one.risk
+
+
+def test_the_file_to_renew_is_named() -> None:
+    file = {"path": "/etc/my cert", "own": True, "expires_ms": 0}
+    (one,) = found(silent("a", "expired", "x", "Renew it", report={"certificates": [file]}))
+    assert one.next == "Renew it ('/etc/my cert' of a)"
+
+
+def test_an_authority_that_has_expired_is_renewed_first() -> None:
+    own = OwnCertificates(client=(CertificateExpiry("/ca", False, 1_000),))
+    expired = silent("a", "expired", "the certificate of bookie a has expired", "Renew it")
+    first, second = problems([bookie("z"), expired], WELL, now_ms=2_000, certificates=own)
+    assert "The authority of the bookies' certificates (/ca) expired" in first.what
+    assert "Renew that first" in second.next
+
+
+def test_one_that_hangs_is_stopped() -> None:
+    (one,) = found(silent("a", "other", "it did not answer within 2 s"))
+    assert "(it did not answer within 2 s)" in one.what
+    assert one.next == (
+        "Check its log and the network to it. If it hangs, stop it: then it counts as lost"
+    )
+
+
+def test_bookies_with_the_same_reason_are_one_problem() -> None:
+    first, second = found(
+        silent("a", "expired", "a has expired", "Renew it"),
+        silent("b", "other", "it did not answer"),
+        silent("c", "expired", "c has expired", "Renew it"),
+    )
+    assert first.what == "a, c are registered but do not answer (a: a has expired)"
+    assert first.bookies == ("a", "c")
+    assert second.bookies == ("b",)

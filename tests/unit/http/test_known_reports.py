@@ -1,0 +1,83 @@
+"""The last report of each bookie, which is known after the bookie died."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from quire.codec.metadata.registration import Endpoint
+from quire.http.views.bookie_report import PATH
+from quire.http.watch import known_reports
+from quire.http.watch.known_reports import KNOWN_INTERVAL_S, KnownReports
+from quire.http.watch.rates import ENDPOINT
+from quire.metadata.interface import BookieAddress
+
+PATIENT_S = 60.0
+
+
+def address(name: str, *, http: bool = True) -> BookieAddress:
+    others = (Endpoint(ENDPOINT, name, 8080, "http"),) if http else ()
+    return BookieAddress(name, name, 3181, others=others)
+
+
+class Bookies:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.asked: list[str] = []
+        self.answers: dict[str, str] = {}
+        self.reports = KnownReports(lambda: self.now_s, self.fetch, PATIENT_S)
+
+    async def fetch(self, url: str) -> str:
+        self.asked.append(url)
+        if (answer := self.answers.get(url)) is None:
+            raise OSError("it does not answer")
+        return answer
+
+    def serve(self, name: str, *words: str) -> None:
+        self.answers[f"http://{name}:8080{PATH}"] = json.dumps({"command": words})
+
+    async def commands(self, *names: str) -> dict[str, list[str]]:
+        found = await self.reports.of({name: address(name) for name in names})
+        return {name: report["command"] for name, report in found.items()}
+
+
+async def test_the_last_report_remains_when_the_bookie_dies() -> None:
+    world = Bookies()
+    world.serve("a", "quire", "bookie", "start", "--http", "a:8080")
+    assert (await world.commands("a"))["a"][-1] == "a:8080"
+    world.answers.clear()
+    world.now_s += KNOWN_INTERVAL_S
+    assert (await world.commands("a"))["a"][-1] == "a:8080", "it is silent"
+    assert len(world.asked) == 2
+    world.now_s += KNOWN_INTERVAL_S
+    assert (await world.commands())["a"][-1] == "a:8080", "it is gone"
+
+
+async def test_they_are_read_once_in_their_interval_and_for_a_new_bookie() -> None:
+    world = Bookies()
+    world.serve("a")
+    world.serve("b")
+    await world.commands("a")
+    await world.commands("a")
+    assert len(world.asked) == 1
+    assert set(await world.commands("a", "b")) == {"a", "b"}
+    await world.commands("b")
+    assert len(world.asked) == 3
+
+
+async def test_bookies_without_a_report() -> None:
+    world = Bookies()
+    world.answers[f"http://a:8080{PATH}"] = "no report"
+    assert await world.commands("a") == {}
+    assert await world.reports.of({"b": address("b", http=False)}) == {}
+    assert len(world.asked) == 1
+
+
+async def test_only_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_reports, "KNOWN_MAX", 2)
+    world = Bookies()
+    for name in "abc":
+        world.serve(name)
+        await world.commands(name)
+    assert set(await world.commands()) == {"b", "c"}
