@@ -174,6 +174,8 @@ class Bench:
                 appended = await confirming.get()
                 await appended.wait()
                 acknowledged += 1
+                if acknowledged == 1:
+                    show("first")
                 window.release()
 
         confirming: asyncio.Queue[quire.streams.Appended] = asyncio.Queue()

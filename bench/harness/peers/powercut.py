@@ -18,13 +18,13 @@ import signal
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.model import BenchmarkError
-from harness.peers.running import read_line, started
+from harness.peers.running import Result, read_line, started
 from harness.peers.systems import System, end
 
 FS_IOC_SHUTDOWN = 0x8004587D
@@ -74,21 +74,25 @@ def _loaded_until_the_cut(system: System, log: Path, load_s: float, disks: list[
     with started(system, log, {"mode": "loss", "name": "loss", "size": 1024}) as client:
         assert client.stdin is not None
         assert client.stdout is not None
-        for line in client.stdout:
-            if (said := read_line(line)) and said.kind == "created":
-                break
+        _await(client.stdout, "created")
         os.sync()  # The servers and the stream are older than a few seconds when the power fails.
         client.stdin.write("\n")
         client.stdin.flush()
+        _await(client.stdout, "first")
         time.sleep(load_s)
         end(system.pids(), signal.SIGSTOP)
         for disk in disks:
             disk.shut_down()
         client.stdin.close()  # From here on, no server can acknowledge anything.
-        for line in client.stdout:
-            if (said := read_line(line)) and said.kind == "loss":
-                return int(said.values["acknowledged"])
-    raise BenchmarkError(f"the client of {system.title} did not say what was acknowledged")
+        return int(_await(client.stdout, "loss").values["acknowledged"])
+
+
+def _await(lines: Iterable[str], kind: str) -> Result:
+    """Return the next result of this kind."""
+    for line in lines:
+        if (said := read_line(line)) and said.kind == kind:
+            return said
+    raise BenchmarkError(f"the client ended before it said '{kind}'")
 
 
 def _lost(system: System, log: Path, acknowledged: int) -> int:

@@ -156,7 +156,7 @@ public class KafkaBench {
           window.acquire();
           byte[] body = new byte[size];
           java.nio.ByteBuffer.wrap(body).putLong(number);
-          producer.send(new ProducerRecord<>(topic, body), (m, e) -> { if (e != null) failed.set(true); else if (!failed.get()) acknowledged.incrementAndGet(); window.release(); });
+          producer.send(new ProducerRecord<>(topic, body), (m, e) -> { if (e != null) failed.set(true); else if (!failed.get() && acknowledged.incrementAndGet() == 1) print("{\"kind\": \"first\"}"); window.release(); });
         }
       } catch (InterruptedException | RuntimeException ended) { /* the servers are gone */ }
     });

@@ -251,7 +251,9 @@ func loss(js jetstream.JetStream, name string, size int) {
 		for future := range futures {
 			select {
 			case <-future.Ok():
-				acknowledged.Add(1)
+				if acknowledged.Add(1) == 1 {
+					fmt.Println(`{"kind": "first"}`)
+				}
 			case <-future.Err():
 				return
 			}
@@ -277,7 +279,8 @@ func check(js jetstream.JetStream, name string, n int) {
 	defer cancel()
 	found, err := js.Stream(limited, name)
 	if err != nil {
-		if err == jetstream.ErrStreamNotFound { // The stream itself was lost.
+		if err == jetstream.ErrStreamNotFound {
+			fmt.Fprintln(os.Stderr, "nats bench: the stream itself is lost")
 			show("check", "lost", float64(n))
 			return
 		}
@@ -285,6 +288,7 @@ func check(js jetstream.JetStream, name string, n int) {
 	}
 	info, err := found.Info(limited)
 	must(err)
+	fmt.Fprintf(os.Stderr, "nats bench: the stream has %d records\n", info.State.Msgs)
 	seen := make([]bool, n)
 	read(js, name, int(info.State.Msgs), func(body []byte) {
 		if number := binary.BigEndian.Uint64(body); number < uint64(n) {
