@@ -74,25 +74,25 @@ def _loaded_until_the_cut(system: System, log: Path, load_s: float, disks: list[
     with started(system, log, {"mode": "loss", "name": "loss", "size": 1024}) as client:
         assert client.stdin is not None
         assert client.stdout is not None
-        _await(client.stdout, "created")
+        _await(client.stdout, "created", log)
         os.sync()  # The servers and the stream are older than a few seconds when the power fails.
         client.stdin.write("\n")
         client.stdin.flush()
-        _await(client.stdout, "first")
+        _await(client.stdout, "first", log)
         time.sleep(load_s)
         end(system.pids(), signal.SIGSTOP)
         for disk in disks:
             disk.shut_down()
         client.stdin.close()  # From here on, no server can acknowledge anything.
-        return int(_await(client.stdout, "loss").values["acknowledged"])
+        return int(_await(client.stdout, "loss", log).values["acknowledged"])
 
 
-def _await(lines: Iterable[str], kind: str) -> Result:
+def _await(lines: Iterable[str], kind: str, log: Path) -> Result:
     """Return the next result of this kind."""
     for line in lines:
         if (said := read_line(line)) and said.kind == kind:
             return said
-    raise BenchmarkError(f"the client ended before it said '{kind}'")
+    raise BenchmarkError(f"the client ended before it said '{kind}' (see {log})")
 
 
 def _lost(system: System, log: Path, acknowledged: int) -> int:

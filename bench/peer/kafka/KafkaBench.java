@@ -191,7 +191,9 @@ public class KafkaBench {
     String mode = get("mode", "stream"), name = get("name", "bench");
     int n = number("n", 100_000), size = number("size", 100);
     if (mode.equals("check")) { check(name, n); return; }
-    try (Admin admin = Admin.create(common())) {
+    Properties patient = common();
+    patient.put("default.api.timeout.ms", "150000");  // A thousand topics take a while.
+    try (Admin admin = Admin.create(patient)) {
       while (admin.describeCluster().nodes().get().size() < 3) Thread.sleep(100);
       if (mode.equals("loss")) { loss(admin, name, size); return; }
       byte[] payload = payload(size);
