@@ -202,6 +202,7 @@ def test_a_writer_whose_metadata_has_no_room_says_so(wait_s: float) -> None:
         assert error.causes.keys() == {members[1].name, members[2].name}
         assert not error.outcome_known
         assert not spare.added
+        assert writer._session.pool.counters.ensemble_changes_without_room == 1
         assert len((await cluster.stored()).segments) == 1
 
     simulated(main)

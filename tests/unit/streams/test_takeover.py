@@ -1,0 +1,58 @@
+"""The last record of a segment whose writer died, by which its successor completes the segment."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.codec.distributedlog.control_record import CreationTime, encode_control
+from quire.codec.distributedlog.record import control_record, encode_record
+from quire.codec.distributedlog.segment import StreamSegment
+from quire.codec.metadata.ledger_metadata import LedgerState
+from quire.streams.write.takeover import last_record
+from tests.support.bookies.fake_bookies import LEDGER, PASSWORD, FakeCluster, simulated
+
+SEGMENT = StreamSegment(1, LEDGER, 0, layout=2)
+"""A segment whose entries have no envelopes."""
+
+
+@pytest.mark.parametrize("at", [0, 1, 7, 8, 11, 12, 19])
+@pytest.mark.parametrize("control", [False, True])
+def test_the_last_record_is_found_however_many_entries_without_records_follow(
+    at: int, *, control: bool
+) -> None:
+    """A segment that ended before it would deny the records after its end."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(20), state=LedgerState.CLOSED)
+        body = b"".join(encode_record(5 + at + n, 100 + n, b"%d" % n) for n in range(3))
+        if control:
+            body += control_record(8 + at, 0, encode_control(CreationTime(9)))
+        for bookie in cluster.bookies.values():
+            for entry in range(20):
+                earlier = encode_record(entry, entry, b"x")
+                content = earlier if entry < at else body if entry == at else b""
+                bookie.entries[entry] = cluster.entry(entry, content)
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            found = await last_record(reader, SEGMENT)
+            assert found is not None
+            assert (found.entry_id, found.slot) == (at, 2 + control)
+            assert found.count == (8 + at if control else 7 + at)
+            for bookie in cluster.bookies.values():
+                for entry in range(20):
+                    bookie.entries[entry] = cluster.entry(entry, b"")
+            assert await last_record(reader, SEGMENT) is None
+
+    simulated(main)
+
+
+def test_an_empty_ledger_has_no_last_record() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), (), state=LedgerState.CLOSED)
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            assert await last_record(reader, SEGMENT) is None
+
+    simulated(main)
