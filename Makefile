@@ -14,7 +14,7 @@ N ?= 100
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: proto blocking help demo test check format sim sim-fresh explore mutants-sample interop pipelines soak soak-disk torture bench bench-disk bench-heal bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium man config-docs docs dist dist-check release lock clean
+.PHONY: proto blocking help demo test check format sim sim-fresh explore mutants-sample interop pipelines soak soak-disk torture bench bench-disk bench-heal bench-peers bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium man config-docs docs dist dist-check release lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -40,7 +40,7 @@ check: $(STAMP) ## check format, lint, types, folders, mutants, documents and ge
 	@$(BIN)/ruff format --check . $(PYTHON_SCRIPTS)
 	@$(BIN)/ruff check --quiet . $(PYTHON_SCRIPTS)
 	@$(BIN)/mypy
-	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py bench/page_plot.py bench/tailing.py bench/ui.py examples/*.py
+	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py bench/page_plot.py bench/peers.py bench/tailing.py bench/ui.py examples/*.py
 	@MYPYPATH=bench:bench/spark $(BIN)/mypy bench/spark/throughput.py bench/spark/follow.py bench/spark/audit.py bench/spark/offload.py
 	@$(BIN)/python -m pytest -q --no-header tests/unit/project/test_imports.py tests/unit/project/test_folders.py tests/unit/project/test_maps.py
 	@$(BIN)/python -m pytest -q --no-header tests/sim/test_mutants.py --deselect tests/sim/test_mutants.py::test_the_mutant_is_found
@@ -64,8 +64,8 @@ explore: $(STAMP) ## visit every state of the replication protocol within small 
 mutants-sample: $(STAMP) ## change the code in N random places, and see what notices (ARGS="--seed 7", ARGS=--simulator-only)
 	@$(BIN)/python scripts/mutants-sample --count $(N) $(ARGS)
 
-interop: $(STAMP) java ## run all tests against Apache BookKeeper (needs Maven)
-	@$(BIN)/python scripts/test interop-full
+interop: $(STAMP) java ## run all tests against Apache BookKeeper, 4.18.0 and then 4.17.2 (needs Maven)
+	@$(BIN)/python scripts/test interop-full interop-4.17
 
 soak: $(STAMP) java ## run fresh seeds, crash tests and process tests for MINUTES minutes
 	@scripts/soak $(MINUTES)
@@ -87,6 +87,9 @@ bench-disk: $(STAMP) ## measure a bookie's index, start, cold reads, and adds be
 
 bench-heal: $(STAMP) ## measure what a lost bookie costs a writer, and what its repair copies (ARGS="--rounds 3")
 	@$(BIN)/python bench/heal.py $(ARGS)
+
+bench-peers: $(STAMP) java ## compare streams with Kafka and NATS JetStream (ARGS="--quick", ARGS="--works stream loss"; needs Maven and Go)
+	@$(BIN)/python bench/peers.py $(ARGS)
 
 bench-tailing: $(STAMP) ## measure tailing by number of readers and append rate (ARGS="--apart --readers 1,10,100")
 	@$(BIN)/python bench/tailing.py $(ARGS)

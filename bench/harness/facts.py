@@ -116,6 +116,9 @@ def _java_version() -> str:
 
 
 def _apache_version() -> str:
+    """Return the version that `bench/peer/apache` runs."""
+    if chosen := os.environ.get("APACHE_VERSION"):
+        return chosen
     pom = (_ROOT / "bench" / "peer" / "pom.xml").read_text()
-    match = re.search(r"<artifactId>bookkeeper-server</artifactId><version>([^<]+)<", pom)
+    match = re.search(r"<bookkeeper\.version>([^<]+)<", pom)
     return match[1] if match else "?"

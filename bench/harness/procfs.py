@@ -59,6 +59,10 @@ def rss_peak_bytes(pid: int) -> int:
     return 0
 
 
+def available() -> bool:
+    return Path("/proc/self/io").exists()
+
+
 def reset_rss_peak(pid: int) -> None:
     """Restart the measurement of the peak.
 

@@ -142,9 +142,11 @@ class QuireCluster:
         self._process: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] | None = None
 
-    def start(self) -> None:
-        shutil.rmtree(self._directory, ignore_errors=True)
-        self._directory.mkdir(parents=True)
+    def start(self, *, empty: bool = True) -> None:
+        """Start the cluster, on the data of an earlier one unless it has to be `empty`."""
+        if empty:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.mkdir(parents=True, exist_ok=True)
         self._output = self._log.open("wb")
         self._process = subprocess.Popen(
             quire_local(self.bookies, self._directory, self._zookeeper),
@@ -183,6 +185,18 @@ class QuireCluster:
             self._output.close()
             self._output = None
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    def kill(self) -> None:
+        """Kill all processes, and keep the data."""
+        process, self._process = self._process, None
+        if process is not None:
+            servers = procfs.descendants(process.pid)
+            process.kill()
+            process.wait()
+            _kill_what_is_left(servers)
+        if self._output is not None:
+            self._output.close()
+            self._output = None
 
     def server_pids(self) -> list[int]:
         if self._process is None:

@@ -7,11 +7,14 @@ bookies are needed.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import jpype
 import pytest
 
 from quire._runtime.clock import SystemClock
@@ -22,11 +25,12 @@ from quire.metadata.interface import BookieAddress
 from quire.metadata.uri import parse_uri
 from quire.metadata.zookeeper.server import ZooKeeperServer
 from quire.metadata.zookeeper.store import ZooKeeperStore
-from tests.support.interop.apache_java import ApacheClient
+from tests.support.interop.apache_java import ApacheClient, from_java, java, to_java
 from tests.support.interop.sides import Shape
 
 pytestmark = pytest.mark.interop
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 BOOKIE = BookieAddress("rack-1:bookie-1", "127.0.0.1", 1)
 ONE = Shape(1, 1, 1)
 OURS = LedgerMetadata(1, 1, 1, (Segment(0, (BOOKIE.bookie_id,)),), password=b"p")
@@ -85,6 +89,19 @@ async def both(request: pytest.FixtureRequest, zookeeper: ZooKeeperServer) -> As
         await asyncio.wait_for(asyncio.to_thread(java.java.close), CLOSE_S)
     finally:
         await store.close()
+
+
+def test_the_bytes_of_metadata_are_those_of_4_17() -> None:
+    """Java of this version reads the metadata that 4.17.2 wrote, and writes the same bytes."""
+    vectors = json.loads((GOLDEN / "metadata.json").read_text())["vectors"]
+    stored = [one for one in vectors if one["group"] in ("ledger_metadata", "metadata_update")]
+    assert len(stored) > 15
+    serde = java("org.apache.bookkeeper.meta.LedgerMetadataSerDe")()
+    ctime = java("java.util.Optional").of(jpype.JLong(1_111))
+    for one in stored:
+        data = bytes.fromhex(one["hex"])
+        metadata = serde.parseConfig(to_java(data), 7, ctime)
+        assert from_java(serde.serialize(metadata)) == data, one["name"]
 
 
 async def test_ids_and_lists(both: Both) -> None:

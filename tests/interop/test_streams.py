@@ -1,6 +1,6 @@
 """Streams that one side writes and the other reads.
 
-The sides are Apache's DistributedLog 4.17.2 and ours, on bookies of either kind.
+The sides are Apache's DistributedLog and ours, on bookies of either kind.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from quire.metadata.zookeeper.server import ZooKeeperServer
 from quire.testing._process import with_parent
 from quire.testing.cluster import BookieProcess, free_ports
 from tests.support.interop.apache_java import JVM_OPTIONS, class_path, initialise_cluster
+from tests.support.interop.shell_lines import in_4_17s_words
 from tests.support.waiting import wait_for
 
 LOOPBACK = "127.0.0.1"
@@ -31,6 +32,8 @@ SHELL_LIMIT_S = 180
 STOP_LIMIT_S = 15.0
 BOOKIE_HEAP_MB = 192
 TOOL_HEAP_MB = 96
+SHELL_LINE = r"%replace{%m %X}{ \{\}$}{}%n"
+"""The message with its attributes, in which 4.18 has what 4.17 says in the message."""
 SESSION_TIMEOUT_MS = 6_000
 """Milliseconds for which a killed bookie stays registered."""
 
@@ -289,7 +292,7 @@ class Cluster:
     # -- tools --------------------------------------------------------------------------------
 
     def shell(self, *words: str) -> str:
-        """Return the output of Apache's BookieShell."""
+        """Return the output of Apache's BookieShell, in the words of 4.17."""
         return self._shell(self._configure("shell"), words)
 
     def shell_of(self, bookie: Bookie, *words: str) -> str:
@@ -303,7 +306,7 @@ class Cluster:
         done = subprocess.run(
             [
                 *with_parent(), "java", f"-Xmx{TOOL_HEAP_MB}m", *JVM_OPTIONS,
-                "-Dinterop.level=info", "-Dinterop.pattern=%m%n", "-cp", class_path(),
+                "-Dinterop.level=info", f"-Dinterop.pattern={SHELL_LINE}", "-cp", class_path(),
                 "org.apache.bookkeeper.bookie.BookieShell", "-conf", str(configuration), *words,
             ],
             stdin=subprocess.DEVNULL,
@@ -314,7 +317,7 @@ class Cluster:
             check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout
-        return done.stdout
+        return in_4_17s_words(done.stdout)
 
     def autorecovery(self, **settings: object) -> JavaProcess:
         """Start Apache's auditor and replication worker in one process, and await the election."""

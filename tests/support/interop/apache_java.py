@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import jpype
 
+from quire.codec.wire import messages_pb2 as messages
 from tests.support.interop.sides import (
     CALL_LIMIT_S,
     DIGEST_BYTES,
@@ -363,24 +364,19 @@ def v3_add_overhead_bytes(ledger_id: int) -> int:
     counter = field.get(None)
     if counter.get() < THREE_BYTES_FROM:
         counter.set(THREE_BYTES_FROM)
-    protocol = java("org.apache.bookkeeper.proto.BookkeeperProtocol")
-    bytes_of = java("com.google.protobuf.ByteString").copyFrom
-    header = (
-        protocol.BKPacketHeader.newBuilder()
-        .setVersion(protocol.ProtocolVersion.VERSION_THREE)
-        .setOperation(protocol.OperationType.ADD_ENTRY)
-        .setTxnId(counter.get() + 1)
-    )
+    # Our own messages have the same numbers, and Java's classes change from version to version.
     body = bytes(FRAME_BYTES - (1 << 10))
-    add = (
-        protocol.AddRequest.newBuilder()
-        .setLedgerId(ledger_id)
-        .setEntryId(0)
-        .setMasterKey(bytes_of(to_java(bytes(MASTER_KEY_BYTES))))
-        .setBody(bytes_of(to_java(body)))
+    request = messages.Request(
+        header=messages.BKPacketHeader(
+            version=messages.ProtocolVersion.VERSION_THREE,
+            operation=messages.OperationType.ADD_ENTRY,
+            txnId=int(counter.get()) + 1,
+        ),
+        addRequest=messages.AddRequest(
+            ledgerId=ledger_id, entryId=0, masterKey=bytes(MASTER_KEY_BYTES), body=body
+        ),
     )
-    request = protocol.Request.newBuilder().setHeader(header).setAddRequest(add).build()
-    return LENGTH_BYTES + int(request.getSerializedSize()) - len(body) + ENTRY_BYTES
+    return LENGTH_BYTES + request.ByteSize() - len(body) + ENTRY_BYTES
 
 
 def initialise_cluster(uri: str) -> None:

@@ -1,4 +1,4 @@
-"""Apache's DistributedLog 4.17.2, from Python (JPype), to compare our streams with."""
+"""Apache's DistributedLog, from Python (JPype), to compare our streams with."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ FLAGS = {
     "whatisinstanceid": "",
     "whoisauditor": "",
 }
-"""The flags in `bookkeeper shell help` of 4.17, except for the verbs in REFUSED."""
+"""The flags in `bookkeeper shell help` of 4.17 and 4.18, except for the verbs in REFUSED."""
 
 URI = "sqlite:////tmp/nothing.db"
 

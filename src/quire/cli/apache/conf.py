@@ -96,7 +96,7 @@ def translate(properties: Mapping[str, Property], host: HostFacts) -> list[KeyLi
         elif rule is None:
             near = nearest(name, RULES)
             hint = f"; did you mean {near}?" if near else ""
-            outcome = ignored(f"Apache BookKeeper 4.17 has no such key{hint}")
+            outcome = ignored(f"Apache BookKeeper 4.18 has no such key{hint}")
         else:
             try:
                 outcome = rule.apply(Asked(one.value, values, host))

@@ -214,6 +214,23 @@ def compaction_rate(asked: Asked) -> KeyOutcome:
     return taken(bookie__compact_bytes_per_s=whole(asked.value))
 
 
+KEEPALIVE = {"serverTcpKeepIdle": 7200, "serverTcpKeepIntvl": 75, "serverTcpKeepCnt": 9}
+"""Apache's keys, with what Linux does for those that are not set."""
+
+
+def keepalive(asked: Asked) -> KeyOutcome:
+    """Seconds after which Apache's bookie would give up a client: idle time and all its probes."""
+    if not boolean(asked.all.get("serverSockKeepalive", "true")):
+        return ignored("serverSockKeepalive is false, so Apache does not probe idle connections")
+    if whole(asked.value) <= 0:
+        return ignored("Apache takes 0 or less as not set")
+    set_here = {name: whole(asked.all.get(name, "0")) for name in KEEPALIVE}
+    idle_s, interval_s, probes = (
+        value if value > 0 else KEEPALIVE[name] for name, value in set_here.items()
+    )
+    return taken(bookie__dead_client_s=float(idle_s + interval_s * probes))
+
+
 def tls_factory(asked: Asked) -> KeyOutcome:
     if short_class(asked.value) != "TLSContextFactory":
         return refused(
