@@ -256,7 +256,7 @@ def new_directory(output: str | None) -> Iterator[None]:
     if os.path.exists(output) and not _removed_empty(output):
         raise JobError(
             f"{output} already exists, and --output writes a new directory",
-            remedy="Name another directory, or remove this one",
+            remedy="Name another directory",
         )
     try:
         yield
