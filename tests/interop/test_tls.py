@@ -468,8 +468,8 @@ def test_the_first_role_counts(secured: Secured, name: str, unit: str) -> None:
 JAVA_ALWAYS_VERIFIES = os.environ.get("APACHE_VERSION", "4.18.0") != "4.17.2"
 """Whether Java's client verifies names even if `hostnameVerificationEnabled` is false.
 
-The library below 4.18, Netty 4.2, verifies them unless it is told otherwise, and the null with which
-4.18 tells it so has no effect on the JDK's TLS.
+The library below 4.18, Netty 4.2, verifies them unless it is told otherwise, and the null with
+which 4.18 tells it so has no effect on the JDK's TLS.
 """
 
 
