@@ -13,9 +13,10 @@ import pytest
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
 from tests.support.interop.apache_streams import ApacheStreams, bind
-from tests.support.interop.quire_streams import QuireStreams
+from tests.support.interop.quire_streams import QuireStreams, run
 from tests.support.interop.stream_place import BY_JAVA, BY_QUIRE, SIDES, Place
 from tests.support.interop.stream_sides import Got, Sent, StreamError, Streams, pairs, records
+from tests.support.record_envelopes import envelope
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.interop
@@ -113,6 +114,42 @@ def test_records_of_all_sizes(place: Place, writing: str) -> None:
         positions.append(writer.write(*sent[-1]))
         writer.close()
         check(other, name, sent, positions)
+
+
+def test_java_reads_envelopes_as_the_documented_bytes(place: Place) -> None:
+    """Keys, headers and event times are bytes of the payload to Java, and plain records are plain.
+
+    Its writer continues the stream, and what it writes is plain, whatever the bytes are.
+    """
+    ours, java = place.quire(), place.apache()
+    name = new_name()
+
+    async def write() -> None:
+        async with await ours.aio.open_writer(name, create=True) as writer:
+            for at in range(30):
+                await writer.append_many(
+                    [b"plain", b"v%d" % at], txids=[at, at], keys=[None, b"k%d" % at],
+                    headers=[None, {"h": b"\xff"}],
+                )  # fmt: skip
+
+    run(write())
+    with_key = [envelope(b"v%d" % at, b"k%d" % at, ((b"h", b"\xff"),)) for at in range(30)]
+    sent: list[Sent] = [pair for at in range(30) for pair in ((at, b"plain"), (at, with_key[at]))]
+    got = java.read(name, len(sent))
+    assert pairs(got) == sent
+    writer = java.writer(name)
+    writer.write(100, with_key[0])
+    writer.close()
+
+    async def read() -> list[tuple[bytes | None, bytes]]:
+        reader = await ours.aio.open_reader(name, follow=False)
+        return [(record.key, record.value) async for record in reader]
+
+    found = run(read())
+    assert found[:-1] == [
+        pair for at in range(30) for pair in ((None, b"plain"), (b"k%d" % at, b"v%d" % at))
+    ]
+    assert found[-1] == (None, with_key[0])
 
 
 @pytest.mark.parametrize("writing", SIDES)

@@ -63,6 +63,27 @@ def numbers(first: int, end: int) -> bytes:
 # -- writing and reading ----------------------------------------------------------------------
 
 
+def test_keys_and_headers(quire: Quire) -> None:
+    """As the guide shows them, and through JSON into another stream with nothing lost."""
+    lines = b"visitor-8:first\nvisitor-9:sec:ond\nplain\n"
+    more = ("--key-separator", ":", "--header", "source=shell")
+    write(quire, "clicks", lines, *more)
+    write(quire, "clicks", b"without\n")
+    assert read(quire, "clicks") == [b"first", b"sec:ond", b"plain", b"without"]
+    keyed = [*lines.splitlines(), b"without"]
+    assert read(quire, "clicks", "--key-separator", ":") == keyed
+    tailed = quire("stream", "tail", "clicks", "-n", "4", "--key-separator", ":").ok()
+    assert tailed.splitlines() == keyed
+    printed = quire("stream", "read", "clicks", "--json").ok()
+    write(quire, "copy", printed, "--format", "json")
+    found = described(quire, "read", "copy")
+    for line, copy in zip(map(json.loads, printed.splitlines()), found, strict=True):
+        for name in ("value", "key", "headers", "event_time"):
+            assert (name in line, line.get(name)) == (name in copy, copy.get(name))
+    assert found[0]["headers"] == {"source": b64encode(b"shell").decode()}
+    assert "key" not in found[3]
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"\n", b"\n\n", b"one\ntwo", b"one\ntwo\n", b"a\r\n\r\n", bytes(range(256)) * 3],

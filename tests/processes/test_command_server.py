@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes.cli import CAN_FORK, COMMAND, TIMEOUT_S, Quire, forked_command
+from tests.support.processes.cli import COMMAND, TIMEOUT_S, Quire, wait_until_gone
 from tests.support.processes.command_server import receive
+from tests.support.processes.forked_server import (
+    CAN_FORK,
+    COMMAND_SERVER,
+    FRESH,
+    ForkedServer,
+    forked_command,
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -74,3 +85,42 @@ def test_it_does_not_outlive_what_stands_for_it(tmp_path: Path) -> None:
         process.kill()
         # The command holds its other end until it exits.
         assert process.communicate(timeout=TIMEOUT_S)[0] == b""
+
+
+def test_a_forked_server_is_a_child_of_the_tests(tmp_path: Path) -> None:
+    """It has a session and a status of its own, and starts with what it was given."""
+    quire = Quire(f"sqlite:///{tmp_path}/metadata.db").initialised()
+    for number, status in ((signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)):
+        with quire.start("bookie", "--dir", str(tmp_path / "data"), "--port", "0") as bookie:
+            assert isinstance(bookie.process, ForkedServer) is not FRESH
+            assert bookie.line().startswith("127.0.0.1:")
+            fields = Path(f"/proc/{bookie.pid}/stat").read_text().rpartition(")")[2].split()
+            assert [int(field) for field in fields[1:4]] == [os.getpid(), bookie.pid, bookie.pid]
+            assert bookie.end(number).status == status
+
+
+DIES = """
+import os
+from quire.testing.cluster import LocalCluster
+from tests.support.processes.forked_server import fork_bookies
+
+fork_bookies()
+cluster = LocalCluster(bookies=1)
+cluster.start()
+print(cluster.bookies[0].pid, cluster.bookies[0].directory.parent, flush=True)
+os._exit(1)
+"""
+
+
+def test_a_forked_bookie_ends_with_the_tests() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DIES],
+        stdout=subprocess.PIPE,
+        cwd=COMMAND_SERVER.parents[3],
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    pid, directory = done.stdout.decode().split()
+    wait_until_gone([int(pid)])
+    shutil.rmtree(directory)

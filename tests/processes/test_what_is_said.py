@@ -167,7 +167,7 @@ def _one_is_gone(watched: Watched, lost: BookieProcess, ledgers: int) -> None:
         risk=rf"^{ledgers} of 3 ledgers lack",
         doing=rf"^The auditor healer waits [1-9][0-9]* (s|min|h) more for {lost.id}",
         # The dashboard remembers the options, and ledgers on all bookies leave none to copy to.
-        next="quire bookie start .*--http 127.0.0.1:0.* the others cannot take all of its copies$",
+        next="quire bookie .*--http 127.0.0.1:0.* the others cannot take all of its copies$",
     )
     assert re.search(r"waits (9|10) min more", said["doing"])  # of DELAY_S
     text = seen(watched.explain, right=lambda text: "healer waits" in text)

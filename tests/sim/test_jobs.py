@@ -63,7 +63,7 @@ from tests.support.sim.replication import (
 )
 from tests.support.waiting import until
 
-SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
+SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "5"))
 QUICK = MoveOptions(open_grace_s=1.0)
 BY_HAND = replace(BOOKIE_CONFIG, gc_over_replicated_interval_s=0.0)
 """Passes for copies too many are made by the test."""

@@ -25,7 +25,7 @@ from quire.streams.ownership.orphans import find_orphans
 from quire_simulator.world.world import World
 from tests.support.sim.cluster import BOOKIES
 
-SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
+SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "5"))
 SOURCE, COPY, NAME = "/from", "/to", "events"
 SETTINGS = {"entry_bytes": 1024, "txids": "given"}
 WRITERS, MIRRORS = 4, 8

@@ -23,6 +23,7 @@ from quire.bookie.background.damage import DamageReports
 from quire.bookie.background.over_replicated import OverReplicated
 from quire.bookie.directories.lost_directory import KnownBookie
 from quire.bookie.directories.replacement import DirectoryRemoval
+from quire.cli.cluster.destroyed import destroyed
 from quire.client.datasets.datasets import HEADS as DATASETS
 from quire.codec.metadata.cookie import Cookie, encode
 from quire.errors import UnreadableMetadataError, UsageError
@@ -69,6 +70,19 @@ from tests.support.waiting import until
 QUICK = MoveOptions(open_grace_s=1.0)
 LIMIT_S = 300.0
 NO_CALL = Call({}, {}, {})
+
+
+# -- commands that destroy ----------------------------------------------------------------------
+
+
+def what_is_destroyed_is_named(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        bookie = next(iter((await there.store.bookies()).writable))
+        told = await destroyed(there.store, bookie)
+        assert f"the metadata of ledger {there.bad} cannot be read, so it may have one" in told
+        assert (await destroyed(there.store)).startswith(f"the cluster has {len(there.ids)} ledger")
+
+    scene(play)
 
 
 # -- autorecovery -----------------------------------------------------------------------------
@@ -680,6 +694,7 @@ def a_new_ledger_does_not_stumble_over_it(tmp_path: Path) -> None:
 Play = Callable[[Path], None]
 
 PASSES: dict[str, tuple[Play, ...]] = {
+    "cli/cluster/destroyed.py _Look.run": (what_is_destroyed_is_named,),
     "cli/servers/autorecovery.py list_marked": (autorecovery_lists_go_on,),
     "cli/bookie/cookie.py _stored_cookies": (cookies_are_kept,),
     "cli/bookie/replace.py _loss": (bookies_that_are_named_are_found,),

@@ -50,7 +50,7 @@ from tests.support.sim.replication import (
     write,
 )
 
-SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
+SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "5"))
 DAMAGED_SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "4"))
 """Four ledgers each, looked at twice and repaired: seconds for some."""
 

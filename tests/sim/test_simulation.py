@@ -19,7 +19,7 @@ from quire_simulator.plans.faults import ALL_KINDS, FIRST_BOOKIE_KINDS
 from quire_simulator.plans.plans import CROWD, HUGE_SCALE, SHAPES
 from tests.support.sim.runs import plain_run
 
-SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
+SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "5"))
 DIGEST_OF = "from quire_simulator import simulate; r = simulate({}); print(r.trace_digest)"
 
 

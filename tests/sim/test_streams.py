@@ -25,7 +25,7 @@ from quire_simulator.streams.facts import (
 from quire_simulator.streams.invariants import JudgedStream, ReaderPosition
 from quire_simulator.streams.plans import STREAM_SHAPES, StreamPlan
 
-SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
+SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "5"))
 PLANS = 150
 DIGEST_OF = "from quire_simulator import simulate; print(simulate({}, 'streams').trace_digest)"
 

@@ -1,10 +1,10 @@
 """Exactly once under hard conditions.
 
 Tasks fail and are repeated, and executors, bookies and the driver are killed at every step. At the
-end each number exists once, in order. `make test` has each kind of fault of a query once, on
-drivers that are their own executors. `make pipelines` does more, and begins on a standalone
-cluster, whose executors die too. QUIRE_SPARK_BATCHES is the number of micro-batches there. With 36
-or more, the driver is killed between every pair of steps, more often with more batches.
+end each number exists once, in order. `make pipelines` runs these tests, on drivers that are their
+own executors and on a standalone cluster, whose executors die too. QUIRE_SPARK_BATCHES is the
+number of micro-batches. With 36 or more, the driver is killed between every pair of steps, more
+often with more batches.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ from quire.testing.cluster import LocalCluster
 from tests.support.sessions import kill_session
 from tests.support.spark.faults import Faults
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 NAMESPACE = "/tests/once"
 BATCHES = int(os.environ.get("QUIRE_SPARK_BATCHES", "12"))
 BATCHES_SHORT = 12
-BATCHES_ONCE = 6
 PER_BATCH = 300
 PER_ENTRY = 50
 PARTITIONS = 3
@@ -88,12 +87,7 @@ def executors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             server.wait()
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(LOCAL, id="local", marks=pytest.mark.long),
-        pytest.param("", id="executors", marks=pytest.mark.long),
-    ]
-)
+@pytest.fixture(params=[pytest.param(LOCAL, id="local"), pytest.param("", id="executors")])
 def master(request: pytest.FixtureRequest) -> str:
     """Return the master on which the first driver runs its tasks."""
     return str(request.param or request.getfixturevalue("executors"))
@@ -228,9 +222,8 @@ def lives(bookies: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest)
         client.namespace(NAMESPACE, create=True) as streams,
     ):
         streams.create_stream(stream)
-        batches = BATCHES if "master" in request.fixturenames else BATCHES_ONCE
         with streams.open_writer(source, create=True) as writer:
-            for first in range(0, batches * PER_BATCH, PER_ENTRY):
+            for first in range(0, BATCHES * PER_BATCH, PER_ENTRY):
                 writer.append_many([b"%d" % n for n in range(first, first + PER_ENTRY)])
     for name in ("faults", "scratch"):
         (tmp_path / name).mkdir()
@@ -278,19 +271,6 @@ def check(lives: Lives, total: int) -> None:
     print(", ".join(f"{name} {count}" for name, count in sorted(lives.injected.items())))
 
 
-def test_once(lives: Lives) -> None:
-    """A task, a worker and two bookies fail, a driver is killed that has published what Spark does
-    not know of, one is thought dead: when it wakes up others have done its work."""
-    lives.killed(
-        "task-raises.0.1", "bookie-dies.1.1", "worker-dies.1.0", "kill.after-transaction.2",
-    )  # fmt: skip
-    lives.killed("bookie-dies.3.0", "pause.before-transaction.3")
-    lives.until_done(3)
-    Faults(str(lives.faults)).make("go-on")
-    lives.wait_for("refused.StreamFencedError.3.*")
-    check(lives, BATCHES_ONCE * PER_BATCH)
-
-
 def test_micro_batches(lives: Lives, master: str) -> None:
     rounds = max(1, BATCHES // BATCHES_SHORT)
     for turn in range(rounds):
@@ -320,7 +300,6 @@ def test_micro_batches(lives: Lives, master: str) -> None:
     check(lives, BATCHES * PER_BATCH)
 
 
-@pytest.mark.long
 def test_a_batch_job(lives: Lives, master: str) -> None:
     lives.arguments["mode"] = "job"
     lives.arguments["reading"] = {"total": "60000", "partitions": "6"}

@@ -24,6 +24,7 @@ pytestmark = [
 ]
 
 LIMIT_S = 300
+QUICK = ("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1")
 VARIABLE = "QUIRE_TEST_RUN"
 
 
@@ -32,7 +33,7 @@ def start(cluster: LocalCluster, *arguments: str) -> tuple[subprocess.Popen[str]
     mark = f"{VARIABLE}={uuid.uuid4()}"
     environment = dict([mark.split("=")], PYSPARK_PYTHON=sys.executable)
     command = subprocess.Popen(
-        [sys.executable, "-m", "quire", "pipeline", *arguments, "--metadata", cluster.uri],
+        [sys.executable, "-m", "quire", "pipeline", *arguments, "--metadata", cluster.uri, *QUICK],
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -74,7 +75,8 @@ def test_kill_9_in_the_middle(cluster: LocalCluster, tmp_path: Path) -> None:
     target = ("--stream", "killed", "--create", "--checkpoint", str(tmp_path / "checkpoint"))
     command, mark = start(cluster, "ingest", str(tmp_path / "in"), "--follow", *target)
 
-    wait_for(lambda: running(mark, "pyspark.daemon"), limit_s=LIMIT_S)
+    workers = lambda: running(mark, "pyspark.daemon") or command.poll() is not None  # noqa: E731
+    wait_for(workers, limit_s=LIMIT_S)
     assert command.poll() is None, command.communicate()
     command.kill()
     command.communicate()

@@ -31,8 +31,8 @@ from tests.support.ui.dashboard import (
     STREAM,
     TEAM,
     Dashboard,
-    Seen,
     Tab,
+    Windows,
 )
 
 if TYPE_CHECKING:
@@ -113,30 +113,37 @@ def browser() -> Iterator[Browser]:
         found.close()
 
 
+@pytest.fixture(scope="session")
+def windows(browser: Browser) -> Windows:
+    """The windows of the browser, one for each size and kind, in which tabs are opened."""
+    return Windows(browser)
+
+
 @pytest.fixture
-def tab(dashboard: Dashboard, browser: Browser, request: pytest.FixtureRequest) -> Iterator[Tab]:
+def tab(dashboard: Dashboard, windows: Windows, request: pytest.FixtureRequest) -> Iterator[Tab]:
     """Yield a tab in a window of the size in `request.param`, whose pages know the token.
 
     An error on a page, or a request to another server, fails the test.
     """
-    context = browser.new_context(**getattr(request, "param", {}))
-    context.add_init_script(
-        f"if (location.protocol === 'http:') sessionStorage.setItem('quire.token', '{TOKEN}')"
-    )
-    page, seen = context.new_page(), Seen()
-    page.on("pageerror", lambda error: seen.errors.append(str(error)))
-    page.on("console", lambda said: seen.errors.append(said.text) if said.type == "error" else None)
-    page.on("response", lambda one: seen.answers.append(one))
-    page.on(
-        "request",
-        lambda one: (
-            None
-            if one.url.startswith((dashboard.url, "about:"))
-            else seen.elsewhere.append(one.url)
-        ),
-    )
-    yield Tab(page, dashboard.url, seen)
-    context.close()
+    with windows.tab(dashboard.url, token=TOKEN, **getattr(request, "param", {})) as opened:
+        page, seen = opened.page, opened.seen
+        page.on("response", lambda one: seen.answers.append(one))
+        page.on(
+            "request",
+            lambda one: (
+                None
+                if one.url.startswith((dashboard.url, "about:"))
+                else seen.elsewhere.append(one.url)
+            ),
+        )
+        yield opened
     assert not seen.elsewhere
-    # A refused request is one of the browser's errors, too: tests that provoke one empty the list.
-    assert not seen.errors
+
+
+@pytest.fixture
+def lone_tab(dashboard: Dashboard, browser: Browser) -> Iterator[Tab]:
+    """Yield a tab in a window of its own, for tests that set the clock of all tabs of a window."""
+    windows = Windows(browser)
+    with windows.tab(dashboard.url, token=TOKEN) as opened:
+        yield opened
+    windows.close()

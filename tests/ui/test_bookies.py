@@ -13,7 +13,7 @@ from quire.testing.cluster import LocalCluster
 from tests.support.processes.cli import Quire
 from tests.support.processes.http import TOKEN
 from tests.support.ui.browser import expect
-from tests.support.ui.dashboard import Dashboard, Seen, Tab
+from tests.support.ui.dashboard import Dashboard, Tab, Windows
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -59,18 +59,10 @@ def roomy() -> Iterator[Dashboard]:
 
 
 @pytest.fixture
-def roomy_tab(roomy: Dashboard, browser: Browser) -> Iterator[Tab]:
+def roomy_tab(roomy: Dashboard, windows: Windows) -> Iterator[Tab]:
     """Yield a tab that knows the token. An error on its pages fails the test."""
-    context = browser.new_context()
-    context.add_init_script(
-        f"if (location.protocol === 'http:') sessionStorage.setItem('quire.token', '{TOKEN}')"
-    )
-    page, seen = context.new_page(), Seen()
-    page.on("pageerror", lambda error: seen.errors.append(str(error)))
-    page.on("console", lambda said: seen.errors.append(said.text) if said.type == "error" else None)
-    yield Tab(page, roomy.url, seen)
-    context.close()
-    assert not seen.errors
+    with windows.tab(roomy.url, token=TOKEN) as opened:
+        yield opened
 
 
 # -- the list ---------------------------------------------------------------------------------

@@ -169,9 +169,9 @@ def test_lines_have_the_colours_of_the_page(dashboard: Dashboard, tab: Tab) -> N
     assert ",".join(re.findall(r"\d+", swatch)) in drawn
 
 
-def test_the_old_state_stays_and_is_marked(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_old_state_stays_and_is_marked(dashboard: Dashboard, lone_tab: Tab) -> None:
     """A page whose server loses the metadata store shows what it knows, with its age."""
-    page = tab.page
+    tab, page = lone_tab, lone_tab.page
     what = "the metadata store has not answered for 5 s"
     error = {"what": what, "remedy": "Start it", "outcome_known": False}
     away = False

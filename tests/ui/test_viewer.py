@@ -19,10 +19,10 @@ from tests.support.processes.cli import Quire
 from tests.support.processes.http import TOKEN
 from tests.support.state_machines import Counter
 from tests.support.ui.browser import expect
-from tests.support.ui.dashboard import HOSTILE, Dashboard, Tab
+from tests.support.ui.dashboard import HOSTILE, Dashboard, Tab, Windows
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -354,11 +354,11 @@ def test_a_ledger_with_a_password(stored: Stored, tab: Tab) -> None:
 
 
 @pytest.fixture
-def stranger(browser: Browser) -> Iterator[Page]:
+def stranger(dashboard: Dashboard, windows: Windows) -> Iterator[Page]:
     """A page that does not know the token."""
-    context = browser.new_context()
-    yield context.new_page()
-    context.close()
+    with windows.tab(dashboard.url) as opened:
+        yield opened.page
+        opened.seen.errors.clear()  # The browser names the refused requests.
 
 
 def test_payloads_need_the_token(dashboard: Dashboard, stored: Stored, stranger: Page) -> None:

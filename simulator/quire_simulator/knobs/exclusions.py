@@ -66,7 +66,11 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "codec.distributedlog.name": "_INT64_END",
         "codec.distributedlog.record": (
             "HEAD_BYTES MAX_PAYLOAD_BYTES _FLAG_BITS _CONTROL _END_OF_STREAM _RECORD_SET "
-            "_POSITION_SHIFT _POSITION_BITS _STEP _METADATA_END"
+            "_POSITION_SHIFT _POSITION_BITS _STEP _METADATA_END _SPECIAL_BITS"
+        ),
+        "codec.distributedlog.record_envelope": (
+            "VERSION HEAD_BYTES ENVELOPE_FLAG HAS_KEY HAS_EVENT_TIME HEADERS_MAX "
+            "HEADER_NAME_BYTES_MAX EVENT_TIME_MIN_US EVENT_TIME_MAX_US _CRC_AT _CRC_END"
         ),
         "codec.distributedlog.record_set": "VERSION VERSION_BITS",
         "codec.distributedlog.segment": (

@@ -7,6 +7,7 @@ run `scripts/make-blocking`. Interrupting a call (KeyboardInterrupt) cancels it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from quire.blocking.background import call, run
@@ -20,6 +21,7 @@ from quire.streams.read.positions import EARLIEST, Start
 from quire.streams.read.reader import StreamReader as AsyncStreamReader
 from quire.streams.read.records import Gap, Record, RecordBatch
 from quire.streams.read.subscriptions import Subscription as AsyncSubscription
+from quire.streams.write.envelopes import Headers, Text
 from quire.streams.write.pending_entry import Appended as AsyncAppended
 from quire.streams.write.writer import Producer as AsyncProducer
 from quire.streams.write.writer import StreamWriter as AsyncStreamWriter
@@ -400,6 +402,9 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
         txid: int | None = None,
         expect: int | None = None,
         token: str = "",
+        key: Text | None = None,
+        headers: Headers | None = None,
+        event_time: datetime | None = None,
     ) -> DLSN:
         """Append one record, and wait until it is acknowledged.
 
@@ -414,6 +419,9 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
                 the stream's setting `txids` is "given".
             expect: Append only if the record gets this sequence id.
             token: The fencing token that must be in force, or "" if the stream must have none.
+            key: The key of the record, as bytes or as a text, which is encoded in UTF-8.
+            headers: The headers of the record by name. A value is bytes or a text.
+            event_time: The time of the event that the record describes, with a time zone.
 
         Returns:
             The position of the record.
@@ -431,7 +439,17 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
             QuireError: Nothing could be written for 60 seconds, and this is the reason. Outcome
                 unknown.
         """
-        return call(self.aio.append(payload, txid=txid, expect=expect, token=token))
+        return call(
+            self.aio.append(
+                payload,
+                txid=txid,
+                expect=expect,
+                token=token,
+                key=key,
+                headers=headers,
+                event_time=event_time,
+            )
+        )
 
     def append_many(
         self,
@@ -440,6 +458,9 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
         txids: Sequence[int] | None = None,
         expect: int | None = None,
         token: str = "",
+        keys: Sequence[Text | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        event_times: Sequence[datetime | None] | None = None,
     ) -> Appended:
         """Append several records in order, and wait until all of them are acknowledged.
 
@@ -451,6 +472,9 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
             txids: A transaction id for each record, as for `append`.
             expect: Append only if the first record gets this sequence id.
             token: The fencing token that must be in force, or "" if the stream must have none.
+            keys: A key for each record, as for `append`, or None for one without a key.
+            headers: The headers of each record, as for `append`, or None for one without headers.
+            event_times: An event time for each record, as for `append`, or None for one without.
 
         Returns:
             The positions of the records.
@@ -459,7 +483,17 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
             QuireError: See `append`.
         """
         return Appended(
-            call(self.aio.append_many(payloads, txids=txids, expect=expect, token=token))
+            call(
+                self.aio.append_many(
+                    payloads,
+                    txids=txids,
+                    expect=expect,
+                    token=token,
+                    keys=keys,
+                    headers=headers,
+                    event_times=event_times,
+                )
+            )
         )
 
     def submit_many(
@@ -469,6 +503,9 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
         txids: Sequence[int] | None = None,
         expect: int | None = None,
         token: str = "",
+        keys: Sequence[Text | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        event_times: Sequence[datetime | None] | None = None,
     ) -> Appended:
         """Append several records in order, without waiting for their acknowledgement.
 
@@ -481,6 +518,9 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
             txids: A transaction id for each record, as for `append`.
             expect: Append only if the first record gets this sequence id.
             token: The fencing token that must be in force, or "" if the stream must have none.
+            keys: A key for each record, as for `append`, or None for one without a key.
+            headers: The headers of each record, as for `append`, or None for one without headers.
+            event_times: An event time for each record, as for `append`, or None for one without.
 
         Returns:
             The records, to wait for.
@@ -489,7 +529,17 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
             QuireError: See `append`. Nothing was appended.
         """
         return Appended(
-            call(self.aio.submit_many(payloads, txids=txids, expect=expect, token=token))
+            call(
+                self.aio.submit_many(
+                    payloads,
+                    txids=txids,
+                    expect=expect,
+                    token=token,
+                    keys=keys,
+                    headers=headers,
+                    event_times=event_times,
+                )
+            )
         )
 
     def flush(self) -> DLSN | None:
@@ -606,7 +656,15 @@ class Producer(Handle[AsyncProducer]):
         return self._opened.last_sequence
 
     def append(
-        self, payload: Buffer, sequence: int, *, txid: int | None = None, token: str = ""
+        self,
+        payload: Buffer,
+        sequence: int,
+        *,
+        txid: int | None = None,
+        token: str = "",
+        key: Text | None = None,
+        headers: Headers | None = None,
+        event_time: datetime | None = None,
     ) -> DLSN | None:
         """Append one record unless the stream has it already, and wait until it is acknowledged.
 
@@ -618,6 +676,9 @@ class Producer(Handle[AsyncProducer]):
             sequence: The producer's number of the record.
             txid: The transaction id of the record, as for `StreamWriter.append`.
             token: The fencing token that must be in force, or "" if the stream must have none.
+            key: The key of the record, as for `StreamWriter.append`.
+            headers: The headers of the record, as for `StreamWriter.append`.
+            event_time: The event time of the record, as for `StreamWriter.append`.
 
         Returns:
             The position of the record, or None if the stream had it already.
@@ -625,7 +686,17 @@ class Producer(Handle[AsyncProducer]):
         Raises:
             QuireError: See `StreamWriter.append`.
         """
-        return call(self.aio.append(payload, sequence, txid=txid, token=token))
+        return call(
+            self.aio.append(
+                payload,
+                sequence,
+                txid=txid,
+                token=token,
+                key=key,
+                headers=headers,
+                event_time=event_time,
+            )
+        )
 
     def append_many(
         self,
@@ -634,6 +705,9 @@ class Producer(Handle[AsyncProducer]):
         *,
         txids: Sequence[int] | None = None,
         token: str = "",
+        keys: Sequence[Text | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        event_times: Sequence[datetime | None] | None = None,
     ) -> Appended:
         """Append the records that the stream lacks, and wait until all are acknowledged.
 
@@ -646,6 +720,9 @@ class Producer(Handle[AsyncProducer]):
                 gaps.
             txids: A transaction id for each record, as for `StreamWriter.append`.
             token: The fencing token that must be in force, or "" if the stream must have none.
+            keys: A key for each record, as for `StreamWriter.append_many`.
+            headers: The headers of each record, as for `StreamWriter.append_many`.
+            event_times: An event time for each record, as for `StreamWriter.append_many`.
 
         Returns:
             The positions of the records that were appended.
@@ -654,7 +731,17 @@ class Producer(Handle[AsyncProducer]):
             QuireError: See `StreamWriter.append`.
         """
         return Appended(
-            call(self.aio.append_many(payloads, first_sequence, txids=txids, token=token))
+            call(
+                self.aio.append_many(
+                    payloads,
+                    first_sequence,
+                    txids=txids,
+                    token=token,
+                    keys=keys,
+                    headers=headers,
+                    event_times=event_times,
+                )
+            )
         )
 
 

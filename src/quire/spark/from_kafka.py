@@ -28,7 +28,7 @@ PLACES: dict[str, str] = {
     "maxOffsetsPerTrigger": "'maxRecordsPerTrigger'",
     "minOffsetsPerTrigger": "'minRecordsPerTrigger'",
     "maxRecordsPerPartition": "'partitionBytes' (the size of a task in bytes)",
-    "includeHeaders": "leave it out",
+    "includeHeaders": "'envelope', which also adds the key and the event time",
     "groupIdPrefix": NO_GROUP,
     "kafka.group.id": NO_GROUP,
     "kafka.security.protocol": "'tlsCa', which enables TLS",

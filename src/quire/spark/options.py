@@ -44,7 +44,8 @@ READING = (
 STREAM_SHARED = ("metadata", "namespace", "password", "tlsCa", "tlsCert", "tlsKey")
 STREAM_READING = (
     *STREAM_SHARED, "stream", "streams", "streamPattern", "start", "end", "columns", "value",
-    "pushdown", "partitionBytes", "minPartitions", "failOnDataLoss", "maxRecordsPerTrigger",
+    "envelope", "pushdown", "partitionBytes", "minPartitions", "failOnDataLoss",
+    "maxRecordsPerTrigger",
     "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay", "subscription",
 )  # fmt: skip
 TABLE_READING = (*STREAM_SHARED, "table")
@@ -54,7 +55,7 @@ WRITING = (
 
 STREAM_WRITING = (
     *STREAM_SHARED, "stream", "streams", "streamColumn", "createStream", "valueColumn",
-    "txidColumn", "orderBy", "token", "placement",
+    "txidColumn", "keyColumn", "headersColumn", "timeColumn", "orderBy", "token", "placement",
 )  # fmt: skip
 BATCH_ONLY = ("txnId",)
 QUERY_ONLY = ("writerId", "takeover")
@@ -328,11 +329,23 @@ class GivenOptions:
         """
         return self._values.get("password", environ.get(ENV_PASSWORD, "")).encode()
 
-    def columns(self, every: tuple[str, ...] = COLUMNS) -> tuple[str, ...]:
-        """Return the columns that the options `columns` and `value` select."""
+    def columns(
+        self, every: tuple[str, ...] = COLUMNS, more: tuple[str, ...] = (), added: bool = False
+    ) -> tuple[str, ...]:
+        """Return the columns that the options `columns` and `value` select.
+
+        `more` are columns that are returned only if they are named, or if `added` is set.
+        """
         value = self.take("value", parse_boolean, None)
-        columns = self.take("columns", lambda text: _columns(text, every), None)
+        columns = self.take("columns", lambda text: _columns(text, (*every, *more)), None)
+        if columns is not None and added and (left := [c for c in more if c not in columns]):
+            raise UsageError(
+                "options 'columns' and 'envelope' contradict each other: the columns do not "
+                f"include {', '.join(left)}",
+                remedy="Name them in 'columns', or leave out 'envelope'",
+            )
         if columns is None:
+            every = (*every, *more) if added else every
             return every if value is not False else tuple(c for c in every if c != "value")
         if value is not None and value != ("value" in columns):
             raise UsageError(

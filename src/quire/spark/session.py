@@ -247,8 +247,8 @@ def _interrupt(session: SparkSession) -> None:
 def _same_interrupt_handler() -> Iterator[None]:
     """Restore the handler of SIGINT, which Spark replaces.
 
-    Spark's handler cancels all jobs, through the connection on which the interrupted call waits for
-    the end of its job. Java answers when that job has ended.
+    Spark's handler asks Java to cancel all jobs. Here Java ends with the job instead, and the
+    caller has a handler that knows what to say.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

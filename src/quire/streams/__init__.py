@@ -18,7 +18,7 @@ from quire.streams.objects.objects import Objects
 from quire.streams.ownership.owners import refuse_owned
 from quire.streams.read.positions import EARLIEST, LATEST, AtSequence, AtTime, AtTxid
 from quire.streams.read.reader import StreamReader
-from quire.streams.read.records import Gap, Record, RecordBatch
+from quire.streams.read.records import Gap, KeyedRecord, Record, RecordBatch
 from quire.streams.read.subscriptions import Subscription
 from quire.streams.write.pending_entry import Appended
 from quire.streams.write.writer import Producer, StreamWriter
@@ -32,6 +32,7 @@ __all__ = [
     "AtTime",
     "AtTxid",
     "Gap",
+    "KeyedRecord",
     "Namespace",
     "Objects",
     "Producer",

@@ -34,7 +34,10 @@ from quire.cli.main import cli
 from quire.configuration.layers import file_layer, merged
 from quire.testing._process import free_ports, is_free
 from tests.support.docs.pages import ROOT, Block, Here, Typed, needs, pieces, typed
+from tests.support.processes.forked_server import FRESH, ForkedServer, forked_quire
 
+PROGRAMS = str(Path(sys.executable).parent)
+"""The directory of the program `quire`."""
 LIMIT_S = 60.0
 """The time limit of one command or one block of Python."""
 SPARK_LIMIT_S = 300.0
@@ -100,7 +103,7 @@ class PageRunner:
         base = ports_in_a_row(len(PORTS))
         self._environment = {
             **environment,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}",
+            "PATH": f"{PROGRAMS}{os.pathsep}{environment['PATH']}",
             "PAGE": str(directory),
             "ROOT": str(ROOT),
         }
@@ -316,10 +319,13 @@ class PageRunner:
         script = f"{command}\n_status=$?; pwd > {after}.pwd; env -0 > {after}.env; exit $_status"
         # Otherwise `quire no-such-command | tail -1` would pass.
         pipes = [] if LOOP.search(command) else ["-o", "pipefail"]
+        # The page may have programs of its own, which come before.
+        forked = "" if FRESH else f"{forked_quire()}{os.pathsep}"
+        path = self._environment["PATH"].replace(PROGRAMS, f"{forked}{PROGRAMS}", 1)
         with subprocess.Popen(
             ["bash", *pipes, "-c", script],
             cwd=self._where,
-            env=self._environment,
+            env={**self._environment, "PATH": path},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -334,6 +340,7 @@ class PageRunner:
                 ) from None
         pairs = Path(f"{after}.env").read_text(encoding="utf-8").split("\0")
         self._environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        self._environment["PATH"] = self._environment["PATH"].replace(forked, "")
         self._where = Path(Path(f"{after}.pwd").read_text(encoding="utf-8").rstrip("\n"))
         return process.returncode, output.decode(), said.decode()
 
@@ -350,8 +357,15 @@ class PageRunner:
     def _start(self, command: str) -> tuple[subprocess.Popen[bytes], Path]:
         # Servers are in the tests' process group, so that a signal that ends the tests ends them.
         log = self._directory / f".server-{len(self._servers)}.log"
+        plain = command.startswith("quire ") and not SHELL.search(QUOTED.sub("", command))
         with log.open("wb") as out, log.with_suffix(".err").open("wb") as err:
-            process = subprocess.Popen(
+            quire = shutil.which("quire", path=self._environment["PATH"])
+            if plain and quire == f"{PROGRAMS}/quire" and not FRESH:
+                words = shlex.split(command)[1:]
+                given: dict[str, Any] = {"cwd": self._where, "env": self._environment}
+                given |= {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+                return ForkedServer(words, signal.SIGTERM, **given), log
+            process: subprocess.Popen[bytes] = subprocess.Popen(
                 ["bash", "-c", f"exec {command}" if "=" not in command.split()[0] else command],
                 cwd=self._where,
                 env=self._environment,

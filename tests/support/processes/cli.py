@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+from tests.support.processes.forked_server import FRESH, ForkedServer, forked_command
 from tests.support.waiting import wait_for
 
 COMMAND = [sys.executable, "-m", "quire"]
-COMMAND_SERVER = Path(__file__).with_name("command_server.py")
-CAN_FORK = hasattr(os, "pidfd_open")
-FRESH = bool(os.environ.get("QUIRE_FRESH_COMMANDS")) or not CAN_FORK
-"""Whether each command gets its own interpreter, as for users.
-
-If not, commands that run to their end are forked from a process that has imported Quire
-(`command_server`).
-"""
 TIMEOUT_S = 60.0
 
 
@@ -88,40 +78,18 @@ class Quire:
         return Running([*COMMAND, *arguments], self.environment)
 
 
-@cache
-def forked_command() -> list[str]:
-    """Return the words to put before the arguments of a `quire` command that runs to its end."""
-    directory = tempfile.mkdtemp(prefix="quire-commands-")
-    path = str(Path(directory) / "socket")
-    server = subprocess.Popen(
-        [sys.executable, "-m", f"{__package__}.command_server", "serve", path],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=COMMAND_SERVER.parents[3],
-    )
-    assert server.stdout is not None
-    assert server.stdout.readline() == b"ready\n"
-
-    def end() -> None:
-        server.communicate(timeout=TIMEOUT_S)  # The end of its input.
-        shutil.rmtree(directory)
-
-    atexit.register(end)
-    return [sys.executable, "-I", "-S", str(COMMAND_SERVER), path]
-
-
 class Running:
     """A running command: `with quire.start("local") as local: ...`. It is killed at the end."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
-        )
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        words = command[len(COMMAND) :]
+        if command == [*COMMAND, *words] and not FRESH:
+            self.process: subprocess.Popen[bytes] = ForkedServer(words, env=environment, **pipes)
+        else:
+            self.process = subprocess.Popen(
+                command, env=environment, start_new_session=True, **pipes
+            )
 
     @property
     def pid(self) -> int:

@@ -1,5 +1,8 @@
 """Run commands without waiting for imports: each `quire ...` is forked from a process with Quire.
 
+A command that runs to its end is represented by a small program that waits for it. A server
+(`forked_server`) becomes a child of the process that asked for it, which adopts it.
+
     command_server.py serve PATH                       listens there until its input ends
     python -I -S command_server.py PATH ARGUMENT...    runs one command there
 
@@ -12,6 +15,7 @@ with a normal exit: output is flushed and threads are joined.
 from __future__ import annotations
 
 import array
+import ctypes
 import gc
 import json
 import os
@@ -19,12 +23,16 @@ import select
 import signal
 import socket
 import sys
+import time
 
 LENGTH_BYTES = 8
 STREAMS = 3
 BACKLOG = 64
 EXIT_GONE = 125
 """No command of ours exits with this status."""
+PR_SET_PDEATHSIG = 1
+ADOPTED_S = 10.0
+"""The longest wait of a server until it is a child of the process that asked for it."""
 
 
 # -- the server, which imports Quire ----------------------------------------------------------
@@ -62,9 +70,14 @@ def mind(connection: socket.socket) -> bool:
         return True
     pid = os.fork()
     if pid == 0:
+        if "parent" in request:
+            be_child_of(request)
         connection.close()
         become(request, streams)
         return False
+    if "parent" in request:
+        connection.sendall(b"%d" % pid)
+        return True  # With the end of this process the server gets another parent.
     ended = os.pidfd_open(pid)
     if ended not in select.select([connection.fileno(), ended], [], [])[0]:
         os.kill(pid, signal.SIGKILL)  # The process that it ran for is gone.
@@ -93,6 +106,21 @@ def receive(connection: socket.socket) -> tuple[dict[str, object], list[int]]:
     if not text:
         raise EOFError
     return json.loads(text), streams.tolist()
+
+
+def be_child_of(request: dict[str, object]) -> None:
+    """Wait until this process is a child of `parent`, and end with it by `signal`, if there is one.
+
+    Like a process that `subprocess` starts, it has a session of its own.
+    """
+    os.setsid()
+    deadline = time.monotonic() + ADOPTED_S
+    while os.getppid() != request["parent"]:
+        if time.monotonic() > deadline:
+            os._exit(EXIT_GONE)
+        time.sleep(0.001)
+    if request["signal"]:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, request["signal"], 0, 0, 0)
 
 
 def become(request: dict[str, object], streams: list[int]) -> None:
@@ -138,10 +166,17 @@ def run(path: str, arguments: list[str]) -> int:
 if __name__ == "__main__":
     if sys.argv[1] != "serve":
         sys.exit(run(sys.argv[1], sys.argv[2:]))
+    import aiohttp.web  # noqa: F401
     import uvloop  # noqa: F401
 
+    import quire.bookie.main
+    import quire.bookie.metrics
+    import quire.cli.bookie.start
     import quire.cli.common.configuration
+    import quire.cli.servers.local
     import quire.client.client
+    import quire.http.routes.bookie
+    import quire.http.server.run
     import quire.metadata.sqlite.store
     import quire.streams.namespace.namespace  # noqa: F401
     from quire.cli.main import main

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
+SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "5"))
 
 
 BOOKIES = ("bookie-0", "bookie-1", "bookie-2")

@@ -20,6 +20,7 @@ DOCUMENTED_COUNTS = {
     "wire-live.json": 102,
     "metadata.json": 307,
     "distributedlog.json": 131,
+    "record-envelope.json": 24,
 }
 
 

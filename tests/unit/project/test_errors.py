@@ -111,6 +111,7 @@ PYTHONS = {
 WAITS_ONLY = {
     "bookies.py": "no bookie is asked",
     "check.py": "decoding",
+    "destroyed.py": "no bookie is asked",
     "election.py": "decoding; NoSuchKeyError is meant",
     "handshake.py": "the inner one is about the system's handshake",
     "kazoo_adapter.py": "no bookie is asked",
@@ -120,6 +121,7 @@ WAITS_ONLY = {
     "main.py": "stopping a bookie raises none of ours",
     "marks.py": "decoding; NoSuchKeyError is meant",
     "notes.py": "decoding; NoSuchKeyError is meant",
+    "reachability.py": "only a socket is opened",
     "rebuild.py": "nothing is thrown into the generator",
     "rollback.py": "it writes to the metadata store, which raises no time-out",
     "root.py": "no bookie is asked",

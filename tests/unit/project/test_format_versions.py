@@ -26,6 +26,7 @@ from quire.codec.distributedlog.envelope import unwrap
 from quire.codec.distributedlog.limits import LaterStreamFormatError
 from quire.codec.distributedlog.namespace_binding import NamespaceBinding
 from quire.codec.distributedlog.record import HEAD, decode_entry
+from quire.codec.distributedlog.record_envelope import decode_envelope
 from quire.codec.distributedlog.record_set import member_count
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.entry.digest import crc32c
@@ -72,6 +73,7 @@ from quire.streams.objects import format as objects
 from quire.streams.objects.format import ObjectInfo
 from quire.streams.statemachine.durable_dict import Dictionary
 from quire.streams.statemachine.snapshot_info import snapshot_info
+from tests.support.record_envelopes import envelope
 
 ROOT = Path(__file__).parents[3]
 SOURCES = ROOT / "src" / "quire"
@@ -295,6 +297,10 @@ REFUSED: dict[str, list[Call]] = {
     ],
     "subscription": [lambda: DLSN.from_bytes(b"\x02" + bytes(24))],
     "envelope": [lambda: unwrap(ENVELOPE), lambda: unwrap(FLAGS), lambda: unwrap(PACKED)],
+    "record envelope": [
+        lambda: decode_envelope(envelope(b"", b"k", version=2)),
+        lambda: decode_envelope(envelope(b"", parts=4)),
+    ],
     "record set": [
         lambda: member_count(SET, 0, len(SET)),
         lambda: member_count(struct.pack(">Iiii", 0x1010, 0, 0, 0), 0, 16),
@@ -389,7 +395,8 @@ def kept_field_of_ledger_metadata() -> bool:
 
 def ignored_record_bits() -> bool:
     head = HEAD.pack(1 << 16 | 0xFF8, 7, 0)
-    return len(decode_entry(head, False)) == 1
+    found = decode_entry(head, False)
+    return len(found) == 1 and not found.envelopes
 
 
 def not_a_command() -> bool:
@@ -470,6 +477,7 @@ CONSTANTS = {
     "codec/distributedlog/envelope.py": "envelope",
     "codec/distributedlog/name.py": "stream layout",
     "codec/distributedlog/namespace_binding.py": "namespace binding",
+    "codec/distributedlog/record_envelope.py": "record envelope",
     "codec/distributedlog/record_set.py": "record set",
     "codec/distributedlog/segment.py": "segment of a stream",
     "codec/log/footer.py": "footer",

@@ -22,7 +22,7 @@ from quire.spark.options import (
     WRITING,
 )
 from quire.spark.streams.options import MAX_TRIGGER_DELAY_S, STREAMS_MAX, TABLES
-from quire.streams.read.arrow import COLUMNS as STREAM_COLUMNS
+from quire.streams.read.arrow import ALL_COLUMNS as STREAM_COLUMNS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "spark-options.md"
 EVERYWHERE = {*SHARED} & {*STREAM_SHARED}

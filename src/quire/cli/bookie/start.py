@@ -112,6 +112,7 @@ def bookie(
     event on standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
     """
     from quire.bookie.main import BookieOptions, run_bookie
+    from quire.bookie.options import check_advertised
     from quire.configuration.layers import options_layer
     from quire.replication.autorecovery.settings import AutorecoveryStats
 
@@ -136,6 +137,7 @@ def bookie(
     _check_ports(process.port, given_options())
     log = server_log()
     announce(log)
+    check_advertised(process.advertise)
     # A name server may be slow, and the bookie does not wait for it.
     check = threading.Thread(target=_check_resolves, args=(process.advertise, log), daemon=True)
     check.start()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from quire._runtime.units import are, counted, some_of, verb
 from quire.errors import MetadataError
+from quire.metadata.ledgers.unreadable import Unread
 
 if TYPE_CHECKING:
     from quire.metadata.interface import MetadataStore
@@ -43,19 +44,18 @@ class _Look:
         self._needed: set[int] = set()
         self._owners: dict[str, None] = {}
         self._unreadable = 0
+        self._unread = Unread()
 
     async def run(self) -> None:
         from quire.client import Client
         from quire.metadata.ledgers.naming import pages_naming
-        from quire.metadata.ledgers.unreadable import Unread
         from quire.streams.ownership.named_ledgers import UnreadableRecord, records
 
         if self._ledgers is None or self._bookie_id is None:
             async for span in self._store.list_ledgers():
                 self._count += len(span.ledger_ids)
         else:
-            unread = Unread()
-            pages = pages_naming(self._store, self._bookie_id, lambda count: None, unread)
+            pages = pages_naming(self._store, self._bookie_id, lambda count: None, self._unread)
             async for page in pages:
                 self._ledgers.update(ledger_id for ledger_id, _ in page)
                 self._count = len(self._ledgers)
@@ -83,6 +83,8 @@ class _Look:
             text += f"; {least}{number:,} of them {are(number)} needed by {some_of(self._owners)}"
         elif whole and self._count:
             text += f"; no stream, object or dataset needs {'it' if self._count == 1 else 'them'}"
+        if self._unread:
+            text += f"; the metadata of {self._unread} cannot be read, so it may have one as well"
         if self._unreadable:
             text += f"; {counted(self._unreadable, 'record')} of owners cannot be read"
         return text

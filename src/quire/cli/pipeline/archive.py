@@ -170,6 +170,7 @@ def _preview(
     metavar="DIR",
     help="Write the records to Parquet files in this directory, which must not exist.",
 )
+@flag("--envelope", "With --output, also write the columns key, headers and event_time.")
 def history(
     job: PipelineJob,
     path: str,
@@ -180,6 +181,7 @@ def history(
     count: bool,
     check: bool,
     output: str | None,
+    envelope: bool,
 ) -> int:
     """Inspect and read a stream across its offloaded and live parts.
 
@@ -187,12 +189,18 @@ def history(
     starting Spark. --count counts the records of both parts, --output writes them to files, and
     --check verifies the offloaded part.
     """
-    bounds = {"start": from_place or "earliest", "end": to_place}
+    bounds: dict[str, Any] = {"start": from_place or "earliest", "end": to_place}
     if count + check + (output is not None) > 1:
         raise click.UsageError("--output, --count and --check exclude each other: give one of them")
     reads = count or output is not None
     if (from_place is not None or to_place is not None) and not reads:
         raise click.UsageError("--from and --to require --count or --output")
+    if envelope:
+        from quire.streams.read.arrow import ALL_COLUMNS
+
+        if output is None:
+            raise click.UsageError("--envelope requires --output")
+        bounds["columns"] = ALL_COLUMNS
     if check:
         return _check(job, name, directory)
     if not reads:

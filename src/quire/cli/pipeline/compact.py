@@ -23,6 +23,7 @@ from quire.cli.stream.options import name_argument, namespace_option, stream_cal
 @click.option(
     "--key-sql", "sql", metavar="EXPR", help="Use this SQL expression of the columns as key."
 )
+@flag("--record-key", "Use the key with which the record was appended.", name="own")
 @click.option(
     "--tombstone",
     "tombstone_field",
@@ -33,7 +34,7 @@ from quire.cli.stream.options import name_argument, namespace_option, stream_cal
     "--tombstone-sql",
     metavar="EXPR",
     help="A record for which this SQL expression is true removes its key. [default: with "
-    "--key-prefix, a record that has nothing after the prefix]",
+    "--key-prefix, a record that has nothing after the prefix; with --record-key, an empty record]",
 )
 @click.option("--to", metavar="DIR", help="The directory, or URI, of the table to write.")
 @click.option(
@@ -65,7 +66,7 @@ def compact(
 
     if (to is None) == (to_stream is None):
         raise click.UsageError("give exactly one target: --to DIR or --to-stream NAME")
-    key = RecordKey(**key_options)
+    key = RecordKey(**{**key_options, "own": key_options["own"] or None})
     where: dict[str, Any] = {"to": to, "to_stream": to_stream, "namespace": path, "full": full}
     if dry_run:
         found = preview_compact(job.cluster, stream, key, **where)

@@ -91,7 +91,7 @@ class PipelineJob:
 
         bar, java = StepBar(shown=not self.as_json), JavaProcesses()
         where = self.cluster.metadata, ClientConfig(tls=self.cluster.tls)
-        # Java ends first. Calls of it that the end of the job makes would wait for the job.
+        # Java ends first, so that no call that the end of the job makes can wait for the job.
         with raising_signals(java.terminate, advice), _scratch(self.log) as (directory, log):
             try:
                 with (

@@ -95,6 +95,62 @@ def delimiter_option(help_text: str) -> Callable[[Command], Command]:
     )
 
 
+def _in_utf8(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter(f"{text!r} is not UTF-8", context, parameter) from None
+    return text
+
+
+def key_option(help_text: str) -> Callable[[Command], Command]:
+    return click.option("--key", metavar="TEXT", callback=_in_utf8, help=help_text)
+
+
+def _key_separator(context: click.Context, parameter: click.Parameter, text: str | None) -> bytes:
+    if text is None:
+        return b""
+    for escape, character in (("\\t", "\t"), ("\\0", "\0"), ("\\n", "\n"), ("\\r", "\r")):
+        text = text.replace(escape, character)
+    if not text:
+        raise click.BadParameter("the text must not be empty", context, parameter)
+    return (_in_utf8(context, parameter, text) or "").encode()
+
+
+def key_separator_option(help_text: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--key-separator", "separator", metavar="TEXT", callback=_key_separator, help=help_text
+    )
+
+
+def _headers(
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{text!r} is not of the form NAME=VALUE", context, parameter)
+        _in_utf8(context, parameter, text)
+        if name in found:
+            raise click.BadParameter(
+                f"the header {name!r} is given twice: give it once", context, parameter
+            )
+        found[name] = value
+    return found
+
+
+def headers_option(command: Command) -> Command:
+    return click.option(
+        "--header",
+        "headers",
+        metavar="NAME=VALUE",
+        multiple=True,
+        callback=_headers,
+        help="A header of every record. May be repeated.",
+    )(command)
+
+
 # -- settings ---------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
@@ -32,6 +33,7 @@ from quire.cli.stream.options import (
     PLACES,
     delimiter_option,
     end_if_beyond,
+    key_separator_option,
     name_argument,
     namespace,
     namespace_option,
@@ -63,6 +65,8 @@ class PrintOptions:
     follow: bool
     form: str
     delimiter: bytes
+    separator: bytes = b""
+    """The bytes between the key of a record and its value. Empty: keys are not printed."""
 
 
 def _subscription(text: str) -> str:
@@ -83,10 +87,15 @@ _shared = composed(
         show_default=True,
         help="The output format. text: the records as they are. hex: the records in hexadecimal. "
         "json: one object per record with position, txid, sequence and value, the record in "
-        "Base64.",
+        "Base64. A record that has a key, headers or an event time also has key, headers and "
+        "event_time.",
     ),
     delimiter_option(
         r"The byte to print after each record: one byte, or \n, \0, \t or \r. [default: \n]"
+    ),
+    key_separator_option(
+        r"Print the key of each record, and this text after it, before the record. A record "
+        "without a key is printed as it is. [default: do not print keys]"
     ),
     json_option("Short for --format json."),
     click.option(
@@ -129,6 +138,7 @@ async def read(
     name: str,
     form: str,
     delimiter: bytes,
+    separator: bytes,
     as_json: bool,
     on_gap: str,
     password: bytes,
@@ -145,7 +155,7 @@ async def read(
     """
     from quire.streams import EARLIEST
 
-    wanted = PrintOptions(limit, follow, "json" if as_json else form, delimiter)
+    wanted = PrintOptions(limit, follow, "json" if as_json else form, delimiter, separator)
     said = from_place
     async with namespace(uri, path, password) as opened:
         subscribed = None if subscription is None else opened.subscription(name, subscription)
@@ -197,6 +207,7 @@ async def tail(
     name: str,
     form: str,
     delimiter: bytes,
+    separator: bytes,
     as_json: bool,
     on_gap: str,
     password: bytes,
@@ -208,7 +219,7 @@ async def tail(
     As in the program tail, -n is the number of records. The namespace has only its long option
     here.
     """
-    wanted = PrintOptions(None, follow, "json" if as_json else form, delimiter)
+    wanted = PrintOptions(None, follow, "json" if as_json else form, delimiter, separator)
     async with namespace(uri, path, password) as opened:
         start = await _from_end(opened, name, count, password)
         reader = await opened.open_reader(name, start=start, follow=follow, on_gap=on_gap)
@@ -297,12 +308,42 @@ def _text(batch: RecordBatch, count: int, wanted: PrintOptions) -> tuple[bytes, 
     from quire.streams import DLSN
 
     last = DLSN(batch.segment.lssn, batch.entry_id, batch.records.slots[count - 1])
-    payloads = batch.payloads()[:count]
     if wanted.form == "json":
-        return _json_lines(batch, count), last
+        return (_keyed_json_lines if batch.keyed else _json_lines)(batch, count), last
+    payloads = batch.payloads()[:count]
     if wanted.form == "hex":
         payloads = [payload.hex().encode() for payload in payloads]
+    if wanted.separator and batch.keyed:
+        for at, record in enumerate(islice(batch, count)):
+            if (key := record.key) is not None:
+                key = key.hex().encode() if wanted.form == "hex" else key
+                payloads[at] = b"".join((key, wanted.separator, payloads[at]))
     return wanted.delimiter.join((*payloads, b"")), last
+
+
+def _keyed_json_lines(batch: RecordBatch, count: int) -> bytes:
+    """Return the first `count` records as JSON lines, some of which have keys or headers."""
+    from quire.streams import KeyedRecord
+
+    lines = []
+    for record in islice(batch, count):
+        found: dict[str, object] = {
+            "position": str(record.position),
+            "txid": record.txid,
+            "sequence": record.sequence if record.sequence >= 0 else None,
+        }
+        if isinstance(record, KeyedRecord):
+            found["key"] = None if record.key is None else _base64(record.key)
+            found["headers"] = {name: _base64(one) for name, one in record.headers.items()}
+            time = record.event_time
+            found["event_time"] = None if time is None else time.isoformat().replace("+00:00", "Z")
+        found["value"] = _base64(record.value)
+        lines.append(json.dumps(found) + "\n")
+    return "".join(lines).encode()
+
+
+def _base64(data: bytes) -> str:
+    return b2a_base64(data, newline=False).decode()
 
 
 def _json_lines(batch: RecordBatch, count: int) -> bytes:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import binascii
 import os
 import sys
-from base64 import b64decode
 from collections import deque
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -27,9 +25,13 @@ from quire.cli.common.options import (
 from quire.cli.common.output import print_json
 from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import tls_options
+from quire.cli.stream.input_records import LineFormat, LineParser
 from quire.cli.stream.options import (
     Values,
     delimiter_option,
+    headers_option,
+    key_option,
+    key_separator_option,
     name_argument,
     namespace,
     namespace_option,
@@ -43,12 +45,15 @@ if TYPE_CHECKING:
     from quire.streams import DLSN, Appended, Namespace, StreamWriter
 
 STDIN = 0
+FORMATS = ("text", "json")
 PIECE_RECORDS = 1_024
 """The number of records that are appended together. After a failure, it is known for each group of
 this size, not for each record, whether it was acknowledged."""
 OUTSTANDING_RECORDS_MAX = 65_536
 """The largest number of unacknowledged records. The writer limits only their bytes, which short
 lines do not reach."""
+JSON_LINE_BYTES_MAX = 8 * 1024 * 1024
+"""The longest line of JSON. Its Base64 and its escapes take more bytes than the record."""
 
 
 @click.command()
@@ -62,6 +67,21 @@ lines do not reach."""
     r"[default: \n]"
 )
 @flag("--base64", "Decode each line from Base64.", name="base64")
+@key_separator_option(
+    r"The text between the key and the value of a line, such as : or \t. A line without it is a "
+    "record without a key. [default: a line is a value]"
+)
+@key_option("The key of lines that have none of their own. [default: no key]")
+@headers_option
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="The format of the input. text: each line is a record. json: each line is an object as "
+    "`quire stream read --json` prints it, with value and perhaps key, headers and event_time.",
+)
 @flag("--create", "Create the stream if it does not exist.")
 @set_option
 @click.option(
@@ -94,6 +114,10 @@ async def write(
     name: str,
     delimiter: bytes,
     base64: bool,
+    separator: bytes,
+    key: str | None,
+    headers: dict[str, str],
+    form: str,
     create: bool,
     values: Values,
     roll_every: int | None,
@@ -107,10 +131,15 @@ async def write(
     Each line becomes one record, and is appended as soon as it is read. At the end, the command
     prints the number of records and the position of the last one. Exit status 0 means that every
     line is acknowledged. Ctrl-C and SIGTERM end the input. Another writer of the stream is fenced.
-    With --create, --set gives settings to the new stream.
+    With --create, --set gives settings to the new stream. --key-separator, --key, --header and
+    --format json give records a key, headers or an event time.
     """
     if values and not create:
         raise click.UsageError("--set gives settings to a new stream, so it requires --create")
+    if form == "json" and (base64 or separator):
+        option = "--base64" if base64 else "--key-separator"
+        raise click.UsageError(f"--format json and {option} exclude each other")
+    line_format = LineFormat(form == "json", base64, separator, key, headers)
 
     async with namespace(uri, path, password, make=create) as opened:
         if create:
@@ -124,8 +153,8 @@ async def write(
             )
         if os.isatty(STDIN):
             say("type lines; each becomes one record; Ctrl-D ends the input")
-        lines = RecordSplitter(delimiter, base64)
-        input_ = InputAppender(writer, base64, roll_every, token)
+        lines = RecordSplitter(delimiter, line_format)
+        input_ = InputAppender(writer, line_format, roll_every, token)
         with closing(InputSource(STDIN, lines)) as source, signals_to(source) as caught:
             try:
                 await input_.append_all(source)
@@ -174,10 +203,12 @@ class RecordSplitter:
     A line that is too long raises an error only after the lines before it were returned.
     """
 
-    def __init__(self, delimiter: bytes, base64: bool) -> None:
+    def __init__(self, delimiter: bytes, form: LineFormat) -> None:
         self._limit_bytes = MAX_PAYLOAD_BYTES
-        if base64:
-            self._limit_bytes = (MAX_PAYLOAD_BYTES + 2) // 3 * 4
+        if form.base64:
+            self._limit_bytes = (MAX_PAYLOAD_BYTES + 2) // 3 * 4 + len(form.separator)
+        elif form.json:
+            self._limit_bytes = JSON_LINE_BYTES_MAX
         self._splitter: Splitter = LineSplitter(self._limit_bytes, delimiter, "record")
         self._failure: EntryTooLargeError | None = None
 
@@ -205,17 +236,16 @@ class InputAppender:
     """An appender of the input to a stream, which counts what was acknowledged."""
 
     def __init__(
-        self, writer: StreamWriter, base64: bool, roll_every: int | None, token: str
+        self, writer: StreamWriter, form: LineFormat, roll_every: int | None, token: str
     ) -> None:
         self._writer = writer
         self._roll_every = roll_every
-        self._decode = base64
+        self._parser = LineParser(form)
         self._token = token
         self._outstanding: deque[tuple[Appended, int]] = deque()
         """Outstanding appends with their bytes, in the order of the stream."""
         self._outstanding_records = 0
         self._since_roll = 0
-        self._lines = 0
         self.records = 0
         """The number of acknowledged records."""
         self.size_bytes = 0
@@ -243,19 +273,19 @@ class InputAppender:
         await self._writer.close()
 
     async def _append(self, lines: list[bytes], progress: ProgressBar) -> None:
-        records = self._decoded(lines) if self._decode else lines
-        at = 0
-        while at < len(records):
-            end = min(len(records), at + PIECE_RECORDS)
+        records = self._parser.records(lines)
+        self.refused = self.refused or self._parser.refused
+        count, at = len(records.values), 0
+        while at < count:
+            end = min(count, at + PIECE_RECORDS)
             if self._roll_every is not None:
                 end = min(end, at + self._roll_every - self._since_roll)
-            piece = records[at:end]
-            size_bytes = sum(map(len, piece))
-            appended = await self._writer.submit_many(piece, token=self._token)
+            size_bytes = sum(map(len, records.values[at:end]))
+            appended = await self._writer.submit_many(**records.part(at, end), token=self._token)
             self._outstanding.append((appended, size_bytes))
-            self._outstanding_records += len(piece)
-            self._since_roll += len(piece)
-            progress.advance(len(piece), sum(map(len, lines[at:end])) + len(piece))
+            self._outstanding_records += end - at
+            self._since_roll += end - at
+            progress.advance(end - at, sum(map(len, lines[at:end])) + end - at)
             at = end
             while self._outstanding_records > OUTSTANDING_RECORDS_MAX:
                 await self._wait()
@@ -266,20 +296,6 @@ class InputAppender:
                 await self._writer.roll()
                 self._since_roll = 0
             await asyncio.sleep(0)  # let the event loop send records and receive answers
-
-    def _decoded(self, lines: list[bytes]) -> list[bytes]:
-        records = []
-        for line in lines:
-            self._lines += 1
-            try:
-                records.append(b64decode(line, validate=True))
-            except binascii.Error as error:
-                self.refused = UsageError(
-                    f"line {self._lines} of the input is not Base64 ({error}). It and the lines "
-                    "after it were not appended"
-                )
-                break
-        return records
 
     async def _wait(self) -> None:
         """Wait for the oldest outstanding append."""

@@ -8,6 +8,7 @@ docs/reference/streams-format.md describes the formats, which are those of Apach
 | `envelope`          | the envelope of an entry                                     |
 | `compression`       | the compression of entries and of record sets                |
 | `record`            | records and whole entries: the hot path                      |
+| `record_envelope`   | the key, headers and event time of a record                  |
 | `record_set`        | many records of one producer in one record                   |
 | `control_record`    | the content of Quire's control records                       |
 | `segment`           | the metadata of a segment, and the name of its node          |

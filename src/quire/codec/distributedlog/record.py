@@ -4,8 +4,8 @@ All integers are signed and big-endian.
 
 | offset | size | field                                                                           |
 |--------|------|---------------------------------------------------------------------------------|
-| 0      | 8    | metadata: bits 0-2 flags, 16-47 position; the others are written as 0 and       |
-|        |      | ignored                                                                         |
+| 0      | 8    | metadata: bits 0-2 flags, 15 the payload has an envelope (`record_envelope`),   |
+|        |      | 16-47 position; the others are written as 0 and ignored                         |
 | 8      | 8    | txid: a number of the application, or 2**63-1 for the end of the stream         |
 | 16     | 4    | payload length in bytes                                                         |
 | 20     |      | payload                                                                         |
@@ -35,6 +35,7 @@ from quire.codec.distributedlog.limits import (
     MAX_USER_TXID,
     StreamFormatError,
 )
+from quire.codec.distributedlog.record_envelope import ENVELOPE_FLAG, MAGIC
 from quire.codec.distributedlog.record_set import member_bounds, member_count
 from quire.codec.entry.digest import Buffer
 from quire.errors import UsageError
@@ -61,6 +62,8 @@ class RecordFlag(enum.IntFlag):
 
 
 _FLAG_BITS = 0b111
+_SPECIAL_BITS = _FLAG_BITS | ENVELOPE_FLAG
+"""The bits that no plain user record has."""
 _CONTROL = int(RecordFlag.CONTROL)
 _END_OF_STREAM = int(RecordFlag.END_OF_STREAM)
 _RECORD_SET = int(RecordFlag.RECORD_SET)
@@ -78,12 +81,19 @@ _SHORTEST_RUN = 8
 
 
 def encode_records(
-    payloads: Sequence[Buffer], txids: Sequence[int], first_position: int
+    payloads: Sequence[Buffer], txids: Sequence[int], first_position: int, envelopes: bytes = b""
 ) -> tuple[list[Buffer], int]:
     """Return user records from `first_position` on, as two buffers for each, and their size.
 
     The size is in bytes, and the buffers are to be joined. Nothing is encoded if an argument is
     invalid. `entry_ends` returns how many records fit into an entry.
+
+    Args:
+        payloads: The payload of each record.
+        txids: The transaction id of each record.
+        first_position: The position of the first record.
+        envelopes: For each record, 1 if its payload begins with an envelope, else 0. It may be
+            shorter than the records: those after its end have none.
 
     Raises:
         UsageError: A payload exceeds `MAX_PAYLOAD_BYTES`, a txid is outside 0..`MAX_USER_TXID`, or
@@ -116,7 +126,12 @@ def encode_records(
             remedy="Close the writer and open the stream for writing again, which begins a new "
             "segment",
         )
-    metadata = range(first_position << _POSITION_SHIFT, end_position << _POSITION_SHIFT, _STEP)
+    metadata: Sequence[int] = range(
+        first_position << _POSITION_SHIFT, end_position << _POSITION_SHIFT, _STEP
+    )
+    if envelopes:
+        flags = envelopes.ljust(count, b"\0")
+        metadata = [word | ENVELOPE_FLAG if flag else word for word, flag in zip(metadata, flags)]
     parts: list[Buffer] = [b""] * (2 * count)
     parts[::2] = list(map(HEAD.pack, metadata, txids, sizes))
     parts[1::2] = payloads
@@ -215,6 +230,8 @@ class Records:
     starts: Sequence[int]
     ends: Sequence[int]
     slots: Sequence[int]
+    envelopes: bytes = b""
+    """One byte for each record: 1 if its payload begins with an envelope. Empty if none does."""
 
     def __len__(self) -> int:
         return len(self.flags)
@@ -251,6 +268,7 @@ class Records:
             self.starts[kept],
             self.ends[kept],
             self.slots[kept],
+            _if_any(self.envelopes[kept]),
         )
 
     def users(self) -> Records:
@@ -267,6 +285,7 @@ class Records:
             list(compress(kept.starts, chosen)),
             list(compress(kept.ends, chosen)),
             list(compress(kept.slots, chosen)),
+            bytes(compress(kept.envelopes, chosen)),
         )
 
     @property
@@ -282,6 +301,10 @@ class Records:
         for index, flags in enumerate(self.flags if any(self.flags) else b""):
             if flags & _CONTROL:
                 yield index, self.payload(index)
+
+
+def _if_any(envelopes: bytes) -> bytes:
+    return envelopes if 1 in envelopes else b""
 
 
 def decode_entry(entry: Buffer, enveloped: bool = True, *, expand_sets: bool = True) -> Records:
@@ -382,6 +405,7 @@ class _Columns:
     __slots__ = (
         "data",
         "ends",
+        "enveloped",
         "expanded",
         "flags",
         "positions",
@@ -400,6 +424,8 @@ class _Columns:
         self.ends: list[int] = []
         self.slots: list[int] = []
         self.expanded: list[bytes] = []
+        self.enveloped: list[int] = []
+        """The indexes of the records with an envelope."""
         self.slot = 0
 
     def add_run(self, at: int, count: int, size: int) -> bool:
@@ -439,9 +465,13 @@ class _Columns:
 
     def records(self) -> Records:
         data = b"".join((self.data, *self.expanded)) if self.expanded else self.data
+        envelopes = bytearray(len(self.flags) if self.enveloped else 0)
+        for index in self.enveloped:
+            envelopes[index] = 1
         return Records(
-            data, bytes(self.flags), self.positions, self.txids, self.starts, self.ends, self.slots
-        )
+            data, bytes(self.flags), self.positions, self.txids, self.starts, self.ends, self.slots,
+            bytes(envelopes),
+        )  # fmt: skip
 
 
 def _decode_each(data: bytes, at: int, end: int, expand_sets: bool) -> Records:
@@ -464,7 +494,8 @@ def _decode_each(data: bytes, at: int, end: int, expand_sets: bool) -> Records:
                 f"the record at byte {at} of the entry has an impossible length: "
                 f"{counted(size, 'byte')}"
             )
-        if size == previous and len(flags) >= next_try:
+        special = metadata & _SPECIAL_BITS
+        if size == previous and not special and len(flags) >= next_try:
             count = _run_length(data, at, (end - at) // (HEAD_BYTES + size), size)
             if count > 1 and columns.add_run(at, count, size):
                 at += count * (HEAD_BYTES + size)
@@ -473,11 +504,13 @@ def _decode_each(data: bytes, at: int, end: int, expand_sets: bool) -> Records:
             # other attempt among them.
             next_try = len(flags) + max(count, _SHORTEST_RUN)
         previous = size
-        kind = metadata & _FLAG_BITS
+        kind = special & _FLAG_BITS
         position = metadata >> _POSITION_SHIFT & _POSITION_BITS
         if kind & _RECORD_SET and expand_sets:
             columns.add_set(position, txid, start, stop)
         else:
+            if special == ENVELOPE_FLAG and data.startswith(MAGIC, start, stop):
+                columns.enveloped.append(len(flags))
             flags.append(kind)
             positions.append(position)
             txids.append(txid)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from quire.codec.entry.entry import Entry
@@ -16,7 +17,7 @@ from quire.http.server.error_responses import error_body
 from quire.http.views.ledger_json import time_text
 from quire.replication.explain.entry import EntryCopies
 from quire.streams.read.peek import Peeked, UnreadableEntry
-from quire.streams.read.records import Gap, Record
+from quire.streams.read.records import Gap, KeyedRecord, Record
 
 SHOWN_BYTES = 4 * 1024
 """The number of bytes of each payload that an answer contains by default."""
@@ -26,6 +27,10 @@ ANSWER_BYTES_MAX = 1024 * 1024
 """The number of payload bytes in one answer after which it ends, before base64."""
 READ_BYTES_MAX = 16 * 1024 * 1024
 """The number of bytes read from bookies after which an answer ends. An entry is read whole."""
+HEADERS_SHOWN_MAX = 100
+"""The largest number of headers of a record that an answer contains."""
+HEADER_NAME_CHARS = 256
+"""The largest number of characters of a header's name that an answer contains."""
 
 
 @dataclass(slots=True)
@@ -72,6 +77,7 @@ def item_json(item: Peeked, budget: PayloadBudget, *, times: bool) -> dict[str, 
             "txid": item.txid,
             "time": time_text(item.txid) if times else None,
             "sequence": item.sequence if item.sequence >= 0 else None,
+            **(_envelope_json(item, budget) if isinstance(item, KeyedRecord) else {}),
             **budget.payload(item.payload),
         }
     if isinstance(item, Gap):
@@ -86,6 +92,20 @@ def item_json(item: Peeked, budget: PayloadBudget, *, times: bool) -> dict[str, 
         "kind": "unreadable",
         "position": str(item.position),
         "error": error_json(item.error),
+    }
+
+
+def _envelope_json(record: KeyedRecord, budget: PayloadBudget) -> dict[str, Any]:
+    """Return the key, the headers and the event time of a record."""
+    time = record.event_time
+    return {
+        "key": None if record.key is None else budget.payload(record.key),
+        "headers": [
+            {"name": name[:HEADER_NAME_CHARS], **budget.payload(value)}
+            for name, value in islice(record.headers.items(), HEADERS_SHOWN_MAX)
+        ],
+        "headers_count": len(record.headers),
+        "event_time": None if time is None else time.isoformat().replace("+00:00", "Z"),
     }
 
 

@@ -32,7 +32,7 @@ RISKS_INTERVAL_S = 5.0
 LOST_INTERVAL_S = 60.0
 """Seconds between two searches of the records of all streams, objects and datasets."""
 LOST_AGAIN_S = 10.0
-"""Seconds between two such searches while lost ledgers are known, so that their end shows soon."""
+"""Seconds between two searches while lost ledgers are known, so that their end shows soon."""
 SPACE_INTERVAL_S = 1.0
 """Seconds between two requests to a bookie for its free space."""
 SPACE_TIMEOUT_S = 2.0

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 NAMESPACE = "/streams"
 COLUMNS = ("segment", "entry", "slot", "sequence", "txid", "time", "value")
+ENVELOPE = {"key": "own_key", "headers": "headers", "event_time": "event_time"}
+"""The columns of a record's envelope, and their names beside the column `key` of the result."""
 POSITION = COLUMNS[:3]
 TRANSACTION = re.compile(
     r"compact:([0-9a-f]{16}):([\d-]+:[\d-]+:[\d-]+)>([\d-]+:[\d-]+:[\d-]+):(.*)"
@@ -52,7 +54,7 @@ TRANSACTION = re.compile(
 class RecordKey:
     """The key of a record, and the mark that removes a key.
 
-    The key is one of `field`, `prefix` and `sql`.
+    The key is one of `field`, `prefix`, `sql` and `own`.
     """
 
     field: str | None = None
@@ -60,23 +62,31 @@ class RecordKey:
     prefix: str | None = None
     """A text up to which the value is the key."""
     sql: str | None = None
-    """An SQL expression of the stream's columns: "txid", "get_json_object(string(value), ...)"."""
+    """An SQL expression of the stream's columns: "txid", "get_json_object(string(value), ...)".
+
+    `key`, `headers` and `event_time` are those with which the record was appended.
+    """
     tombstone_field: str | None = None
     """A field. A record in which it is missing or null removes its key."""
     tombstone_sql: str | None = None
     """An SQL expression. A record for which it is true removes its key.
 
     With `prefix` and no tombstone option, a record that has nothing after the prefix removes its
-    key.
+    key. With `own` and no tombstone option, a record with an empty value removes its key.
     """
+    own: bool | None = None
+    """True for the key with which a record was appended (`StreamWriter.append`, `key`)."""
 
     def __post_init__(self) -> None:
-        given = [one for one in (self.field, self.prefix, self.sql) if one]
+        given = [one for one in (self.field, self.prefix, self.sql, self.own) if one]
         if len(given) != 1:
+            choices = "a field, a prefix, an SQL expression"
             raise UsageError(
-                "nothing selects the key of a record: give a field, a prefix or an SQL expression"
+                f"nothing selects the key of a record: give {choices}, or the key with which "
+                "records were appended"
                 if not given
-                else "the key of a record must be only one of: a field, a prefix, an SQL expression"
+                else f"the key of a record must be only one of: {choices}, the key with which "
+                "records were appended"
             )
         if self.tombstone_field is not None and self.tombstone_sql is not None:
             raise UsageError("the tombstone must be either a field or an SQL expression, not both")
@@ -86,6 +96,8 @@ class RecordKey:
         from pyspark.sql import functions as f
 
         text = f.col("value").cast("string")
+        if self.own:
+            return f.col("key")
         if self.field is not None:
             return f.get_json_object(text, _path(self.field))
         if self.prefix is not None:
@@ -101,6 +113,8 @@ class RecordKey:
             return f.get_json_object(text, _path(self.tombstone_field)).isNull()
         if self.tombstone_sql is not None:
             return f.coalesce(f.expr(self.tombstone_sql), f.lit(False))
+        if self.own:
+            return f.length("value") == 0
         if self.prefix is not None:
             return f.length(text) == f.length(f.col("key")) + len(self.prefix)
         return None
@@ -145,30 +159,35 @@ def latest(frame: DataFrame, key: RecordKey, *, skip_keyless: bool = False) -> D
     Tombstones count as records; `living` removes them.
 
     Args:
-        frame: Rows of the stream source, of one stream.
+        frame: Rows of the stream source, of one stream. With `key.own` they were read with the
+            option `envelope`.
         key: The key of a record.
         skip_keyless: Whether to skip records without a key. Otherwise such a record fails the
             query.
 
     Returns:
-        The column `key`, followed by the columns of the record.
+        The column `key`, followed by the columns of the record. If the rows have headers and event
+        times, the columns `headers`, `event_time` and `own_key`, the record's own key, follow.
     """
     from pyspark.sql import functions as f
 
-    keyed = frame.withColumn("key", key.column())
+    keyed = frame.withColumn("key of the record", key.column())
+    keyed = keyed.withColumnsRenamed({"key": ENVELOPE["key"], "key of the record": "key"})
     if skip_keyless:
         keyed = keyed.where("key IS NOT NULL")
     else:
         named = f.concat_ws(":", *POSITION)
         told = f.concat(f.lit("record "), named, f.lit(" has no key"))
-        keyed = keyed.withColumn("key", f.coalesce("key", f.raise_error(told).cast("string")))
+        kind = "binary" if key.own else "string"
+        keyed = keyed.withColumn("key", f.coalesce("key", f.raise_error(told).cast(kind)))
     return _newest(keyed)
 
 
 def _newest(keyed: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
-    newest = f.max_by(f.struct(*COLUMNS), f.struct(*POSITION)).alias("newest")
+    more = [name for name in ENVELOPE.values() if name in keyed.columns]
+    newest = f.max_by(f.struct(*COLUMNS, *more), f.struct(*POSITION)).alias("newest")
     return keyed.groupBy("key").agg(newest).select("key", "newest.*")
 
 
@@ -349,13 +368,13 @@ class CompactSource:
             finally:
                 view.close()
 
-    def rows(self, spark: SparkSession, span: CompactSpan) -> DataFrame:
-        """Return the records of a span."""
+    def rows(self, spark: SparkSession, span: CompactSpan, *, envelope: bool) -> DataFrame:
+        """Return the records of a span, with `envelope` also their keys, headers and times."""
         reader = spark.read.format("quire").options(**self.cluster.options())
         return reader.options(
             namespace=self.namespace,
             stream=self.stream,
-            columns=",".join(COLUMNS),
+            columns=",".join((*COLUMNS, *ENVELOPE) if envelope else COLUMNS),
             start=str(span.start),
             end=str(span.end.position),
         ).load()
@@ -426,16 +445,20 @@ def _to_table(
             "without a new version",
             remedy="Run the job again: it continues after the other run",
         )
-    frame = latest(source.rows(spark, span), source.key, skip_keyless=skip_keyless)
+    # The columns of tables with another kind of key never change.
+    left_out = [ENVELOPE["key"]] if source.key.own else list(ENVELOPE.values())
+    rows = source.rows(spark, span, envelope=bool(source.key.own or source.key.sql))
+    frame = latest(rows, source.key, skip_keyless=skip_keyless).drop(*left_out)
     if since is not None:
         assert former is not None
         frame = _newest(spark.read.parquet(versions.spark_path(former)).unionByName(frame))
     frame = living(frame, source.key).sortWithinPartitions("key")
     with watched(spark, f"compacting {source.stream}", progress):
         frame.write.parquet(claim.output)
-    rows = spark.read.parquet(claim.output).count()
-    state = {"of": source.made_of, "life": source.life, "reached": _as_json(span.end), "rows": rows}
-    return _result(source, directory, span, rows, claim.commit(state).name)
+    count = spark.read.parquet(claim.output).count()
+    reached = _as_json(span.end)
+    state = {"of": source.made_of, "life": source.life, "reached": reached, "rows": count}
+    return _result(source, directory, span, count, claim.commit(state).name)
 
 
 def table_reached(
@@ -505,14 +528,21 @@ def _to_stream(
     span = source.span(since)
     if span.empty:
         return _result(source, target, span, 0, changed=False)
-    frame = latest(source.rows(spark, span), source.key, skip_keyless=skip_keyless)
+    frame = latest(source.rows(spark, span, envelope=True), source.key, skip_keyless=skip_keyless)
     sequence = "" if span.end.sequence is None else str(span.end.sequence)
     ledger = "" if span.end.ledger_id is None else str(span.end.ledger_id)
     txn = f"compact:{source.id}:{span.start}>{span.end.position}:{ledger},{sequence}"
-    writer = frame.orderBy(*POSITION).select("value").write.format("quire").mode("append")
+    columns = ("value", *ENVELOPE.values())
+    writer = frame.orderBy(*POSITION).select(*columns).write.format("quire").mode("append")
     with watched(spark, f"compacting {source.stream}", progress):
         writer.options(
-            **source.cluster.options(), namespace=source.namespace, stream=target, txnId=txn
+            **source.cluster.options(),
+            namespace=source.namespace,
+            stream=target,
+            keyColumn=ENVELOPE["key"],
+            headersColumn=ENVELOPE["headers"],
+            timeColumn=ENVELOPE["event_time"],
+            txnId=txn,
         ).save()
     rows = _records(source, target, txn)
     return _result(source, target, span, rows)

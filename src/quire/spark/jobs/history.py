@@ -20,7 +20,7 @@ from quire.spark.jobs.archive.parquet_files import read_file, verify_piece
 from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 from quire.streams import DLSN, EARLIEST, LATEST, AtSequence, AtTime, AtTxid, Gap, Namespace
 from quire.streams.namespace.namespace import open_namespace
-from quire.streams.read.arrow import COLUMNS, RecordColumns
+from quire.streams.read.arrow import ALL_COLUMNS, COLUMNS, RecordColumns
 from quire.streams.read.positions import Start, parse_start
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ def history(
         directory: The directory to which `offload` has written.
         start: The place at which to begin.
         end: The place before which to end. By default it is the end of what is acknowledged now.
-        columns: The columns to return, as of the format `quire`.
+        columns: The columns to return, as of the format `quire`. By default these are all but
+            `key`, `headers` and `event_time`.
         fail_on_data_loss: Whether records that exist nowhere are an error. Otherwise they are
             skipped.
         partition_bytes: The approximate largest size of a task that reads from the bookies, in
@@ -119,11 +120,11 @@ def history(
     """
     from quire.spark.streams.reader import spark_schema
 
-    unknown = [name for name in columns if name not in COLUMNS]
+    unknown = [name for name in columns if name not in ALL_COLUMNS]
     if unknown or not columns:
         raise UsageError(
             f"the columns {unknown} do not exist, or none was named. The columns are "
-            f"{', '.join(COLUMNS)}"
+            f"{', '.join(ALL_COLUMNS)}"
         )
     found = OffloadHistory(directory, stream)
     with cluster.client() as client:
@@ -135,7 +136,8 @@ def history(
         )  # fmt: skip
     frames = []
     if plan.files:
-        whole = spark.read.schema(spark_schema(COLUMNS)).parquet(
+        stored = COLUMNS if set(columns) <= set(COLUMNS) else ALL_COLUMNS
+        whole = spark.read.schema(spark_schema(stored)).parquet(
             *[found.store.spark_path(f"{DATA}/{file.name}") for file in plan.files]
         )
         if plan.start is not None:

@@ -28,7 +28,7 @@ from quire.spark.options import (
 from quire.streams import EARLIEST
 from quire.streams.namespace.names import check_subscription_name
 from quire.streams.namespace.namespace import namespace_path
-from quire.streams.read.arrow import COLUMNS
+from quire.streams.read.arrow import COLUMNS, KEYED_COLUMNS
 from quire.streams.read.positions import PLACES, Start, parse_start
 
 STREAMS_MAX = 10_000
@@ -71,7 +71,7 @@ class StreamReadOptions:
     end: StreamPlaces = StreamPlaces(None)
     """The place before which to end. The default is the end of what is acknowledged now."""
     columns: tuple[str, ...] = COLUMNS
-    """The columns to read."""
+    """The columns to read. The option `envelope` adds the key, the headers and the event time."""
     pushdown: bool = False
     """Whether comparisons with constants reduce what is read."""
     partition_bytes: int = PARTITION_BYTES
@@ -135,7 +135,9 @@ class StreamReadOptions:
             password=given.password(environ),
             start=given.take("start", _places(streams, EARLIEST), StreamPlaces(EARLIEST)),
             end=end,
-            columns=given.columns(COLUMNS),
+            columns=given.columns(
+                COLUMNS, KEYED_COLUMNS, given.take("envelope", parse_boolean, False)
+            ),
             pushdown=given.take("pushdown", parse_boolean, pushdown),
             partition_bytes=given.take("partitionBytes", parse_size, PARTITION_BYTES),
             min_partitions=given.take("minPartitions", parse_partitions, 1),

@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     BinaryType,
     DataType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -47,7 +48,7 @@ from quire.spark.streams.query import stream_names
 from quire.spark.streams.view import StreamView, lost
 from quire.streams import DLSN, EARLIEST, AtSequence, AtTime, AtTxid, Namespace
 from quire.streams.namespace.namespace import open_namespace
-from quire.streams.read.arrow import COLUMNS, NULLABLE, RecordColumns
+from quire.streams.read.arrow import ALL_COLUMNS, NULLABLE, RecordColumns
 from quire.streams.read.arrow import schema as arrow_schema
 from quire.streams.read.positions import Start
 
@@ -62,12 +63,16 @@ CATCH_UP_BACKOFF = Backoff(0.05)
 """The pauses between two questions to bookies during `CATCH_UP_S`."""
 INT64_MAX = 2**63 - 1
 
-TYPES: dict[str, DataType] = {
-    name: {"stream": StringType(), "time": TimestampType(), "value": BinaryType()}.get(
-        name, LongType()
-    )
-    for name in COLUMNS
+_TYPES: dict[str, DataType] = {
+    "stream": StringType(),
+    "time": TimestampType(),
+    "value": BinaryType(),
+    "key": BinaryType(),
+    "headers": MapType(StringType(), BinaryType()),
+    "event_time": TimestampType(),
 }
+TYPES: dict[str, DataType] = {name: _TYPES.get(name, LongType()) for name in ALL_COLUMNS}
+"""The types of all columns by name. Numbers have the type long."""
 
 logger = logging.getLogger("quire.spark")
 

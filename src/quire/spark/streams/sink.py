@@ -17,7 +17,15 @@ from fnmatch import fnmatchcase
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import IntegralType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from quire import blocking
 from quire._runtime.names.suggest import did_you_mean
@@ -26,6 +34,7 @@ from quire.client import Client
 from quire.errors import NoSuchStreamError, QuireError, StreamExistsError, UsageError
 from quire.spark import worker
 from quire.spark.ledgers.writer import payloads, task, value_column
+from quire.spark.streams.keyed_rows import HEADERS_TYPES, check_headers_type, sealed_rows
 from quire.spark.streams.write_options import StreamWriteOptions
 from quire.streams import Namespace, StreamPaths, stream_name
 from quire.streams.namespace.namespace import open_namespace
@@ -56,6 +65,14 @@ class SinkColumns:
     txid: int | None = None
     stream: int | None = None
     order: int | None = None
+    key: int | None = None
+    headers: int | None = None
+    time: int | None = None
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the rows give keys, headers or event times."""
+        return not self.key is self.headers is self.time is None
 
     @classmethod
     def of(cls, schema: StructType, options: StreamWriteOptions) -> SinkColumns:
@@ -66,16 +83,32 @@ class SinkColumns:
             at = named[TXID_COLUMN]
             txid = at if isinstance(schema.fields[at].dataType, IntegralType) else None
         order = _column(schema, "orderBy", options.order_by, object)
-        used = {at for at in (txid, order) if at is not None}
+        key = _column(schema, "keyColumn", options.key_column, (BinaryType, StringType))
+        headers = _column(schema, "headersColumn", options.headers_column, (MapType, ArrayType))
+        if headers is not None:
+            check_headers_type(schema.fields[headers])
+        time = _column(schema, "timeColumn", options.time_column, TimestampType)
+        used = {at for at in (txid, order, key, headers, time) if at is not None}
         value = value_column(schema, options.value_column, stream=stream, used=used)
-        return cls(value, txid, stream, order)
+        return cls(value, txid, stream, order, key, headers, time)
 
 
 def _by_name(schema: StructType) -> dict[str, int]:
     return {str(column.name).lower(): at for at, column in enumerate(schema.fields)}
 
 
-def _column(schema: StructType, option: str, name: str | None, kind: type) -> int | None:
+_WANTED: dict[object, str] = {
+    StringType: "string",
+    IntegralType: "a whole number",
+    TimestampType: "timestamp",
+    (BinaryType, StringType): "binary or string",
+    (MapType, ArrayType): HEADERS_TYPES,
+}
+
+
+def _column(
+    schema: StructType, option: str, name: str | None, kind: type | tuple[type, ...]
+) -> int | None:
     if name is None:
         return None
     at = _by_name(schema).get(name.lower())
@@ -85,10 +118,9 @@ def _column(schema: StructType, option: str, name: str | None, kind: type) -> in
         raise UsageError(f"option '{option}': the rows have no column {name!r}", remedy=hint)
     found = schema.fields[at].dataType
     if not isinstance(found, kind):
-        wanted = "string" if kind is StringType else "a whole number"
         raise UsageError(
             f"option '{option}': column {name!r} has type {found.simpleString()}, but it must be "
-            f"{wanted}"
+            f"{_WANTED[kind]}"
         )
     return at
 
@@ -199,7 +231,13 @@ def write_partition(
             for name, part in _by_stream(batch, columns.stream, options, plan):
                 if name not in plan.done:
                     txids = None if columns.txid is None else part.column(columns.txid)
-                    call(output.append(name, payloads(part.column(columns.value)), txids))
+                    values: Sequence[bytes] = payloads(part.column(columns.value))
+                    envelopes = b""
+                    if columns.keyed:
+                        values, envelopes = sealed_rows(
+                            values, part, columns.key, columns.headers, columns.time
+                        )
+                    call(output.append(name, values, txids, envelopes))
         built = call(output.close())
     except BaseException:
         call(output.discard())
@@ -272,8 +310,13 @@ class StreamTaskOutput:
         self._builders: dict[str, SegmentBuilder] = {}
         self._pending: asyncio.Future[None] | None = None
 
-    async def append(self, name: str, values: Sequence[bytes], txids: pa.Array | None) -> None:
-        """Append rows to the ledger of a stream."""
+    async def append(
+        self, name: str, values: Sequence[bytes], txids: pa.Array | None, envelopes: bytes = b""
+    ) -> None:
+        """Append rows to the ledger of a stream.
+
+        `envelopes` has one byte for each row, 1 if its value begins with an envelope, or is empty.
+        """
         batch = self._plan.batches[name]
         if batch.settings["txids"] == "time" or txids is None:
             numbers: Sequence[int] = [batch.txid] * len(values)
@@ -288,7 +331,7 @@ class StreamTaskOutput:
         builder = self._builders.get(name)
         if builder is None:
             builder = self._builders[name] = self._builder(name)
-        self._pending = asyncio.ensure_future(builder.append(values, numbers))
+        self._pending = asyncio.ensure_future(builder.append(values, numbers, envelopes))
 
     def _builder(self, name: str) -> SegmentBuilder:
         batch = self._plan.batches[name]

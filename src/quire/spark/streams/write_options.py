@@ -47,6 +47,12 @@ class StreamWriteOptions:
     """The column that becomes the records. By default it is `value`, or the only other column."""
     txid_column: str | None = None
     """The column with the transaction ids, for streams whose setting `txids` is "given"."""
+    key_column: str | None = None
+    """The column with the keys of the records. A null is a record without a key."""
+    headers_column: str | None = None
+    """The column with the headers of the records: a map, or an array of structs (key, value)."""
+    time_column: str | None = None
+    """The column with the event times of the records. A null is a record without one."""
     order_by: str | None = None
     """The column by which the sink sorts the rows of each partition."""
     create_stream: bool = False
@@ -89,6 +95,9 @@ class StreamWriteOptions:
             password=given.password(environ),
             value_column=given.take("valueColumn", parse_name, None),
             txid_column=given.take("txidColumn", parse_name, None),
+            key_column=given.take("keyColumn", parse_name, None),
+            headers_column=given.take("headersColumn", parse_name, None),
+            time_column=given.take("timeColumn", parse_name, None),
             order_by=given.take("orderBy", parse_name, None),
             create_stream=given.take("createStream", parse_boolean, False),
             token=given.take("token", check_token, ""),

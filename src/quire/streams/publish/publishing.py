@@ -489,4 +489,4 @@ async def _copy(streams: Namespace, one: BuiltSegment, builder: SegmentBuilder) 
         async for run in runs:
             for entry_id, payload in enumerate(run.payloads(), run.first):
                 records = decode(segment, entry_id, payload).users()
-                await builder.append(records.payloads(), list(records.txids))
+                await builder.append(records.payloads(), list(records.txids), records.envelopes)

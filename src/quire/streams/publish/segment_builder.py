@@ -71,8 +71,13 @@ class SegmentBuilder:
         self._entry = PendingEntry(0)
         self._ledger: LedgerWriter | None = None
 
-    async def append(self, payloads: Sequence[Buffer], txids: Sequence[int]) -> None:
+    async def append(
+        self, payloads: Sequence[Buffer], txids: Sequence[int], envelopes: bytes = b""
+    ) -> None:
         """Add records in order. Nothing is durable before `close`.
+
+        `envelopes` has one byte for each record, 1 if its payload begins with an envelope, or is
+        empty if none does.
 
         Raises TxidOrderError if txids decrease. Nothing was appended then.
         """
@@ -97,7 +102,7 @@ class SegmentBuilder:
                 while len(writer.in_flight) > UNACKED_ENTRIES_MAX:
                     await writer.acknowledged()
             if end > first:
-                self._entry.add(payloads[first:end], txids[first:end])
+                self._entry.add(payloads[first:end], txids[first:end], envelopes[first:end])
             first = end
 
     async def _open(self, first_txid: int) -> SegmentWriter:

@@ -15,6 +15,14 @@ Each payload is copied once.
 | size     | int64        | the number of payload bytes                                          |
 | value    | binary       | the payload                                                          |
 
+Three more columns are made on request. They are null for records that have none of them:
+
+| column     | type                |                                                             |
+|------------|---------------------|-------------------------------------------------------------|
+| key        | binary              | the key                                                     |
+| headers    | map<string, binary> | the headers                                                 |
+| event_time | timestamp us        | the event time in UTC                                       |
+
 Most entries are full of records of one size. numpy decodes these, and many of them at once if they
 have the same layout. `codec.distributedlog.record` decodes all others. This module needs the extra
 `arrow`.
@@ -35,10 +43,11 @@ from quire.codec.distributedlog.control_record import CreationTime, decode_contr
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import StreamFormatError
 from quire.codec.distributedlog.record import HEAD, HEAD_BYTES, RecordFlag, Records
+from quire.codec.distributedlog.record_envelope import RecordEnvelope
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.entry.entry import EntryRun
 from quire.errors import UsageError
-from quire.streams.read.records import decode, undecodable
+from quire.streams.read.records import decode, envelope_of, undecodable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +55,12 @@ if TYPE_CHECKING:
 COLUMNS = (
     "stream", "segment", "ledger", "entry", "slot", "txid", "time", "sequence", "size", "value",
 )  # fmt: skip
-NULLABLE = ("time",)
+KEYED_COLUMNS = ("key", "headers", "event_time")
+"""The columns that are made on request."""
+IN_ENVELOPES = ("size", "value", *KEYED_COLUMNS)
+"""The columns for which envelopes are decoded."""
+ALL_COLUMNS = (*COLUMNS, *KEYED_COLUMNS)
+NULLABLE = ("time", *KEYED_COLUMNS)
 
 NO_TIME = -(2**63)
 TIME_MAX_MS = 253_402_300_799_999
@@ -67,6 +81,9 @@ def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
         "stream": arrow.string(),
         "time": arrow.timestamp("us", tz="UTC"),
         "value": arrow.binary(),
+        "key": arrow.binary(),
+        "headers": arrow.map_(arrow.string(), arrow.binary()),
+        "event_time": arrow.timestamp("us", tz="UTC"),
     }
     return arrow.schema(
         [
@@ -96,6 +113,8 @@ class _Part:
     """The bytes that hold the payloads, or None if they were not requested."""
     arrays: dict[str, Any]
     """The arrays by column, and `starts` and `ends` in the buffer. Times are in milliseconds."""
+    envelopes: list[RecordEnvelope | None] | None = None
+    """The envelope of each record that has one, or None if no record has one."""
 
 
 class RecordColumns:
@@ -107,10 +126,10 @@ class RecordColumns:
 
     def __init__(self, columns: Sequence[str] = COLUMNS) -> None:
         for name in columns:
-            if name not in COLUMNS:
+            if name not in ALL_COLUMNS:
                 raise UsageError(
                     f"{name!r} is not a column of a stream's records. The columns are "
-                    f"{', '.join(COLUMNS)}"
+                    f"{', '.join(ALL_COLUMNS)}"
                 )
         self.columns = tuple(columns)
         self._wanted = frozenset(columns)
@@ -118,6 +137,8 @@ class RecordColumns:
         self.rows = 0
         self.size_bytes = 0
         """The number of payload bytes that were collected."""
+        self.keyed = False
+        """Whether a record with a key, headers or an event time was ever added."""
 
     def add(
         self, origin: Origin, run: EntryRun, start: DLSN | None = None, end: DLSN | None = None
@@ -255,6 +276,14 @@ class RecordColumns:
             return numpy.array(list(compress(values, chosen)), numpy.int64)
 
         starts, ends = column(everything.starts), column(everything.ends)
+        envelopes = None
+        if everything.envelopes and not self._wanted.isdisjoint(IN_ENVELOPES):
+            envelopes = _envelopes(origin, entry_id, everything, chosen)
+        if envelopes is not None:
+            self.keyed = True
+            for at, envelope in enumerate(envelopes):
+                if envelope is not None:
+                    starts[at] = envelope.value_start
         buffer = everything.data
         if (starts[1:] < ends[:-1]).any():  # compressed members are after all others
             buffer = b"".join([buffer[a:b] for a, b in zip(starts.tolist(), ends.tolist())])
@@ -273,7 +302,7 @@ class RecordColumns:
         if "time" in self._wanted:
             times = numpy.full(count, NO_TIME) if given is None else column(given)
             arrays["time"] = _times(origin, times, txids)
-        self._add(_Part(origin, count, buffer, arrays), int((ends - starts).sum()))
+        self._add(_Part(origin, count, buffer, arrays, envelopes), int((ends - starts).sum()))
 
     def _creation_times(
         self, origin: Origin, entry_id: int, records: Records
@@ -307,6 +336,23 @@ class RecordColumns:
 
 
 # -- decoding entries -------------------------------------------------------------------------
+
+
+def _envelopes(
+    origin: Origin, entry_id: int, records: Records, chosen: Sequence[bool]
+) -> list[RecordEnvelope | None] | None:
+    """Return the envelopes of the chosen records, or None if none of them has one."""
+    lssn = origin.segment.lssn
+    found = [
+        envelope_of(
+            DLSN(lssn, entry_id, records.slots[at]), records.data, records.starts[at],
+            records.ends[at],
+        )
+        if records.envelopes[at]
+        else None
+        for at in compress(range(len(records)), chosen)
+    ]  # fmt: skip
+    return found if any(found) else None
 
 
 @lru_cache(maxsize=256)
@@ -428,6 +474,8 @@ def _column(name: str, parts: Sequence[_Part]) -> pa.Array:
     arrow = import_pyarrow()
     if name == "value":
         return _values(parts)
+    if name in KEYED_COLUMNS:
+        return _keyed(name, parts)
     if name == "stream":
         repeated = [arrow.repeat(part.origin.stream, part.count) for part in parts]
         return arrow.concat_arrays(repeated) if repeated else arrow.array([], arrow.string())
@@ -447,6 +495,25 @@ def _column(name: str, parts: Sequence[_Part]) -> pa.Array:
     missing = (values == NO_TIME) | (abs(values) > TIME_MAX_MS)
     stamps = numpy.where(missing, 0, values) * 1_000
     return arrow.array(stamps, mask=missing).cast(arrow.timestamp("us", tz="UTC"))
+
+
+def _keyed(name: str, parts: Sequence[_Part]) -> pa.Array:
+    """Return keys, headers or event times. They are null for records that have none."""
+    kind = schema((name,)).field(0).type
+    arrow = import_pyarrow()
+    arrays = []
+    for part in parts:
+        if part.envelopes is None:
+            arrays.append(arrow.nulls(part.count, kind))
+            continue
+        if name == "key":
+            found: list[Any] = [one and one.key for one in part.envelopes]
+        elif name == "event_time":
+            found = [one and one.event_time_us for one in part.envelopes]
+        else:
+            found = [list(one.headers.items()) or None if one else None for one in part.envelopes]
+        arrays.append(arrow.array(found, kind))
+    return arrow.concat_arrays(arrays) if arrays else arrow.array([], kind)
 
 
 def _values(parts: Sequence[_Part]) -> pa.Array:

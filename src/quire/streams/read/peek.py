@@ -1,7 +1,7 @@
 """Looking at the records of a stream, for people.
 
 This differs from `StreamReader` in two ways. It changes nothing: a ledger is read up to its LAC and
-is never recovered or fenced. And it does not end at an entry that cannot be read: the entry is
+is never recovered or fenced. And it does not end at an entry or a record that cannot be read: it is
 yielded with the reason, and its successors follow.
 """
 
@@ -25,10 +25,10 @@ from quire.streams.read.statistics import SegmentStatistics, before_end, segment
 
 @dataclass(frozen=True, slots=True)
 class UnreadableEntry:
-    """An entry whose records cannot be shown."""
+    """An entry whose records cannot be shown, or one record of an entry that cannot be shown."""
 
     position: DLSN
-    """The position of the first record that the entry can have."""
+    """The position of the record, or of the first record that the entry can have."""
     error: QuireError
     """The reason. Its causes name what is wrong with each replica."""
 
@@ -102,9 +102,17 @@ async def _records_of(
             except (ReadError, StreamError) as error:
                 yield UnreadableEntry(here, error), following
                 continue
-            for record in RecordBatch(segment, entry_id, records.users()):
-                if record.position >= at:
-                    yield record, record.position.next_slot()
+            batch = RecordBatch(segment, entry_id, records.users())
+            for index, slot in enumerate(batch.records.slots):
+                position = DLSN(segment.lssn, entry_id, slot)
+                if position < at:
+                    continue
+                found: Peeked
+                try:
+                    found = batch.record(index)
+                except StreamError as error:
+                    found = UnreadableEntry(position, error)
+                yield found, position.next_slot()
     if not segment.in_progress and not reader.ledger_closed and last < segment.last_entry_id:
         yield _not_closed(segment, last), segment.first_dlsn.next_segment()
 

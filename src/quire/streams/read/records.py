@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import NamedTuple
 
 from quire.client import LedgerReader
@@ -11,15 +13,23 @@ from quire.codec.distributedlog.control_record import ControlItem, decode_contro
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import LaterStreamFormatError, StreamFormatError
 from quire.codec.distributedlog.record import Records, decode_entry
+from quire.codec.distributedlog.record_envelope import RecordEnvelope, decode_envelope
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import LaterStreamError, StreamDamagedError, StreamError
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
+"""The headers of a record that has none."""
+
 
 class Record(NamedTuple):
-    """One record of a stream."""
+    """One record of a stream.
+
+    A record that was appended with a key, headers or an event time is a `KeyedRecord`.
+    """
 
     payload: bytes
-    """The bytes of the record."""
+    """The bytes of the record, without its key, headers and event time."""
     position: DLSN
     """The position of the record. Start a reader at `position.next_slot()` to continue after it."""
     txid: int
@@ -32,6 +42,55 @@ class Record(NamedTuple):
 
     It is negative in segments that do not store the number.
     """
+
+    @property
+    def value(self) -> bytes:
+        """The same as `payload`."""
+        return self.payload
+
+    @property
+    def key(self) -> bytes | None:
+        """The key of the record, or None if it was appended without one."""
+        return None
+
+    @property
+    def headers(self) -> Mapping[str, bytes]:
+        """The headers of the record by name, in the order of the append."""
+        return NO_HEADERS
+
+    @property
+    def event_time(self) -> datetime | None:
+        """The event time of the record in UTC, or None if it was appended without one."""
+        return None
+
+
+class KeyedRecord(Record):
+    """A record that was appended with a key, headers or an event time."""
+
+    _envelope: RecordEnvelope
+
+    @property
+    def key(self) -> bytes | None:
+        """The key of the record, or None if it was appended without one."""
+        return self._envelope.key
+
+    @property
+    def headers(self) -> Mapping[str, bytes]:
+        """The headers of the record by name, in the order of the append."""
+        return MappingProxyType(self._envelope.headers)
+
+    @property
+    def event_time(self) -> datetime | None:
+        """The event time of the record in UTC, or None if it was appended without one."""
+        time_us = self._envelope.event_time_us
+        return None if time_us is None else EPOCH + timedelta(microseconds=time_us)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(payload={self.payload!r}, position={self.position!r}, "
+            f"txid={self.txid}, sequence={self.sequence}, key={self.key!r}, "
+            f"headers={dict(self.headers)!r}, event_time={self.event_time!r})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +110,45 @@ class RecordBatch:
     def __iter__(self) -> Iterator[Record]:
         lssn, entry_id, records = self.segment.lssn, self.entry_id, self.records
         base = self.segment.first_sequence_id - 1
+        if records.envelopes:
+            yield from map(self.record, range(len(records)))
+            return
         for payload, slot, txid, position in zip(
             records.payloads(), records.slots, records.txids, records.positions
         ):
             yield Record(payload, DLSN(lssn, entry_id, slot), txid, base + position)
+
+    def record(self, index: int) -> Record:
+        """Return one record.
+
+        Args:
+            index: The index of the record in the batch.
+
+        Returns:
+            The record.
+
+        Raises:
+            LaterStreamError: A later version wrote the envelope of the record.
+            StreamDamagedError: The envelope of the record cannot be decoded.
+        """
+        records = self.records
+        position = DLSN(self.segment.lssn, self.entry_id, records.slots[index])
+        sequence = self.segment.first_sequence_id - 1 + records.positions[index]
+        if not records.envelopes or not records.envelopes[index]:
+            return Record(records.payload(index), position, records.txids[index], sequence)
+        envelope = self._envelope(index)
+        value = records.data[envelope.value_start : records.ends[index]]
+        record = KeyedRecord(value, position, records.txids[index], sequence)
+        record._envelope = envelope
+        return record
+
+    def _envelope(self, at: int) -> RecordEnvelope:
+        """Return the envelope of a record that has one."""
+        records = self.records
+        return envelope_of(
+            DLSN(self.segment.lssn, self.entry_id, records.slots[at]),
+            records.data, records.starts[at], records.ends[at],
+        )  # fmt: skip
 
     @property
     def first(self) -> DLSN:
@@ -67,8 +161,26 @@ class RecordBatch:
         return DLSN(self.segment.lssn, self.entry_id, self.records.slots[-1])
 
     def payloads(self) -> list[bytes]:
-        """Return the payloads of the records."""
-        return self.records.payloads()
+        """Return the payloads of the records, without keys, headers and event times.
+
+        Raises:
+            LaterStreamError: A later version wrote the envelope of a record.
+            StreamDamagedError: The envelope of a record cannot be decoded.
+        """
+        records = self.records
+        if not records.envelopes:
+            return records.payloads()
+        data = records.data
+        starts = [
+            self._envelope(at).value_start if has_envelope else start
+            for at, (start, has_envelope) in enumerate(zip(records.starts, records.envelopes))
+        ]
+        return [data[start:end] for start, end in zip(starts, records.ends)]
+
+    @property
+    def keyed(self) -> bool:
+        """Whether a record of the batch has a key, headers or an event time."""
+        return bool(self.records.envelopes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +222,28 @@ def decode(segment: StreamSegment, entry_id: int, payload: bytes) -> Records:
     except StreamFormatError as error:
         where = f"entry {entry_id} of segment {segment.lssn} (ledger {segment.ledger_id})"
         raise undecodable(where, error) from error
+
+
+def envelope_of(position: DLSN, data: bytes, start: int, end: int) -> RecordEnvelope:
+    """Return the envelope at the beginning of the payload in `data[start:end]`.
+
+    Args:
+        position: The position of the record, for the error.
+        data: The buffer.
+        start: The first byte of the payload.
+        end: The byte after the payload.
+
+    Returns:
+        The content of the envelope.
+
+    Raises:
+        LaterStreamError: A later version wrote the envelope. The error names its place.
+        StreamDamagedError: The envelope cannot be decoded. The error names its place.
+    """
+    try:
+        return decode_envelope(data, start, end)
+    except StreamFormatError as error:
+        raise undecodable(f"the record at {position}", error) from error
 
 
 def undecodable(where: str, error: Exception) -> StreamError:

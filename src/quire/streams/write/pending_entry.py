@@ -21,13 +21,15 @@ class PendingEntry:
     """The records of one entry, and the control records between them."""
 
     __slots__ = (
-        "control", "done", "ends", "entry_id", "lssn", "marks", "payloads", "record_bytes",
-        "sent_by", "sequence", "size_bytes", "token", "txids",
+        "control", "done", "ends", "entry_id", "envelopes", "lssn", "marks", "payloads",
+        "record_bytes", "sent_by", "sequence", "size_bytes", "token", "txids",
     )  # fmt: skip
 
     def __init__(self, sequence: int) -> None:
         self.payloads: list[Buffer] = []
         self.txids: list[int] = []
+        self.envelopes = b""
+        """One byte for each record: 1 if it has an envelope. It ends after the last that has."""
         self.marks: list[tuple[int, bytes]] = []
         """Control records: the index of the record that each precedes, and its payload."""
         self.sent_by: list[tuple[str, int, int]] = []
@@ -49,17 +51,23 @@ class PendingEntry:
     def __len__(self) -> int:
         return len(self.payloads)
 
-    def add(self, payloads: Sequence[Buffer], txids: Sequence[int]) -> tuple[int, int]:
+    def add(
+        self, payloads: Sequence[Buffer], txids: Sequence[int], envelopes: bytes = b""
+    ) -> tuple[int, int]:
         """Add records to the entry.
 
         Args:
             payloads: The bytes of each record.
             txids: The transaction id of each record.
+            envelopes: One byte for each record, 1 if its payload begins with an envelope, or
+                nothing if none does.
 
         Returns:
             The index of the first of these records, and the number of bytes that they take.
         """
         first = len(self.payloads)
+        if envelopes:
+            self.envelopes = self.envelopes.ljust(first, b"\0") + envelopes
         self.payloads.extend(payloads)
         self.txids.extend(txids)
         size_bytes = sum(map(len, payloads)) + HEAD_BYTES * len(payloads)

@@ -84,7 +84,10 @@ class SegmentWriter:
         for at, payload in [*entry.marks, (len(entry), b"")]:
             if at > first:
                 more, more_bytes = encode_records(
-                    entry.payloads[first:at], entry.txids[first:at], position + 1
+                    entry.payloads[first:at],
+                    entry.txids[first:at],
+                    position + 1,
+                    entry.envelopes[first:at],
                 )
                 parts.extend(more)
                 size += more_bytes

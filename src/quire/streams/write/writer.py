@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 
@@ -34,6 +35,7 @@ from quire.errors import (
     check_type,
 )
 from quire.streams.namespace.settings import StreamSettings
+from quire.streams.write.envelopes import Headers, Text, sealed
 from quire.streams.write.pending_entry import Appended, PendingEntry
 from quire.streams.write.producers import encode_mark
 from quire.streams.write.segments import Segments
@@ -118,6 +120,9 @@ class StreamWriter:
         txid: int | None = None,
         expect: int | None = None,
         token: str = "",
+        key: Text | None = None,
+        headers: Headers | None = None,
+        event_time: datetime | None = None,
     ) -> DLSN:
         """Append one record, and wait until it is acknowledged.
 
@@ -132,6 +137,9 @@ class StreamWriter:
                 the stream's setting `txids` is "given".
             expect: Append only if the record gets this sequence id.
             token: The fencing token that must be in force, or "" if the stream must have none.
+            key: The key of the record, as bytes or as a text, which is encoded in UTF-8.
+            headers: The headers of the record by name. A value is bytes or a text.
+            event_time: The time of the event that the record describes, with a time zone.
 
         Returns:
             The position of the record.
@@ -150,7 +158,16 @@ class StreamWriter:
                 unknown.
         """
         txids = None if txid is None else (txid,)
-        appended = await self._append((payload,), txids, expect, token)
+        appended = await self._append(
+            (payload,),
+            txids,
+            expect,
+            token,
+            None,
+            None if key is None else (key,),
+            None if headers is None else (headers,),
+            None if event_time is None else (event_time,),
+        )
         await appended.wait()
         return appended[0]
 
@@ -161,6 +178,9 @@ class StreamWriter:
         txids: Sequence[int] | None = None,
         expect: int | None = None,
         token: str = "",
+        keys: Sequence[Text | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        event_times: Sequence[datetime | None] | None = None,
     ) -> Appended:
         """Append several records in order, and wait until all of them are acknowledged.
 
@@ -172,6 +192,9 @@ class StreamWriter:
             txids: A transaction id for each record, as for `append`.
             expect: Append only if the first record gets this sequence id.
             token: The fencing token that must be in force, or "" if the stream must have none.
+            keys: A key for each record, as for `append`, or None for one without a key.
+            headers: The headers of each record, as for `append`, or None for one without headers.
+            event_times: An event time for each record, as for `append`, or None for one without.
 
         Returns:
             The positions of the records.
@@ -179,7 +202,9 @@ class StreamWriter:
         Raises:
             QuireError: See `append`.
         """
-        appended = await self._append(payloads, txids, expect, token)
+        appended = await self._append(
+            payloads, txids, expect, token, None, keys, headers, event_times
+        )
         await appended.wait()
         return appended
 
@@ -190,6 +215,9 @@ class StreamWriter:
         txids: Sequence[int] | None = None,
         expect: int | None = None,
         token: str = "",
+        keys: Sequence[Text | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        event_times: Sequence[datetime | None] | None = None,
     ) -> Appended:
         """Append several records in order, without waiting for their acknowledgement.
 
@@ -202,6 +230,9 @@ class StreamWriter:
             txids: A transaction id for each record, as for `append`.
             expect: Append only if the first record gets this sequence id.
             token: The fencing token that must be in force, or "" if the stream must have none.
+            keys: A key for each record, as for `append`, or None for one without a key.
+            headers: The headers of each record, as for `append`, or None for one without headers.
+            event_times: An event time for each record, as for `append`, or None for one without.
 
         Returns:
             The records, to wait for.
@@ -209,7 +240,7 @@ class StreamWriter:
         Raises:
             QuireError: See `append`. Nothing was appended.
         """
-        return await self._append(payloads, txids, expect, token)
+        return await self._append(payloads, txids, expect, token, None, keys, headers, event_times)
 
     async def flush(self) -> DLSN | None:
         """Wait until every record that was appended is acknowledged.
@@ -352,6 +383,9 @@ class StreamWriter:
         expect: int | None,
         token: str,
         sent_by: tuple[str, int] | None = None,
+        keys: Sequence[Text | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        event_times: Sequence[datetime | None] | None = None,
     ) -> Appended:
         """Append records, and leave out those of a producer that the stream has already.
 
@@ -361,12 +395,15 @@ class StreamWriter:
         self._check()
         self._check_token(token)
         payloads = payload_list(payloads, "a record")
+        envelopes = b""
+        if keys is not None or headers is not None or event_times is not None:
+            payloads, envelopes = sealed(payloads, keys, headers, event_times)
         given = self._txids(len(payloads), txids)
         longest = max(map(len, payloads), default=0)
         if longest > MAX_PAYLOAD_BYTES:
             raise RecordTooLargeError(
-                f"a record for stream {self.name} has {longest} bytes, but at most "
-                f"{MAX_PAYLOAD_BYTES} are allowed. Nothing was appended",
+                f"a record for stream {self.name} has {longest} bytes{_with_envelope(envelopes)}, "
+                f"but at most {MAX_PAYLOAD_BYTES} are allowed. Nothing was appended",
                 remedy="Split the record",
             )
         if expect is not None and type(expect) is not int:
@@ -380,12 +417,17 @@ class StreamWriter:
             )
         self._segments.check_quota(self._writer_task.queued_bytes + sum(map(len, payloads)))
         if sent_by is None:
-            return self._take(payloads, given, None)
+            return self._take(payloads, given, envelopes, None)
         known = self._marks.duplicates(*sent_by, len(payloads))
-        return self._take(payloads[known:], given[known:], (sent_by[0], sent_by[1] + known))
+        left = (sent_by[0], sent_by[1] + known)
+        return self._take(payloads[known:], given[known:], envelopes[known:], left)
 
     def _take(
-        self, payloads: Sequence[Buffer], txids: Sequence[int], sent_by: tuple[str, int] | None
+        self,
+        payloads: Sequence[Buffer],
+        txids: Sequence[int],
+        envelopes: bytes,
+        sent_by: tuple[str, int] | None,
     ) -> Appended:
         parts: list[tuple[PendingEntry, int, int]] = []
         entry, first, taken_bytes = self._writer_task.open_entry(self._sequence), 0, 0
@@ -394,7 +436,9 @@ class StreamWriter:
                 entry = self._writer_task.new_entry(self._sequence)
             if end > first:
                 self._mark(entry, sent_by, first, end)
-                at, size_bytes = entry.add(payloads[first:end], txids[first:end])
+                at, size_bytes = entry.add(
+                    payloads[first:end], txids[first:end], envelopes[first:end]
+                )
                 parts.append((entry, at, end - first))
                 taken_bytes += size_bytes
                 self._sequence += end - first
@@ -483,6 +527,10 @@ class StreamWriter:
             )
 
 
+def _with_envelope(envelopes: bytes) -> str:
+    return " with its key, headers and event time" if envelopes else ""
+
+
 class Producer:
     """A producer of one stream, which numbers its records. `StreamWriter.producer` returns it.
 
@@ -512,7 +560,15 @@ class Producer:
         return self._writer._marks.last_sequence(self.producer_id)
 
     async def append(
-        self, payload: Buffer, sequence: int, *, txid: int | None = None, token: str = ""
+        self,
+        payload: Buffer,
+        sequence: int,
+        *,
+        txid: int | None = None,
+        token: str = "",
+        key: Text | None = None,
+        headers: Headers | None = None,
+        event_time: datetime | None = None,
     ) -> DLSN | None:
         """Append one record unless the stream has it already, and wait until it is acknowledged.
 
@@ -524,6 +580,9 @@ class Producer:
             sequence: The producer's number of the record.
             txid: The transaction id of the record, as for `StreamWriter.append`.
             token: The fencing token that must be in force, or "" if the stream must have none.
+            key: The key of the record, as for `StreamWriter.append`.
+            headers: The headers of the record, as for `StreamWriter.append`.
+            event_time: The event time of the record, as for `StreamWriter.append`.
 
         Returns:
             The position of the record, or None if the stream had it already.
@@ -532,7 +591,15 @@ class Producer:
             QuireError: See `StreamWriter.append`.
         """
         txids = None if txid is None else (txid,)
-        appended = await self.append_many((payload,), sequence, txids=txids, token=token)
+        appended = await self.append_many(
+            (payload,),
+            sequence,
+            txids=txids,
+            token=token,
+            keys=None if key is None else (key,),
+            headers=None if headers is None else (headers,),
+            event_times=None if event_time is None else (event_time,),
+        )
         return appended[0] if len(appended) else None
 
     async def append_many(
@@ -542,6 +609,9 @@ class Producer:
         *,
         txids: Sequence[int] | None = None,
         token: str = "",
+        keys: Sequence[Text | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        event_times: Sequence[datetime | None] | None = None,
     ) -> Appended:
         """Append the records that the stream lacks, and wait until all are acknowledged.
 
@@ -554,6 +624,9 @@ class Producer:
                 gaps.
             txids: A transaction id for each record, as for `StreamWriter.append`.
             token: The fencing token that must be in force, or "" if the stream must have none.
+            keys: A key for each record, as for `StreamWriter.append_many`.
+            headers: The headers of each record, as for `StreamWriter.append_many`.
+            event_times: An event time for each record, as for `StreamWriter.append_many`.
 
         Returns:
             The positions of the records that were appended.
@@ -562,7 +635,9 @@ class Producer:
             QuireError: See `StreamWriter.append`.
         """
         writer, sent_by = self._writer, (self.producer_id, first_sequence)
-        appended = await writer._append(payloads, txids, None, token, sent_by)
+        appended = await writer._append(
+            payloads, txids, None, token, sent_by, keys, headers, event_times
+        )
         if len(appended) < len(payloads):
             await writer.flush()  # the records that were left out may still be in flight
         await appended.wait()

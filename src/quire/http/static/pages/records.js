@@ -4,7 +4,7 @@ import { empty } from "/ui/parts/controls.js";
 import { address, h } from "/ui/parts/dom.js";
 import { count, time } from "/ui/parts/format.js";
 import { pageTabs, pager, selection } from "/ui/parts/lists.js";
-import { askFor, failure, passwordForm, passwordOf, payloadItem, shownAs } from "/ui/parts/payload.js";
+import { askFor, failure, inline, passwordForm, passwordOf, payloadItem, shownAs, visible } from "/ui/parts/payload.js";
 
 const PAGE = 20;
 const SHOWN_BYTES = 4096;
@@ -67,13 +67,24 @@ function controls({ parts: [namespace, name], query }) {
 
 const GAPS = { truncated: "were truncated", lost: "are lost, because their ledger no longer exists" };
 
+/** Return the key, the event time and the headers of a record that has any of them. */
+function envelope(one) {
+  if (!one.headers) return "";
+  const rows = one.headers.map((header) => [visible(header.name), inline(header)]);
+  if (one.event_time) rows.unshift(["Event time", one.event_time]);
+  if (one.key) rows.unshift(["Key", inline(one.key)]);
+  const left = one.headers_count - one.headers.length;
+  if (left) rows.push(["", `and ${count(left)} more headers`]);
+  return h("dl", { class: "envelope" }, rows.map(([name, value]) => [h("dt", null, name), h("dd", null, value)]));
+}
+
 function item(one) {
   if (one.kind === "gap") return h("li", { class: "card item" }, h("div", { class: one.why === "lost" ? "alert bad" : "alert warn" },
     h("p", null, `${one.why === "lost" ? "✗" : "!"} Records from ${one.position} to just before ${one.behind} ${GAPS[one.why] ?? one.why}.`)));
   const title = h("h3", { class: "mono" }, one.position);
   if (one.kind === "unreadable") return h("li", { class: "card item" }, title, failure(one.error));
   const known = [one.sequence === null ? "" : `sequence ${count(one.sequence)}`, one.time ? time(Date.parse(one.time)) : `txid ${one.txid}`];
-  return payloadItem(title, known.filter(Boolean), one, `record ${one.position}`);
+  return payloadItem(title, known.filter(Boolean), one, `record ${one.position}`, envelope(one));
 }
 
 export const records = {

@@ -38,10 +38,24 @@ export function payload(one, name) {
     one.bytes ? h("pre", { class: "payload", tabindex: 0, role: "region", "aria-label": `Payload of ${name}` }, text) : ""];
 }
 
-/** Return an item of a list of payloads: its name, what is known of it, and its payload. */
-export function payloadItem(title, known, one, name) {
+/** Return an item of a list of payloads: its name, what is known of it, what else belongs to it, and
+ * its payload. */
+export function payloadItem(title, known, one, name, more = "") {
   const [kind, element] = payload(one, name);
-  return h("li", { class: "card item" }, h("div", { class: "item-head" }, title, h("p", { class: "quiet" }, [...known, kind].join(" · "))), element);
+  return h("li", { class: "card item" }, h("div", { class: "item-head" }, title, h("p", { class: "quiet" }, [...known, kind].join(" · "))), more, element);
+}
+
+const INLINE_CHARS = 200;
+
+/** Return a short payload of an answer, such as a key, as nodes for one line: as text, or in
+ * hexadecimal digits if it is no text. */
+export function inline(one) {
+  if (!one.bytes) return [h("span", { class: "quiet" }, "empty")];
+  const data = Uint8Array.from(atob(one.payload), (char) => char.charCodeAt(0)).subarray(0, INLINE_CHARS);
+  const cut = data.length < one.bytes;
+  const text = way === "hex" ? null : decoded(data, cut);
+  const digits = () => [...data].map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+  return [h("span", { class: "mono" }, text === null ? digits() : visible(text)), cut ? `… (${counted(one.bytes, "byte")})` : ""];
 }
 
 function shown(data, offset, cut) {
@@ -102,7 +116,7 @@ function mostlyUnseen(text) {
 }
 
 /** Return the text as nodes, with names in place of characters that cannot be seen. */
-function visible(text) {
+export function visible(text) {
   const nodes = [];
   let behind = 0;
   for (const { 0: run, index } of text.matchAll(HIDDEN)) {

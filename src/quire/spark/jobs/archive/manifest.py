@@ -84,6 +84,8 @@ class HistoryFile:
     """The CRC-32C of the whole file, because Spark reads more of it than the columns."""
     commit: int = 0
     """The number of the first manifest that names the file."""
+    keyed: bool = False
+    """Whether the file has columns for keys, headers and event times."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the form in a manifest."""
@@ -99,6 +101,8 @@ class HistoryFile:
             "digests": dict(self.digests),
             "crc": f"{self.crc:08x}",
             "commit": self.commit,
+            # Versions that do not know these columns must not read the file without them.
+            **({"keyed": True} if self.keyed else {}),
         }
 
     @classmethod
@@ -117,12 +121,13 @@ class HistoryFile:
             digests={str(name): str(text) for name, text in value["digests"].items()},
             crc=int(value["crc"], 16),
             commit=int(value["commit"]),
+            keyed=bool(value.get("keyed", False)),
         )
 
 
 _FILE_NAMES = (
     "name", "bytes", "rows", "first", "last", "sequences", "txids", "times_us", "digests", "crc",
-    "commit",
+    "commit", "keyed",
 )  # fmt: skip
 
 

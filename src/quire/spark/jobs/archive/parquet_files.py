@@ -1,6 +1,7 @@
 """Parquet files of offloaded records: tasks write them from ledgers, and read them back.
 
-The columns are those of `quire.streams.read.arrow`. A file holds records of whole segments, or of a
+The columns are those of `quire.streams.read.arrow`. The columns for keys, headers and event times
+are only in files in which a record has one of them. A file holds records of whole segments, or of a
 part of one. What is written is digested on the way (`Digest`). When the file is on disk, it is read
 back completely and digested again, and both digests must be equal. The bytes of the file must be
 equal as well, because filters use values that are in no column (the least and the greatest value of
@@ -10,6 +11,7 @@ a row group).
 from __future__ import annotations
 
 import os
+import struct
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +32,15 @@ from quire.errors import (
 from quire.spark.jobs.archive.manifest import DATA, HistoryFile, OffloadHistory
 from quire.spark.jobs.tasks import ClusterOptions, Piece
 from quire.streams import DLSN, StreamSegment
-from quire.streams.read.arrow import COLUMNS, NO_TIME, Origin, RecordColumns, schema
+from quire.streams.read.arrow import (
+    ALL_COLUMNS,
+    COLUMNS,
+    KEYED_COLUMNS,
+    NO_TIME,
+    Origin,
+    RecordColumns,
+    schema,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +55,7 @@ DELTA = ("entry", "slot", "txid", "time", "sequence", "size")
 """Columns whose numbers grow or stay equal, which are stored as differences."""
 COMPRESSIONS = ("zstd", "lz4", "snappy", "gzip", "none")
 FILE_VERSION = "2.6"
+_COUNT = struct.Struct(">q")
 
 
 # -- the parts of a file ----------------------------------------------------------------------
@@ -88,7 +99,9 @@ class Digest:
     record is therefore missing or duplicated.
     """
 
-    def __init__(self, stream: str) -> None:
+    def __init__(self, stream: str, keyed: bool = False) -> None:
+        """Begin with no records. With `keyed` they have keys, headers and event times."""
+        self.keyed = keyed
         self.rows = 0
         self.segments: dict[int, list[int]] = {}
         """The number of rows, and the first and the last sequence id, of each segment."""
@@ -96,7 +109,8 @@ class Digest:
         self.txids: tuple[int, int] | None = None
         self.times_us: tuple[int, int] | None = None
         self._stream = stream
-        self._crcs = dict.fromkeys((*NUMBERS, "value"), 0)
+        more = KEYED_COLUMNS if keyed else ()
+        self._crcs = dict.fromkeys((*NUMBERS, "value", *more), 0)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add records. Raises StreamDamagedError if they are not consecutive."""
@@ -110,6 +124,11 @@ class Digest:
         if (sizes != columns["size"]).any():
             raise self._wrong("the column 'size' of a record differs from the size of its value")
         self._crcs["value"] = crc32c.crc32c(payloads, self._crcs["value"])
+        if self.keyed:
+            times_us = _numbers(batch.column("event_time"))
+            self._crcs["event_time"] = crc32c.crc32c(times_us, self._crcs["event_time"])
+            for name in ("key", "headers"):
+                self._crcs[name] = crc32c.crc32c(_joined(batch.column(name)), self._crcs[name])
         self.txids = _wider(self.txids, columns["txid"])
         times = columns["time"]
         self.times_us = _wider(self.times_us, times[times != NO_TIME])
@@ -171,7 +190,23 @@ class Digest:
             times_us=self.times_us,
             digests=self.texts(),
             crc=crc,
+            keyed=self.keyed,
         )
+
+
+def _joined(column: pa.Array) -> bytes:
+    """Return the bytes of all keys or headers, each with its length, so that nothing is alike."""
+    parts: list[bytes] = []
+    for row in column.to_pylist():
+        texts = () if row is None else (row,) if isinstance(row, bytes) else _flat(row)
+        parts.append(_COUNT.pack(-1 if row is None else len(texts)))
+        for text in texts:
+            parts += (_COUNT.pack(len(text)), text)
+    return b"".join(parts)
+
+
+def _flat(headers: Sequence[tuple[str, bytes]]) -> list[bytes]:
+    return [text for name, value in headers for text in (name.encode(), value)]
 
 
 def _numbers(column: pa.Array) -> Any:
@@ -220,8 +255,15 @@ def write_piece(cluster: ClusterOptions, piece: Piece) -> Piece:
     name = f"{at.segment.lssn:010d}-{at.first:010d}-{piece['label']}-{attempt}.parquet"
     written = Digest(piece["stream"])
     with cluster.client() as client:
-        batches = _batches(client, cluster.password, piece, parts)
-        size_bytes, crc = _write(history, name, batches, written, piece)
+        try:
+            batches = _batches(client, cluster.password, piece, parts, COLUMNS)
+            size_bytes, crc = _write(history, name, batches, written, piece)
+        except _KeyedFoundError:
+            # Streams without keys are the rule, and their files keep their columns. This file
+            # needs more columns, so it is begun again.
+            written = Digest(piece["stream"], keyed=True)
+            batches = _batches(client, cluster.password, piece, parts, ALL_COLUMNS)
+            size_bytes, crc = _write(history, name, batches, written, piece)
     if not written.rows:
         history.store.remove(f"{DATA}/{name}")
         return {"file": None, "segments": {}}
@@ -232,16 +274,26 @@ def write_piece(cluster: ClusterOptions, piece: Piece) -> Piece:
     return {"file": file.as_json(), "segments": tallies}
 
 
+class _KeyedFoundError(Exception):
+    """Raised when a record has a key, headers or an event time, and there are no columns for it."""
+
+
 def _batches(
-    client: blocking.Client, password: bytes, piece: Piece, parts: Sequence[SegmentPart]
+    client: blocking.Client,
+    password: bytes,
+    piece: Piece,
+    parts: Sequence[SegmentPart],
+    columns: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
-    gathered = RecordColumns()
+    gathered = RecordColumns(columns)
     for part in parts:
         origin = Origin(piece["stream"], part.segment, bool(piece["txid_is_time"]))
         try:
             with open_completed(client, part.segment.ledger_id, password) as ledger:
                 for run in ledger.read_runs(part.first, part.last):
                     gathered.add(origin, run, part.start)
+                    if gathered.keyed and columns is COLUMNS:
+                        raise _KeyedFoundError
                     if gathered.rows >= BATCH_ROWS or gathered.size_bytes >= BATCH_BYTES:
                         yield gathered.batch()
         except NoSuchLedgerError:
@@ -306,6 +358,7 @@ def _write(
 
     about = {"quire.stream": piece["stream"], "quire.written": piece["label"]}
     compression = piece["compression"]
+    columns = ALL_COLUMNS if digest.keyed else COLUMNS
     try:
         told = _Told(
             history.store.filesystem.open_output_stream(history.store.path(f"{DATA}/{name}"))
@@ -314,13 +367,15 @@ def _write(
             told.stream,
             parquet.ParquetWriter(
                 told,
-                schema().with_metadata(about),
+                schema(columns).with_metadata(about),
                 version=FILE_VERSION,
                 compression=compression,
                 compression_level=1 if compression == "zstd" else None,
                 use_dictionary=DICTIONARY,
                 column_encoding=dict.fromkeys(DELTA, "DELTA_BINARY_PACKED"),
-                write_statistics=[column for column in COLUMNS if column != "value"],
+                write_statistics=[
+                    name for name in columns if name not in ("value", "key", "headers")
+                ],
                 write_page_checksum=True,
             ) as writer,
         ):
@@ -348,24 +403,13 @@ def read_file(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a file in order, or only those that match `filters`.
 
-    `filters` is an expression of pyarrow. Raises HistoryDamagedError if the file cannot be read.
+    `filters` is an expression of pyarrow. Keys, headers and event times are null if the file has no
+    columns for them. Raises HistoryDamagedError if the file cannot be read.
     """
     import pyarrow as pa
-    from pyarrow import dataset, parquet
 
-    path = history.store.path(f"{DATA}/{name}")
-    filesystem = history.store.filesystem
     try:
-        if filters is None:
-            with parquet.ParquetFile(
-                path, filesystem=filesystem, page_checksum_verification=True
-            ) as file:
-                yield from file.iter_batches(READ_ROWS, columns=list(columns))
-            return
-        found = dataset.dataset(path, filesystem=filesystem, format="parquet")
-        yield from found.scanner(
-            columns=list(columns), filter=filters, batch_size=READ_ROWS
-        ).to_batches()
+        yield from _read_file(history, name, columns, filters)
     except (OSError, pa.ArrowException) as error:
         raise HistoryDamagedError(
             f"file {history.store.uri}/{DATA}/{name} of the offloaded history cannot be read: "
@@ -377,13 +421,55 @@ def read_file(
         ) from error
 
 
+def _read_file(
+    history: OffloadHistory, name: str, columns: Sequence[str], filters: Any
+) -> Iterator[pa.RecordBatch]:
+    from pyarrow import dataset, parquet
+
+    path = history.store.path(f"{DATA}/{name}")
+    filesystem = history.store.filesystem
+    if filters is None:
+        with parquet.ParquetFile(
+            path, filesystem=filesystem, page_checksum_verification=True
+        ) as file:
+            stored = _stored(columns, file.schema_arrow.names)
+            for batch in file.iter_batches(READ_ROWS, columns=stored):
+                yield _with_nulls(batch, columns)
+        return
+    found = dataset.dataset(path, filesystem=filesystem, format="parquet")
+    stored = _stored(columns, found.schema.names)
+    scanner = found.scanner(columns=stored, filter=filters, batch_size=READ_ROWS)
+    for batch in scanner.to_batches():
+        yield _with_nulls(batch, columns)
+
+
+def _stored(columns: Sequence[str], there: Sequence[str]) -> list[str]:
+    """Return the columns that a file must have for a read of `columns`."""
+    return [name for name in columns if name in there or name not in KEYED_COLUMNS]
+
+
+def _with_nulls(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """Return the batch with all columns. Those that it lacks are null."""
+    import pyarrow as pa
+
+    if len(batch.schema) == len(columns):
+        return batch
+    wanted, there = schema(columns), set(batch.schema.names)
+    arrays = [
+        batch.column(field.name) if field.name in there else pa.nulls(len(batch), field.type)
+        for field in wanted
+    ]
+    fields = [batch.schema.field(one.name) if one.name in there else one for one in wanted]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
 def verify_file(history: OffloadHistory, file: HistoryFile) -> None:
     """Read a whole file, and compare it with its description. Raises HistoryDamagedError."""
     if history.store.crc(f"{DATA}/{file.name}") != file.crc:
         raise _changed(history, file, "its bytes differ")
-    found = Digest(history.stream)
+    found = Digest(history.stream, file.keyed)
     try:
-        for batch in read_file(history, file.name):
+        for batch in read_file(history, file.name, ALL_COLUMNS if file.keyed else COLUMNS):
             found.add(batch)
     except StreamDamagedError as error:
         raise _changed(history, file, str(error)) from error

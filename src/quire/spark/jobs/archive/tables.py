@@ -15,7 +15,7 @@ from typing import Any
 
 from quire.errors import HistoryError, UsageError
 from quire.spark.jobs.archive.manifest import DATA, HistoryFile, Manifest, OffloadHistory
-from quire.streams.read.arrow import schema
+from quire.streams.read.arrow import ALL_COLUMNS, COLUMNS, schema
 
 APPLICATION = "quire-offload"
 COMMIT_PROPERTY = "quire.commit"
@@ -38,18 +38,23 @@ def to_delta(history: OffloadHistory, manifest: Manifest) -> int:
     transaction: Any = import_module("deltalake.transaction")
     uri = history.store.uri.partition("?")[0]
     application = f"{APPLICATION}:{manifest.life}"
+    columns = _columns(manifest.files)
     try:
         deltalake.DeltaTable.create(
-            uri, schema(), mode="ignore", name=manifest.stream.replace("/", "_")
+            uri, schema(columns), mode="ignore", name=manifest.stream.replace("/", "_")
         )
         table = deltalake.DeltaTable(uri)
         known = table.transaction_version(application)
         missing = _behind(manifest, -1 if known is None else known)
+        there = {field.name for field in table.schema().fields}
+        if lacking := [name for name in _columns(missing) if name not in there]:
+            table.alter.add_columns(list(deltalake.Schema.from_arrow(schema(lacking)).fields))
+            table = deltalake.DeltaTable(uri)
         for files in _in_turns(missing):
             table.create_write_transaction(
                 [_added(transaction, file) for file in files],
                 "append",
-                schema(),
+                table.schema(),
                 commit_properties=deltalake.CommitProperties(
                     app_transactions=[deltalake.Transaction(application, files[-1].commit)]
                 ),
@@ -99,8 +104,12 @@ def to_iceberg(
     try:
         opened = load_catalog(name, **properties)
         opened.create_namespace_if_not_exists(above)
-        found = opened.create_table_if_not_exists(table, schema())
+        found = opened.create_table_if_not_exists(table, schema(_columns(manifest.files)))
         missing = _behind(manifest, int(found.properties.get(mark, -1)))
+        there = {field.name for field in found.schema().fields}
+        if lacking := [name for name in _columns(missing) if name not in there]:
+            with found.update_schema() as update:
+                update.union_by_name(schema(lacking))
         for files in _in_turns(missing):
             with found.transaction() as change:
                 change.add_files([_iceberg_path(history, file) for file in files])
@@ -121,6 +130,11 @@ def _iceberg_path(history: OffloadHistory, file: HistoryFile) -> str:
     path = f"{DATA}/{file.name}"
     store = history.store
     return f"file://{store.path(path)}" if store.is_local else f"{store.uri}/{path}"
+
+
+def _columns(files: Sequence[HistoryFile]) -> tuple[str, ...]:
+    """Return the columns that a table of these files must have."""
+    return ALL_COLUMNS if any(file.keyed for file in files) else COLUMNS
 
 
 def _behind(manifest: Manifest, commit: int) -> list[HistoryFile]:
