@@ -779,7 +779,7 @@ def test_a_replica_that_lacks_entries_is_explained() -> None:
             assert set(states.values()) == {"present"}
             assert found.segments[0].copies_min == 2
             assert bookie in found.verdict.sentence
-            assert "--repair" in found.verdict.command
+            assert found.verdict.command == "quire autorecovery start"
         await client.close()
 
     simulated(scenario)
@@ -794,7 +794,8 @@ def test_an_open_ledger_of_a_lost_bookie_without_a_spare_is_explained() -> None:
         world.crash(name_of(lost))
         found = await explain_ledger(client, writer.ledger_id)
         assert (found.state, found.spare) == ("OPEN", 0)
-        assert f"Start {lost} again, or another bookie" in found.verdict.sentence
+        again = f"Start {lost} again, with the options that it had, or another bookie"
+        assert again in found.verdict.sentence
         assert asdict(found)["segments"][0]["closed"] is False
         await client.close()
 
