@@ -371,7 +371,7 @@ def showing(unit: str | None) -> Callable[[Secured, Authority], Tls]:
 
 
 CLOSED = "closed the connection right after the TLS handshake"
-NOT_ACCEPTED = "does not accept this client. Use a certificate with a role"
+NOT_ACCEPTED = "does not accept this client after the TLS handshake"
 STRANGERS = {
     "in clear text": Stranger(
         lambda secured, other: None,

@@ -15,6 +15,12 @@ def test_autorecovery() -> None:
     assert (one.severity, one.next) == ("warn", "quire autorecovery start")
     assert one.risk.startswith("If a bookie or a disk is lost, its copies stay missing")
     assert [one[0] for one in said(well, auditor=None, marked=3)] == ["warn", "warn"]
+    laptop = [{**bookie(name), "host": "127.0.0.1"} for name in "ab"]
+    (one,) = problems(laptop, {**WELL, "auditor": None})
+    assert one.severity == "note"
+    mixed = [laptop[0], {**laptop[1], "host": "10.0.0.2"}]
+    (one,) = problems(mixed, {**WELL, "auditor": None})
+    assert one.severity == "warn"
     failure = {"ledger": 7, "failure": {"reason": "no bookie has room"}}
     (one,) = problems(well, {**WELL, "marked": 1, "failing": 1, "failures": [failure]})
     assert one.severity == "bad"

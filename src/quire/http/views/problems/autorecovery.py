@@ -10,8 +10,12 @@ from quire.http.views.problems.problem import Problem
 from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
 
 
-def of_autorecovery(found: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the problems that an `Overview` as a dictionary shows."""
+def of_autorecovery(found: Mapping[str, Any], *, one_machine: bool = False) -> Iterator[Problem]:
+    """Yield the problems that an `Overview` as a dictionary shows.
+
+    With `one_machine`, all bookies listen on loopback, as on a laptop, where it is usual that no
+    process repairs anything.
+    """
     if not found["enabled"]:
         yield Problem(
             "warn",
@@ -23,7 +27,7 @@ def of_autorecovery(found: Mapping[str, Any]) -> Iterator[Problem]:
         )
     if found["auditor"] is None:
         yield Problem(
-            "warn",
+            "note" if one_machine else "warn",
             "Nobody looks for lost bookies: no autorecovery process is running",
             "quire autorecovery start",
             "If a bookie or a disk is lost, its copies stay missing until somebody starts such a "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from quire.http.server.security import is_loopback
 from quire.http.views.creatable import Creatable
 from quire.http.views.problems.autorecovery import of_autorecovery
 from quire.http.views.problems.certificates import OwnCertificates, of_certificates
@@ -60,9 +61,15 @@ def problems(
         *of_damage(bookies, autorecovery),
         *of_shape(creatable, writable),
         *of_places(bookies, autorecovery),
-        *of_autorecovery(autorecovery),
+        *of_autorecovery(autorecovery, one_machine=_on_loopback(bookies)),
     ]
     return worst_first(found)
+
+
+def _on_loopback(bookies: Sequence[Bookie]) -> bool:
+    """Return whether all bookies can be reached only from this machine."""
+    hosts = {one.get("host") for one in bookies}
+    return bool(hosts) and all(host is not None and is_loopback(host) for host in hosts)
 
 
 def worst_first(found: Iterable[Problem]) -> list[Problem]:
