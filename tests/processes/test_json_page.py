@@ -28,21 +28,32 @@ COMMANDS = (
     "cluster rebalance --dry-run --no-check", "bookie decommission BOOKIE --dry-run --no-check",
     "autorecovery status", "autorecovery delay", "explain cluster", "explain ledger 0",
     "config show", "bench add --rounds 1 --entries 100",
+    "bookie cookie show BOOKIE", "cluster pause", "cluster init --metadata sqlite:///new.db",
+    "config check quire.toml", "bookie conf bk_server.conf",
+    "bookie init --dir disk --port 3999 --advertise 127.0.0.1",
+    "bookie recover 127.0.0.1:3999 --dry-run", "bookie scrub disk",
+    "bookie format --dir disk --yes",
 )  # fmt: skip
 WRITING = {
     "ledger write": b"one\ntwo\n",
     "stream write clicks --create --roll-every 40": b"".join(b"%d\n" % n for n in range(100)),
+    "stream write clicks --key-separator :": b"visitor-7:100\n",
     "object put - a/b": b"an object",
 }
+GROUPS = ("bookie cookie", "cluster gc", "cluster locations")
+"""The groups of commands within groups."""
 
 
-def test_the_page_lists_the_keys_that_are_printed() -> None:
+def test_the_page_lists_the_keys_that_are_printed(tmp_path: Path) -> None:
+    (tmp_path / "quire.toml").write_text("[bookie]\n")
+    (tmp_path / "bk_server.conf").write_text("bookiePort=3181\nadvertisedAddress=127.0.0.1\n")
     with LocalCluster(4) as cluster:
-        quire = Quire(cluster.uri)
+        quire = Quire(cluster.uri, tmp_path)
         found: dict[str, list[str]] = {}
         for words, stdin in WRITING.items():
             found[command_of(words)] = keys(quire(*words.split(), "--json", stdin=stdin).ok())
         bookie = quire("cluster", "bookies").ok().decode().split()[0]
+        quire("cluster", "pause", "rebalance").ok()  # `pause` lists it
         for words in COMMANDS:
             typed = words.replace("BOOKIE", bookie).split()
             found[command_of(words)] = keys(quire(*typed, "--json").ok())
@@ -62,7 +73,7 @@ def test_the_page_lists_the_keys_that_are_printed() -> None:
 def command_of(words: str) -> str:
     """Return the name of a command: its words up to the first that is an argument."""
     named = words.split()
-    return " ".join(named[: 3 if named[:2] in (["cluster", "gc"], ["cluster", "locations"]) else 2])
+    return " ".join(named[: 3 if " ".join(named[:2]) in GROUPS else 2])
 
 
 def keys(out: bytes) -> list[str]:

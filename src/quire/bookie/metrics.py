@@ -79,7 +79,7 @@ NOW = {
     "runs_in_memory": "The number of runs (entries of one ledger that are adjacent in the log) in "
     "the index of segments that are not sealed",
     "queued_bytes": "The bytes of entries that were received and are not durable yet",
-    "segments_to_seal": "The number of segments that wait to be sealed",
+    "segments_to_seal": "The number of closed segments whose seal has begun and has not ended",
     "compaction_reserve_bytes": "The bytes that are preallocated for the next compaction",
     "footer_cache_bytes": "The bytes of the index that are kept in memory",
     "open_files": "The number of open segment files",

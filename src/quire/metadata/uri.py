@@ -123,7 +123,7 @@ def _parse_zookeeper(uri: str, scheme: str, rest: str) -> MetadataURI:
         )
     if parts[0] in _RESERVED_ROOTS:
         raise MetadataURIError(
-            f"the metadata URI {uri!r} has a ledgers root below /{parts[0]}, which is reserved",
+            f"the metadata URI {uri!r} has the ledgers root {root}, but /{parts[0]} is reserved",
             remedy="Use another root, such as /ledgers",
         )
     return MetadataURI(

@@ -91,6 +91,7 @@ class StorageStats:
     """The bytes of the log that were released from the system's cache."""
     segments_removed: int
     segments_to_seal: int
+    """The number of closed segments whose seal has begun and has not ended."""
     compactions: int
     """The number of completed compactions."""
     compactions_major: int
@@ -154,7 +155,7 @@ def collect_stats(
         bytes_written=appender.bytes_written,
         log_given_back_bytes=page_cache.given_back_bytes,
         segments_removed=collector.removed,
-        segments_to_seal=sealer.waiting,
+        segments_to_seal=sealer.under_way,
         compactions=compactor.done,
         compactions_major=compactor.done_major,
         compaction_copied_bytes=compactor.copied_bytes,

@@ -59,11 +59,11 @@ def test_formats_that_new_ledgers_cannot_have() -> None:
 @pytest.mark.parametrize(
     ("version", "says"),
     [
-        (b"", "it ends within its first line"),
-        (b"3", "it ends within its first line"),
-        (b"123456789", "it ends within its first line"),
-        (b"1234567890", "its format version is longer than 9 digits"),
-        (b"1234567890\n", "its format version is longer than 9 digits"),
+        (b"", "they end within the first line"),
+        (b"3", "they end within the first line"),
+        (b"123456789", "they end within the first line"),
+        (b"1234567890", "the format version is longer than 9 digits"),
+        (b"1234567890\n", "the format version is longer than 9 digits"),
     ],
 )
 def test_damage_in_the_first_line_is_described(version: bytes, says: str) -> None:

@@ -26,7 +26,7 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
 
 def test_limits_that_the_guide_names() -> None:
     assert f"up to {MAX_PAYLOAD_BYTES:,} bytes" in GUIDE
-    assert f"The last {PRODUCERS_MAX:,} producers" in GUIDE
+    assert f"remembers the {PRODUCERS_MAX:,} producers" in GUIDE
     assert f"for {GIVE_UP_S:g} s" in GUIDE
     for place in (EARLIEST, LATEST):
         assert f"| `{place.upper()}` | `{place}` |" in section(GUIDE, "## Read a stream")

@@ -96,7 +96,10 @@ class AnswerSink(Protocol):
 
 @dataclass(slots=True)
 class BudgetCounters:
-    """Plain counters that the metrics read."""
+    """The numbers of requests and connections that the memory for answers delayed or ended.
+
+    The metrics read them.
+    """
 
     waited: int = 0
     """The number of requests that had to wait for room."""

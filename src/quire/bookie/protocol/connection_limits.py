@@ -4,7 +4,7 @@ A bookie that has `max_connections` already closes an old connection to admit a 
 one that never completed a request, or else one that has been silent for `idle_timeout_s`. If there
 is neither, it refuses the new connection. Half of `max_connections` is reserved for clients that
 have completed a request. If more connections than the other half have not, a new connection
-replaces the oldest of them.
+replaces the oldest of them that has had `NEWCOMER_GRACE_S`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Limited(Protocol):
 
 @dataclass(slots=True)
 class LimitCounters:
-    """Plain counters that the metrics read."""
+    """The numbers of connections that the limits refused or closed. The metrics read them."""
 
     refused: int = 0
     """The number of new connections that were refused."""

@@ -363,8 +363,8 @@ async def _read_back(
     if wrong:
         when = "after" if closed else "before"
         raise QuireError(
-            f"{counted(len(wrong), 'entry')} of ledger {name}, read {when} the ledger was "
-            f"closed, {does(len(wrong))} not have the payload that was written. The first is entry "
-            f"{wrong[0]}",
+            f"the test read ledger {name} {when} it was closed, and "
+            f"{counted(len(wrong), 'entry')} {does(len(wrong))} not have the payload that was "
+            f"written. The first of them is entry {wrong[0]}",
             remedy="Check the disks and the memory of the bookies",
         )

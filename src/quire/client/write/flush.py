@@ -142,8 +142,10 @@ class ConnectionGroup:
         return self._filling
 
     def _load(self) -> None:
-        """Mark the group as loaded, and seal the open coalesced adds so that later frames follow
-        them."""
+        """Register the group for the next flush, and seal the open coalesced adds.
+
+        Frames that are queued later are then sent after these adds.
+        """
         if not self._pieces and self._filling is None:
             self._flush.loaded.append(self)
         self._seal()

@@ -250,7 +250,7 @@ def _decode_producers(body: bytes) -> Producers:
         at = start + size
         if at > len(body):
             raise StreamFormatError(
-                "a control record in the entry has a list of producers that is cut off"
+                "the list of producers in a control record of the entry is cut off"
             )
         states[_decode_id(body[start:at])] = ProducerState(last, DLSN(lssn, entry_id, slot_id))
     if at != len(body) or len(states) != count:

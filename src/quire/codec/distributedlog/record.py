@@ -315,8 +315,8 @@ def decode_entry(entry: Buffer, enveloped: bool = True, *, expand_sets: bool = T
     Args:
         entry: The bytes of the entry.
         enveloped: Whether the entries of its segment have envelopes.
-        expand_sets: Whether a record set is replaced by its members. Otherwise it is one record
-            with its flag, which takes as many slots as it has members.
+        expand_sets: Whether a record set is replaced by its members. If False, it is one record
+            with the flag of a set, and takes as many slots as it has members.
 
     Raises:
         StreamFormatError: The entry is damaged or has an unknown form.

@@ -319,7 +319,8 @@ class StreamSegment:
         """
         if not self.in_progress:
             raise UsageError(
-                f"segment {self.lssn} is already completed, so it cannot be completed again"
+                f"segment {self.lssn} is already completed, so it cannot be completed again",
+                remedy="Begin a new segment",
             )
         if not 0 <= record_count <= MAX_POSITION:
             raise UsageError(

@@ -434,7 +434,8 @@ def decode_group_table(data: Buffer, header: GroupHeader) -> GroupTable:
         span = frame_size * count if sizes is None else sum(sizes)
         if not count or offset + span > header.payload_bytes:
             raise FormatError(
-                "the run table of a group in the segment names entries outside of the group"
+                "the run table of a group in the segment is damaged: one of its runs has no "
+                "entries, or ends outside of the group"
             )
         runs.append(RunRow(ledger_id, first, count, offset, frame_size, sizes, ids))
     records, at = decode_records(view, ids_at, header.records)

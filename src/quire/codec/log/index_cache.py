@@ -194,7 +194,9 @@ def decode_segment(header: BlockHeader, body: Buffer) -> CachedSegment:
     view = memoryview(body)
     offsets = view[_SEGMENT.size :]
     if len(offsets) not in (4 * header.items, 8 * header.items):
-        raise FormatError("the index cache has a list of the ledgers of a segment that is cut off")
+        raise FormatError(
+            "the index cache is damaged: its list of the ledgers in one segment has a wrong length"
+        )
     typecode = "I" if len(offsets) == 4 * header.items else "q"
     number, trailer, live_ledgers, live_bytes, payload_bytes, base = _SEGMENT.unpack_from(view)
     ids = from_little(typecode, offsets)
@@ -211,7 +213,9 @@ def encode_dead(tombstones: Mapping[int, int]) -> list[Buffer]:
 
 def decode_dead(header: BlockHeader, body: Buffer) -> dict[int, int]:
     if len(body) != 16 * header.items:
-        raise FormatError("the index cache has a list of deleted ledgers that is cut off")
+        raise FormatError(
+            "the index cache is damaged: its list of deleted ledgers has a wrong length"
+        )
     pairs = from_little("q", body)
     return dict(zip(pairs[::2], pairs[1::2], strict=True))
 
@@ -283,7 +287,7 @@ def decode_ledgers(header: BlockHeader, body: Buffer) -> Iterator[CachedLedger]:
         columns.append(from_little(typecode, view[at : at + width * count]))
         at += width * count
     if len(view) < at + _LENGTHS.size:
-        raise FormatError("the index cache has a list of ledgers that is cut off")
+        raise FormatError("the index cache is damaged: one of its lists of ledgers is cut off")
     keys_bytes, lacs_bytes = _LENGTHS.unpack_from(view, at)
     at += _LENGTHS.size
     keys = list(_each_string(view[at : at + keys_bytes]))
@@ -291,7 +295,10 @@ def decode_ledgers(header: BlockHeader, body: Buffer) -> Iterator[CachedLedger]:
     packets = _each_string(view[at : at + lacs_bytes])
     rows = bytes(view[at + lacs_bytes :])
     if len(rows) != sum(columns[6]) or max(columns[5], default=-1) >= len(keys):
-        raise FormatError("the index cache has rows or keys of ledgers that are cut off")
+        raise FormatError(
+            "the index cache is damaged: the rows of its ledgers have a wrong length, or a key is "
+            "missing"
+        )
     at = 0
     for ledger_id, born, touched, last, lac, key, size, flags in zip(*columns, strict=True):
         if flags & ~_FLAGS:

@@ -107,27 +107,24 @@ def decode(data: bytes, node_ctime_ms: int = -1) -> LedgerMetadata:
         ) from None
     except (DecodeError, ValueError) as error:
         raise UnreadableMetadataError(
-            f"ledger metadata (format {version}) is damaged: {error}"
+            f"its bytes, in format {version}, are damaged: {error}"
         ) from None
 
 
 def _split_header(data: bytes) -> tuple[int, bytes]:
     if not data.startswith(_HEADER):
-        raise UnreadableMetadataError(
-            f"ledger metadata is damaged: it does not begin with {_HEADER!r}"
-        )
+        raise UnreadableMetadataError(f"its bytes are damaged: they do not begin with {_HEADER!r}")
     end = data.find(b"\n", len(_HEADER), len(_HEADER) + _VERSION_DIGITS_MAX + 1)
     if end < 0 and len(data) <= len(_HEADER) + _VERSION_DIGITS_MAX:
-        raise UnreadableMetadataError("ledger metadata is damaged: it ends within its first line")
+        raise UnreadableMetadataError("its bytes are damaged: they end within the first line")
     if end < 0:
         raise UnreadableMetadataError(
-            "ledger metadata is damaged: its format version is longer than "
-            f"{_VERSION_DIGITS_MAX} digits"
+            f"its bytes are damaged: the format version is longer than {_VERSION_DIGITS_MAX} digits"
         )
     digits = data[len(_HEADER) : end]
     if not digits.isdigit():
         raise UnreadableMetadataError(
-            f"ledger metadata is damaged: its format version is {digits!r}, which is not a number"
+            f"its bytes are damaged: the format version is {digits!r}, which is not a number"
         )
     version = int(digits)
     if version > CURRENT_VERSION:
@@ -135,7 +132,7 @@ def _split_header(data: bytes) -> tuple[int, bytes]:
             written_later(_WHAT, f"format {version}", f"the formats 1 to {CURRENT_VERSION}", by=_BY)
         )
     if version < 1:
-        raise UnreadableMetadataError(f"ledger metadata is damaged: it has format {version}")
+        raise UnreadableMetadataError(f"its bytes are damaged: they have format {version}")
     return version, data[end + 1 :]
 
 

@@ -177,7 +177,11 @@ class _Replication:
         )
 
     async def state(self, described: dict[str, Any]) -> dict[str, Any]:
-        """Return the state of the replicas, and the bookies that are not registered."""
+        """Return the state of the ledger's replicas.
+
+        The keys are `state` (`complete`, `lacking`, `marked` or `repairing`) and `gone`, the
+        bookies of the ledger that are not registered.
+        """
         named = {bookie for one in described["segments"] for bookie in one["bookies"]}
         gone = sorted(named.difference(self._registered))
         if described["ledger_id"] in self._locked:

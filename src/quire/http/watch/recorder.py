@@ -54,10 +54,11 @@ class SeriesRecorder:
             connect: Returns the client. It may raise QuireError while the store is away.
             clock: The clock of the samples.
             fetch: Reads the metrics of a bookie from its URL.
-            spaces: The disk space of the bookies.
-            marks: The number of under-replicated ledgers.
+            spaces: Measures the disk space of the bookies.
+            marks: Counts the under-replicated ledgers.
             log: Receives the event `series_failed` if a sample fails unexpectedly.
-            always: Whether to sample from `start` on. Otherwise only for `IDLE_S` after `touch`.
+            always: Whether to sample all the time after `start`. If False, the recorder samples
+                only until `IDLE_S` after the last `touch`.
         """
         self._connect = connect
         self._clock = clock

@@ -58,7 +58,7 @@ class _Followed:
     """The position that corresponds to the offset `done_for`, if it still exists."""
     done_for: StreamOffset | None = None
     first_life: str | None = None
-    """The life of the stream when the query opened it, for offsets without a life.
+    """The id of the stream's life when the query opened it, for offsets without one.
     """
     abandoned: StreamOffset | None = None
     """The offset in a former stream of this name, whose loss was already reported."""
@@ -219,7 +219,11 @@ class StreamQuery:
         return restarted or end.position > mark.position
 
     def _with_lives(self, start: Offsets) -> Offsets:
-        """Add the life to offsets that an earlier version stored without one."""
+        """Return the offsets with the life of each stream.
+
+        An earlier version stored offsets without it. The life tells a stream from an earlier one
+        with the same name (`quire.streams.namespace.stream_life`).
+        """
         return replace(start, streams={
             name: self._with_life(name, reached) for name, reached in start.streams.items()
         })  # fmt: skip

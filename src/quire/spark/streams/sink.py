@@ -405,7 +405,11 @@ class Committer:
     async def publish(
         self, streams: Namespace, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
     ) -> None:
-        """Publish the ledgers for one stream."""
+        """Make the ledgers the next segments of one stream, in one step.
+
+        If the batch was published before, this deletes the ledgers that the stream does not name.
+        Raises the errors of `quire.streams.publish.publishing.publish`.
+        """
         await publishing.publish(streams, name, batch, built)
 
     async def clean_up(

@@ -152,7 +152,10 @@ def _cached(info: LedgerInfo, through: int) -> CachedLedger:
 
 
 class CacheFile:
-    """The file of an index cache that is being written. All calls block and may raise `OSError`."""
+    """The temporary file in which a new index cache is written.
+
+    `publish` replaces the previous cache with it. All calls block and may raise `OSError`.
+    """
 
     def __init__(self, disk: Disk, snapshot: Snapshot) -> None:
         self._disk = disk

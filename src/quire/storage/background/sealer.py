@@ -46,8 +46,11 @@ class Sealer(BackgroundJob):
         clear it. A segment that is not sealed can still be read."""
 
     @property
-    def waiting(self) -> int:
-        """The number of segments that are being sealed, not counting those that wait for space."""
+    def under_way(self) -> int:
+        """The number of closed segments whose seal has begun and has not ended.
+
+        Segments that could not be sealed because the disk was full are not counted.
+        """
         return len(self._under_way)
 
     def seal(self, segment: LogSegment) -> None:

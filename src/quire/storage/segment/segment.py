@@ -225,7 +225,7 @@ class LedgerPart:
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes of all frames."""
+        """The number of bytes that the frames of the ledger take in this segment."""
         if self.listed is not None:
             return sum(run.size_bytes for run in self.listed)
         return sum(self.columnar.find(row)[2] for row in self.rows)
@@ -553,7 +553,7 @@ class LedgerInfo:
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes of all frames, including copies."""
+        """The number of bytes that the frames of the ledger take, including copies."""
         sealed = sum(row[3] for row in sealed_rows.unpack(self.sealed))
         return sealed + sum(part.size_bytes for part in self.open_parts)
 

@@ -28,10 +28,11 @@ async def walk(
 ) -> AsyncGenerator[tuple[str, list[str]], None]:
     """Yield these nodes and all nodes below them, with the names of their children.
 
-    Left out are nodes with reserved names, in which namespaces and streams store their own data,
-    and the roots of ledgers. The walk is depth-first, so that memory is bounded by the siblings
-    along one path. Raises MetadataDeniedError if a node may not be read. With `past_denied`, such a
-    node counts as a node without children.
+    The walk does not enter nodes with reserved names, in which namespaces and streams store their
+    own data, or the roots of ledgers. The names of children include the reserved ones. The walk is
+    depth-first, so that memory is bounded by the siblings along one path. Raises
+    MetadataDeniedError if a node may not be read. With `past_denied`, such a node counts as a node
+    without children.
     """
 
     async def children(path: str) -> list[str]:
