@@ -609,7 +609,7 @@ def test_another_file_system(
     digest = Digest(name)
     piece = {"stream": name, "label": claim.label, "txid_is_time": True, "compression": "zstd"}
     part = parquet_files.SegmentPart(segment, 0, segment.last_entry_id)
-    batches = parquet_files._batches(client, b"", piece, [part])
+    batches = parquet_files._batches(client, b"", piece, [part], parquet_files.COLUMNS)
     parquet_files._write(found, "x.parquet", batches, digest, piece)
     path = f"{DATA}/x.parquet"
     file = digest.as_file("x.parquet", found.store.size(path) or 0, found.store.crc(path))

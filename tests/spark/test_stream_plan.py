@@ -107,7 +107,8 @@ def test_places(text: str, place: object) -> None:
             {"stream": "a", "columns": "value,offset"},
             "'offset' is not a column. The columns are stream, se",
         ),
-        ({"stream": "a", "startingOffsets": "x"}, "unknown option 'startingoffsets'"),
+        ({"stream": "a", "startingOffsets": "x"}, "'startingOffsets': use 'start'"),
+        ({"stream": "a", "beginning": "x"}, "unknown option 'beginning'"),
         ({"stream": "a", "maxRecordPerTrigger": 5}, "Did you mean 'maxRecordsPerTrigger'?"),
         ({"stream": "a", "dataset": "b"}, "'dataset' cannot be used for reading streams"),
         (
