@@ -135,7 +135,7 @@ def test_metadata_updates_are_what_our_methods_make() -> None:
 @vectors("ledger_metadata_parse")
 def test_ledger_metadata_parse(vector: dict[str, Any]) -> None:
     if not vector["accepted"]:
-        with pytest.raises(MetadataError, match="ledger metadata was written by a later|its bytes"):
+        with pytest.raises(MetadataError, match=r"written by a later|its bytes"):
             decode(payload(vector), vector["znodeCtime"])
         return
     found = decode(payload(vector), vector["znodeCtime"])
