@@ -94,7 +94,7 @@ def test_what_a_bookie_says_of_it(place: Place) -> None:
         numbers = {
             metric.name: metric.samples[0].value
             for metric in bookie_metrics(bookie, 0.0)
-            if metric.name.startswith("quire_bookie_")
+            if metric.name.startswith("quire_bookie_") and metric.samples
         }
         (two,) = [one for one in bookie.store.directories() if one.path == place.path("two")]
         return numbers, f"{two.state}: {two.reason}"
