@@ -127,6 +127,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("cluster", "init", "--ledger-manager", "flat"), "only applies to ZooKeeper"),
     (("cluster", "locations", "set", "a/b", "/r"), "'a/b'"),
     (("cluster", "locations", "set", "b", ""), "''"),
+    (("cluster", "locations", "set", "b", "/RACK"), "/RACK"),
     (("cluster", "locations", "set", "b", "/r\n/x"), r"/r\n/x"),
     (("cluster", "locations", "set", "b", "/r", "--node", "x"), "'x'"),
     (("cluster", "locations", "set", "b", "/r", "--node", "/a//b"), "'/a//b'"),

@@ -297,7 +297,9 @@ async def test_a_store_that_comes_and_goes() -> None:
         "The metadata store did not answer 3 times in the last hour, the last time 3 min ago for "
         "20 s"
     )
-    assert "echo srvr | nc zk-1 2181, echo srvr | nc ::1 2182." in found.next
+    assert (
+        "echo srvr | curl -sm 3 telnet://zk-1:2181, echo srvr | curl -sm 3 'telnet://[::1]:2182'."
+    ) in found.next
     (local,) = metadata_unsteady("sqlite:////q.db", reach.outages, store.now_ms() + 180_000)
     assert local.next == "Look at the load and the disk of the store, and at the network to it"
     assert metadata_unsteady(uri, reach.outages, store.now_ms() + 3_700_000) == []

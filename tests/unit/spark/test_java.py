@@ -17,6 +17,15 @@ from tests.support.waiting import wait_for
 
 pytest.importorskip("pyspark")
 
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt. A shell lets programs in its background ignore it."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
 WITH_CHILD = "sleep 1000 & echo $! > {child}; wait"
 """As spark-submit, which asks another Java for its options."""
 

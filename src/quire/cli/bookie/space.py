@@ -171,7 +171,7 @@ def _other_files(report: SpaceReport, least_bytes: int) -> str:
         top = top.parent
     return (
         f"{_mb(other)} MB of this disk are used by files that are not in this directory, or "
-        f"reserved by the system. To find large files: du -xh --max-depth=2 "
+        f"reserved by the system. To find large files: du -axh --max-depth=2 "
         f"{shlex.quote(str(top))} | sort -h | tail"
     )
 

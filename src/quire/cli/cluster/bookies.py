@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 SPACE_TIMEOUT_S = 2
 """Seconds that a bookie may take to report its disk space. After that, it is listed without it."""
+PLACEHOLDER = "RACK"
+"""The word that stands for a rack in the commands of findings."""
 _LOCATIONS = commands(
     """
     list    bookies:list_locations  List bookies and their locations.
@@ -120,6 +122,12 @@ def _check_location(text: str) -> None:
     from quire.core.placement.values import parse_location
 
     parse_location(text)
+    if PLACEHOLDER in text.split("/"):
+        # `quire explain` prints it, and all would look well with every bookie in this rack.
+        raise UsageError(
+            f"{text} is only the placeholder of an advice",
+            remedy="Give the rack in which the bookie is, such as /rack1",
+        )
 
 
 def _check_node(path: str) -> None:

@@ -64,8 +64,8 @@ def _find_out(uri: str, first: str) -> str:
     if not servers:
         return first
     ask = ", ".join(
-        f"echo srvr | nc {shlex.quote(host.strip('[]'))} {port}"
-        for host, _, port in (one.rpartition(":") for one in servers[:NAMED_MAX])
+        f"echo srvr | curl -sm 3 {shlex.quote(f'telnet://{server}')}"
+        for server in servers[:NAMED_MAX]
     )
     return (
         f"{first}. To ask each server for its role and its latency: {ask}. In the log of a server, "
