@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @flag("--origin", "Add a comment to each value that says where it comes from.")
-@flag("--changed", "Show only values that differ from the default.")
+@flag("--changed", "Show only keys that a file, a variable or an option sets.")
 @json_option("Print one JSON object: file, values, origins.")
 def show(origin: bool, changed: bool, as_json: bool) -> None:
     """Show the effective value of every key, and where it comes from.
