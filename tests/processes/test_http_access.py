@@ -37,8 +37,8 @@ OTHER_ACCOUNT = 65_534
 TABLES = ("cluster", "ledgers", "cookies", '"values"', "bookies", "tree")
 """The tables of the metadata file, without the sessions of processes."""
 NAMESPACE = "/access"
-COLLECTION_MARKS = "/quire-collection-marks"
-"""The nodes that bookies change by themselves, every few seconds."""
+MARKS = ("/quire-collection-marks", "/quire-directories/")
+"""Nodes that bookies write by themselves from time to time."""
 OPEN = {"/heartbeat", "/api/v1/bookie/is_ready"}
 """The routes that docs/reference/http.md names as open."""
 
@@ -110,7 +110,7 @@ class Place:
                 table: store.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES
             }
         store.close()
-        found["tree"] = [row for row in found["tree"] if COLLECTION_MARKS not in row[0]]
+        found["tree"] = [row for row in found["tree"] if not any(mark in row[0] for mark in MARKS)]
         for bookie in self.cluster.bookies:
             http = Http(url_in(bookie.log_path))
             for path in ("state", "gc", "gc_details", "gc/suspend_compaction"):
