@@ -16,7 +16,7 @@ from tests.support.processes.forked_server import fork_bookies
 # What is configured on this machine is not for tests.
 os.environ["QUIRE_CONFIG"] = ""
 
-EXAMPLES = int(os.environ.get("QUIRE_EXAMPLES", "50"))
+EXAMPLES = int(os.environ.get("QUIRE_EXAMPLES", "30"))
 settings.register_profile("quire", deadline=None, database=None, max_examples=EXAMPLES)
 settings.load_profile("quire")
 fork_bookies()

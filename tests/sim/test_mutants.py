@@ -4,7 +4,7 @@ The seed that found a mutant in the last measurement (`scripts/mutants`, which w
 docs/internals/simulator.md) is tried first. Then come the others up to a limit with a margin, so
 that a workload may change the meaning of its seeds without failing a test.
 
-`make test` includes three mutants of each module, those that take the fewest seeds and whose runs
+`make test` includes two mutants of each module, those that take the fewest seeds and whose runs
 are short. `make sim` includes all.
 """
 
@@ -29,7 +29,7 @@ from tests.sim.mutants.mutant import edit
 MUTANTS_MIN = 34
 QUICK_SEEDS_MAX = 40
 """A mutant that may take more is left to `make sim`."""
-QUICK_PER_ROOM = 3
+QUICK_PER_ROOM = 2
 SLOW = (
     "a_client_may_have_any_number_of_answers", "a_deletion_goes_with_its_segment",
     "a_handle_keeps_its_first_bookies", "a_lost_bookie_is_not_waited_for",
