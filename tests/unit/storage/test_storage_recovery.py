@@ -79,6 +79,41 @@ def is_known_once_repaired(box: StoreOnDisk) -> None:
     assert not box.open().negatives_unknown
 
 
+@pytest.mark.parametrize("how", ["kill", "crash"])
+@pytest.mark.parametrize("segments", [0, 1, 2])
+def test_groups_that_a_start_could_not_read_are_missed_once_they_are_back(
+    segments: int, how: str
+) -> None:
+    """Two segments were exchanged, and a start between began another one without knowing them.
+
+    Found by seed 2844050096 of log files.
+    """
+    box = opened()
+    fill_segments(box, 1, segments)
+    last = -1
+    while len(box.store.usage()) < 2 or last < 4:
+        last += 1
+        box.append(entries(2, last, 1, 200))
+        box.log.run()
+    disk, numbers = disk_of(box), [one.number for one in box.store.usage()][-2:]
+    getattr(disk, how)()
+
+    def exchange() -> None:
+        one, other = map(segment_name, numbers)
+        for old, new in ((one, "log/aside"), (other, one), ("log/aside", other)):
+            disk.rename(old, new)
+        disk.sync_directory("log")
+
+    exchange()
+    assert box.open().negatives_unknown
+    box.append(entries(3, 0, 1))
+    box.close()
+    exchange()
+    report = box.open()
+    there = all(box.store.entry_size(2, entry) for entry in range(last + 1))
+    assert report.negatives_unknown or there
+
+
 def test_a_lost_table_makes_absence_unknown_and_stays_so() -> None:
     box = opened()
     lose_a_group(box)

@@ -118,6 +118,9 @@ def judge(
         kept = [g for g in groups if limit is None or g.header.number < limit]
         if len(kept) < len(groups):
             extras.append(found)
+        # The group with the number of the limit may have been written again in the next segment. If
+        # there are later ones, the next segment was begun by a start that could not read this one.
+        unread = sum(limit is not None and g.header.number > limit for g in groups)
         first = first_group(number)
         if first is None and at and live[at - 1] == number - 1:
             first = chain.next_group
@@ -125,6 +128,10 @@ def judge(
         lost, end = _missing(groups, kept, first, limit if adjacent else None, chain.next_group)
         if headers.get(number) is None and not groups:
             lost = max(lost, 1)
+            # Leave as many numbers free as it may have groups. If the file can be read again
+            # later, none of them has the number of a new group, and the gap shows the loss.
+            end += found.file.size() // BLOCK_BYTES
+        lost += unread
         if newest and clean_end is None:
             # Leave a gap in the numbers, which later starts will notice.
             lost, end = lost + found.scan.lost_behind, end + found.scan.lost_behind
