@@ -171,28 +171,23 @@ class QuireCluster:
             time.sleep(0.1)
 
     def stop(self) -> None:
+        self._end(signal.SIGINT)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def kill(self) -> None:
+        """Kill all processes, and keep the data."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: int) -> None:
         process, self._process = self._process, None
         if process is not None:
             servers = procfs.descendants(process.pid)
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             try:
                 process.wait(STOP_LIMIT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            _kill_what_is_left(servers)
-        if self._output is not None:
-            self._output.close()
-            self._output = None
-        shutil.rmtree(self._directory, ignore_errors=True)
-
-    def kill(self) -> None:
-        """Kill all processes, and keep the data."""
-        process, self._process = self._process, None
-        if process is not None:
-            servers = procfs.descendants(process.pid)
-            process.kill()
-            process.wait()
             _kill_what_is_left(servers)
         if self._output is not None:
             self._output.close()

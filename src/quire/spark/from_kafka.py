@@ -39,7 +39,7 @@ PLACES: dict[str, str] = {
     "fetchOffset.numRetries": "leave it out",
     "fetchOffset.retryIntervalMs": "leave it out",
 }
-"""What to write in the place of each option of Kafka's connector."""
+"""The replacement of each option of Kafka's connector."""
 _NAMES = {name.lower(): name for name in PLACES}
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -21,12 +19,8 @@ from quire.core.fragments import (
     stored_count,
     with_segments,
 )
+from tests.support.metadata.golden import NAMED
 from tests.support.metadata.shapes import ledger
-
-VECTORS = json.loads(
-    (Path(__file__).parents[2] / "golden" / "metadata.json").read_text(encoding="utf-8")
-)["vectors"]
-NAMED = {vector["name"]: vector for vector in VECTORS}
 
 
 def test_what_is_closed_may_be_copied() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,8 +34,8 @@ from quire.core.placement.tables import (
     with_location,
 )
 from quire.errors import UsageError
+from tests.support.metadata.golden import GOLDEN
 
-GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "metadata.json").read_text())
 SEEDS = 60
 JAVA_LEVELS = {"MEETS_STRICT": Level.STRICT, "MEETS_SOFT": Level.SOFT, "FAIL": Level.FAIL}
 

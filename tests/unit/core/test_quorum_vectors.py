@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quire.core.append.quorum import bearable, covered, negatives_needed, stripe, write_set
-
-GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "metadata.json").read_text())
+from tests.support.metadata.golden import GOLDEN
 
 
 def vectors(group: str) -> list[Any]:

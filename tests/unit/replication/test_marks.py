@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from quire.codec.metadata.underreplication import (
     LockHolder,
@@ -12,12 +11,7 @@ from quire.codec.metadata.underreplication import (
     lock_path,
     mark_path,
 )
-
-VECTORS = json.loads(
-    (Path(__file__).parents[2] / "golden" / "metadata.json").read_text(encoding="utf-8")
-)["vectors"]
-NAMED = {vector["name"]: vector for vector in VECTORS}
-
+from tests.support.metadata.golden import GOLDEN, NAMED
 
 # -- the tree of marks ------------------------------------------------------------------------
 
@@ -36,7 +30,7 @@ def test_marks_and_locks_are_those_of_apache() -> None:
 
 
 def test_the_paths_of_marks_and_locks_are_those_of_apache() -> None:
-    known = [vector for vector in VECTORS if "underreplicationLock" in json.dumps(vector)]
+    known = [vector for vector in GOLDEN["vectors"] if "underreplicationLock" in json.dumps(vector)]
     assert known
     for vector in known:
         for found in _with_key(vector, "underreplicated"):

@@ -1,4 +1,4 @@
-"""What a command is about to destroy: the ledgers, and the streams and objects that need them."""
+"""The ledgers that a command is about to destroy, and the streams and objects that need them."""
 
 from __future__ import annotations
 

@@ -392,10 +392,28 @@ def confirmed(question: str, yes: bool, otherwise: str = "nothing was deleted") 
     return False
 
 
-def key_values(*names: str, help_text: str, distinct: bool = True) -> Callable[[Command], Command]:
+def split_pair(
+    context: click.Context, parameter: click.Parameter, text: str, form: str = "KEY=VALUE"
+) -> tuple[str, str]:
+    """Return the key and the value of a text of the form KEY=VALUE. `form` names the form."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise click.BadParameter(f"{text!r} is not of the form {form}", context, parameter)
+    return key, value
+
+
+def key_values(
+    *names: str,
+    help_text: str,
+    distinct: bool = True,
+    form: str = "KEY=VALUE",
+    what: str = "key",
+    check: Callable[[click.Context, click.Parameter, str], object] | None = None,
+) -> Callable[[Command], Command]:
     """Return an option KEY=VALUE that may be repeated. Its value is a dictionary of strings.
 
-    With `distinct`, a key that is given twice is an error.
+    With `distinct`, a key that is given twice is an error. `form` is how the help and errors name
+    KEY=VALUE, and `what` is how they name a key. `check` raises an error for a bad text.
     """
 
     def parsed(
@@ -403,19 +421,17 @@ def key_values(*names: str, help_text: str, distinct: bool = True) -> Callable[[
     ) -> dict[str, str]:
         pairs: dict[str, str] = {}
         for text in texts:
-            key, equals, value = text.partition("=")
-            if not key or not equals:
-                raise click.BadParameter(
-                    f"{text!r} is not of the form KEY=VALUE", context, parameter
-                )
+            key, value = split_pair(context, parameter, text, form)
+            if check is not None:
+                check(context, parameter, text)
             if distinct and key in pairs:
                 raise click.BadParameter(
-                    f"the key {key!r} is given twice: give it once", context, parameter
+                    f"the {what} {key!r} is given twice: give it once", context, parameter
                 )
             pairs[key] = value
         return pairs
 
-    return click.option(*names, metavar="KEY=VALUE", multiple=True, callback=parsed, help=help_text)
+    return click.option(*names, metavar=form, multiple=True, callback=parsed, help=help_text)
 
 
 def kept(place: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ UNKNOWN = (
     "it is unknown whether the rows were appended, so look at the stream before you run the "
     "command again"
 )
-"""What to do after a signal if the stream does not recognise the rows."""
+"""The advice after a signal if the stream does not recognise the rows."""
 
 
 def _streams(text: str) -> str:

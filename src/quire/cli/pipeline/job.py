@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 MASTER = "local[*]"
 LOG_NAME = "spark.log"
 RUN_AGAIN = "run the same command again"
-"""What to do after a signal that ended a job."""
+"""The advice after a signal that ended a job."""
 RETRY_BACKOFF = Backoff(10.0, 10.0)
 """The pauses between two attempts to reach an unreachable metadata store."""
 END_TIMEOUT_S = 5.0

@@ -24,7 +24,7 @@ READ_FIELDS = ("position", "txid", "sequence")
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """What a line of the input contains."""
+    """The parts that a line of the input has."""
 
     json: bool = False
     """Whether a line is a JSON object."""

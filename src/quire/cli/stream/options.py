@@ -12,7 +12,7 @@ import click
 
 from quire.cli.common.completion import complete_namespaces, complete_streams
 from quire.cli.common.groups import warn
-from quire.cli.common.options import Command, checked, password_of
+from quire.cli.common.options import Command, checked, key_values, password_of, split_pair
 from quire.cli.common.tls import connect
 from quire.codec.distributedlog.name import stream_name
 from quire.errors import UsageError
@@ -123,32 +123,14 @@ def key_separator_option(help_text: str) -> Callable[[Command], Command]:
     )
 
 
-def _headers(
-    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
-) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise click.BadParameter(f"{text!r} is not of the form NAME=VALUE", context, parameter)
-        _in_utf8(context, parameter, text)
-        if name in found:
-            raise click.BadParameter(
-                f"the header {name!r} is given twice: give it once", context, parameter
-            )
-        found[name] = value
-    return found
-
-
-def headers_option(command: Command) -> Command:
-    return click.option(
-        "--header",
-        "headers",
-        metavar="NAME=VALUE",
-        multiple=True,
-        callback=_headers,
-        help="A header of every record. May be repeated.",
-    )(command)
+headers_option = key_values(
+    "--header",
+    "headers",
+    form="NAME=VALUE",
+    what="header",
+    check=_in_utf8,
+    help_text="A header of every record. May be repeated.",
+)
 
 
 # -- settings ---------------------------------------------------------------------------------
@@ -161,9 +143,7 @@ def _values(
 
     values: dict[str, Any] = {}
     for text in texts:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE", context, parameter)
+        key, value = split_pair(context, parameter, text)
         try:
             name, setting = parse_setting(key, value)
         except UsageError as error:

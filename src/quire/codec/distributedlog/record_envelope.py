@@ -28,6 +28,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from quire._runtime.units import counted
@@ -49,6 +50,8 @@ HEADERS_MAX = 2**16 - 1
 """The largest number of headers of a record."""
 HEADER_NAME_BYTES_MAX = 2**16 - 1
 """The largest size of a header's name in bytes."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""The time that event times count from."""
 EVENT_TIME_MIN_US = -62_135_596_800_000_000
 """The beginning of the year 1, in microseconds since 1970."""
 EVENT_TIME_MAX_US = 253_402_300_799_999_999

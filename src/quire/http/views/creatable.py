@@ -30,7 +30,7 @@ class Creatable:
 
     default: bool
     why_not: str = ""
-    """Which bookies are wanted and which are writable, or "" if the default shape is possible."""
+    """The wanted and the writable bookies. Empty if the default shape is possible."""
     smaller: tuple[int, int, int] | None = None
     """A smaller ensemble size, write quorum and ack quorum that is possible, if there is one."""
     places: bool = False

@@ -23,9 +23,9 @@ DEFAULT_PORT = 3181
 REPAIR_SOON = (
     "The registration ends with its session, within seconds. Then autorecovery copies the ledgers"
 )
-"""What is being done about a registered bookie whose process does not run."""
+"""The present repair of a registered bookie whose process does not run."""
 NO_REPAIR = "Nothing: autorecovery does not restore the copies of a bookie that is registered"
-"""What is being done about a registered bookie that does not answer for another reason."""
+"""The present repair of a registered bookie that does not answer for another reason."""
 
 
 class SilenceKind(StrEnum):
@@ -40,6 +40,11 @@ class SilenceKind(StrEnum):
     OTHER = "other"
     """It cannot be reached, or does not answer in time."""
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the bookie answers, and one side does not accept the other."""
+        return self in (SilenceKind.EXPIRED, SilenceKind.TLS)
+
 
 @dataclass(frozen=True, slots=True)
 class Silence:
@@ -48,17 +53,17 @@ class Silence:
     kind: SilenceKind
     why: str
     remedy: str
-    """What to do if the reason itself says so; empty otherwise."""
+    """The advice that comes with the reason, or "" if there is none."""
 
     @property
     def is_refusal(self) -> bool:
         """Whether the bookie answers, and one side does not accept the other."""
-        return self.kind in (SilenceKind.EXPIRED, SilenceKind.TLS)
+        return self.kind.is_refusal
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a bookie answered over a new connection."""
+    """The answer of a bookie over a new connection."""
 
     info: BookieInfo
     certificate_expires_ms: int | None

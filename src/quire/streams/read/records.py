@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -13,11 +13,10 @@ from quire.codec.distributedlog.control_record import ControlItem, decode_contro
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import LaterStreamFormatError, StreamFormatError
 from quire.codec.distributedlog.record import Records, decode_entry
-from quire.codec.distributedlog.record_envelope import RecordEnvelope, decode_envelope
+from quire.codec.distributedlog.record_envelope import EPOCH, RecordEnvelope, decode_envelope
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import LaterStreamError, StreamDamagedError, StreamError
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
 """The headers of a record that has none."""
 

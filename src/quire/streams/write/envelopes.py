@@ -7,11 +7,11 @@ stays as it is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from quire.client.write.writer import payload_bytes
-from quire.codec.distributedlog.record_envelope import encode_envelope
+from quire.codec.distributedlog.record_envelope import EPOCH, encode_envelope
 from quire.codec.wire.v2 import Buffer
 from quire.errors import ArgumentTypeError, UsageError
 
@@ -22,7 +22,6 @@ Text = Buffer | str
 Headers = Mapping[str, Text]
 """The headers of a record by name."""
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
 

@@ -28,7 +28,7 @@ class OwnCertificates:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What a certificate is used for, in the words of the problem."""
+    """The use of a certificate, in the words of the problem."""
 
     one: str
     many: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from quire._runtime.units import are, counted, some_of, verb
+from quire._runtime.units import are, counted, does, some_of, verb
 from quire.http.views.creatable import DEFAULT_SHAPE, Creatable
 from quire.http.views.problems.problem import Problem
 
@@ -37,9 +37,9 @@ def _short_of_copies(creatable: Creatable) -> Problem:
     """Return the problem of new ledgers whose ensembles have bookies that do not answer."""
     names, answering = creatable.silent, creatable.answering
     size, _, ack_quorum = DEFAULT_SHAPE
+    those = "it" if len(names) == 1 else "them"
     start = (
-        f"Make {'it' if len(names) == 1 else 'them'} answer again, as the finding about "
-        f"{'it' if len(names) == 1 else 'them'} says, or start another bookie: "
+        f"Make {those} answer again, as the finding about {those} says, or start another bookie: "
         "quire bookie start --dir DIR"
     )
     if answering < ack_quorum:
@@ -47,7 +47,7 @@ def _short_of_copies(creatable: Creatable) -> Problem:
             "bad",
             f"New ledgers with the default ensemble can be created but not written: {answering} "
             f"of {counted(size, 'bookie')} {verb('answer', answering)}, and each entry needs "
-            f"{ack_quorum}. {some_of(names)} {'does' if len(names) == 1 else 'do'} not answer",
+            f"{ack_quorum}. {some_of(names)} {does(len(names))} not answer",
             start,
             "Programs and streams that create a ledger wait, and fail after a while",
             bookies=names,
@@ -56,7 +56,7 @@ def _short_of_copies(creatable: Creatable) -> Problem:
         "warn",
         f"New ledgers lack a copy until {some_of(names)} {verb('answer', len(names))}: {size} "
         f"bookies are wanted, and only {answering} {are(answering)} writable and "
-        f"{'answers' if answering == 1 else 'answer'}",
+        f"{verb('answer', answering)}",
         start,
         f"Each new entry has {counted(answering, 'copy')} instead of {size}",
         "Writers continue with the bookies that answer. Autorecovery copies what is missing later",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quire._runtime.units import counted, some_of
+from quire._runtime.units import counted, some_of, verb
 from quire.http.views.problems.problem import Bookie, Problem
 from quire.http.views.topology import data_warnings
 
@@ -25,7 +25,7 @@ def of_places(bookies: Sequence[Bookie], autorecovery: Mapping[str, Any]) -> Ite
         yield Problem(
             "warn",
             f"{number:,} of {counted(placement['ledgers'], 'ledger')} "
-            f"{'violates' if number == 1 else 'violate'} the placement policy: the copies of "
+            f"{verb('violate', number)} the placement policy: the copies of "
             f"an entry are in too few racks{f' (such as ledger {named})' if named else ''}",
             "Compare the locations with the real racks: quire cluster locations list. If they are "
             "right, let autorecovery move the copies: start its processes again, with --set "

@@ -51,31 +51,16 @@ def _silent(kind: SilenceKind, remedy: str, silent: Sequence[Bookie]) -> Problem
     risk = (
         f"Readers use the copies on other bookies, and writers replace {those} in their ensembles"
     )
+    doing = NO_REPAIR
     if kind is SilenceKind.REFUSED:
         process = "Its process does" if len(names) == 1 else "Their processes do"
-        return Problem(
-            "bad",
-            f"{what}",
-            f"{process} not run. {start_again(silent[0], names)}",
-            risk,
-            REPAIR_SOON,
-            tuple(names),
+        remedy = f"{process} not run. {start_again(silent[0], names)}"
+        doing = REPAIR_SOON
+    elif kind.is_refusal:
+        risk = f"No new connection to {those} succeeds. Connections that are open continue. {risk}"
+    else:
+        remedy = (
+            f"Check {'its log' if len(names) == 1 else 'their logs'} and the network to {those}. "
+            f"If {'it' if len(names) == 1 else 'one'} hangs, stop it: then it counts as lost"
         )
-    if kind in (SilenceKind.EXPIRED, SilenceKind.TLS):
-        return Problem(
-            "bad",
-            f"{what}",
-            remedy,
-            f"No new connection to {those} succeeds. Connections that are open continue. {risk}",
-            NO_REPAIR,
-            tuple(names),
-        )
-    return Problem(
-        "bad",
-        f"{what}",
-        f"Check {'its log' if len(names) == 1 else 'their logs'} and the network to {those}. If "
-        f"{'it' if len(names) == 1 else 'one'} hangs, stop it: then it counts as lost",
-        risk,
-        NO_REPAIR,
-        tuple(names),
-    )
+    return Problem("bad", what, remedy, risk, doing, tuple(names))
