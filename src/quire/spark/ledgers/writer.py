@@ -275,8 +275,10 @@ def value_column(
     """Return the index of the column that becomes the entries.
 
     This is the wanted column, or `value`, or the only column. Columns that are `used` for something
-    else and the one that names the `stream` do not count. No other column is dropped silently:
-    UsageError names them.
+    else and the one that names the `stream` do not count. All other columns are left out.
+
+    Raises:
+        UsageError: It is not clear which column is meant, or it is not binary or a string.
     """
     fields = [(at, field) for at, field in enumerate(schema.fields) if at != stream]
     name = (wanted or "value").lower()
