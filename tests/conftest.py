@@ -2,16 +2,20 @@
 
 Hypothesis has no deadlines, because the duration of an example depends on the machine's load.
 Nothing is written beside the tests. QUIRE_EXAMPLES is the number of examples of tests that do not
-set it themselves. Bookies are forked, which saves the processor time of their imports.
+set it themselves. Bookies are forked, which saves the processor time of their imports. A failed
+test reports what its servers logged last.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 
+import pytest
 from hypothesis import settings
 
 from tests.support.processes.forked_server import fork_bookies
+from tests.support.processes.server_logs import server_logs
 
 # What is configured on this machine is not for tests.
 os.environ["QUIRE_CONFIG"] = ""
@@ -20,3 +24,17 @@ EXAMPLES = int(os.environ.get("QUIRE_EXAMPLES", "30"))
 settings.register_profile("quire", deadline=None, database=None, max_examples=EXAMPLES)
 settings.load_profile("quire")
 fork_bookies()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the last lines of the servers' logs to the report of a failed test.
+
+    A failure that cannot be repeated can then be explained from its report.
+    """
+    report = yield
+    if report.failed and call.when == "call":
+        report.sections.extend(server_logs(item))
+    return report

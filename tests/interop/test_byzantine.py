@@ -1,6 +1,6 @@
 """One of Apache's bookies lies to our clients.
 
-The table is the same as for one of ours (`tests/processes/test_byzantine.py`).
+The table is the same as for one of ours (`tests/processes/faults/test_byzantine.py`).
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ async def test_one_that_drops_the_end_is_not_told_from_one_that_never_got_it(pla
 
 
 def test_the_document_has_the_rows() -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "byzantine-bookies.md"
+    page = Path(__file__).resolve().parents[3] / "docs" / "explanation" / "byzantine-bookies.md"
     section = page.read_text().partition("## What is seen")[2]
     documented = {}
     for line in section.splitlines():

@@ -21,7 +21,7 @@ import yaml
 
 from tests.support.processes.cli import Quire, Running
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+DEPLOY = Path(__file__).parents[3] / "deploy"
 SERVICES = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not here")

@@ -17,7 +17,7 @@ from tests.support.processes.cli import Quire
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "json.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "json.md"
 BEGIN, END = "<!-- keys -->\n", "<!-- end of keys -->\n"
 COMMANDS = (
     "ledger list", "ledger show 0", "ledger read 0", "ledger recover 0",

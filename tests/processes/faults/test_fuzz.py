@@ -26,7 +26,7 @@ from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.slow
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 CONNECTIONS = int(os.environ.get("QUIRE_FUZZ_CONNECTIONS", "600"))
 FRAMES = 4
 """The number of frames on each connection. After an invalid frame the rest is ignored."""

@@ -17,7 +17,7 @@ from tests.support.processes.protocol import Peer
 
 pytestmark = pytest.mark.slow
 
-LIVE = json.loads((Path(__file__).parents[1] / "golden" / "wire-live.json").read_text())
+LIVE = json.loads((Path(__file__).parents[2] / "golden" / "wire-live.json").read_text())
 SILENCE_S = 0.2
 """Seconds for which nothing may arrive when no answer is expected."""
 

@@ -1,0 +1,1 @@
+"""Commands of `quire`, typed as processes against real clusters."""

@@ -1,0 +1,1 @@
+"""Real bookies and HTTP servers with real clients, without planned faults."""
