@@ -13,8 +13,11 @@ How it is measured:
 - All systems run at once, but only one works. In every round each is measured once, and the order
   changes from round to round. Before each measurement, dirty pages are written back.
 - Warm: the first round of each command does not count.
+- Each measurement of produce takes about three seconds: a trial of each size says how many records
+  a system writes in that time.
 - Each client has its own best batching: before the first row, each system tries some sizes of its
-  batches (Kafka's batch.size, the window of NATS's client) and keeps the fastest.
+  batches (Kafka's batch.size, the window of NATS's client) and keeps the fastest. For lone records
+  and at half load, Kafka's client has linger.ms=0, because its default of 5 ms waits for more.
 - Half load is a rate of records that is half of the system's own median rate of produce.
 - The last two works have a system to themselves: many topics at once, and the power cut.
 
@@ -50,6 +53,8 @@ BATCHES: dict[str, tuple[str, tuple[int, ...]]] = {
 }
 """The option of each client's batching, and the values that are tried. Quire's has none."""
 TRIAL_RECORDS = 100_000
+LOW_LATENCY = {"kafka": {"linger": 0}}
+"""The settings with which a client sends a record at once."""
 
 
 class Run:
@@ -64,6 +69,8 @@ class Run:
             name: Column(name, one.title, one.durability) for name, one in self.systems.items()
         }
         self._batching: dict[str, dict[str, int]] = {}
+        self._rates: dict[tuple[str, int], float] = {}
+        """The last known rate of produce of each system and size of record."""
 
     # -- the parts of a run -------------------------------------------------------------------
 
@@ -114,15 +121,28 @@ class Run:
         for size, records in rows.SIZES.items():
             work = rows.work_of(size)
             for one in self.turned(number):
-                given = {"mode": "stream", "size": size, "n": self.count(records), "rounds": 2}
+                given = {"mode": "stream", "size": size, "rounds": 2}
+                if (one.name, size) not in self._rates:
+                    trial = {**given, "n": self.count(records)}
+                    self.learn(one, size, self.take(one, work, f"{work}-trial", trial))
+                rate = self._rates.get((one.name, size), records)
+                given["n"] = self.count(int(rate * rows.PRODUCE_SECONDS))
                 found = self.take(one, work, f"{work}-{number}", given)
+                self.learn(one, size, found)
                 self.keep(one, work, found[2:])
+
+    def learn(self, one: System, size: int, found: Sequence[Result]) -> None:
+        """Remember the rate of the last produce."""
+        for result in found:
+            if result.kind == "produce":
+                self._rates[one.name, size] = result.values["rate_per_s"]
 
     def latency(self, number: int) -> None:
         for one in self.turned(number):
-            # The batching for many records would delay a lone one, so clients have their defaults.
+            # The batching for many records would delay a lone one.
             records = self.count(rows.LATENCY_RECORDS)
             given = {"mode": "latency", "size": rows.KB, "n": records, "rounds": 2}
+            given |= LOW_LATENCY.get(one.name.partition("-")[0], {})
             found = self.take(one, "latency", f"latency-{number}", given, batching=False)
             self.keep(one, "latency", found[1:])
 
@@ -137,6 +157,7 @@ class Run:
             rate = int(statistics.median(rates) / 2)
             seconds = 1 if self.options.quick else rows.HALF_SECONDS
             given = {"mode": "half", "size": size, "rate": rate, "seconds": seconds, "rounds": 2}
+            given |= LOW_LATENCY.get(one.name.partition("-")[0], {})
             found = self.take(one, "half", f"half-{number}", given)
             self.keep(one, "half", found[1:])
 

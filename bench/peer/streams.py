@@ -32,6 +32,8 @@ PATH = "/peers"
 PIECE_RECORDS = 1_000
 TICK_S = 0.001
 """The pause between two batches at half load. The other clients look at the clock as often."""
+OPENING = 32
+"""The number of streams that are opened at the same time. The other clients create all at once."""
 SETTINGS = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}
 NUMBER_BYTES = 8
 
@@ -146,7 +148,13 @@ class Bench:
     async def many(self, name: str) -> None:
         count = self._number("topics", 1_000)
         began = time.perf_counter()
-        writers = [await self._open(f"{name}-{at}") for at in range(count)]
+        at_once = asyncio.Semaphore(OPENING)
+
+        async def one(at: int) -> StreamWriter:
+            async with at_once:
+                return await self._open(f"{name}-{at}")
+
+        writers = await asyncio.gather(*(one(at) for at in range(count)))
         created = time.perf_counter() - began
         began = time.perf_counter()
         await asyncio.gather(*(self._fill(writer, self._n) for writer in writers))

@@ -7,8 +7,10 @@ from typing import Literal
 
 Unit = Literal["rate_per_s", "p50_ms", "p99_ms", "rss_mb", "cpu_us", "written"]
 
-SIZES = {100: 500_000, 1_024: 100_000, 10_240: 15_000}
-"""The number of records of each size that one round writes and reads."""
+SIZES = {100: 200_000, 1_024: 50_000, 10_240: 7_500}
+"""The number of records of each size with which a system's rate is tried."""
+PRODUCE_SECONDS = 3
+"""A system writes as many records as it is expected to write in this time, and reads them."""
 LATENCY_RECORDS = 1_000
 HALF_SECONDS = 3
 HALF_SIZE_BYTES = 1_024
