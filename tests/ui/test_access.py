@@ -1,4 +1,4 @@
-"""Who may change something with the dashboard, and what is asked before, in a real browser."""
+"""The dashboard's rules for changes, and the questions before them, in a real browser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 PAUSE = "Switch autorecovery off"
 FORBIDDEN = "the server responded with a status of 401"
-"""What the browser reports for an answer that the test provokes."""
+"""The browser's report of an answer that the test provokes."""
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_a_server_that_changes_nothing_says_so(
 def test_a_server_that_protects_everything_asks_for_the_token(
     dashboard: Dashboard, start: Callable[..., str], page: Page
 ) -> None:
-    """What is typed stays, although the page asks the server again meanwhile."""
+    """A typed text stays, although the page asks the server again meanwhile."""
     url = start("--http-token-file", str(dashboard.cluster.token_file))
     page.clock.install()
     page.goto(url)

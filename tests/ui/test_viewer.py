@@ -50,7 +50,7 @@ WINDOWS = {
 
 @dataclass
 class Stored:
-    """What the tests look at."""
+    """The ledgers and streams that the tests look at."""
 
     payloads: int
     """A ledger with `PAYLOADS`."""

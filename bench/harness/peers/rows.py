@@ -1,4 +1,4 @@
-"""What is measured: the works, in the order in which they run."""
+"""The works that are measured, in the order in which they run."""
 
 from __future__ import annotations
 

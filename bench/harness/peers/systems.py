@@ -46,7 +46,7 @@ class System(ABC):
     name: str
     title: str
     durability: str
-    """What an acknowledgement promises, in a few words."""
+    """The promise of an acknowledgement, in a few words."""
 
     def __init__(self, root: Path, logs: Path) -> None:
         self.root = root

@@ -1,4 +1,4 @@
-"""Which knobs a run turns, and to which numbers."""
+"""The knobs that a run turns, and the values that they get."""
 
 from __future__ import annotations
 

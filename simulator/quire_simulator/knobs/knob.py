@@ -43,8 +43,8 @@ class Knob:
     """The parameters whose default is the constant, as MODULE:FUNCTION.PARAMETER. Python evaluates
     a default once, so it has to be set as well."""
     frozen: str = ""
-    """What else Python computed from the constant when it imported the module, if that does no
-    harm."""
+    """Other values that Python computed from the constant when it imported the module. They keep
+    the default, which does no harm."""
     multiple: int = 1
     """The number of which every value of the knob is a multiple."""
     derived: tuple[tuple[str, Callable[[Any], Any]], ...] = ()

@@ -26,7 +26,7 @@ RETAINED = 0.2
 WAITS = 0.25
 """The probability that a writer opens the stream and then does nothing for a while."""
 WAITS_REMOVED = 0.7
-"""The same probability for a stream that is deleted. Such writers learn of the deletion late."""
+"""The probability of such a wait in a stream that is deleted. The writer learns of it late."""
 TOKENS = 0.2
 REPLACED_QUERY = 0.4
 """The probability that a query takes the place of another query of its writer."""

@@ -64,7 +64,7 @@ def numbers(first: int, end: int) -> bytes:
 
 
 def test_keys_and_headers(quire: Quire) -> None:
-    """As the guide shows them, and through JSON into another stream with nothing lost."""
+    """Write keys and headers as the guide shows, and copy them through JSON without a loss."""
     lines = b"visitor-8:first\nvisitor-9:sec:ond\nplain\n"
     more = ("--key-separator", ":", "--header", "source=shell")
     write(quire, "clicks", lines, *more)

@@ -1,4 +1,4 @@
-"""What a mutant is, and how it is put into the code.
+"""A mutant, and how it is put into the code.
 
 Most mutants are edits: a few words of a real function are replaced and the function is compiled
 again, so that a mutant reads like a diff. An edit that no longer fits the code fails at once, so no

@@ -1,4 +1,4 @@
-"""What commands say on standard error while they start, and when they are interrupted."""
+"""The lines that commands print on standard error at their start and when they are interrupted."""
 
 from __future__ import annotations
 

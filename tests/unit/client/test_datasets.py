@@ -512,7 +512,7 @@ async def test_ledgers_are_kept_while_a_chunk_of_their_dataset_is_lost(bench: Be
 
 
 async def test_the_remedy_for_a_damaged_head_is_not_to_publish_again(bench: Bench) -> None:
-    """That would fail as well, because the head names the ledgers that are being deleted."""
+    """Publishing again would fail too, because the head names the ledgers to delete."""
     await bench.datasets.publish("d", [])
     version = (await bench.store.read_value(("datasets", "d"))).version
     await bench.store.write_value(("datasets", "d"), b"{", version)

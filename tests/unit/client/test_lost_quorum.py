@@ -398,7 +398,7 @@ def test_a_member_that_comes_and_goes_does_not_shorten_the_wait() -> None:
 
 
 def test_an_absent_member_is_tried_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While there is an ack quorum without it."""
+    """The pauses between attempts grow while an ack quorum answers without the member."""
     tried: list[float] = []
     connect = FakePool._connect
 

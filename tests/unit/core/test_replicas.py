@@ -1,4 +1,4 @@
-"""What is wrong with the replicas of a ledger, by the answers of its bookies."""
+"""The faults of a ledger's replicas that the answers of its bookies show."""
 
 from __future__ import annotations
 

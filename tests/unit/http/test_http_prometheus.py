@@ -142,7 +142,7 @@ async def test_prometheus_accepts_every_query(range_s: int, instance: str | None
 
 
 def test_only_the_instance_of_a_bookie_gets_into_a_query() -> None:
-    """And it cannot end its quotation marks."""
+    """The value of a label cannot end its quotation marks."""
     hostile = 'x"} or vector(1) or {a="b\\'
     for query in queries(120, {"instance": hostile}, one_bookie=True).values():
         assert json.dumps(hostile) in query

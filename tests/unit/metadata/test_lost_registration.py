@@ -1,4 +1,4 @@
-"""What a bookie is told whose registration another process has taken."""
+"""The error that a bookie gets if another process has taken its registration."""
 
 from __future__ import annotations
 

@@ -327,7 +327,7 @@ REFUSED: dict[str, list[Call]] = {
     ],
     "compacted table": [lambda: table(v=2), lambda: table(tier=2)],
 }
-"""What is refused: calls that decode something newer."""
+"""Calls that decode something newer, and must refuse it."""
 
 ELSEWHERE = {
     "reasons in a registration": "tests/unit/bookie/test_bookie_registration.py",

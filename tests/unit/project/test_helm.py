@@ -30,7 +30,7 @@ SETS = ["default", "racks", "tls"]
 KUBERNETES = ("1.31", "1.37")
 OPERATOR = "monitoring.coreos.com/v1"
 ADDRESSES = {"POD_NAME": "quire-bookie-0", "POD_IP": "10.0.0.7"}
-"""What Kubernetes tells a pod about itself."""
+"""The values that Kubernetes gives a pod about itself."""
 
 Manifest = dict[str, Any]
 

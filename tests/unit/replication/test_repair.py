@@ -262,7 +262,7 @@ def _refuses(cluster: FakeCluster, bookie: FakeBookie) -> None:
 def test_a_bookie_that_cannot_be_repaired_is_replaced_in_what_is_complete(
     how: Callable[[FakeCluster, FakeBookie], None], *, closed: bool
 ) -> None:
-    """What it acknowledged is read from it again."""
+    """The repair reads from a bookie again what that bookie acknowledged."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(4)

@@ -1,4 +1,4 @@
-"""What a repair says if a bookie does not return what it acknowledged."""
+"""The report of a repair whose bookie does not return what it acknowledged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may read the files with secrets, and the files with data."""
+"""The permissions of files with secrets and of files with data."""
 
 from __future__ import annotations
 

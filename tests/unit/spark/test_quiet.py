@@ -1,4 +1,4 @@
-"""What Spark prints that nobody can act on, without Spark."""
+"""The filter of messages of Spark that nobody can act on, tested without Spark."""
 
 from __future__ import annotations
 

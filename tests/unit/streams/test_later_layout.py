@@ -1,4 +1,4 @@
-"""What a later version wrote in a stream's nodes: no reader or writer goes on, nothing changes."""
+"""Nodes of a stream that a later version wrote: no reader or writer goes on, nothing changes."""
 
 from __future__ import annotations
 

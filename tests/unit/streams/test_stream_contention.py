@@ -1,4 +1,4 @@
-"""What calls report if other clients change the same nodes during each of their attempts."""
+"""The errors of calls if other clients change the same nodes during each attempt."""
 
 from __future__ import annotations
 
