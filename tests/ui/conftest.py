@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 LEFT_OUT = pytest.StashKey[list[str]]()
 WANTED = {**PROCESSES_WANT, "browser": missing}
+EXPECT_LIMIT_MS = 60_000
+"""The wait for what a page is expected to show. Reached only in a failing test."""
 BOOKIE_ARGUMENTS = ("--http", "127.0.0.1:0", "--set", "min_free_bytes=0")
 
 
@@ -103,8 +105,10 @@ async def _fill(cluster: LocalCluster) -> int:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    # The default of 5 s is too short beside other tests on a machine with few cores.
+    expect.set_options(timeout=EXPECT_LIMIT_MS)
     with sync_playwright() as playwright:
         # Its sandbox does not start as root; it sees nothing but our own pages.
         options = ["--no-sandbox"] if os.geteuid() == 0 else []

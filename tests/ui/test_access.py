@@ -210,4 +210,4 @@ def test_a_rebalance_is_asked_for(dashboard: Dashboard, tab: Tab) -> None:
     dialog.get_by_role("button", name="Rebalance the cluster").click()
     row = page.get_by_role("row").filter(has_text="rebalance cluster")
     # Whether anything can be moved depends on the disks of this machine.
-    expect(row).to_contain_text(re.compile("done|cannot be rebalanced"), timeout=20000)
+    expect(row).to_contain_text(re.compile("done|cannot be rebalanced"))

@@ -152,7 +152,7 @@ def test_its_ledgers_are_listed(dashboard: Dashboard, tab: Tab, bookie: str) -> 
     row = listed.get_by_role("row").filter(
         has=page.get_by_role("link", name=str(dashboard.ledger), exact=True)
     )
-    expect(row).to_contain_text("closed", timeout=20000)
+    expect(row).to_contain_text("closed")
     expect(row).to_contain_text("0 to 99")
     row.get_by_role("link").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Ledger {dashboard.ledger}")
@@ -181,12 +181,12 @@ def test_it_is_made_read_only_and_writable(dashboard: Dashboard, tab: Tab, booki
     assert said(dashboard, bookie)["bookie"]["state"] == "writable"
     page.get_by_role("button", name=f"Make read-only {bookie}", exact=True).click()
     tab.answer("Make it read-only")
-    expect(tile(page, "State")).to_contain_text("read-only", timeout=10000)
+    expect(tile(page, "State")).to_contain_text("read-only")
     expect(page.locator(".problems")).to_contain_text("read-only because an operator holds it")
     tab.picture("bookie-read-only")
     page.get_by_role("button", name=f"Make writable {bookie}", exact=True).click()
     tab.answer("Make it writable")
-    expect(tile(page, "State")).to_contain_text("writable", timeout=10000)
+    expect(tile(page, "State")).to_contain_text("writable")
     expect(page.get_by_role("alert")).to_be_empty()
 
 
@@ -206,16 +206,16 @@ def test_it_is_decommissioned_with_the_keyboard_and_taken_back(
     page.keyboard.press("Enter")
     jobs = page.get_by_role("region", name="Jobs of this server, newest first")
     row = jobs.get_by_role("row").filter(has_text=f"decommission {bookie}").first
-    expect(row).to_contain_text("paused", timeout=20000)
-    expect(row.get_by_role("progressbar")).to_be_visible(timeout=20000)
+    expect(row).to_contain_text("paused")
+    expect(row.get_by_role("progressbar")).to_be_visible()
     expect(page.get_by_text("it is to be emptied")).to_be_visible()
     tab.picture("bookie-decommission")
     row.get_by_role("button", name="Cancel job").click()
     tab.answer("Cancel the job")
-    expect(row).to_contain_text("cancelled", timeout=10000)
+    expect(row).to_contain_text("cancelled")
     page.get_by_role("button", name=f"Stop decommissioning {bookie}", exact=True).click()
     tab.answer("Stop decommissioning")
-    expect(tile(page, "State")).to_contain_text("writable", timeout=10000)
+    expect(tile(page, "State")).to_contain_text("writable")
     page.get_by_role("button", name=f"Resume decommission {bookie}", exact=True).first.click()
     expect(page.get_by_role("region", name="Paused until somebody resumes them")).to_have_count(0)
     assert roomy.get("/api/v1/quire/paused")[1] == {"paused": []}
@@ -237,10 +237,10 @@ def test_a_lost_bookie_is_recovered(roomy: Dashboard, roomy_tab: Tab) -> None:
     tab.answer("Recover the bookie")
     jobs = page.get_by_role("region", name="Jobs of this server, newest first")
     row = jobs.get_by_role("row").filter(has_text=f"recover {lost.id}").first
-    expect(row).to_contain_text("✓ done", timeout=20000)
+    expect(row).to_contain_text("✓ done")
     tab.picture("bookie-gone")
     lost.start()
-    expect(tile(page, "State")).to_contain_text("writable", timeout=20000)
+    expect(tile(page, "State")).to_contain_text("writable")
 
 
 def test_a_bookie_that_nobody_knows(dashboard: Dashboard, tab: Tab) -> None:

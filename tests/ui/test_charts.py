@@ -64,7 +64,7 @@ def test_the_overview_has_charts_of_the_server(dashboard: Dashboard, tab: Tab) -
         expect(figure).to_be_visible()
         expect(figure.locator("canvas")).to_be_visible()
     disk = page.get_by_role("group", name="Disk use")
-    expect(disk.locator(".value").first).to_have_text(re.compile(r"\d+ %"), timeout=30000)
+    expect(disk.locator(".value").first).to_have_text(re.compile(r"\d+ %"))
     expect(disk.get_by_role("img")).to_have_attribute(
         "aria-label", re.compile("fullest bookie: now")
     )
@@ -109,7 +109,7 @@ def test_a_refresh_keeps_the_cursor_and_adds_values(dashboard: Dashboard, tab: T
     expect(figure.locator(".value").first).to_have_text("59/s")
     figure.evaluate("one => { one.dataset.same = 'yes' }")
     latest[0] = 1234.0
-    expect(figure.locator(".value").first).to_have_text("1,234/s", timeout=10000)
+    expect(figure.locator(".value").first).to_have_text("1,234/s")
     expect(figure).to_have_attribute("data-same", "yes")
 
 
@@ -236,5 +236,5 @@ def test_the_fullest_disks(dashboard: Dashboard, tab: Tab) -> None:
     tab.open("")
     for bookie in dashboard.cluster.bookies:
         meter = tab.page.get_by_role("meter", name=f"disk of {bookie.id}")
-        expect(meter).to_be_visible(timeout=15000)
+        expect(meter).to_be_visible()
         assert re.search(r"% used, .* free of", meter.get_attribute("aria-valuetext") or "")

@@ -136,7 +136,7 @@ def test_rates_are_of_now(dashboard: Dashboard, tab: Tab) -> None:
     """Rates need two reads, so the page reloads by itself."""
     tab.open("")
     added = tab.page.locator("dl div").filter(has_text="Entries added").locator("dd").first
-    expect(added).to_have_text(re.compile(r"^[\d,.]+/s$"), timeout=15000)
+    expect(added).to_have_text(re.compile(r"^[\d,.]+/s$"))
 
 
 def test_a_large_id_stays_what_it_is(dashboard: Dashboard, tab: Tab) -> None:
@@ -201,10 +201,10 @@ def test_a_pipeline_is_told_of(dashboard: Dashboard, tab: Tab) -> None:
     ):
         tab.open("work")
         row = tab.page.get_by_role("row").filter(has_text="pipeline ingest /team/orders")
-        expect(row).to_contain_text("records written: 1,000 of 5,000", timeout=20000)
+        expect(row).to_contain_text("records written: 1,000 of 5,000")
         expect(row).not_to_contain_text("ledgers")
         expect(row.get_by_role("button")).to_have_count(0)
-    expect(row).to_have_count(0, timeout=20000)
+    expect(row).to_have_count(0)
 
 
 def test_no_auditor_means_no_promise(dashboard: Dashboard, tab: Tab) -> None:
@@ -227,7 +227,7 @@ def test_a_job_is_paused(dashboard: Dashboard, tab: Tab) -> None:
     jobs = page.get_by_role("region", name="Newest first")
     paused = page.get_by_role("region", name="Paused until somebody resumes them")
     row = jobs.get_by_role("row").filter(has_text=name)
-    expect(row).to_contain_text("paused", timeout=20000)
+    expect(row).to_contain_text("paused")
     expect(row.get_by_role("button", name=f"Resume {name}")).to_be_visible()
     tab.picture("work-paused")
     jobs.get_by_role("button", name=f"Cancel job {job['id']}").click()
@@ -249,8 +249,8 @@ def test_a_lost_bookie(dashboard: Dashboard, tab: Tab) -> None:
     tab.open("")
     bookie.kill()
     wrong = page.locator("li.bad").filter(has_text=bookie.id)
-    expect(wrong).to_contain_text("not registered", timeout=10000)
-    expect(wrong).to_contain_text(re.compile(r"At risk: \d+ of \d+ ledgers? lack"), timeout=10000)
+    expect(wrong).to_contain_text("not registered")
+    expect(wrong).to_contain_text(re.compile(r"At risk: \d+ of \d+ ledgers? lack"))
     expect(wrong).to_contain_text("Being done: Nothing is copied: no autorecovery process is")
     expect(wrong).to_contain_text("the others cannot take all of its copies")
     tab.picture("overview-lost")
@@ -267,7 +267,7 @@ def test_a_lost_bookie(dashboard: Dashboard, tab: Tab) -> None:
     assert int(red) > int(blue)
     tab.picture("ledger-lost")
     bookie.start()
-    expect(page.locator("td.bad")).to_have_count(0, timeout=20000)
+    expect(page.locator("td.bad")).to_have_count(0)
 
 
 def test_a_server_that_ends(dashboard: Dashboard, browser: Browser) -> None:

@@ -515,10 +515,10 @@ def test_streams_with_size_lag_and_last_write(stored: Stored, tab: Tab) -> None:
     page = tab.page
     tab.open("streams/%2Fshop")
     row = page.get_by_role("row").filter(has_text="orders")
-    expect(row).to_contain_text("20 records", timeout=15000)
+    expect(row).to_contain_text("20 records")
     expect(row).to_contain_text("billing")
     expect(row).to_contain_text("80")
-    expect(row).to_contain_text(re.compile(r"\d+(\.\d+)?/s"), timeout=15000)
+    expect(row).to_contain_text(re.compile(r"\d+(\.\d+)?/s"))
     expect(page.get_by_role("row").filter(has_text="quiet")).to_contain_text("no subscription")
     page.get_by_role("button", name="Records", exact=True).click()
     expect(page.locator("tbody tr").first).to_contain_text("orders")
