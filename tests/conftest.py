@@ -1,6 +1,7 @@
 """Settings for all tests.
 
-Hypothesis has no deadlines, because the duration of an example depends on the machine's load.
+Hypothesis has no deadlines, and does not judge how fast examples are drawn, because both depend on
+the machine's load.
 Nothing is written beside the tests. QUIRE_EXAMPLES is the number of examples of tests that do not
 set it themselves. Bookies are forked, which saves the processor time of their imports. A failed
 test reports what its servers logged last.
@@ -12,7 +13,7 @@ import os
 from collections.abc import Generator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support.processes.forked_server import fork_bookies
 from tests.support.processes.server_logs import server_logs
@@ -21,7 +22,13 @@ from tests.support.processes.server_logs import server_logs
 os.environ["QUIRE_CONFIG"] = ""
 
 EXAMPLES = int(os.environ.get("QUIRE_EXAMPLES", "30"))
-settings.register_profile("quire", deadline=None, database=None, max_examples=EXAMPLES)
+settings.register_profile(
+    "quire",
+    deadline=None,
+    database=None,
+    max_examples=EXAMPLES,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("quire")
 fork_bookies()
 
