@@ -60,7 +60,7 @@ class _Mark:
 
 
 class Commits:
-    """The commits of one store."""
+    """The commits of the tree of one store, and the marks that they use."""
 
     def __init__(self, root: ZooKeeperRoot, tasks: TaskSet) -> None:
         self._root = root
@@ -135,7 +135,7 @@ class _Commit:
         self._what = what
         self._mark: _Mark | None = None
         self._mark_known = True
-        """Whether the version of the mark's node is the one that we remember."""
+        """Whether the version of the mark's node is known to be the remembered one."""
         self._in_doubt = False
         """Whether an attempt was sent and its response was lost."""
 

@@ -89,7 +89,7 @@ class ZooKeeperRoot:
     def manager(self) -> LedgerManager:
         """The ledger manager of the cluster.
 
-        It is known after LAYOUT was read, so within `do` unless that was called without `check`.
+        LAYOUT must have been read before. That is so inside the `work` of a `do` with `check`.
         """
         assert self._manager is not None
         return self._manager
