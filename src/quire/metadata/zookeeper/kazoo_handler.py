@@ -42,8 +42,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 class QuietLogger(logging.LoggerAdapter[logging.Logger]):
     """Kazoo's logger, which lowers the level of most lines and hides the content of requests.
 
-    Kazoo logs each attempt to connect. Lines from DEBUG to WARNING therefore become DEBUG lines, and
-    the adapter itself reports failures that matter. Requests and responses contain passwords of
+    Kazoo logs each attempt to connect. Lines from DEBUG to WARNING therefore become DEBUG lines.
+    The adapter itself reports failures that matter. Requests and responses contain passwords of
     ledgers and identities, so a line names only their kind and path. Lines below DEBUG are dropped,
     because they show the password of the session.
     """
