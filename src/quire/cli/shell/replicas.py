@@ -293,7 +293,7 @@ def _recovering(
 
 
 async def _query(shell: Shell, names: list[str]) -> int:
-    """Print the ledgers and segments that use these bookies, and how often."""
+    """Print the segments that name the bookies, ledger by ledger, and how many there are."""
     from quire.metadata.ledgers.unreadable import Unread
 
     unread = Unread()
