@@ -31,8 +31,8 @@ class Budget:
     def slice_bytes(self, bytes_max: int) -> int:
         """Return how many bytes to read or write at a time.
 
-        That is one slice, which has at least `SLICE_BYTES_MIN` bytes, but at most `bytes_max`.
-        Without a limit, it is `bytes_max`.
+        With a rate limit, the number is that of one slice, but at least `SLICE_BYTES_MIN` and at
+        most `bytes_max`. Without a rate limit, it is `bytes_max`.
         """
         if self._rate is None:
             return bytes_max

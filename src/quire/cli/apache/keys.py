@@ -24,7 +24,7 @@ class KeyRule:
     verdict: Verdict
     """The verdict for the usual values of the key. `apply` may return another one."""
     text: str
-    """What docs/reference/apache-configuration.md says about the key: Quire's key and the
+    """The text about the key in docs/reference/apache-configuration.md: Quire's key and the
     conversion of the value, or the reason why Quire has no key for it."""
     apply: Callable[[Asked], KeyOutcome]
     """A function that decides about the value of the key in a file. It raises ValueError if the

@@ -239,7 +239,8 @@ async def add_many(writer: LedgerWriter, load: Load) -> list[tuple[float, int]]:
 async def add_one_by_one(writers: Sequence[LedgerWriter], load: Load) -> list[tuple[float, int]]:
     """Append with `outstanding` tasks, each of which appends one entry after the other.
 
-    The entries go to the ledgers in turn. Return the latency of each entry in seconds, with 1.
+    The entries go to the ledgers in turn. Return the latency of each entry in seconds, with the
+    number 1.
     """
     payload = load.payload()
     upcoming, entries, turns = 0, load.entries, len(writers)

@@ -164,7 +164,7 @@ class Jobs:
         return job
 
     async def cancel(self, job_id: int) -> HttpJob:
-        """Cancel a job, and wait until it has ended. What it has done so far remains.
+        """Cancel a job, and wait until it has ended. The work that it has done remains.
 
         A job that has ended already is not changed. Raises NotFoundError as `get` does.
         """

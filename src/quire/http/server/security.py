@@ -224,7 +224,7 @@ class AccessGate:
 
         Args:
             headers: The values of each header, by lower-case name.
-            token: What the request shows as its token.
+            token: The result of `token_given` for the request.
             changes: Whether the route changes something.
             has_body: Whether the request has a body.
             open: Whether the route answers without the token.

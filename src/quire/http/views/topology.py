@@ -35,7 +35,7 @@ class TopologyWarning:
     next: str
     """The command to type, or the action to take."""
     risk: str = ""
-    """What may happen because of it. Empty if `what` already says so."""
+    """The possible consequences. Empty if `what` already names them."""
     bookies: tuple[str, ...] = ()
     """The ids of the bookies that the warning is about."""
 

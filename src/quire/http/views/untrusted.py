@@ -1,7 +1,7 @@
 """Answers of other processes, from which only known values of the right types are taken.
 
-The address of a bookie's HTTP server comes from its registration. Whoever can register a bookie
-chooses who answers there.
+The address of a bookie's HTTP server comes from its registration. Anybody who can register a bookie
+chooses which server answers at the address.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class SeenReport:
     missing: str = ""
     """A sentence that says why there is no report. Empty if there is one."""
     remedy: str = ""
-    """What to do to get a report. Empty if there is one, or if nothing helps."""
+    """The action that leads to a report. Empty if there is one, or if no action helps."""
 
 
 class BookieReports:

@@ -1,7 +1,7 @@
 """The size, rate, lag and last write of streams, for lists of streams.
 
 To learn them, the server reads the metadata of a stream and asks the bookies of its last segment.
-That takes too long for a page of streams, so it happens in the background while somebody looks at
+This takes too long for a page of streams, so it happens in the background while somebody looks at
 the page, and all viewers share it. A completed ledger never changes, so its size is read once.
 """
 

@@ -15,18 +15,18 @@ PROPERTY = "quire.unwritable"
 bookie accepts all adds."""
 
 LOADING = "loading"
-"""The reason of a bookie that is still loading its log."""
+"""The reason that a bookie gives while it is still loading its log."""
 HELD = "held"
-"""The reason of a bookie that an operator keeps read-only until its next start."""
+"""The reason that a bookie gives while an operator keeps it read-only, until its next start."""
 ORDERED = "ordered"
-"""The reason of a bookie that is being drained or decommissioned (`orders`)."""
+"""The reason that a bookie gives while it is being drained or decommissioned (`orders`)."""
 FULL = "full"
-"""The reason of a data directory whose disk has too little free space."""
+"""The reason for a data directory whose disk has too little free space."""
 LOST = "lost"
-"""The reason of a data directory that has lost data, which is not restored yet."""
+"""The reason for a data directory that has lost data, which is not restored yet."""
 FAILED = "failed"
-"""The reason of a data directory that cannot be used, because its disk fails or it has the data of
-another bookie."""
+"""The reason for a data directory that cannot be used, because its disk fails or its content is not
+that of the bookie."""
 
 
 @dataclass(frozen=True, slots=True)

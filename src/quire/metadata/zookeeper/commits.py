@@ -153,7 +153,7 @@ class _Commit:
         Raises:
             LostConnectionError: It is not known whether the commit was carried out. Call this
                 again.
-            MetadataUnavailableError: That will never be known.
+            MetadataUnavailableError: It can no longer be found out whether it was carried out.
             MetadataError: An operation failed, or the session ended too often. Nothing was changed.
         """
         for _ in range(_ATTEMPTS_MAX):

@@ -185,6 +185,7 @@ class ZooKeeperConnection:
 
         Raises:
             MetadataUnavailableError: No server answered in time.
+            MetadataDeniedError: The server refuses the identity in `options`.
         """
         connection = cls(
             servers, session_timeout_ms=session_timeout_ms, options=options or ZooKeeperOptions()

@@ -61,7 +61,7 @@ class Audit:
         self._bad: dict[Where, list[Bad]] = {}
         self._compared: dict[Where, list[Bad]] = {}
         self._silent: dict[str, str] = {}
-        """Why each bookie that did not answer `probe` did not answer, by bookie id."""
+        """The reasons why bookies did not answer `probe`, by bookie id."""
         self._sums: dict[tuple[int, int], dict[int, Sums]] = {}
         """The checksums of the good entries of each replica, by ledger id and the first entry id of
         the segment, then by the index of the member."""

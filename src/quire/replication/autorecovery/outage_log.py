@@ -22,7 +22,7 @@ class OutageLog:
         self._away = False
 
     def failed(self, event: str, error: MetadataError, **fields: object) -> None:
-        """Log a failure, unless the last failure was already that the store does not answer."""
+        """Log a failure, but only the first of several in a row in which the store is away."""
         away = isinstance(error, MetadataUnavailableError)
         if not (away and self._away):
             self._log(event, **fields, error=str(error))

@@ -112,7 +112,7 @@ class AutorecoveryStats:
     placement_checks: int = 0
     replicas_lagged: int = 0
     """The number of ledgers whose replicas lacked entries in a check, and were complete when the
-    auditor checked them again at once."""
+    check of the ledger was repeated some seconds later."""
     replicas_missing: int = 0
     """The number of entries that bookies lacked in the last check of replicas."""
     ledgers_misplaced: int = 0

@@ -142,7 +142,7 @@ class ReplicationWorker:
         self._busy: set[int] = set()
         self._resting: dict[int, _Rest] = {}
         self._malformed: dict[str, str] = {}
-        """Why each node in the tree of marks that is not a mark is none, by path."""
+        """The reasons why nodes in the tree of marks are not marks, by path."""
         self._picking = asyncio.Lock()
         self._news = asyncio.Event()
         self._writable: set[str] | None = None

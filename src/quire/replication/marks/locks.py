@@ -37,7 +37,7 @@ _numbers = itertools.count(1)
 
 
 class LockHeldError(MetadataError):
-    """The error for a ledger that another process holds the lock of, to repair its replicas."""
+    """The error for a ledger whose lock another process holds, because it repairs the replicas."""
 
 
 @dataclass(slots=True)

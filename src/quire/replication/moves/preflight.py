@@ -152,9 +152,9 @@ async def check_removal(
 ) -> None:
     """Raise JobRefusedError if the bookie of `shapes` cannot be replaced in its ledgers.
 
-    That is so if a ledger has no bookie to go to, or if the other writable bookies have too little
-    space. With `partly`, it suffices that one ledger can be moved. `total` is the number of the
-    bookie's ledgers, and `size_bytes` the size of what would be copied. `what` begins the message.
+    The job is refused if a ledger has no bookie to go to, or if the other writable bookies have too
+    little space. With `partly`, it suffices that one ledger can be moved. `total` is the number of
+    the bookie's ledgers, and `size_bytes` the size of all copies. `what` begins the message.
     """
     found = await no_place(client, shapes)
     if found is not None and (not partly or len(found.ledgers) == total):

@@ -135,9 +135,9 @@ async def rebalance(
     and not carried out. The job may be repeated, cancelled, and run together with other jobs.
     Errors of single moves are in the result.
 
-    Raises MetadataError. With `options.check`, also of a dry run, raises JobRefusedError if fewer
-    than two bookies are writable, if the bookies are not balanced and no replica can be moved, or
-    if a bookie has too little space for the plan.
+    Raises MetadataError. With `options.check`, a job that cannot succeed raises JobRefusedError, as
+    does its dry run: there are fewer than two writable bookies, no replica can be moved although
+    the bookies are not balanced, or a bookie has too little space for the plan.
     """
     progress, unread = progress or NoProgress(), Unread()
     plan = await plan_for(client, rng, unread, allowed=allowed, options=options, progress=progress)

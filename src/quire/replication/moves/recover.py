@@ -61,9 +61,10 @@ class JobProgress(Protocol):
     """The interface through which a job reports its progress, and is paused."""
 
     def begin(self, what: str, ledgers: int, size_bytes: int) -> None:
-        """Begin a part of the job, which `what` names, with so many ledgers and bytes.
+        """Begin a part of the job, which `what` names.
 
-        A rebalancing counts moves instead of ledgers. A number is 0 if it is not known.
+        `ledgers` and `size_bytes` are the numbers of ledgers and bytes in this part, or 0 if they
+        are not known. A rebalancing counts moves instead of ledgers.
         """
         ...
 
@@ -383,7 +384,7 @@ class _Job:
     budget: MeteredBudget
     work: dict[int, LedgerResult] = field(default_factory=dict)
     not_closed: dict[int, str] = field(default_factory=dict)
-    """Why each open ledger that could not be fenced and closed could not, by ledger id."""
+    """The reasons why open ledgers could not be fenced and closed, by ledger id."""
     fenced: list[int] = field(default_factory=list)
     """The open ledgers that were fenced and closed without a grace period."""
 

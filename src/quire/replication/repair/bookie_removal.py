@@ -154,9 +154,9 @@ async def take_out(
 
     The mark stays if it names other bookies that are members of the ledger. Complete segments are
     copied. If the ledger is open and its last segment names one of the bookies, the outcome is
-    OPEN: the writer replaces the bookie itself, if it is alive. `before` is the state that such a
-    call returned a grace period ago. If the state is the same now, the writer is taken for dead,
-    and the ledger is fenced, recovered and copied (rule 25).
+    OPEN: the writer replaces the bookie itself, if it is alive. `before` is the `seen` that an
+    earlier call with this outcome returned a grace period ago. If the state is the same now, the
+    writer is taken for dead, and the ledger is fenced, recovered and copied (rule 25).
 
     `password` is used if the metadata does not contain one. The call may be repeated, and run by
     several processes at once. Cancel-safe: copies that the metadata names are durable at any
@@ -182,7 +182,7 @@ async def take_out_locked(
     budget: Budget = UNBOUNDED,
     recheck: Recheck = _as_they_are,
 ) -> LedgerResult:
-    """Do the same as `take_out`. The caller holds the ledger's lock.
+    """Do the same as `take_out` for a ledger whose lock the caller holds.
 
     A bookie that `recheck` no longer returns is not replaced, and a mark that names it stays.
     """

@@ -86,7 +86,7 @@ async def repair_locked(
     password: bytes = b"",
     budget: Budget = UNBOUNDED,
 ) -> Repaired:
-    """Do the same as `repair_ledger`. The caller holds the ledger's lock."""
+    """Do the same as `repair_ledger` for a ledger whose lock the caller holds."""
     return await _Repair(client, ledger_id, found, password, budget).run()
 
 
