@@ -41,18 +41,18 @@ CONNECT_TIMEOUT_S = 3.0
 BOOKIE_TIMEOUT_S = 3
 """Seconds that a bookie may take to answer. A slower bookie counts as unreachable."""
 ANSWERS_WAIT_S = 3.0
-"""Seconds until it is known of each bookie whether it answers. It must be longer than the time that
-a bookie has to answer (`SPACE_TIMEOUT_S`), so that one that does not answer is reported."""
+"""Seconds to wait until each bookie has answered, or has failed to answer. They must be more than a
+bookie has to answer (`SPACE_TIMEOUT_S`), so that a bookie that does not answer is reported."""
 WAIT_S = 2.0
-"""Seconds for other observations, such as the count of under-replicated ledgers. Later answers are
-left out."""
+"""Seconds to wait for observations other than the answers of bookies, such as the count of
+under-replicated ledgers. Later answers are left out."""
 ANSWER_TIMEOUT_S = 8.0
 """Seconds for the whole answer. This leaves two of ten seconds to start and to end the process."""
 SERVER_TIMEOUT_S = 5.0
 """Seconds to get the last known state from an HTTP server, which may itself wait for the store."""
 SIGNS = {"bad": "✗ wrong", "warn": "! warning", "note": "note"}
 RANGES_MAX = 5
-"""The number of ranges of one replica that are shown."""
+"""The largest number of ranges of missing or damaged entries of one replica that are shown."""
 
 
 # -- the client -------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ async def explain_cluster(uri: str, exit_code: bool, server: str | None, as_json
 
 
 async def _with_outages(view: ClusterState, server: str, now_ms: int) -> ClusterState:
-    """Add the problem of a store that comes and goes, if an HTTP server knows of it."""
+    """Add the problem of a metadata store that was away repeatedly, if an HTTP server saw that."""
     from quire.http.views.problems.cluster import worst_first
     from quire.http.views.problems.metadata_store import metadata_unsteady
     from quire.http.watch.reachability import Outage

@@ -75,7 +75,8 @@ def check_ledger_id(ledger_id: int) -> None:
 def check_version(version: int) -> None:
     """Raise UsageError for a negative version.
 
-    ZooKeeper takes -1 as any version, which would make a write of ledger metadata blind.
+    ZooKeeper takes -1 as any version. A write of ledger metadata with -1 would overwrite changes
+    that the caller has not seen.
     """
     if version < 0:
         raise UsageError(
@@ -85,7 +86,10 @@ def check_version(version: int) -> None:
 
 
 def check_size(data: bytes, what: str) -> bytes:
-    """Return `data`, or raise UsageError if it is too large for some store."""
+    """Return `data`, or raise UsageError if it has more than `NODE_BYTES_MAX` bytes.
+
+    `what` is the data, as the message names it.
+    """
     if len(data) > NODE_BYTES_MAX:
         raise UsageError(
             f"{what} of {len(data):,} bytes is too large: the limit of the metadata store is "
@@ -109,7 +113,7 @@ def check_key(key: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_prefix(prefix: Sequence[str]) -> tuple[str, ...]:
-    """Return `prefix` as a tuple. Unlike a key, it may be empty."""
+    """Return `prefix` as a tuple, or raise UsageError as `check_key`. A prefix may be empty."""
     return check_key(prefix) if isinstance(prefix, str) or len(prefix) > 0 else ()
 
 
@@ -156,7 +160,7 @@ def conflict(
 
 
 def in_doubt(error: E) -> E:
-    """Return the error, which now says that the outcome of the call is unknown."""
+    """Set `outcome_known` of the error to False, and return the error."""
     error.outcome_known = False
     return error
 
@@ -196,9 +200,9 @@ def new_instance_id(rng: random.Random) -> str:
 
 
 def stamped(metadata: LedgerMetadata, clock: Clock) -> LedgerMetadata:
-    """Return the metadata with the present time as its creation time, if it must store one.
+    """Return the metadata of a new ledger with the present time as its creation time.
 
-    A creation time that it has already is kept.
+    Metadata that has a creation time already, or that does not store one, is returned unchanged.
     """
     if metadata.ctime_stored and metadata.ctime_ms < 0:
         return replace(metadata, ctime_ms=clock.now_ms())
@@ -262,8 +266,8 @@ def decode_address(bookie_id: str, payload: bytes) -> BookieAddress | None:
 def store_closed(what: str) -> ClientClosedError:
     """Return the error of a call on a metadata store that this process has closed.
 
-    Programs do not open and close the store themselves: their client does. `what` is the store, as
-    the message names it.
+    The message says that the client is closed, because a program's client opens and closes the
+    store. `what` is the store, as the message names it.
     """
     return ClientClosedError(
         f"the client is closed, so {what} can no longer be used", remedy="Connect again"
@@ -378,12 +382,15 @@ def parent_of(path: str) -> str:
 
 
 def prefix_of(parent: str) -> str:
-    """Return the text with which the paths of all nodes below `parent` begin."""
+    """Return the text with which the paths of all nodes below `parent` begin: it ends in '/'."""
     return parent if parent == ROOT else parent + "/"
 
 
 def ancestors_of(path: str) -> list[str]:
-    """Return the paths from the top down to `path` itself, without '/'."""
+    """Return the paths of the ancestors of `path`, the top one first, and then `path` itself.
+
+    The root '/' is left out.
+    """
     names = path.split("/")[1:]
     return ["/" + "/".join(names[:end]) for end in range(1, len(names) + 1)]
 
@@ -448,7 +455,7 @@ def _named(operation: Operation) -> str:
 
 
 class SessionWatches:
-    """The callbacks that are called when a new session has begun."""
+    """The callbacks that are called when a new session has replaced one that ended."""
 
     def __init__(self) -> None:
         # This dictionary is a set that keeps its order, so that a seed repeats a run exactly.
@@ -481,7 +488,7 @@ class _SessionWatch(WatchHandle):
     def notify(self) -> None:
         """Schedule the callback on the event loop.
 
-        So an exception in it does not reach the metadata driver, which calls this.
+        The metadata driver calls this method. An exception in the callback does not reach it.
         """
         self._loop.call_soon(self._deliver, context=self._context)
 

@@ -62,8 +62,8 @@ class Bookies:
 class LedgerRange:
     """The ledgers that exist with ids from `first` to `last`, both included.
 
-    Ranges follow each other without a gap between them. An id of the range that is not in
-    `ledger_ids`, which ascend, does not exist.
+    `ledger_ids` has the ids of all of them in ascending order, so any other id of the range is not
+    the id of a ledger. Consecutive ranges of a listing have no gap between them.
     """
 
     first: int
@@ -326,7 +326,10 @@ class MetadataStore(Protocol):
     # They are stored outside of the ledgers root, where they do not disturb Apache's tools. A key
     # is a path of names without '/', such as ("datasets", "flights").
     async def read_value(self, key: Sequence[str]) -> Versioned[bytes]:
-        """Return a value of Quire's own.
+        """Return the value that Quire has stored under a key of its own.
+
+        Such values are separate from the nodes of Apache BookKeeper. A key is a sequence of names,
+        such as ('datasets', 'flights').
 
         Raises:
             NoSuchKeyError: The key has no value.
@@ -334,7 +337,7 @@ class MetadataStore(Protocol):
         ...
 
     async def write_value(self, key: Sequence[str], value: bytes, version: int | None) -> int:
-        """Write a value of Quire's own and return its new version.
+        """Write the value under a key of Quire's own, and return its new version.
 
         Versions begin again when a value is deleted and created again. If that can happen to a key,
         put a unique name into its value.
@@ -353,7 +356,7 @@ class MetadataStore(Protocol):
         ...
 
     async def delete_value(self, key: Sequence[str], version: int = ANY_VERSION) -> None:
-        """Delete a value of Quire's own. Succeeds if there is none.
+        """Delete the value under a key of Quire's own. Succeeds if there is none.
 
         Raises:
             VersionConflictError: The value has another version.
@@ -361,5 +364,8 @@ class MetadataStore(Protocol):
         ...
 
     async def list_values(self, prefix: Sequence[str]) -> list[str]:
-        """Return the names directly below `prefix`, sorted. The list is empty if there are none."""
+        """Return the names that follow `prefix` in the keys of values, sorted.
+
+        Only the first name after the prefix is returned. The list is empty if there is none.
+        """
         ...

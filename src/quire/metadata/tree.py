@@ -37,7 +37,7 @@ OPERATION_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create a node.
+    """An operation that creates a node.
 
     A commit raises NoSuchKeyError if the parent does not exist, KeyExistsError if the node exists,
     and UsageError below an ephemeral node.
@@ -53,7 +53,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Replace the value of a node.
+    """An operation that replaces the value of a node.
 
     A commit raises NoSuchKeyError if the node does not exist, and VersionConflictError if it has
     another version.
@@ -66,7 +66,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a node that has no children.
+    """An operation that deletes a node without children.
 
     A commit raises NoSuchKeyError if the node does not exist, VersionConflictError if it has
     another version, and NotEmptyError if it has children.
@@ -78,7 +78,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Change nothing, but let the commit fail unless the node exists and has this version.
+    """An operation that changes nothing, and fails unless the node exists and has this version.
 
     `ANY_VERSION` checks only that the node exists. A commit raises NoSuchKeyError or
     VersionConflictError.

@@ -40,7 +40,7 @@ class Driver(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class MetadataURI:
-    """The parts of a metadata URI. Which of them are set depends on the driver."""
+    """The parts of a metadata URI. The driver decides which of them are set."""
 
     text: str
     """The URI as it was written, for messages."""

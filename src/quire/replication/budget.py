@@ -9,13 +9,16 @@ from quire.config import KIB
 BURST_S = 0.02
 """Seconds for which unused budget is kept."""
 SLICE_S = 0.008
-"""The duration of a slice in seconds. Copies are made in slices of this much budget, so that an
-append of another client waits on a bookie for one slice, and not for a megabyte."""
+"""The seconds of a rate limit's budget that one slice of a copy uses. Entries are copied slice by
+slice, so an append of another client waits on a bookie for one slice, and not for a megabyte."""
 SLICE_BYTES_MIN = 16 * KIB
 
 
 class Budget:
-    """A rate limit in bytes per second, shared by all who `take` from it. None means no limit."""
+    """A rate limit in bytes per second that all copies which `take` from it share.
+
+    A rate of None means no limit.
+    """
 
     def __init__(self, bytes_per_second: float | None) -> None:
         self._rate = bytes_per_second
@@ -26,7 +29,11 @@ class Budget:
         return self._rate is not None
 
     def slice_bytes(self, bytes_max: int) -> int:
-        """Return how many bytes to read or write at a time: one slice, and at most `bytes_max`."""
+        """Return how many bytes to read or write at a time.
+
+        With a rate limit, the number is that of one slice, but at least `SLICE_BYTES_MIN` and at
+        most `bytes_max`. Without a rate limit, it is `bytes_max`.
+        """
         if self._rate is None:
             return bytes_max
         return min(bytes_max, max(int(self._rate * SLICE_S), SLICE_BYTES_MIN))

@@ -82,10 +82,10 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def translate(properties: Mapping[str, Property], host: HostFacts) -> list[KeyLine]:
-    """Return the meaning of each key, in the order of the file.
+    """Return the meaning of each key of `bk_server.conf` for Quire, in the order of the file.
 
     At the end come the settings that Apache's bookie would use although the file does not name
-    them.
+    them. Their name is ''.
     """
     values = {name: one.value for name, one in properties.items() if one.value not in MEANS_UNSET}
     lines: list[KeyLine] = []

@@ -22,11 +22,13 @@ class KeyRule:
     """The meaning of one of Apache's keys."""
 
     verdict: Verdict
-    """The verdict for the usual values. `apply` may decide otherwise for others."""
+    """The verdict for the usual values of the key. `apply` may return another one."""
     text: str
-    """The text of the document: Quire's key and the conversion of the value, or the reason."""
+    """The text about the key in docs/reference/apache-configuration.md: Quire's key and the
+    conversion of the value, or the reason why Quire has no key for it."""
     apply: Callable[[Asked], KeyOutcome]
-    """Decides about a value. Raises ValueError if the value is not possible."""
+    """A function that decides about the value of the key in a file. It raises ValueError if the
+    value is not possible."""
 
 
 SECONDS = "milliseconds are converted to seconds"
@@ -43,7 +45,8 @@ CONVERSIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "script": (lambda text: f"script:{text}", "the value becomes `script:FILE`"),
     "table": (lambda text: f"table:{text}", "the value becomes `table:FILE`"),
 }
-"""The conversions of values by name, each with its description in the document."""
+"""The conversions from Apache's values to Quire's, by the name that `bk_server.toml` uses. Each has
+its description for docs/reference/apache-configuration.md."""
 
 
 def _rule(row: Mapping[str, str]) -> KeyRule:
@@ -75,9 +78,10 @@ def _taken(name: str, conversion: str, how: str) -> KeyRule:
 
 
 def _always(why: str, unless: str, verdict: Verdict, otherwise: str) -> KeyRule:
-    """Return the rule of a key that is true for every bookie of Quire.
+    """Return the rule of a key whose setting describes what every bookie of Quire does.
 
-    A file may ask for the opposite with the value `unless`; then `verdict` and `otherwise` count.
+    The verdict is `implied`, for the reason `why`. If a file asks for the opposite with the value
+    `unless`, it is `verdict`, for the reason `otherwise`.
     """
 
     def apply(asked: Asked) -> KeyOutcome:
@@ -91,14 +95,15 @@ def _always(why: str, unless: str, verdict: Verdict, otherwise: str) -> KeyRule:
 TABLE = tomllib.loads(Path(__file__).with_name("bk_server.toml").read_text(encoding="utf-8"))
 RULES: dict[str, KeyRule] = {}
 GROUPS: dict[str, list[str]] = {}
-"""The keys in `RULES` by their subject, for the document."""
+"""The names of the keys in `RULES`, by the title of the table that has them in
+docs/reference/apache-configuration.md."""
 for _group in TABLE["group"]:
     _names = GROUPS[_group["title"]] = []
     for _row in _group["rules"]:
         _names += _row["keys"].split()
         RULES |= dict.fromkeys(_row["keys"].split(), _rule(_row))
 PREFIXES = {prefix: _rule({"ignored": why}) for prefix, why in TABLE["prefixes"].items()}
-"""The rules for all keys that begin with a prefix."""
+"""The rules that apply to all keys with a prefix, by prefix."""
 
 
 def rule_of(name: str) -> KeyRule | None:

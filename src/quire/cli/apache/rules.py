@@ -44,11 +44,12 @@ class HostFacts:
     """The facts about this machine that the translation needs."""
 
     own_host: Callable[[bool, bool], str]
-    """Return the name or address under which Apache's bookie would register. The arguments say
-    whether it is a host name, and whether that is shortened."""
+    """A function that returns the name or address under which Apache's bookie would register. Its
+    arguments say whether that is a host name, and whether the host name is shortened."""
     own_user: Callable[[], str]
     disk_bytes: Callable[[str], int | None]
-    """The size of the disk that a directory is on."""
+    """A function that returns the size, in bytes, of the disk of a directory, or None if the size
+    is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +59,17 @@ class KeyOutcome:
     verdict: Verdict
     why: str
     keys: Mapping[str, object] = field(default_factory=dict)
-    """The keys of Quire with their values. For a refused key: the keys that solve the problem if
-    another layer sets them."""
+    """The values of Quire's keys that the key sets, by name. If the key is refused, they are the
+    keys that solve the problem if another layer of the configuration sets them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One key of the file, with the facts that its rule may use."""
+    """The value of one key of the file, with the facts that its rule may use to decide."""
 
     value: str
     all: Mapping[str, str]
-    """All keys of the file that have a value."""
+    """The values of all keys of the file that have one, by key."""
     host: HostFacts
 
     @property
@@ -82,7 +83,10 @@ class Asked:
 
 
 def taken(why: str = "", /, **keys: object) -> KeyOutcome:
-    """Return the outcome that sets these keys. `__` in a name is a dot: `bookie__port`."""
+    """Return the outcome that sets keys of Quire.
+
+    The names of the arguments are those of the keys, with `__` for a dot: `bookie__port=3181`.
+    """
     return KeyOutcome(
         "taken", why, {name.replace("__", "."): value for name, value in keys.items()}
     )
@@ -168,7 +172,11 @@ def part_of_uri(asked: Asked) -> KeyOutcome:
 
 
 def disk_threshold(key: str, asked: Asked) -> KeyOutcome:
-    """Set `key` to the number of bytes of the smallest disk that must stay free."""
+    """Return the outcome that sets `key` to the number of bytes that must stay free.
+
+    Apache's value is the share of a disk that may be used. The smallest disk of the directories
+    decides.
+    """
     share = number(asked.value)
     if not 0 < share < 1:
         raise ValueError(f"{asked.value} is not a share of the disk: use a number between 0 and 1")
@@ -183,9 +191,9 @@ def disk_threshold(key: str, asked: Asked) -> KeyOutcome:
 
 
 def low_water_threshold(asked: Asked) -> KeyOutcome:
-    """Set the free space above which the bookie is writable again.
+    """Return the outcome that sets the free space above which the bookie is writable again.
 
-    Apache uses `diskUsageLwmThreshold` only if it is below `diskUsageThreshold`.
+    Apache uses `diskUsageLwmThreshold` only if `diskUsageThreshold` is set and is not smaller.
     """
     limit = asked.all.get("diskUsageThreshold")
     if limit is None or number(asked.value) > number(limit):
@@ -215,11 +223,14 @@ def compaction_rate(asked: Asked) -> KeyOutcome:
 
 
 KEEPALIVE = {"serverTcpKeepIdle": 7200, "serverTcpKeepIntvl": 75, "serverTcpKeepCnt": 9}
-"""Apache's keys, with what Linux does for those that are not set."""
+"""Apache's keys about TCP keep-alive, with the values of Linux for keys that are not set."""
 
 
 def keepalive(asked: Asked) -> KeyOutcome:
-    """Seconds after which Apache's bookie would give up a client: idle time and all its probes."""
+    """Return the outcome that sets the seconds after which a silent client is given up.
+
+    Apache's bookie gives it up after the idle time and the intervals of all probes together.
+    """
     if not boolean(asked.all.get("serverSockKeepalive", "true")):
         return ignored("serverSockKeepalive is false, so Apache does not probe idle connections")
     if whole(asked.value) <= 0:
@@ -352,7 +363,7 @@ def bytes_per_s(asked: Asked) -> KeyOutcome:
 
 
 def unsaid(asked: Asked) -> Iterator[KeyOutcome]:
-    """Yield what Apache does, and Quire would not, if the file does not set certain keys."""
+    """Yield the outcomes for keys that the file lacks and whose defaults differ from Quire's."""
     if "listeningInterface" not in asked.all:
         yield taken(
             "Apache listens on all addresses if listeningInterface is not set",

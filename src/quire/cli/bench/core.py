@@ -20,8 +20,8 @@ from quire.client import Client, LedgerWriter
 from quire.errors import QuireError, ReadError
 
 PIECES = 6
-"""The number of pieces that the outstanding entries are divided into. Fewer pieces leave a bookie
-without work while it syncs; more pieces are smaller."""
+"""The number of pieces that the outstanding entries are divided into. With fewer pieces, a bookie
+has no work while it syncs. With more, each piece is smaller and costs more time for each entry."""
 PACE_S = 0.001
 """Seconds between two times at which a paced load submits the entries that are due."""
 METADATA_IN_FLIGHT = 32
@@ -31,7 +31,7 @@ PATTERN = b"abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The quorums and the digest of the ledgers."""
+    """The ensemble size, the quorums and the digest of the ledgers of a benchmark."""
 
     ensemble: int = 3
     write_quorum: int = 3
@@ -43,15 +43,15 @@ class Shape:
 class Progress:
     """The present step of a benchmark.
 
-    A measurement only says how to count, so that its loop does nothing for the progress.
+    The display calls `count` when it is drawn, so the loop that is measured spends no time on it.
     """
 
     what: str = ""
     total: int = 0
     count: Callable[[], int] = lambda: 0
-    """A function that returns how many of `total` are done."""
+    """A function that returns the number of entries, of the `total`, that are done."""
     began_s: float = 0.0
-    """When the step began, by the clock of the measurements."""
+    """When the step began, on the clock `time.perf_counter`."""
 
     def begin(self, what: str, total: int, count: Callable[[], int]) -> None:
         self.what, self.total, self.count = what, total, count
@@ -63,13 +63,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The amount of work of a round."""
+    """The work of one round: how many entries of which size, and how many of them outstanding."""
 
     entries: int
     size_bytes: int
     outstanding: int
     progress: Progress = field(default_factory=Progress, compare=False)
-    """The step that the measurement of this load is at."""
+    """The present step of the measurement of this load."""
 
     def payload(self) -> bytes:
         return (PATTERN * (self.size_bytes // len(PATTERN) + 1))[: self.size_bytes]
@@ -89,11 +89,12 @@ class RoundResult:
     payload_bytes: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
-    """The CPU time of this process, which is the client."""
+    """The CPU time, in seconds, that this process used, which is the client."""
     latencies: list[tuple[float, int]] = field(default_factory=list)
-    """Latencies in seconds, each with the number of operations that had it."""
+    """The measured latencies in seconds, each with the number of operations that had it."""
     since_acked: list[tuple[float, int]] = field(default_factory=list)
-    """Latencies from the acknowledgement on, if they are measured."""
+    """The latencies from the acknowledgement to the delivery, if they are measured, in the form of
+    `latencies`."""
     deliveries: int = 0
     """The number of entries delivered to all readers together, if readers are measured."""
 
@@ -144,9 +145,10 @@ async def measure(load: Load, work: Measured) -> RoundResult:
 async def ledgers(
     client: Client, shape: Shape, count: int = 1, *, keep: bool = False
 ) -> AsyncIterator[list[LedgerWriter]]:
-    """Create ledgers, and delete them at the end, also after an error.
+    """Create `count` ledgers and yield their writers. Delete the ledgers at the end.
 
-    With `keep`, they are closed instead.
+    They are deleted after an error as well. With `keep`, they are closed and not deleted; after an
+    error they stay open.
     """
     writers: list[LedgerWriter] = []
     try:
@@ -208,7 +210,10 @@ async def _for_each(
 
 
 async def add_many(writer: LedgerWriter, load: Load) -> list[tuple[float, int]]:
-    """Append pieces with `append_many`, so that `outstanding` entries are unacknowledged."""
+    """Append pieces with `append_many`, so that `outstanding` entries are unacknowledged.
+
+    Return the latency of each piece in seconds, with its number of entries.
+    """
     payload = load.payload()
     left = load.entries
     latencies: list[tuple[float, int]] = []
@@ -234,7 +239,8 @@ async def add_many(writer: LedgerWriter, load: Load) -> list[tuple[float, int]]:
 async def add_one_by_one(writers: Sequence[LedgerWriter], load: Load) -> list[tuple[float, int]]:
     """Append with `outstanding` tasks, each of which appends one entry after the other.
 
-    The entries go to the ledgers in turn.
+    The entries go to the ledgers in turn. Return the latency of each entry in seconds, with the
+    number 1.
     """
     payload = load.payload()
     upcoming, entries, turns = 0, load.entries, len(writers)
@@ -261,13 +267,15 @@ async def add_in_turn(writers: Sequence[LedgerWriter], load: Load) -> list[tuple
     """Append single entries to the ledgers in turn, without a task for each entry.
 
     Entries are submitted in pieces and awaited piece by piece, with `outstanding` unacknowledged
-    entries over all ledgers.
+    entries over all ledgers. Return the latency of each piece in seconds, with its number of
+    entries.
     """
     payload = load.payload()
     sizes, in_turn = load.pieces(), cycle(writers)
     latencies: list[tuple[float, int]] = []
     under_way: deque[tuple[float, list[LedgerWriter], list[int]]] = deque()
-    """The start time of each piece, the writers of its entries, and the entry ids."""
+    """The start time of each piece that is not acknowledged yet, the writers of its entries, and
+    the entry ids."""
     sent = 0
     load.progress.begin("appending", load.entries, lambda: sent)
 
@@ -293,9 +301,10 @@ async def add_in_turn(writers: Sequence[LedgerWriter], load: Load) -> list[tuple
 
 
 async def add_paced(writer: LedgerWriter, load: Load, rate_per_s: float) -> list[tuple[float, int]]:
-    """Append at a given rate, however long the answers take.
+    """Append `rate_per_s` entries a second, however long the answers take.
 
-    Only the client's own limit on bytes applies. Latency is measured from the submission.
+    `load.outstanding` does not apply, only the client's own limit on unacknowledged bytes. Return
+    latencies from the submission, in seconds, each with the number of entries that had it.
     """
     payload = load.payload()
     loop = asyncio.get_running_loop()

@@ -66,7 +66,7 @@ async def rereplicate(
 
 
 def _in_most(writers: list[LedgerWriter]) -> tuple[str, list[int]]:
-    """Return the bookie that is in most ledgers, and these ledgers."""
+    """Return the bookie that stores the most ledgers, and the ids of these ledgers."""
     ensembles = {w.ledger_id: w.metadata.last_segment.ensemble for w in writers}
     counted = Counter(bookie for ensemble in ensembles.values() for bookie in ensemble)
     (bookie, _), *_ = counted.most_common(1)

@@ -83,7 +83,10 @@ async def _fill(
     sent: list[int],
     index: int,
 ) -> None:
-    """Write to one stream, and count its records in `sent[index]`."""
+    """Write `load.entries` records to one stream, and count them in `sent[index]`.
+
+    Append the latency of the last batch to `latencies`, with its number of records.
+    """
     piece = [load.payload()] * PIECE_RECORDS
     while sent[index] < load.entries:
         some = piece[: min(PIECE_RECORDS, load.entries - sent[index])]

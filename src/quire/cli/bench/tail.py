@@ -19,7 +19,8 @@ from quire.client import Client, LedgerReader, LedgerWriter
 from quire.errors import ReadError
 
 LAG_LIMIT_S = 60.0
-"""Seconds after the last append within which each reader must have seen every entry."""
+"""Seconds within which each reader must have seen every entry, from the time at which the last
+append is due."""
 
 
 async def tail_paced(
@@ -32,8 +33,9 @@ async def tail_paced(
 ) -> RoundResult:
     """Append `load.entries` entries at the given rate, and measure their delivery to each reader.
 
-    The ledger is closed at the end. Raises TimeoutError if a reader does not have all entries
-    `lag_limit_s` after the last append.
+    One more entry comes first and is not measured. The ledger is closed at the end. Raises
+    TimeoutError if the readers do not have all entries `lag_limit_s` after the time that the
+    appends take at this rate.
     """
     # Arrays of numbers, because the garbage collector would examine objects again and again.
     sent, acked, seen = array("d"), array("d"), Deliveries()
@@ -75,7 +77,7 @@ async def tail_paced(
 
 
 class Deliveries:
-    """The runs of entries that readers received, with the times."""
+    """The runs of entries that readers received: when, and the first and last entry of each."""
 
     def __init__(self) -> None:
         self.at, self.first, self.last = array("d"), array("q"), array("q")
@@ -121,7 +123,10 @@ async def _append_paced(
 async def _note_acks(
     writer: LedgerWriter, entries: int, acked: array[float], pushed: asyncio.Queue[int]
 ) -> None:
-    """Record when each entry from 1 on was acknowledged."""
+    """Add the time at which each entry was acknowledged to `acked`, from entry 1 on.
+
+    `pushed` receives the number of submitted entries whenever more were submitted.
+    """
     while len(acked) < entries:
         last = await pushed.get()
         while len(acked) < last:
@@ -131,5 +136,5 @@ async def _note_acks(
 
 
 async def open_all(clients: Sequence[Client], ledger_id: int, count: int) -> list[LedgerReader]:
-    """Open `count` readers, with the clients in turn."""
+    """Open `count` readers of the ledger, taking the clients in turn."""
     return [await clients[k % len(clients)].open_ledger(ledger_id) for k in range(count)]

@@ -127,7 +127,10 @@ def _own_host(by_name: bool, short: bool) -> str:
 
 
 def _disk_bytes(directory: str) -> int | None:
-    """Return the size of the disk that holds the directory, or its nearest existing parent."""
+    """Return the size, in bytes, of the disk of a directory, or None if it is not known.
+
+    If the directory does not exist, its nearest existing parent decides.
+    """
     place = Path(directory).absolute()
     for one in (place, *place.parents):
         try:

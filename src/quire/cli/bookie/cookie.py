@@ -153,7 +153,10 @@ class _Shown:
     problems: list[str]
 
     def read(self, data: bytes) -> None:
-        """Decode the cookie that the cluster has, and compare it. `data` is b"" if it has none."""
+        """Decode the cookie that the cluster has, and compare it with that of the directory.
+
+        `data` is b"" if the cluster has none.
+        """
         from quire.bookie.directories.identity import tell_differences
 
         try:
@@ -577,9 +580,10 @@ async def _update_all(
 async def _cookie_there(
     store: MetadataStore, disk: Disk, wanted: str, directories: int, force: bool
 ) -> Cookie:
-    """Return the cookie of a directory of the bookie `wanted` ('': of any bookie).
+    """Return the cookie in a directory, which must be one of the bookie `wanted`.
 
-    `directories` is the number of directories that the caller named.
+    With '' as `wanted`, it may be one of any bookie. `directories` is the number of directories
+    that the caller named. Raises CookieError for a missing or unexpected cookie.
     """
     from quire.bookie.directories.identity import stored_cookie
 

@@ -272,7 +272,7 @@ def _show_group(group: ScannedGroup, runs: bool, as_json: bool) -> None:
 
 
 def _record_as_json(record: StateRecord) -> dict[str, Any]:
-    """Describe a record.
+    """Return a state record of the log as JSON.
 
     Only the length of a master key is shown, because the key allows writing to the ledger.
     """

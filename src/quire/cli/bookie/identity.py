@@ -161,10 +161,10 @@ async def expected_of(store: MetadataStore, disk: Disk) -> ExpectedLog:
 
 
 async def _known_of(store: MetadataStore, disk: Disk) -> tuple[str, BookieDirectories]:
-    """Return the bookie that this directory belongs to, and what the cluster knows about its
-    directories.
+    """Return the bookie of this directory, and the cluster's record of the bookie's directories.
 
-    The result is empty if the directory has no cookie, or belongs to another cluster.
+    The result is '' with an empty record if the directory has no cookie, or belongs to another
+    cluster.
     """
     from quire.bookie.directories.identity import stored_cookie, value_of
     from quire.metadata.bookies.directories import BookieDirectories, read_directories
@@ -214,7 +214,10 @@ def cookie_as_json(cookie: Cookie | None) -> dict[str, Any] | None:
 
 
 def looking_at_ledgers(progress: JobBar) -> Callable[[int], None]:
-    """Begin the progress of a scan, and return a function that adds examined ledgers to it."""
+    """Begin a progress bar for a search of all ledgers.
+
+    Return a function that adds a number of examined ledgers to the bar.
+    """
     progress.begin("examining ledgers", 0, 0)
     return lambda count: progress.done(count, 0)
 
@@ -222,7 +225,10 @@ def looking_at_ledgers(progress: JobBar) -> Callable[[int], None]:
 def pages_naming(
     store: MetadataStore, bookie_id: str, progress: JobBar, unread: Unread
 ) -> AsyncIterator[list[tuple[int, LedgerMetadata]]]:
-    """Yield pages of the ledgers whose metadata names the bookie, and show progress."""
+    """Yield the ledgers whose metadata names the bookie, in lists, and show progress.
+
+    A list may be empty. Ledgers whose metadata cannot be read are recorded in `unread`.
+    """
     from quire.metadata.ledgers import naming
 
     return naming.pages_naming(store, bookie_id, looking_at_ledgers(progress), unread)
@@ -231,10 +237,10 @@ def pages_naming(
 async def ledgers_naming(
     store: MetadataStore, bookie_id: str, progress: JobBar, unread: Unread
 ) -> list[int]:
-    """Return some of the ledgers whose metadata names the bookie: the first page that has any.
+    """Return the ids of some of the ledgers whose metadata names the bookie.
 
-    If the result is empty, all ledgers were examined, and those that could not be read are in
-    `unread`. Raises MetadataError.
+    The search ends soon after the first one. If the result is empty, all ledgers were examined, and
+    those that could not be read are in `unread`. Raises MetadataError.
     """
     async for page in pages_naming(store, bookie_id, progress, unread):
         if page:
@@ -243,9 +249,10 @@ async def ledgers_naming(
 
 
 async def check_not_needed(store: MetadataStore, bookie_id: str, *, shown: bool) -> None:
-    """Raise UsageError if ledgers name the bookie, or may name it. `shown` reports progress.
+    """Raise UsageError if the metadata of a ledger names the bookie, or may name it.
 
-    A ledger whose metadata cannot be read counts as one that may name it.
+    A ledger whose metadata cannot be read counts as one that may name it. `shown` says whether to
+    show the progress of the search.
     """
     from quire.bookie.directories.identity import repair
     from quire.metadata.ledgers.unreadable import REMEDY, Unread

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from quire.storage.inspect.erase import ErasePlan
 
 OPEN_LIMIT_S = LOOK_LIMIT_S + 5.0
-"""Seconds to connect to the metadata store and to look for what a format destroys."""
+"""Seconds to connect to the metadata store and to find the ledgers that formatting a bookie
+destroys."""
 
 
 # -- init -------------------------------------------------------------------------------------
@@ -293,7 +294,7 @@ async def _remove_cookie(
 
 
 async def _tell_what_is_lost(uri: str, work: list[_Erasing]) -> None:
-    """Print which ledgers have replicas on the bookies of these directories, and what needs them.
+    """Print how many ledgers have replicas on the bookies of these directories, and their owners.
 
     The directories can be deleted without the metadata store, so its errors are only printed.
     """

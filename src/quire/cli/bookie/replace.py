@@ -44,19 +44,23 @@ if TYPE_CHECKING:
     from quire.storage.interfaces import Disk
 
 OWNERS_MAX = 100
-"""The number of owners of lost ledgers that are named."""
+"""The largest number of owners of lost ledgers that the command names."""
 
 
 @dataclass(slots=True)
 class Loss:
-    """The ledgers that name the bookie and are in none of its other directories."""
+    """The ledgers that may lose replicas with a directory.
+
+    Their metadata names the bookie, and none of its other directories has them.
+    """
 
     all: SomeLedgers = field(default_factory=SomeLedgers)
     open: SomeLedgers = field(default_factory=SomeLedgers)
     only_here: SomeLedgers = field(default_factory=SomeLedgers)
     """The ledgers with a write quorum of 1: each of their entries has one replica."""
     waiting: SomeLedgers = field(default_factory=SomeLedgers)
-    """The ledgers with a segment that names the bookie and no other registered bookie."""
+    """The ledgers, beside those in `only_here`, with a segment that names the bookie and no other
+    registered bookie."""
     owners: dict[str, None] = field(default_factory=dict)
     """The first `OWNERS_MAX` owners of ledgers in `only_here`, as far as the ledgers' metadata
     names them."""

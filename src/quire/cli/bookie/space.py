@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LEDGERS_SHOWN = 10
 OTHER_SHARE = 0.05
-"""The share of a disk that files of others must take before they are reported."""
+"""The share of a disk that files which are not the bookie's must take before they are reported."""
 METADATA_TIMEOUT_S = 20.0
 """Seconds to wait for the metadata store, without which the report is still useful."""
 
@@ -154,9 +154,10 @@ def _about_deletions(kept: list[LedgerSpace] | None, why: str, interval_s: float
 
 
 def _other_files(report: SpaceReport, least_bytes: int) -> str:
-    """Return how much of a nearly full disk is not the bookie's, and how to find what it is.
+    """Return a text that says how much of a nearly full disk is not the bookie's, or ''.
 
-    The result is empty if there is enough space, or if the bookie's files take nearly all of it.
+    It also says how to find out what it is. The result is '' if there is enough space, or if the
+    bookie's files take nearly all of it.
     """
     from quire.http.views.bookie_list import disk_nearly_full
 
@@ -204,7 +205,7 @@ def _described(report: SpaceReport, count: int) -> dict[str, Any]:
 
 
 def totals(report: SpaceReport) -> dict[str, int]:
-    """Return the sums over all segments."""
+    """Return the sums, in bytes, of the numbers of all segments, by their names in JSON output."""
     names = ("file_bytes", "live_bytes", "copies_bytes", "deleted_bytes", "index_bytes",
              "other_bytes")  # fmt: skip
     return {name: sum(getattr(one, name) for one in report.segments) for name in names}

@@ -21,18 +21,17 @@ if TYPE_CHECKING:
     from quire.client import Client
 
 COMPLETION_LIMIT_S = 2.0
-"""Seconds after which the names that were found by then are the answer."""
+"""Seconds after which a shell gets the names that were found by then."""
 COMPLETION_NAMES_MAX = 200
-"""The largest number of names in an answer."""
+"""The largest number of names that a shell gets."""
 
 Search = Callable[["Client", click.Context], AsyncIterator[str]]
-"""A function that yields the names of a kind."""
+"""A function that yields the ids or names of all items of a kind, such as all streams."""
 Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
 def completes(search: Search) -> Complete:
-    """Return the function `shell_complete` of an option or argument whose values are in the
-    cluster."""
+    """Return the `shell_complete` function of a parameter whose values `search` yields."""
 
     def complete(
         context: click.Context, parameter: click.Parameter, incomplete: str

@@ -22,10 +22,10 @@ from quire.configuration.layers import (
 FILE_NAME = "quire.toml"
 SYSTEM_FILE = Path("/etc/quire") / FILE_NAME
 BELOW = "quire.configuration.below"
-"""The key under which a command's context may have a layer of lower priority than the file."""
+"""The key in the `meta` of a command's context for a layer below the configuration file."""
 _CACHE = "quire.configuration"
 _TOLD = "quire.configuration.told"
-"""The key under which a command's context has the set of warnings that were already printed."""
+"""The key in the `meta` of a command's context for the warnings that were printed already."""
 
 
 def assignments_layer(option: str, table: str, settings: Iterable[str]) -> Layer:
@@ -55,8 +55,8 @@ def _under(name: str, table: str) -> bool:
 def configuration_file(environment: Mapping[str, str]) -> Path | None:
     """Return the path of the configuration file, or None if there is none.
 
-    It is the file of `--config`, else the one that QUIRE_CONFIG names (an empty value means no
-    file), else the user's, else the machine's if it exists.
+    It is the file that `--config` names, else the one that QUIRE_CONFIG names (an empty value means
+    no file), else the user's file if it exists, else the machine's if it exists.
     """
     context = click.get_current_context(silent=True)
     chosen = context.meta.get(CONFIG_VARIABLE) if context is not None else None
@@ -72,7 +72,11 @@ def configuration_file(environment: Mapping[str, str]) -> Path | None:
 
 
 def _base() -> list[Layer]:
-    """Return the layers of the file and the environment, which are read once per command."""
+    """Return the layers of configuration below the options of a command, the lowest first.
+
+    They are the one under `BELOW`, the file's and the environment's. The last two are read once per
+    command.
+    """
     context = click.get_current_context(silent=True)
     found: list[Layer] | None = context.meta.get(_CACHE) if context is not None else None
     if found is None:
@@ -127,7 +131,7 @@ def check_base() -> None:
 
 
 def checked(found: Configuration) -> Configuration:
-    """Return the configuration. Raises `click.UsageError` with its first problem, if it has any."""
+    """Return `found`, or raise `click.UsageError` with its first problem if it has any."""
     if found.problems:
         first, *others = found.problems
         more = f" (and {len(others)} more: `quire config check` lists them)" if others else ""

@@ -20,15 +20,17 @@ from quire.cli.common.signals import SignalReceived
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_SOON = 3
-"""`quire explain --exit-code`: the worst finding is a warning."""
+"""The exit status of `quire explain --exit-code` if the worst problem is a warning."""
 EXIT_WRONG = 4
-"""`quire explain --exit-code`: something is wrong now."""
+"""The exit status of `quire explain --exit-code` if something is wrong now."""
 EXIT_NO_METADATA = 5
-"""`quire explain --exit-code`: the metadata store does not answer, so nothing is known."""
+"""The exit status of `quire explain --exit-code` if the metadata store does not answer, so that the
+state of the cluster is not known."""
 EXIT_INTERRUPTED = 130
-"""128 + SIGINT, as shells report it."""
+"""The exit status after Ctrl-C: 128 + SIGINT, as shells report it."""
 EXIT_BROKEN_PIPE = 141
-"""128 + SIGPIPE: the reader of standard output has closed it."""
+"""The exit status if the reader of standard output has closed it: 128 + SIGPIPE, as shells report
+it."""
 
 CONFIG_VARIABLE = "QUIRE_CONFIG"
 """The environment variable that names the configuration file. The option `--config` keeps its value
@@ -47,7 +49,7 @@ def commands(table: str, below: str = "") -> dict[str, tuple[str, str]]:
 
 
 OPTIONS_MANY = 12
-"""The number of options from which on the help of a command groups them."""
+"""The least number of options of a command that its help divides into sections."""
 SECTIONS = {
     "Ledger options": (
         "--ensemble", "--write-quorum", "--ack-quorum", "--digest", "--placement", "--password",
@@ -58,10 +60,11 @@ SECTIONS = {
     "Spark options": ("--master", "--conf", "--table-format", "--checkpoint"),
     "General options": ("--metadata", "--json", "--log-*", "--help"),
 }  # fmt: skip
-"""The sections of a long help, after that of the command's own options, and the options in each. A
-name may end in "*"."""
+"""The options in each section of a long help, by the title of the section. A name may end in "*".
+The command's own options are in a section before them."""
 RENAMED = "quire_renamed_options"
-"""The attribute of a command's function with the former names of options (`renamed`)."""
+"""The name of the attribute of a command's function that has the former names of options, as the
+decorator `renamed` sets it."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -80,7 +83,7 @@ def renamed(**former: str) -> Callable[[Function], Function]:
 
 
 class QuireCommand(click.Command):
-    """A command whose long help has sections of options, and that knows former names of them."""
+    """A command that accepts former names of options, and whose long help has sections."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         former: dict[str, str] = getattr(self.callback, RENAMED, {})
@@ -240,7 +243,7 @@ def exit_status(error: BaseException) -> int:
 
 
 def _plain(message: str) -> str:
-    """Return a message of click with its words for types replaced by plain ones."""
+    """Return a message of click in which plain words replace click's names of types."""
     for word, plain in _TYPES.items():
         message = message.replace(f"is not a valid {word}", f"is not {plain}")
     return message
@@ -252,7 +255,7 @@ _TYPES = {
     "float range": "a number",
     "float": "a number",
 }
-"""The names of click's types, the longer ones first, and what they mean."""
+"""The plain words for click's names of types, by name. Longer names come first."""
 
 
 def say(text: str) -> None:

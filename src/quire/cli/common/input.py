@@ -16,18 +16,19 @@ from quire.errors import EntryTooLargeError
 
 CHUNK_BYTES = 1024 * 1024
 CHUNKS_WAITING_MAX = 4
-"""The number of chunks that are read and not yet taken at which the thread stops reading."""
+"""The number of chunks of input at which the thread stops reading until the event loop has taken
+one."""
 
 
 class Splitter(Protocol):
-    """The interface of an object that cuts a sequence of chunks into pieces."""
+    """The interface of an object that cuts input, which arrives in chunks, into pieces."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the pieces that `chunk` completes."""
         ...
 
     def finish(self) -> list[bytes]:
-        """Return the rest, once there are no more chunks."""
+        """Return the pieces that are left at the end of the input."""
         ...
 
 
@@ -86,7 +87,7 @@ class LineSplitter:
         return pieces
 
     def finish(self) -> list[bytes]:
-        """Return the last line, if it has no newline."""
+        """Return the last line if no newline ends it, else []."""
         rest = b"".join(self._rest)
         self._rest, self._rest_bytes = [], 0
         return [rest] if rest else []

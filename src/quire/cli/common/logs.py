@@ -48,12 +48,15 @@ _handler: logging.Handler | None = None
 
 
 def choice() -> LogChoice:
-    """Return the effective choice."""
+    """Return the chosen level and format, where options override the environment and the file.
+
+    The text is '' for what nobody has chosen.
+    """
     return _option.over(_configured)
 
 
 def export_choice(environment: MutableMapping[str, str]) -> None:
-    """Set the variables that give the effective choice to the servers that this process starts."""
+    """Set the environment variables by which child processes get the effective choice."""
     chosen = choice()
     if chosen.level:
         environment["QUIRE_LOG_LEVEL"] = chosen.level
@@ -80,7 +83,10 @@ def begin() -> None:
 
 
 def configure(level: str | None, format: str | None) -> None:
-    """Use the choice of the environment and the configuration file."""
+    """Set the level and the format that the environment and the configuration file choose.
+
+    None means no choice. The options of the command line override both.
+    """
     global _configured
     _configured = LogChoice(level or "", format or "")
     _apply()
@@ -99,9 +105,10 @@ def server_log() -> EventWriter:
 
 
 def write_message(level: str, text: str) -> bool:
-    """Write a message of the command in the chosen format, and return whether that is JSON.
+    """Write a message of the command as JSON, if JSON is the chosen format.
 
-    A message is written at every level, because it is a result of the command.
+    Return False if it is not: the caller then writes the message. `level` is only a field of the
+    JSON. A message is a result of the command, so it is written whatever level the log has.
     """
     if choice().format != "json":
         return False
@@ -117,7 +124,7 @@ def log_options(command: Command) -> Command:
 
 
 def add_log_options(command: click.Command) -> None:
-    """Let a command that does not show the two options accept them, or all commands of a group."""
+    """Let a command, or all commands of a group, accept the two options without showing them."""
     if isinstance(command, click.Group):
         for inner in command.commands.values():
             add_log_options(inner)
@@ -163,8 +170,9 @@ def _apply() -> None:
 def _install(handler: logging.Handler, chosen: LogChoice) -> None:
     """Add the handler to the root logger, and set the levels of loggers.
 
-    The level is that of Quire's own loggers. Other libraries log warnings, and everything with
-    `debug`. kazoo repeats what Quire reports itself, so that it is silent in commands.
+    The chosen level applies to Quire's own loggers. Other libraries log warnings and errors, and
+    everything if the level is `debug`. kazoo repeats what Quire reports itself, so it is silent in
+    commands.
     """
     global _handler
     root, everything = logging.getLogger(), chosen.level == "debug"

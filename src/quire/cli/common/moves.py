@@ -152,7 +152,11 @@ def run_job(
 
 
 def say_what_is_left(result: RecoverResult) -> None:
-    """Print the first ledgers that still name the bookie, and each reason once."""
+    """Print which ledgers still name the bookie, and why, in at most `LINES_MAX` lines.
+
+    Ledgers that failed for the same reason share a line. More lines are only counted. The ledgers
+    whose metadata cannot be read come in addition.
+    """
     lines = lines_of(result.failed)
     lines += [f"ledger {one}: it is open, and its writer is active" for one in result.open]
     lines += [f"ledger {one}: another process is copying its replicas" for one in result.locked]
@@ -168,7 +172,7 @@ def say_what_is_left(result: RecoverResult) -> None:
 
 
 def lines_of(left: Sequence[RemainingLedger]) -> list[str]:
-    """Return a line for each reason, with the ledgers that were left for it."""
+    """Return one line for each reason, with the ids of ledgers that were left for this reason."""
     by_reason: dict[str, list[int]] = {}
     for one in left:
         by_reason.setdefault(one.why, []).append(one.ledger)

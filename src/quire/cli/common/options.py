@@ -435,7 +435,7 @@ def key_values(
 
 
 def kept(place: str) -> dict[str, Any]:
-    """Return the parameters of an option that stores its value in the context of the command.
+    """Return arguments for `click.option` that make it store its value in the command's context.
 
     The command does not receive the value: it is in the dictionary `context.meta[place]`.
     """
@@ -447,7 +447,7 @@ def kept(place: str) -> dict[str, Any]:
 
 
 def composed(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """Return one decorator that applies several. The first option is the first in the help."""
+    """Return one decorator that declares several options. The help has them in this order."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(options):

@@ -19,8 +19,8 @@ __all__ = ["OutputThread", "diverted", "ledger_as_json", "print_json", "time_tex
 
 
 ALIKE = {"ledger": "ledger_id", "last_entry": "last_entry_id", "size_bytes": "bytes"}
-"""Former keys of numbers, and the keys that all commands use for the same thing. Objects that had a
-former key have both."""
+"""The keys of JSON output that all commands use for the same thing, by the former key. An object
+that had the former key has both."""
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -56,7 +56,10 @@ class OutputThread:
         threading.Thread(target=self._run, name="quire-output", daemon=True).start()
 
     async def write(self, data: bytes) -> None:
-        """Write all of `data`. Raises OSError (BrokenPipeError)."""
+        """Write all of `data`, and return when the file descriptor has taken it.
+
+        Raises OSError if writing fails, and BrokenPipeError if the reader has closed the pipe.
+        """
         written: asyncio.Future[None] = self._loop.create_future()
         self._work.put((data, written))
         await written

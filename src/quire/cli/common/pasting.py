@@ -24,8 +24,8 @@ CONNECTION = {
     "--tls-key-password-file": "QUIRE_TLS_KEY_PASSWORD_FILE",
     "--tls-any-host-name": "QUIRE_TLS_ANY_HOST_NAME",
 }
-"""The options that are repeated, with the environment variable of each. `quire bookie start` has
-other options with the same names: those of its server, which have no variable."""
+"""The connection options that are added to commands in advice, with the environment variable of
+each. `quire bookie start` has other options with the same names, for its server."""
 
 _COMMAND = re.compile(r"\bquire((?: [a-z][a-z-]*)+)")
 
@@ -79,7 +79,7 @@ def _given(context: click.Context) -> dict[str, list[str]]:
 def _resolved(
     command: click.Command, words: list[str], context: click.Context
 ) -> tuple[click.Command, int]:
-    """Return the command that the first words name, and the number of these words."""
+    """Return the command that the first of `words` name, and how many words name it."""
     used = 0
     while isinstance(command, click.Group) and used < len(words):
         inner = command.get_command(context, words[used])

@@ -134,7 +134,7 @@ class ProgressBar(_Line):
 class RateBar(_Line):
     """A progress line that shows a count, its mean rate and the time left.
 
-    It is drawn once a second only, because it takes CPU from what it shows.
+    It is drawn only once a second, because drawing takes CPU time from the work that it shows.
     """
 
     refreshes_per_s = 1

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 NAMES = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
-"""The signals, and what a command says when one ends it."""
+"""The words with which a command says that a signal ended it, by signal."""
 
 
 class SignalReceived(KeyboardInterrupt):
@@ -30,10 +30,10 @@ class SignalReceived(KeyboardInterrupt):
 
 @contextmanager
 def raising_signals(before: Callable[[], object], advice: str = "") -> Iterator[None]:
-    """Raise `SignalReceived` in the main thread when one of the signals arrives.
+    """Raise `SignalReceived` in the main thread when one of the signals in `NAMES` arrives.
 
-    `before` is called first, in the signal handler. `advice` says what to do after the signal. A
-    signal that is ignored, such as SIGHUP under nohup, stays ignored.
+    `before` is called first, in the signal handler. The message contains `advice`, which says what
+    to do next. A signal that is ignored, such as SIGHUP under nohup, stays ignored.
 
     An error that the block raises after a signal is a consequence of it. `SignalReceived` is raised
     in its place.
@@ -66,7 +66,7 @@ def raising_signals(before: Callable[[], object], advice: str = "") -> Iterator[
 
 @contextmanager
 def stopping_signals() -> Iterator[threading.Event]:
-    """Yield an event that the first of the signals sets, so that an endless job ends cleanly.
+    """Yield an event that the first signal of `NAMES` sets, so that an endless job can end cleanly.
 
     A second signal has the effect that it had outside this block.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SYSTEM = "system"
 """The value of --tls-ca that means the authorities that the operating system trusts."""
 _CLIENT = "quire.tls"
-"""The key of the client options in the context of a command."""
+"""The key in the `meta` of a command's context for the TLS options of its client."""
 _FILE = click.Path(dir_okay=False)
 
 
@@ -164,7 +164,10 @@ tls_options: Callable[[Command], Command] = composed(
 @click.command()
 @tls_options
 def _variables() -> None:
-    """Accept the TLS options of a client, only to read their environment variables."""
+    """Declare the TLS options of a client for a parse that reads their environment variables.
+
+    It is the callback of a command that is never run.
+    """
 
 
 def _given(context: click.Context) -> dict[str, Any]:

@@ -200,7 +200,10 @@ async def show(uri: str, ledger_id: int, as_json: bool) -> None:
 
 
 async def owners_of(client: Client, ledger_id: int) -> list[OwnerClaim]:
-    """Return the owners of a ledger, with a doubt if the search takes too long."""
+    """Return the owners of a ledger.
+
+    If the search takes longer than `OWNERS_LIMIT_S`, the result says that the owner is not certain.
+    """
     from quire.streams.ownership.owners import find_claims
 
     return (await find_claims(client, [ledger_id], limit_s=OWNERS_LIMIT_S))[ledger_id]
@@ -301,7 +304,7 @@ async def check_owners(
 
 
 def owners_told(claims: Sequence[OwnerClaim]) -> str:
-    """Return the owners of a ledger as questions and dry runs name them."""
+    """Return the text that names the owners of a ledger in questions and dry runs."""
     return "of " + " and of ".join(map(str, claims)) if claims else "no owner"
 
 

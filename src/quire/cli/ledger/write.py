@@ -117,7 +117,7 @@ async def write(
 
 @contextmanager
 def _reported(writer: LedgerWriter, as_json: bool) -> Iterator[None]:
-    """With `as_json`, print what the ledger holds at the end, also after an error."""
+    """With `as_json`, print what the ledger holds when the block ends, also after an error."""
     try:
         yield
     finally:

@@ -244,11 +244,11 @@ def _check(job: PipelineJob, name: str, directory: str) -> int:
 
 @contextmanager
 def new_directory(output: str | None) -> Iterator[None]:
-    """Refuse a directory of this machine that exists, and remove it if the block fails.
+    """Raise JobError if the output directory exists already, and remove it if the block fails.
 
-    Otherwise the next run would refuse what an interrupted one has left. A directory without files
-    is no result: a Spark server may make it while it cancels the job. Spark itself checks the URIs
-    of other file systems.
+    It is removed so that the command can be run again after an interruption. An empty directory is
+    removed and not refused, because a Spark server may create it while it cancels a job. Only
+    directories of this machine are checked; Spark itself checks URIs of other file systems.
     """
     if output is None:
         yield

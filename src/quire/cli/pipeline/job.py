@@ -111,7 +111,7 @@ class PipelineJob:
                 raise one_error(error, self.name, lambda: _kept(log, directory)) from error
 
     def _starting(self, log: Path) -> AbstractContextManager[None]:
-        """Say that Spark starts, which takes a while, and send what it prints to the log."""
+        """Print that Spark starts, which takes a while, and send its output to the log."""
         if not self.as_json:
             say("starting Spark ...")
         return diverted(log)
@@ -203,7 +203,10 @@ def _scratch(log: Path | None) -> Iterator[tuple[Path, Path]]:
 
 
 def _kept(log: Path, directory: Path) -> Path | None:
-    """Return the path of the log, which survives the directory, or None if the log is empty."""
+    """Return the path of the log, which is copied if it is in the temporary directory.
+
+    Return None if the log is empty.
+    """
     if not log.exists() or log.stat().st_size == 0:
         return None
     if log.parent != directory:

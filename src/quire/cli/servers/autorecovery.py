@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from quire.replication.explain.status import WhyNot
 
 _LAYER = "quire.autorecovery.layer"
-"""The key of a command's context that has the layer of its settings of autorecovery."""
+"""The key in the `meta` of a command's context for the layer of its settings of autorecovery."""
 
 
 def _settings(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from quire.configuration.layers import Layer
 
 ADDRESS = {"http": "address"}
-"""The key of the table `[http]` for each HTTP option whose name is another one."""
+"""The key in the table `[http]` of each HTTP option that has another name than its key."""
 
 
 def effective_settings(

@@ -50,7 +50,7 @@ T = TypeVar("T")
 DEFAULT_ADDRESS = "127.0.0.1:8080"
 _FILE = click.Path(dir_okay=False)
 PORTS_TRIED = 10
-"""The number of ports to try, from the default one on, if no port was chosen."""
+"""The number of consecutive ports to try, beginning with the default one, if no port was chosen."""
 _ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):)?([0-9]{1,5})")
 _KEPT = "quire.http"
 _CHOSEN = "quire.http.chosen"
@@ -282,11 +282,12 @@ def around_bookie(
     layers: Sequence[Layer] = (),
     directories: Sequence[str] = (),
 ) -> Callable[[Bookie], AbstractAsyncContextManager[Any]] | None:
-    """Return the value of `BookieOptions.around`.
+    """Return a function that runs the HTTP server of a bookie, or None without an HTTP address.
 
-    `autorecovery` holds the counters of the autorecovery in the bookie's process, which are
-    exported as metrics. `layers` are those of the command's options. `directories` are the data
-    directories.
+    It is the value of `BookieOptions.around`: it receives the bookie, and returns a context manager
+    that serves HTTP while it is entered. `autorecovery` holds the counters of the autorecovery in
+    the bookie's process, which are exported as metrics. `layers` are those of the command's
+    options. `directories` are the data directories of the bookie.
     """
     options = given_options()
     if options is None:
@@ -308,7 +309,7 @@ def around_bookie(
 
 
 def own_command(group: str) -> tuple[str, ...]:
-    """Return the words that started this process, if they are `quire GROUP ...`, else ()."""
+    """Return the command line of this process if it is `quire GROUP ...`, else ()."""
     words = sys.argv[1:]
     return ("quire", *words) if words[:1] == [group] else ()
 
@@ -334,7 +335,7 @@ def http(uri: str) -> None:
 def serve_in_foreground(
     uri: str, serving: Callable[[str], object] | None = None, *, any_port: bool = False
 ) -> None:
-    """Serve until a signal arrives.
+    """Serve HTTP until a signal arrives, with the HTTP options of the current command.
 
     In a terminal, a token is generated unless there is a token file. It is shown there only, so
     that a service never writes it into a log.

@@ -29,8 +29,8 @@ UI_ADDRESS = "127.0.0.1:8080"
 ANY_PORT = "127.0.0.1:0"
 UI_START_TIMEOUT_S = 20.0
 COLLECT_ARGUMENTS = ("--set", "gc_interval_s=10")
-"""The arguments of each bookie, before those of the user. A deletion gives its space back in
-seconds, and the list of a small cluster's ledgers is short."""
+"""The arguments with which each bookie is started, before those of the user. Garbage is collected
+every ten seconds, which costs little in a small cluster."""
 
 
 @click.command()

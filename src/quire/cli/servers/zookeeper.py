@@ -16,7 +16,7 @@ from quire.errors import StartError
 
 
 class _Stopped(Exception):
-    """SIGTERM or SIGINT arrived."""
+    """The exception that a signal handler raises when SIGTERM or SIGINT arrives."""
 
 
 @click.command()

@@ -89,7 +89,7 @@ async def bookie_sanity(shell: Shell, entries: int, timeout_s: float) -> None:
 
 async def _try_bookie(client: Client, bookie: str, entries: int) -> None:
     class OnlyThis(AnyBookie):
-        """A policy that chooses only this bookie, because a replacement would defeat the test."""
+        """A placement policy that chooses only the tested bookie, and never another one for it."""
 
         def fill(self, wanted: Wanted, view: View, rng: Chance) -> dict[int, str]:
             may = bookie in view.writable and bookie not in wanted.barred and not wanted.gone

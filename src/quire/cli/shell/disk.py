@@ -81,7 +81,10 @@ def _print_entries(
 
 
 def _runs(dump: SegmentDump) -> Iterator[tuple[FrameExtent, int]]:
-    """Yield the runs in file order, with the number of bytes before the entry in each frame."""
+    """Yield the runs of a segment in file order.
+
+    Each comes with the number of bytes that precede the entry in each of its frames.
+    """
     from quire.storage.segment.extents import FrameExtent
 
     for group in dump.groups():
@@ -153,7 +156,10 @@ def read_journal(shell: Shell, number: int, directory: str | None, message: bool
 
 
 def _sizes(dump: SegmentDump) -> dict[int, int]:
-    """Return the bytes of each ledger, from the index of the segment, else from its groups."""
+    """Return the number of bytes of each ledger in a segment, by ledger id.
+
+    They come from the index of the segment, or from its groups if it has no index.
+    """
     if dump.summary is not None:
         summary = dump.summary
         return dict(zip(summary.ledger_ids, summary.size_bytes, strict=True))

@@ -280,9 +280,11 @@ async def _read_replica(
     span: tuple[int, int],
     show: Callable[[int, int, bytes], None],
 ) -> int:
-    """Show the entries that one bookie has, and report those that it should have and lacks.
+    """Show the entries of a ledger that one bookie has, and report those that it should have.
 
-    Raises UsageError if the ledger has no entry of these on that bookie.
+    `span` is the first and the last entry id to show. `show` receives the entry id, the cumulative
+    length and the payload of each entry. Returns exit status 1 if the bookie lacks an entry or has
+    a damaged one. Raises UsageError if the bookie should have none of the entries in `span`.
     """
     from quire.replication.repair.replica_reader import ReplicaReader
 

@@ -293,7 +293,11 @@ def _recovering(
 
 
 async def _query(shell: Shell, names: list[str]) -> int:
-    """Print the ledgers and segments that use these bookies, and how often."""
+    """Print the ledgers that name any of the bookies, with all their segments.
+
+    After each ledger, print how many of the bookies each segment names. Return the exit status,
+    which is 1 if the metadata of a ledger cannot be read.
+    """
     from quire.metadata.ledgers.unreadable import Unread
 
     unread = Unread()

@@ -35,11 +35,11 @@ LOOKUPS_IN_FLIGHT = 64
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """The options before the verb."""
+    """The options of `quire shell` before the verb, and what the verbs derive from them."""
 
     uri: str | None
     given: Mapping[str, Any]
-    """Keys of Quire's configuration that the file of -conf sets."""
+    """The values that the file of -conf sets, by the key of Quire's configuration."""
     directories: tuple[str, ...]
     local_bookie: str
     ledger_id_format: str

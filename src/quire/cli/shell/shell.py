@@ -33,14 +33,14 @@ REFUSED = {
     "updatecookie": "use `quire bookie cookie show` (-list), `quire bookie cookie update --dir "
     "DIR...` (-bookieId, -expandstorage) or `quire bookie cookie delete BOOKIE` (-delete)",
 }
-"""Verbs that Quire does not have, and what to type instead."""
+"""The advice for each verb of Apache's shell that Quire does not have, by verb."""
 
 
 class _Verbs(click.Group):
     """A group that has the verbs of the table, and imports the function of the called one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse arguments, of which the value of -localbookie is optional.
+        """Parse the arguments. The option -localbookie may have a value or none.
 
         The word after -localbookie is its value unless it is a verb, an option or the last word.
         """
@@ -98,7 +98,7 @@ def _refuser(verb: str) -> click.Command:
 
 
 def _option(parameter: str, name: str, help: str, **more: Any) -> Callable[[Command], Command]:
-    """Return an option before the verb, which is accepted with one dash or two."""
+    """Return an option of `quire shell`, which is accepted with one dash or two."""
     return click.option(f"-{name}", f"--{name}", parameter, help=help, **more)
 
 

@@ -23,9 +23,9 @@ UPDATES_PER_S = 5
 
 
 class _VerbCommand(click.Command):
-    """A command that reports a misspelt flag as such.
+    """A command that reports a misspelt flag as an unknown flag.
 
-    The parser takes the end of such a word for the value of the flag that is its first letter.
+    Click's parser would read `-lx` as the flag `-l` with the value `x`, and report a bad value.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -48,9 +48,10 @@ class _VerbCommand(click.Command):
 
 
 class Verb:
-    """One verb.
+    """One verb of Apache's BookieShell.
 
-    `where` is the `module:function` in `quire.cli.shell`, and `line` its help in the list of verbs.
+    `where` is the `module:function` in `quire.cli.shell` that carries it out. `line` is its help in
+    the list of verbs.
     """
 
     def __init__(self, where: str, line: str, *parameters: Parameter) -> None:

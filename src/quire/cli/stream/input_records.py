@@ -24,7 +24,7 @@ READ_FIELDS = ("position", "txid", "sequence")
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """The parts that a line of the input has."""
+    """The format of the input's lines: which parts of a record a line contains."""
 
     json: bool = False
     """Whether a line is a JSON object."""
@@ -33,7 +33,7 @@ class LineFormat:
     separator: bytes = b""
     """The bytes between a key and a value. Without them a line is a value."""
     key: str | None = None
-    """The key of lines that have none of their own."""
+    """The key of records whose line has none, or None for no key."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers of every record. A line of JSON may replace them."""
 
@@ -53,7 +53,8 @@ class InputRecords:
     event_times: list[datetime | None] = field(default_factory=list)
 
     def part(self, first: int, end: int) -> dict[str, Any]:
-        """Return the arguments for some of the records."""
+        """Return the arguments of `StreamWriter.submit_many` for the records from `first` to before
+        `end`."""
         if not self.keys:
             return {"payloads": self.values[first:end]}
         return {
@@ -65,13 +66,13 @@ class InputRecords:
 
 
 class LineParser:
-    """Makes records of lines, and counts the lines for its error messages."""
+    """A parser that makes records of lines. It counts the lines for its error messages."""
 
     def __init__(self, form: LineFormat) -> None:
         self._form = form
         self._lines = 0
         self.refused: UsageError | None = None
-        """The error for a line that cannot be a record. The lines before it are valid."""
+        """The error for the first line that cannot be a record, or None if there was none."""
 
     def records(self, lines: Sequence[bytes]) -> InputRecords:
         """Return the records of lines, up to the first line that cannot be one."""

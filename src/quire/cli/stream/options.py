@@ -269,7 +269,7 @@ def place_option(name: str, help_text: str, **more: Any) -> Callable[[Command], 
 async def end_if_beyond(opened: Namespace, name: str, place: Start) -> DLSN | None:
     """Return the end of the stream if it has no record at or after `place`, else None.
 
-    The end itself ("latest") was meant by whoever typed it.
+    For the place `latest`, the result is None, because a user who names it means the end.
     """
     from quire.streams import LATEST
 

@@ -243,8 +243,11 @@ async def _from_end(opened: Namespace, name: str, count: int, password: bytes) -
 async def _say_why_nothing(
     opened: Namespace, name: str, said: Start | None, start: Start | None, end: DLSN | None
 ) -> None:
-    """Print why no record was printed, if `said`, the place of --from, or `end`, that of --to, is
-    the reason. `start` is where reading began."""
+    """Print why no record was printed, if the place of --from or of --to is the reason.
+
+    `said` is the place of --from as the user gave it, `start` where reading began, and `end` the
+    position of --to.
+    """
     if end is not None and start is not None and end <= await opened.find(name, start):
         say(f"nothing was printed: the place of --to, position {end}, is not after that of --from")
     elif said is not None:
@@ -252,7 +255,7 @@ async def _say_why_nothing(
 
 
 async def _say_if_beyond_end(opened: Namespace, name: str, place: Start, what: str) -> None:
-    """Print that the stream has no record at this place yet, if that is so."""
+    """Print that the stream has no record at or after a place, if that is so, and then `what`."""
     end = await end_if_beyond(opened, name, place)
     if end is not None:
         say(
@@ -264,7 +267,7 @@ async def _say_if_beyond_end(opened: Namespace, name: str, place: Start, what: s
 async def _print(reader: StreamReader, wanted: PrintOptions, done: Callable[[DLSN], None]) -> int:
     """Print the records, and return their number.
 
-    `done` receives the position after each printed batch.
+    `done` is called after each printed batch, with the position at which the next record begins.
     """
     from quire.streams import Gap
 
@@ -322,7 +325,8 @@ def _text(batch: RecordBatch, count: int, wanted: PrintOptions) -> tuple[bytes, 
 
 
 def _keyed_json_lines(batch: RecordBatch, count: int) -> bytes:
-    """Return the first `count` records as JSON lines, some of which have keys or headers."""
+    """Return the first `count` records of a batch in which records have keys or headers, as JSON
+    lines."""
     from quire.streams import KeyedRecord
 
     lines = []
@@ -424,7 +428,7 @@ def _terminated() -> Iterator[_Terminated]:
 
 
 class _Terminated:
-    """A handler of SIGTERM. It is true once the signal has arrived."""
+    """A handler of SIGTERM, whose truth value says whether the signal has arrived."""
 
     def __init__(self, task: asyncio.Task[object]) -> None:
         self._task = task

@@ -243,17 +243,19 @@ class InputAppender:
         self._parser = LineParser(form)
         self._token = token
         self._outstanding: deque[tuple[Appended, int]] = deque()
-        """Outstanding appends with their bytes, in the order of the stream."""
+        """The appends that are not acknowledged yet, each with its number of bytes, in the order of
+        the stream."""
         self._outstanding_records = 0
         self._since_roll = 0
         self.records = 0
         """The number of acknowledged records."""
         self.size_bytes = 0
-        """The bytes of the acknowledged records."""
+        """The number of bytes of the acknowledged records."""
         self.first: DLSN | None = None
         self.last: DLSN | None = None
         self.refused: QuireError | None = None
-        """The error for a line that cannot be a record. The lines before it are appended."""
+        """The error for the first line that cannot be a record, or None. The lines before it are
+        appended."""
 
     async def append_all(self, source: InputSource) -> None:
         """Append every line, wait until all are acknowledged, and close the writer."""
@@ -310,7 +312,7 @@ class InputAppender:
         self.last = appended.last
 
     async def settle(self) -> None:
-        """Count what was acknowledged, after the writer has ended."""
+        """Count the outstanding appends that were acknowledged, after the writer has ended."""
         try:
             while self._outstanding:
                 await self._wait()

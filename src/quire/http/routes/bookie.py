@@ -34,7 +34,8 @@ NOT_OFFERED = {
         "Nothing needs to be done: the index of a segment is complete when it is sealed",
     ),
 }
-"""Apache's routes that have no meaning for Quire: the reason, and what to do instead."""
+"""Why each of Apache's routes that has no meaning for Quire has none, and what to do instead. The
+keys are the method and the path."""
 
 
 class BookieRoutes:
@@ -49,7 +50,11 @@ class BookieRoutes:
         version: str = "",
         started_ms: int = 0,
     ) -> None:
-        """Create the routes. The process runs this version of Quire, and started at this time."""
+        """Create the routes.
+
+        `version` is the version of Quire that the process runs. `started_ms` is when the process
+        started, in milliseconds since 1970.
+        """
         self._bookie = bookie
         self._version = version
         self._started_ms = started_ms
@@ -176,7 +181,7 @@ class BookieRoutes:
 
     @property
     def _store(self) -> Store:
-        """The store of the bookie. Raises BookieUnavailableError while it is still loading."""
+        """The store of the bookie. Raises BookieUnavailableError while its log is being loaded."""
         if not self._bookie.recovered:
             raise BookieUnavailableError(
                 f"the bookie is not fully started yet{self._how_far()}",
@@ -295,9 +300,9 @@ class BookieRoutes:
 
 
 def _kinds(call: Call, verb: str) -> tuple[bool, bool]:
-    """Return whether the request names major and minor compaction.
+    """Return whether the request names major compaction, and whether it names minor compaction.
 
-    Raises UsageError if it names neither.
+    `verb` is `suspend` or `resume`. Raises UsageError if the request names neither.
     """
     major, minor = (call.body.get(f"{verb}{kind}", False) for kind in ("Major", "Minor"))
     if not major and not minor:
@@ -316,7 +321,10 @@ def _refuser(what: str, remedy: str) -> Any:
 
 
 async def _durable(bookie: Bookie) -> bool:
-    """Wait until everything that was appended so far is durable. Return False if that fails."""
+    """Wait until everything that was appended to the bookie's log so far is durable.
+
+    Return False if writing it to the disk fails.
+    """
     done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def tell(error: QuireError | None) -> None:
@@ -328,7 +336,10 @@ async def _durable(bookie: Bookie) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a setting as JSON. It contains the names of files, but never their contents."""
+    """Return the value of a setting as JSON.
+
+    Settings name the files of secrets and keys, so the result never has their contents.
+    """
     if is_dataclass(value):
         return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     return list(value) if isinstance(value, tuple) else value

@@ -72,7 +72,7 @@ class BookiePages:
             own: The bookie of this process. It is asked and changed directly, without HTTP.
             version: The version of Quire of this process.
             started_ms: When this process started, in milliseconds since 1970.
-            has_series: Returns whether the route of the series knows a bookie.
+            has_series: Returns whether there are charts of a bookie, whose id it receives.
         """
         self._connect = connect
         self._jobs = jobs
@@ -267,14 +267,17 @@ def _unknown(bookie_id: str, known: dict[str, Any]) -> NotFoundError:
 
 
 def _touches(kind: str, target: str, bookie: dict[str, Any]) -> bool:
-    """Return whether a job may copy data from or to the bookie because of its target."""
+    """Return whether a job may copy data from or to the bookie.
+
+    It may if its target is the bookie, or if it is a rebalancing and the bookie is registered.
+    """
     return target == bookie["id"] or (
         kind == "rebalance" and target == CLUSTER and bookie["state"] != "gone"
     )
 
 
 def _names(ledger: dict[str, Any], bookie_id: str) -> bool:
-    """Return whether a ledger names the bookie. One whose metadata cannot be read may do so."""
+    """Return whether a ledger names the bookie, or may name it because it cannot be read."""
     parts = ledger.get("segments")
     return parts is None or any(bookie_id in one["bookies"] for one in parts)
 
@@ -282,7 +285,8 @@ def _names(ledger: dict[str, Any], bookie_id: str) -> bool:
 def _forwarded(bookie_id: str, url: str, status: int, text: str) -> dict[str, bool]:
     """Return the answer of a bookie to a change.
 
-    Raises UsageError if the bookie refused it, and BookieUnavailableError after another answer.
+    Raises UsageError if the bookie refused it with status 401 or 403, and BookieUnavailableError
+    after any other answer than success.
     """
     try:
         found = taken(text, {"readOnly": bool, "error": {"what": str, "remedy": str}})

@@ -30,13 +30,14 @@ Connect = Callable[[], Awaitable[Client]]
 """A function that returns the client that all routes share. It connects at the first call."""
 
 LISTED_MAX = 100_000
-"""The largest number of ids in one answer of Apache's list, which has no pages without metadata."""
+"""The largest number of ids in an answer of the route that lists ledgers. Apache divides the list
+into pages only if metadata is requested."""
 METADATA_PAGE = 100
 """The number of ledgers on a page with metadata, as in Java."""
 ENTRIES_PAGE = 1_000
-"""The number of entries on a page, as in Java. No answer has more."""
+"""The number of entries on a page of a ledger's entries, as in Java. No answer has more."""
 ENTRIES_BYTES_MAX = 8 * 1024 * 1024
-"""The largest number of payload bytes in one answer."""
+"""The largest number of payload bytes in one page of a ledger's entries."""
 DELAY_MAX_S = 2**31 - 1
 RESULT_LEDGERS_MAX = 1_000
 """The largest number of ledgers in each list of a job's result. The counts include all ledgers."""
@@ -363,7 +364,10 @@ class ClusterRoutes:
 
 
 async def cluster_facts(client: Client) -> dict[str, Any]:
-    """Return the number of bookies, the auditor, and whether any ledger is under-replicated."""
+    """Return the numbers of bookies, the auditor, and whether any ledger is marked, as JSON.
+
+    The names are those of Apache's HTTP server.
+    """
     store = client.metadata
     marks, bookies = ReplicationMarks(store), await client.bookies()
     auditor = await auditor_of(store)

@@ -40,7 +40,8 @@ _SHAPE = {
         }
     ],
 }
-"""The answer of a bookie. Any of the texts may be null."""
+"""The shape of a bookie's answer about its configuration, for `untrusted.taken`. Any of the texts
+may be null."""
 
 
 class ConfigurationRoutes:

@@ -199,7 +199,10 @@ class ContentRoutes:
 async def _objects_page(
     bucket: Objects, call: Call, prefix: str = ""
 ) -> tuple[list[ObjectInfo], str | None, str]:
-    """Return a page of objects, the `after` of the next one, and what cannot be read."""
+    """Return a page of objects, the `after` of the next page, and an error.
+
+    `after` is None on the last page. The error says why the list ends early, or is ''.
+    """
     limit = call.query.get("limit", PAGE)
     page: list[ObjectInfo] = []
     try:
@@ -228,7 +231,10 @@ def _object_json(info: ObjectInfo) -> dict[str, Any]:
 
 
 async def _ledger_state(client: Client, ledger_id: int) -> str:
-    """Return the state of a ledger as its metadata says it, or "lost" or "unreadable"."""
+    """Return the name of the state in a ledger's metadata.
+
+    Return "lost" if the ledger does not exist, and "unreadable" if its metadata cannot be decoded.
+    """
     try:
         return (await client.ledger_metadata(ledger_id)).state.name
     except NoSuchLedgerError:
@@ -238,7 +244,10 @@ async def _ledger_state(client: Client, ledger_id: int) -> str:
 
 
 async def _dataset_item(client: Client, name: str) -> dict[str, Any] | None:
-    """Return a dataset for a list, or None if it was dropped."""
+    """Return a dataset as an item of a list, or None if it was dropped since it was listed.
+
+    If its record cannot be read, the item has the reason as `error`.
+    """
     try:
         return _dataset_json(await Datasets(client.metadata).read(name))
     except NoSuchKeyError:
@@ -279,7 +288,10 @@ async def _machine_json(client: Client, info: ObjectInfo) -> dict[str, Any]:
 async def _commands_since(
     client: Client, machine: dict[str, Any], snapshot: SnapshotInfo
 ) -> tuple[int | None, str]:
-    """Return the number of records after a snapshot, and what is wrong with the log."""
+    """Return the number of records after a snapshot, and what is wrong with their stream.
+
+    Either the number is None, or the text is ''.
+    """
     try:
         async with await open_namespace(client, machine["namespace"]) as opened:
             life = await opened.metadata(machine["stream"]).life_id()

@@ -28,7 +28,7 @@ LAST_KNOWN = tuple(
 )  # fmt: skip
 """The routes that answer with their last known state while the metadata store is away."""
 KEPT = (f"{PREFIX}/overview", f"{PREFIX}/work")
-"""The routes whose last known state is there also if nobody has asked for them."""
+"""The routes whose last known state is refreshed regularly, even if nobody asks for them."""
 MARKED_SHOWN_MAX = 50
 NAMESPACES_MAX = 1_000
 

@@ -27,7 +27,10 @@ KEPT_MAX = 100
 
 
 class HttpJob:
-    """A job. The work reports its progress to it (see `replication.moves.recover.JobProgress`)."""
+    """A job that an HTTP request began.
+
+    It is also the `replication.moves.recover.JobProgress` to which its work reports progress.
+    """
 
     def __init__(self, job_id: int, kind: str, target: str, now_ms: int) -> None:
         self.id = job_id
@@ -115,7 +118,7 @@ class Jobs:
     def start(self, kind: str, target: str, work: Work) -> HttpJob:
         """Start a job, or return the running job with the same kind and target.
 
-        Raises JobError if too many jobs run.
+        Raises JobError if `RUNNING_MAX` jobs are running.
         """
         running = [job for job in self._jobs.values() if job.state == "running"]
         for job in running:
@@ -139,13 +142,19 @@ class Jobs:
         return list(self._jobs.values())[::-1]
 
     def pausing(self, kind: str, target: str, pause: Pause | None) -> None:
-        """Show a pause, or its end, at once, before the job reaches its next ledger."""
+        """Show that a running job is paused (`pause`) or resumed (None).
+
+        The job itself notices that only before its next ledger.
+        """
         for job in self._jobs.values():
             if job.state == "running" and (job.kind, job.target) == (kind, target):
                 job.paused = pause
 
     def get(self, job_id: int) -> HttpJob:
-        """Return a job. Raises NotFoundError if it does not exist, or is no longer listed."""
+        """Return the job with this id.
+
+        Raises NotFoundError if the job does not exist, or is no longer listed.
+        """
         job = self._jobs.get(job_id)
         if job is None:
             raise NotFoundError(
@@ -155,7 +164,7 @@ class Jobs:
         return job
 
     async def cancel(self, job_id: int) -> HttpJob:
-        """Cancel a job, and wait until it has ended. What it has done so far remains.
+        """Cancel a job, and wait until it has ended. The work that it has done remains.
 
         A job that has ended already is not changed. Raises NotFoundError as `get` does.
         """

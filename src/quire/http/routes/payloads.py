@@ -39,9 +39,9 @@ ITEMS_MAX = 100
 VIEW_TIMEOUT_S = 10.0
 """Seconds to read the entries of an answer. After that it ends with what was read."""
 VIEWS_AT_ONCE = 4
-"""The number of answers with payloads that are made at a time, because each may hold 16 MiB."""
+"""The number of answers with payloads that are made at the same time. Each may need 16 MiB."""
 LAST = "last"
-"""The beginning of the place `last:N`."""
+"""The word of the place `last:N` in a stream, from which the last N records are returned."""
 
 LIMIT = Field(
     "limit",
@@ -224,10 +224,10 @@ class PayloadRoutes:
 async def _unlocked(
     call: Call, answer: Awaitable[dict[str, Any]], nothing: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the answer with `locked`, which is None.
+    """Return the answer, or say that the ledger needs a password.
 
-    If the request contains no password and the ledger has one, the result is `nothing`, and
-    `locked` says so. A wrong password is an error.
+    The result is that of `answer`, with None as `locked`. If the request contains no password and
+    the ledger has one, it is `nothing`, with a sentence as `locked`. A wrong password is an error.
     """
     try:
         return {**await answer, "locked": None}
@@ -242,7 +242,10 @@ def _password(call: Call) -> bytes:
 
 
 def _last(place: str) -> int | None:
-    """Return N of the place `last:N`, or None for another place. Raises UsageError."""
+    """Return N of the place `last:N`, or None for another place.
+
+    Raises UsageError if N is not a number from 1 to `ITEMS_MAX`.
+    """
     kind, colon, number = place.partition(":")
     if kind != LAST or not colon:
         return None

@@ -43,9 +43,9 @@ PAGE_MAX = 1_000
 DEFAULT_NAMESPACE = "/streams"
 NEWEST = "newest"
 STATES = tuple(state.name for state in LedgerState)
-"""The states of a ledger in its metadata."""
+"""The names of the states of a ledger, as its metadata has them."""
 NAMES_S = 0.15
-"""Seconds after which a page of names ends with what was found."""
+"""Seconds after which a page of a list of names ends with what was found."""
 
 LEDGER_ID = Field("ledger_id", "integer", "the id of the ledger")
 JOB_ID = Field("job_id", "integer", "the id of the job")
@@ -194,7 +194,11 @@ class QuireRoutes:
         return described(ledger_id, await client.ledger_metadata(ledger_id))
 
     async def _describer(self, client: Client) -> Callable[[int, LedgerMetadata], dict[str, Any]]:
-        """Return a function that describes a ledger with its owners, and reads nothing."""
+        """Return a function that describes a ledger with its owners as JSON.
+
+        The function receives the ledger id and the metadata, and does not read the owners' records
+        again.
+        """
         index = await self._view.owners(client)
 
         def described(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
@@ -320,7 +324,10 @@ def _page(names: list[str], call: Call) -> tuple[list[str], str | None]:
 
 
 def _paused(call: Call) -> tuple[str, str]:
-    """Return the kind and the target of the job to pause or resume. Raises UsageError."""
+    """Return the kind and the target of the job to pause or resume.
+
+    Raises UsageError if the target is not one of a job of this kind.
+    """
     kind, target = call.body["kind"], call.body["target"]
     if kind != "rebalance":
         check_bookie_id(target)

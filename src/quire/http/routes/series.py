@@ -19,7 +19,7 @@ RANGE_MIN_S = 60
 
 
 class SeriesRoutes:
-    """The route that returns series."""
+    """The route that returns the series of values for the charts."""
 
     def __init__(self, recorder: SeriesRecorder, history: PrometheusHistory | None) -> None:
         """Create the route. `history` answers for ranges of more than an hour, if there is one."""
@@ -71,7 +71,10 @@ class SeriesRoutes:
         )
 
     def _instance(self, bookie: str) -> str:
-        """Return the HTTP address of a bookie, by which Prometheus knows it."""
+        """Return HOST:PORT of a bookie's HTTP server, by which Prometheus knows the bookie.
+
+        Raises NotFoundError if the bookie has no HTTP server, or is not registered.
+        """
         address = self._recorder.endpoint(bookie)
         others = address.others if address is not None else ()
         found = next((one for one in others if one.id == ENDPOINT), None)

@@ -19,16 +19,17 @@ FieldType = Literal["integer", "bytes", "seconds", "boolean", "string", "strings
 with a unit: "64MiB", "15m"."""
 INT64_MAX = 2**63 - 1
 TEXT_MAX = 1_024
-"""The number of characters that a text in a request may have."""
+"""The largest number of characters of a text in a request."""
 TEXTS_MAX = 100
-"""The number of texts that a list in a request may have."""
+"""The largest number of texts in a list in a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
     """A named value in a request: in the path, in the query, or in the JSON body.
 
-    `minimum` and `maximum` apply to numbers, and `choices` to texts (none: any text).
+    `minimum` and `maximum` apply to numbers, and `choices` to texts. Without choices, any text is
+    allowed.
     """
 
     name: str
@@ -111,7 +112,10 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request with checked fields. A field that the request does not give is not in a mapping."""
+    """A request whose fields were checked: those of its path, its query and its body.
+
+    A field that the request does not give is not in the mapping.
+    """
 
     path: Mapping[str, Any]
     query: Mapping[str, Any]

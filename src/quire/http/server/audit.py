@@ -1,10 +1,10 @@
-"""The audit events of requests that change something, or would have.
+"""The audit events of requests for changes, whether they were allowed or refused.
 
 | event | meaning |
 |---|---|
 | `http_change` | the request was allowed; `status` says what became of it |
 | `http_change_refused` | it was refused before anything was done; `why` says the reason |
-| `http_refusals_left_out` | how many more were refused in the last minute, without an event each |
+| `http_refusals_left_out` | `count` more requests were refused in the last minute |
 
 Anybody who reaches the port can cause refusals, so their events are limited. Those of allowed
 requests are not: their senders have the token.
@@ -23,22 +23,23 @@ from quire.http.server.api import Route
 from quire.http.server.security import RefusedRequest, TokenGiven
 
 REFUSED_EVENTS_MAX = 20
-"""The number of events `http_change_refused` in one interval. Other refusals are only counted."""
+"""The largest number of events `http_change_refused` in `REFUSED_INTERVAL_S` seconds. Further
+refusals are only counted."""
 REFUSED_INTERVAL_S = 60.0
-"""Seconds of the interval, from the first refusal on."""
+"""The length, in seconds, of an interval in which refusals are counted. A refusal begins it."""
 TEXT_MAX = 200
-"""The number of characters of each value that comes from the request. The rest is cut off."""
+"""The largest number of characters of a value from the request in an event. The rest is cut off."""
 
 
 @dataclass(slots=True)
 class Attempt:
-    """A request that changes something, or would have."""
+    """A request, with what its audit event says about it if it is a request for a change."""
 
     route: Route
     peer: str
-    """The address of the other end of the connection. It may be that of a proxy or a tunnel."""
+    """The address of the client, or of the proxy or tunnel that connects it."""
     user_agent: str
-    """The name and version that the client gives itself. Nothing proves it."""
+    """The name and version that the client claims to have. Nothing proves them."""
     token: TokenGiven
     given: dict[str, Any] = field(default_factory=dict)
     """The values of fields as the request gives them, before they are checked."""
@@ -55,7 +56,10 @@ class Attempt:
 
 
 def _shown(route: Route, given: Mapping[str, Any]) -> dict[str, object]:
-    """Return the values of the route's own fields, without secrets, and shortened."""
+    """Return the values in `given` of the route's fields, for an event.
+
+    Secrets are replaced, and long texts are cut off.
+    """
     known = {one.name: one for one in (*route.fields, *route.query, *route.body)}
     found: dict[str, object] = {}
     for name, one in known.items():
@@ -68,7 +72,7 @@ def _shown(route: Route, given: Mapping[str, Any]) -> dict[str, object]:
 
 
 class ChangeAudit:
-    """Writes the audit events of one server, and counts changes."""
+    """A writer of the audit events of one server, which also counts requests for changes."""
 
     def __init__(self, log: EventLog, interval_s: float = REFUSED_INTERVAL_S) -> None:
         self._log = log
@@ -100,7 +104,7 @@ class ChangeAudit:
         self._log("http_change_refused", **attempt.fields(), status=why.status, why=why.what)
 
     def close(self) -> None:
-        """Write what was only counted so far."""
+        """Write the event with the number of refusals that were only counted."""
         if self._end is not None:
             self._end.cancel()
             self._end_interval()

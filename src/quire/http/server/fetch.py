@@ -23,7 +23,7 @@ text of the answer. Any error means that there is no answer."""
 async def fetcher(
     token: str = "", context: Callable[[], SSLContext] | None = None, *, proven: bool = False
 ) -> AsyncIterator[Fetch]:
-    """Yield the `Fetch` of `peers`."""
+    """Yield a function that returns the text at a URL: the first of the two that `peers` yields."""
     async with peers(token, context, proven=proven) as (fetch, _):
         yield fetch
 
@@ -126,9 +126,10 @@ def proves(tls: TlsClientConfig | None) -> bool:
 
 
 def may_send_token(url: str, *, proven: bool) -> bool:
-    """Return whether a token may be sent to this URL: to a proven HTTPS server, or to this machine.
+    """Return whether a token may be sent to this URL.
 
-    `proven` says that HTTPS proves that the server belongs to the cluster.
+    It may be sent to this machine. With `proven`, it may also be sent over HTTPS, which then proves
+    that the server belongs to the cluster.
     """
     parts = urlsplit(url)
     return (proven and parts.scheme == "https") or is_loopback(parts.hostname or "")

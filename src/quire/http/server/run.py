@@ -1,4 +1,4 @@
-"""The HTTP servers of the processes.
+"""The start of the HTTP server of a process.
 
 A bookie serves its own routes and those of the cluster. Other processes serve only those of the
 cluster.
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 Collect = Callable[[], Iterable[Metric]]
 CLUSTER_TIMEOUT_S = 2.0
-"""Seconds to collect the metrics of the whole cluster. After that they are left out."""
+"""Seconds to collect the metrics of the whole cluster. If that takes longer, they are left out."""
 
 
 class LazyClient:

@@ -59,12 +59,13 @@ class HttpOptions(CheckedSettings):
     """The token that requests must send as `Authorization: Bearer TOKEN`. It may be empty only on
     loopback. Then everybody who can reach the port may read, and nobody may change anything."""
     reads_open: bool = False
-    """Whether requests that change nothing are answered without the token. Only on loopback."""
+    """Whether requests that change nothing are answered without the token. It may be set only on
+    loopback."""
     read_only: bool = False
     """Whether every request that would change something is refused, with or without the token."""
     tls: TlsServerConfig | None = None
     names: tuple[str, ...] = ()
-    """Further host names that requests may use for this server."""
+    """Host names, besides `host`, that requests may use for this server."""
     payloads: bool = True
     """Whether the routes that return what users have stored are answered. They need the token."""
     bookies_token: str = field(default="", repr=False)
@@ -116,7 +117,7 @@ server has no token, or it is read-only."""
 
 @dataclass(frozen=True, slots=True)
 class RefusedRequest:
-    """The reason why a request is refused, and its HTTP status."""
+    """The answer to a refused request: the HTTP status, the reason and the remedy."""
 
     status: int
     what: str
@@ -184,7 +185,7 @@ def check_token(text: str, source: str) -> str:
 
 
 class AccessGate:
-    """Decides for each request whether it is refused, from its headers alone."""
+    """The check that decides for each request, from its headers alone, whether it is refused."""
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
@@ -202,7 +203,7 @@ class AccessGate:
         return "valid" if self._token and self._knows_token(given) else "wrong"
 
     def changes(self, token: TokenGiven) -> Changes:
-        """Return what to tell a client that shows this token about changes."""
+        """Return whether a client that shows this token may change something, or why it may not."""
         if self._options.read_only:
             return "read-only"
         if not self._token:
@@ -223,7 +224,7 @@ class AccessGate:
 
         Args:
             headers: The values of each header, by lower-case name.
-            token: What the request shows as its token.
+            token: The result of `token_given` for the request.
             changes: Whether the route changes something.
             has_body: Whether the request has a body.
             open: Whether the route answers without the token.

@@ -41,7 +41,7 @@ LINGER_S = 1.0
 CLOSE_TIMEOUT_S = 3.0
 """Seconds that running requests get when the server stops."""
 CHANGES_HEADER = "Quire-Changes"
-"""The header of answers that says whether this client may change something (see `Changes`). The
+"""The header in which each answer says whether its client may change something (see `Changes`). The
 dashboard disables its buttons accordingly."""
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -52,7 +52,7 @@ _HEADERS = {
 
 
 class PortTakenError(StartError):
-    """Another process already listens on the port."""
+    """The error for a port on which another process already listens."""
 
 
 class HttpServer:
@@ -82,7 +82,7 @@ class HttpServer:
         self.displaced = 0
         """The number of connections that were closed to admit another one."""
         self.turned_away = 0
-        """The number of connections that were refused because there were too many."""
+        """The number of connections that were refused because no other could be closed for them."""
         self._log = log
         self._gate = AccessGate(options)
         self.audit = ChangeAudit(log)
@@ -174,11 +174,14 @@ class HttpServer:
         return f"{self.options.scheme}://{host_port(self.options.host, self.port)}"
 
     def certificates(self, now_ms: int) -> list[CertificateExpiry]:
-        """Return when the certificate of this server expires. There is none without HTTPS."""
+        """Return when the certificates of this server expire. The list is empty without HTTPS."""
         return expiries(self._tls.certificates(), now_ms) if self._tls is not None else []
 
     def _ssl_context(self) -> ssl.SSLContext | None:
-        """Return a context that loads changed TLS files at the next handshake."""
+        """Return a TLS context that loads changed files at the next handshake.
+
+        Return None without HTTPS.
+        """
         if self._tls is None:
             return None
         tls, first = self._tls, self._tls.current()
@@ -338,7 +341,10 @@ class HttpServer:
         request: web.Request,
         handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
-        """Turn aiohttp's errors into JSON. The connection's time-out is off until the answer."""
+        """Handle a request, and turn aiohttp's errors into answers in JSON.
+
+        The connection's time-out does not run until the answer is ready.
+        """
         connection = self.connections.get(request.transport) if request.transport else None
         if connection is not None:
             connection.rest()
@@ -390,7 +396,7 @@ def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
 
 
 def _peer(request: web.Request) -> str:
-    """Return the address of the other end of the connection."""
+    """Return the address of the other end of the request's connection."""
     found = request.transport.get_extra_info("peername") if request.transport else None
     return host_port(found[0], found[1]) if isinstance(found, tuple) else "unknown"
 

@@ -30,7 +30,7 @@ _HEADERS = (("Content-Security-Policy", POLICY),)
 
 
 def static_routes() -> list[Route]:
-    """Return the routes `/` and `/ui/NAME`, where a name may have a folder.
+    """Return the routes `/` and `/ui/NAME`, where NAME may contain a folder.
 
     They need no token, because the files reveal nothing about the cluster. The pages ask for the
     token themselves.

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from quire.metadata.interface import Bookies, MetadataStore
 
 NEARLY_FULL = 0.8
-"""A disk with little free space is nearly full if at least this share of it is used."""
+"""The used share from which on a disk is nearly full if at most `NEARLY_FULL_BYTES` are free."""
 NEARLY_FULL_BYTES = 20 * 10**9
-"""The free bytes that count as little. A disk with more free space is not nearly full yet."""
+"""The largest number of free bytes with which a disk is nearly full at the share `NEARLY_FULL`."""
 CERTAINLY_NEARLY_FULL = 0.9
-"""A disk is nearly full if at least this share of it is used, however large it is."""
+"""The used share from which on every disk is nearly full, however large it is."""
 GONE_NAMED_MAX = 8
-"""The number of bookies whose process does not run whose directories are looked up."""
+"""The largest number of bookies that do not run whose data directories are looked up."""
 LOCATIONS_NODE = "/bookies"
 """The metadata node with the location of each bookie, as Pulsar and `quire cluster locations` write
 it."""
@@ -114,14 +114,14 @@ async def bookie_facts(
 
 
 def _is_down(described: Mapping[str, Any]) -> bool:
-    """Return whether the process of a bookie does not run, as far as it is known."""
+    """Return whether a bookie is known not to run: it is not registered, or refuses connections."""
     silence = described.get("silence")
     refused = silence is not None and silence["kind"] == SilenceKind.REFUSED
     return bool(described["state"] == "gone" or refused)
 
 
 def nearly_full(described: Mapping[str, Any]) -> bool:
-    """Return whether the disks of a bookie are nearly full, as far as it is known."""
+    """Return whether a disk of a bookie is nearly full. A disk of unknown size counts as not."""
     pairs = [(described.get("free_bytes"), described.get("total_bytes"))]
     pairs += [(one["free_bytes"], one["total_bytes"]) for one in described.get("disks", ())]
     return any(total and disk_nearly_full(free or 0, total) for free, total in pairs)
@@ -130,7 +130,8 @@ def nearly_full(described: Mapping[str, Any]) -> bool:
 def disk_nearly_full(free_bytes: float, total_bytes: float) -> bool:
     """Return whether a disk is nearly full.
 
-    80 % of a small disk leave little time. 80 % of a large one leave more than enough.
+    It is if the used share is at least `CERTAINLY_NEARLY_FULL`. From the share `NEARLY_FULL` on, a
+    small disk is too, because its last `NEARLY_FULL_BYTES` are soon used up.
     """
     used = 1 - free_bytes / total_bytes
     return used >= CERTAINLY_NEARLY_FULL or (
@@ -145,7 +146,7 @@ def damaged(described: Mapping[str, Any]) -> bool:
 
 
 async def _add_directories(store: MetadataStore, bookies: list[dict[str, Any]]) -> None:
-    """Add the data directories of these bookies, as their cookies name them."""
+    """Add the key `directories` to the descriptions of bookies, from their cookies."""
 
     async def read(described: dict[str, Any]) -> None:
         if found := await data_directories(store, described["id"]):
@@ -155,7 +156,10 @@ async def _add_directories(store: MetadataStore, bookies: list[dict[str, Any]]) 
 
 
 async def _orders(store: MetadataStore, names: list[str]) -> dict[str, dict[str, Any]]:
-    """Return the orders of operators to these bookies."""
+    """Return the order of an operator to each of these bookies, by bookie id, as JSON.
+
+    A bookie without an order, or with one that cannot be decoded, is missing.
+    """
 
     async def read(name: str) -> dict[str, Any] | None:
         try:
@@ -196,7 +200,7 @@ def _described(found: Bookies, name: str) -> dict[str, Any]:
 
 
 async def _locations(store: MetadataStore) -> dict[str, str]:
-    """Return the location of each bookie.
+    """Return the location of each bookie, by bookie id.
 
     A table that cannot be parsed counts as empty here, because clients report it.
     """

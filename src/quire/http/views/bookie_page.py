@@ -18,10 +18,10 @@ Report = Mapping[str, Any]
 def actions(
     bookie: Mapping[str, Any], report: Report | None, order: Order | None, missing: str
 ) -> dict[str, dict[str, Any]]:
-    """Return what an operator can do: for each action, whether it is possible, and why not.
+    """Return what an operator can do with a bookie: for each action, whether it is possible.
 
-    The actions are `read_only`, `writable`, `decommission`, `take_back` and `recover`. `missing`
-    says why there is no report.
+    The actions are `read_only`, `writable`, `decommission`, `take_back` and `recover`. If an action
+    is not possible, `why` says why not. `missing` is the reason why there is no report.
     """
     gone = bookie["state"] == "gone"
     retired = order is not None and order.what is What.RETIRED

@@ -30,7 +30,7 @@ from quire.replication.marks.pauses import Pauses
 
 @dataclass(frozen=True, slots=True)
 class ClusterSetting:
-    """One setting of the cluster, or one fact that operators look for beside the settings."""
+    """One setting of the cluster, or a fact such as its instance id, which is listed with them."""
 
     name: str
     value: str

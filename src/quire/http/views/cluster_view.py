@@ -58,8 +58,8 @@ class ClusterState:
     bookies: list[dict[str, Any]]
     autorecovery: dict[str, Any]
     risk: AtRisk | None
-    """The data at risk because bookies are lost. None if no bookie is lost, or nothing was counted
-    yet."""
+    """The number of ledgers that are at risk because bookies are lost. None if no bookie is lost,
+    or nothing was counted yet."""
     problems: list[Problem]
     space_age_s: float | None
     """Seconds since the bookies reported their disk space, or None if they never did."""
@@ -101,7 +101,7 @@ class ClusterState:
 
 
 class ClusterView:
-    """Collects the state of a cluster. Call `close` at the end.
+    """A collector of the state of a cluster. Call `close` at the end.
 
     Values that take long to get are observed in the background, and all callers share them.
     """
@@ -126,7 +126,7 @@ class ClusterView:
         self.spaces = DiskSpaces(monotonic, wait_s if answers_wait_s is None else answers_wait_s)
         self.known = KnownReports(monotonic, fetch, wait_s)
         self.http_certificates: Callable[[], Sequence[CertificateExpiry]] = tuple
-        """Returns when the certificate of this process's HTTP server expires."""
+        """A function that returns when the certificates of this process's HTTP server expire."""
         self.rates = Rates(monotonic, fetch, wait_s)
         self.risks = LedgerRisks(monotonic, wait_s)
         self.marks = MarkCounts(monotonic, wait_s)

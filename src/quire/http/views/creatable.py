@@ -21,7 +21,8 @@ SMALLER_SHAPES = ((2, 2, 2),)
 """The ensemble size, write quorum and ack quorum of smaller shapes, the safest first. A shape with
 one copy is never offered, because one lost disk would lose its entries."""
 SETTLE_S = 0.5
-"""Seconds to wait for the locations of bookies, if the placement policy needs them."""
+"""The longest time, in seconds, to wait for the locations of bookies if the placement policy needs
+them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +31,27 @@ class Creatable:
 
     default: bool
     why_not: str = ""
-    """The wanted and the writable bookies. Empty if the default shape is possible."""
+    """Why the default shape is not possible: how many bookies it needs, and how many are writable.
+    Empty if it is possible."""
     smaller: tuple[int, int, int] | None = None
-    """A smaller ensemble size, write quorum and ack quorum that is possible, if there is one."""
+    """The ensemble size, write quorum and ack quorum of a smaller ledger that could be created, or
+    None."""
     places: bool = False
     """Whether there are enough bookies, but in racks that the placement policy does not accept."""
     movable: str = ""
-    """A writable bookie whose location can be changed, if `places` is set."""
+    """If `places` is set, a writable bookie that could be given another location."""
     silent: tuple[str, ...] = ()
-    """The bookies that do not answer, if the default shape is possible only with them."""
+    """The writable bookies that do not answer, if a ledger of the default shape needs some of them.
+    Empty if enough bookies answer."""
     answering: int = 0
     """The number of writable bookies that answer."""
 
 
 async def creatable(client: Client, silent: Collection[str] = ()) -> Creatable:
-    """Ask the client's placement policy for an ensemble. Nothing is created.
+    """Return whether new ledgers can be created, by asking the client's placement policy.
 
-    `silent` has registered bookies that do not answer. A client prefers other bookies. It creates a
-    ledger with a silent bookie if there is no other, and writes while an ack quorum answers.
-    Cancel-safe.
+    Nothing is created. `silent` has registered bookies that do not answer. A client prefers other
+    bookies, but creates a ledger with a silent one if there is no other. Cancel-safe.
     """
     pool = pool_of(client)
     placement = pool.placement

@@ -14,13 +14,13 @@ from typing import Any, Protocol
 from quire.replication.marks.job_announcements import RunningJob
 
 WINDOW_S = 60.0
-"""The age in seconds of the oldest sample that counts."""
+"""The largest age, in seconds, of a sample from which a rate is computed."""
 SAMPLE_INTERVAL_S = 1.0
-"""Seconds between two samples, at least."""
+"""The least number of seconds between two samples of one job."""
 SPAN_LEAST_S = 2.0
-"""Seconds between the first and the last sample, at least, before their rate is used."""
+"""The least number of seconds between the first and the last sample of which a rate is computed."""
 KEPT_MAX = 256
-"""The number of jobs whose samples are kept."""
+"""The largest number of jobs whose samples are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The rate of a job. A value is None if it is not known."""
+    """The rate of a job and the time that it still takes. A value is None if it is not known."""
 
     bytes_per_s: float | None = None
     ledgers_per_s: float | None = None
     left_s: float | None = None
-    """Seconds until the job is done, if it goes on like this."""
+    """Seconds until the job is done, if it continues at this rate."""
 
     def as_json(self) -> dict[str, float | None]:
         return {
@@ -79,9 +79,10 @@ class JobPaces:
         return Pace() if rates is None else _pace(*rates, job)
 
     def repair(self, marked: int, now_ms: int) -> dict[str, Any] | None:
-        """Return the progress of autorecovery, or None if nothing is marked for repair.
+        """Return the progress of autorecovery as JSON, or None if no ledger is marked for repair.
 
-        It is that since the last time when nobody saw a marked ledger.
+        `marked` is the number of marked ledgers now. The progress is counted from the largest
+        number that was seen since no ledger was marked.
         """
         return self._repair.progress(marked, now_ms)
 
@@ -115,7 +116,10 @@ class Job(Protocol):
 
 
 def jobs_with_pace(jobs: Iterable[Job], paces: JobPaces, now_ms: int) -> list[dict[str, Any]]:
-    """Return the jobs of this process as JSON. Those that run have their pace."""
+    """Return the jobs of this process as JSON, with the pace of those that are running.
+
+    `now_ms` is the present time in milliseconds since 1970.
+    """
     found = []
     for job in jobs:
         told = job.as_json()
@@ -129,7 +133,7 @@ def jobs_with_pace(jobs: Iterable[Job], paces: JobPaces, now_ms: int) -> list[di
 def running_with_pace(
     running: Iterable[RunningJob], but_by: str, paces: JobPaces
 ) -> list[dict[str, Any]]:
-    """Return the announced jobs of other processes than `but_by` as JSON, with their pace."""
+    """Return announced jobs as JSON with their pace, except those of the process `but_by`."""
     found = []
     for one in running:
         if one.by != but_by:
@@ -147,7 +151,10 @@ def _add(samples: deque[Sample], now: Sample) -> None:
 
 
 def _rates(samples: deque[Sample], now: Sample) -> tuple[float, float] | None:
-    """Return the bytes and the ledgers for each second, or None if they are not known."""
+    """Return the bytes and the ledgers per second up to `now`, or None if they are not known.
+
+    Samples from before another pass of the job are removed.
+    """
     while samples and (now.bytes < samples[-1].bytes or now.ledgers < samples[-1].ledgers):
         samples.clear()  # another pass of the job has begun
     # The oldest sample may be from before a long time in which nobody looked.

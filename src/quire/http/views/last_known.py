@@ -14,24 +14,25 @@ from quire.http.views.problems.metadata_store import metadata_lost, metadata_uns
 from quire.http.watch.reachability import MetadataReachability
 
 OLD = "old_since_ms"
-"""The key of an answer that is the last known state. Its value is the Unix time of that state in
-milliseconds, or None if the answer is current."""
+"""The key under which an answer says how old it is. The value is None if the answer is current. If
+it is the last known state, the value is the Unix time of that state in milliseconds."""
 PROBLEMS = "problems"
 OUTAGES = "metadata_outages"
-"""The key of the times at which the store did not answer, in an answer that has problems."""
+"""The key under which an answer with problems has the periods in which the metadata store did not
+answer."""
 KEEP_INTERVAL_S = 30.0
-"""Seconds between two looks at the cluster while nobody else looks."""
+"""Seconds between two requests by which the server itself keeps the last known state current."""
 
 
 KEPT_MAX = 64
-"""The number of different requests of one route whose last answers are kept."""
+"""The largest number of different requests of one route whose last answers are kept."""
 
 
 class LastKnown:
-    """Keeps the last answers of routes, and gives them while the store is away."""
+    """The last answers of routes, which are given again while the metadata store is away."""
 
     def __init__(self, reach: MetadataReachability, now_ms: Callable[[], int]) -> None:
-        """Create it. `now_ms` returns the Unix time in milliseconds."""
+        """Create an object without answers. `now_ms` returns the Unix time in milliseconds."""
         self._reach = reach
         self._now_ms = now_ms
 
@@ -44,10 +45,10 @@ class LastKnown:
         return replace(route, handler=self._falling_back(route.handler))
 
     async def keep(self, routes: Iterable[Route], log: EventLog) -> None:
-        """Ask for these routes every `KEEP_INTERVAL_S`, until this is cancelled.
+        """Call the handlers of these routes every `KEEP_INTERVAL_S`, until cancelled.
 
-        So the last known state is there for somebody who opens the dashboard only after the store
-        went away. An unexpected error is logged as `last_known_failed`.
+        This keeps a last known state for somebody who opens the dashboard only after the metadata
+        store has gone away. An unexpected error is logged as `last_known_failed`.
         """
         kept = list(routes)
         while True:

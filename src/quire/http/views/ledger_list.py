@@ -49,26 +49,30 @@ class LedgerQuery:
     newest: bool = False
     """Whether ids descend."""
     after: int | None = None
-    """The id after which the page begins, in its order."""
+    """The id after which the page begins, in the order of the page, or None for the first page."""
     first: int = 0
     last: int = LEDGER_ID_MAX
     state: str | None = None
     owner: str | None = None
     """One of `OWNERS`, or None for any."""
     owner_name: str = ""
-    """A part of the name of the owner, or of its namespace or bucket."""
+    """A text that the name of the owner, or of its namespace or bucket, must contain."""
     replication: str | None = None
-    """One of `REPLICATION`. With None, the state of the replicas is not found out."""
+    """One of `REPLICATION`. With None, the page does not include the state of the replicas."""
 
     @property
     def filters(self) -> bool:
-        """Whether the metadata of a ledger decides whether it is on the page."""
+        """Whether there is a filter by state, owner or replication, which reads each ledger."""
         wanted = self.state, self.owner, self.owner_name or None
         return any(one is not None for one in wanted) or self.replication not in (None, "any")
 
 
 async def ledger_page(client: Client, index: OwnerIndex, query: LedgerQuery) -> dict[str, Any]:
-    """Return the ledgers of a page, as the HTTP API shows them. Raises MetadataError."""
+    """Return a page of ledgers as the HTTP API shows it.
+
+    `ledgers` has the ledgers, `looked_at` the number of examined ledgers, and `next` the `after` of
+    the next page, or None at the end. `index` has the owners of ledgers. Raises MetadataError.
+    """
     replication = None
     if query.replication is not None:
         replication = await _Replication.of(client)

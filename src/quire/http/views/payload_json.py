@@ -24,9 +24,9 @@ SHOWN_BYTES = 4 * 1024
 SHOWN_BYTES_MAX = 64 * 1024
 """The largest number of bytes of each payload that an answer contains."""
 ANSWER_BYTES_MAX = 1024 * 1024
-"""The number of payload bytes in one answer after which it ends, before base64."""
+"""The number of payload bytes, before base64, after which an answer ends."""
 READ_BYTES_MAX = 16 * 1024 * 1024
-"""The number of bytes read from bookies after which an answer ends. An entry is read whole."""
+"""The number of bytes read from bookies after which an answer ends. Each entry is read whole."""
 HEADERS_SHOWN_MAX = 100
 """The largest number of headers of a record that an answer contains."""
 HEADER_NAME_CHARS = 256
@@ -46,7 +46,10 @@ class PayloadBudget:
         return self.shown_bytes >= ANSWER_BYTES_MAX or self.read_bytes >= READ_BYTES_MAX
 
     def payload(self, data: bytes, offset: int = 0) -> dict[str, Any]:
-        """Return a payload from a byte on, as far as an answer may contain it."""
+        """Return a payload as JSON, from the byte `offset` on, cut to `each_bytes` bytes.
+
+        Its bytes are added to those of the answer.
+        """
         shown = data[offset : offset + self.each_bytes]
         self.read_bytes += len(data)
         self.shown_bytes += len(shown)
@@ -59,16 +62,16 @@ class PayloadBudget:
 
 
 def entry_json(entry_id: int, found: Entry | ReadError, budget: PayloadBudget) -> dict[str, Any]:
-    """Return an entry, or what is wrong with each of its replicas."""
+    """Return an entry as JSON. If it could not be read, `error` says why."""
     if isinstance(found, ReadError):
         return {"entry_id": entry_id, "error": error_json(found)}
     return {"entry_id": entry_id, **budget.payload(bytes(found.payload))}
 
 
 def item_json(item: Peeked, budget: PayloadBudget, *, times: bool) -> dict[str, Any]:
-    """Return a record of a stream, a gap, or an entry that cannot be read. `kind` says which.
+    """Return an item of a stream as JSON: a record, a gap, or an entry that cannot be read.
 
-    `times` says that the transaction ids of the stream are times.
+    `kind` says which of them it is. Set `times` if the transaction ids of the stream are times.
     """
     if isinstance(item, Record):
         return {
@@ -96,7 +99,7 @@ def item_json(item: Peeked, budget: PayloadBudget, *, times: bool) -> dict[str, 
 
 
 def _envelope_json(record: KeyedRecord, budget: PayloadBudget) -> dict[str, Any]:
-    """Return the key, the headers and the event time of a record."""
+    """Return the key, the headers and the event time of a record as JSON."""
     time = record.event_time
     return {
         "key": None if record.key is None else budget.payload(record.key),
@@ -112,7 +115,7 @@ def _envelope_json(record: KeyedRecord, budget: PayloadBudget) -> dict[str, Any]
 def copies_json(
     found: EntryCopies, chosen: str | None, offset: int, budget: PayloadBudget
 ) -> dict[str, Any]:
-    """Return an entry with the state of each copy, and the bytes of one copy.
+    """Return an entry as JSON, with the state of each copy, and the bytes of one copy.
 
     The bytes are those of the bookie `chosen`, or of a good copy if it is None.
     """
@@ -146,6 +149,6 @@ def copies_json(
 
 
 def error_json(error: QuireError) -> dict[str, Any]:
-    """Return an error as the body of an HTTP error has it."""
+    """Return an error as JSON, in the form of the `error` in the body of an HTTP error."""
     said: dict[str, Any] = error_body(error)["error"]
     return said

@@ -59,7 +59,10 @@ class StreamStatistics:
         }
 
     def lost_as_json(self) -> list[dict[str, Any]]:
-        """Return the segments whose ledger no longer exists, each with its positions in words."""
+        """Return the segments whose ledger no longer exists, as JSON.
+
+        `what` describes the segment and its positions in words.
+        """
         return [
             {
                 "number": fact.segment.lssn,
@@ -109,8 +112,8 @@ async def subscription_lags(
     """Return the progress of the first `most` subscriptions.
 
     Each has its `position`, which is the first record still to be read (None if nothing was ever
-    committed), and the number of records from there on. A subscription that cannot be decoded has
-    `error` instead.
+    committed), and `records`, the number of records from there on. A subscription that cannot be
+    decoded has None for both, and the reason as `error`.
     """
 
     async def lag(name: str) -> dict[str, Any]:

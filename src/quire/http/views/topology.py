@@ -20,7 +20,8 @@ from quire.core.placement.values import parts_of
 Bookie = Mapping[str, Any]
 """A bookie as `bookie_list.bookie_facts` describes it."""
 UNEVEN_SHARE_LEAST = 0.01
-"""The least share of the cluster's space that must be unusable before it is reported."""
+"""The least unusable share of the cluster's space that is reported. Space is unusable if the rule
+of two racks keeps copies from being stored there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,7 @@ def _depths(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
 
 
 def _by_rack(located: Sequence[Bookie]) -> dict[str, list[Bookie]]:
-    """Return the writable bookies by location."""
+    """Return the writable bookies among `located`, by location."""
     racks: dict[str, list[Bookie]] = {}
     for one in located:
         if one["state"] == "writable":
@@ -189,7 +190,11 @@ def _one_rack(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
 
 
 def _capacity(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
-    """Yield the warnings about racks that hold too many of the bookies, or of the space."""
+    """Yield the warnings about a number of bookies or an amount of space that racks make unusable.
+
+    They are about a rack whose loss leaves too few bookies, about only two racks, and about a rack
+    with too much of the space.
+    """
     racks = _by_rack(located)
     writable = [one for members in racks.values() for one in members]
     if len(racks) < 2:

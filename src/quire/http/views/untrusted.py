@@ -1,7 +1,7 @@
 """Answers of other processes, from which only known values of the right types are taken.
 
-The address of a bookie's HTTP server comes from its registration. Whoever can register a bookie
-chooses who answers there.
+The address of a bookie's HTTP server comes from its registration. Anybody who can register a bookie
+chooses which server answers at the address.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ ITEMS_MAX = 512
 
 
 def taken(text: str, shape: Any) -> Any:
-    """Return the part of a JSON text that the shape names.
+    """Return the values of a JSON text that the shape names.
 
-    A shape is a type, a list with the shape of its items, or a dictionary of shapes. Names that the
-    shape does not have are left out, and missing ones are None. Long texts and lists are cut.
-    Raises ValueError if a value has another type than it must have.
+    A shape is a type, a list with the shape of its items, or a dictionary of shapes by name. Names
+    that the shape does not have are left out, and missing ones are None. Texts are cut after
+    `TEXT_MAX` characters, and lists after `ITEMS_MAX` items. Raises ValueError if the text is not
+    JSON, or a value has another type than in the shape.
     """
     try:
         found = json.loads(text)

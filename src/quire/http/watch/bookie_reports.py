@@ -17,11 +17,11 @@ from quire.http.watch.rates import LOOK_TIMEOUT_S, Fetch, http_url
 from quire.metadata.interface import BookieAddress
 
 REPORT_INTERVAL_S = 1.0
-"""Seconds between two readings of a bookie's report, at least."""
+"""The least number of seconds between two readings of a bookie's report."""
 REPORT_WAIT_S = 0.15
-"""Seconds that a reader waits for a report. After that it gets the previous one."""
+"""Seconds that a caller waits for a new report. After that it gets the previous one."""
 REPORTS_MAX = 64
-"""The number of bookies whose last report is kept."""
+"""The largest number of bookies whose last report is kept."""
 GIVE_TOKEN = (
     "Start this server with --http-bookies-token-file FILE, and --tls-ca if the bookie is on "
     "another machine"
@@ -36,9 +36,9 @@ class SeenReport:
     report: dict[str, Any] | None = None
     """The report (`views.bookie_report`), or None."""
     missing: str = ""
-    """Why there is no current report, in a sentence. Empty if there is one."""
+    """A sentence that says why there is no report. Empty if there is one."""
     remedy: str = ""
-    """How to get a report. Empty if there is one."""
+    """The action that leads to a report. Empty if there is one, or if no action helps."""
 
 
 class BookieReports:
@@ -53,7 +53,10 @@ class BookieReports:
         self._known: dict[str, _Report] = {}
 
     async def of(self, bookie_id: str, address: BookieAddress | None) -> SeenReport:
-        """Return the report of one bookie. `address` is None if it is not registered."""
+        """Return the last report of one bookie, and begin to read the next one if it is due.
+
+        `address` is the registration of the bookie, or None if it is not registered.
+        """
         if address is None:
             return SeenReport(None, "It is not registered, so it cannot be asked", "")
         url = http_url(address)

@@ -1,6 +1,6 @@
 """The last report of every bookie, which is still known after the bookie died.
 
-It says with which command the bookie was started, and when its certificates expire.
+A report says with which command the bookie was started, and when its certificates expire.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from quire.http.watch.rates import LOOK_TIMEOUT_S, Fetch, http_url
 from quire.metadata.interface import BookieAddress
 
 KNOWN_INTERVAL_S = 30.0
-"""Seconds between two readings of all reports. What is used of them seldom changes."""
+"""Seconds between two readings of all reports. The parts of them that are used seldom change."""
 KNOWN_MAX = 1_000
-"""The number of bookies whose last report is kept."""
+"""The largest number of bookies whose last report is kept."""
 REPORTS_AT_ONCE = 4
-"""The number of reports that are read at once. It is small, so that pages that are asked for in the
-meantime do not wait."""
+"""The number of reports that are read at the same time. It is small, so that requests for pages do
+not wait meanwhile."""
 
 
 class KnownReports(BackgroundObservation):
@@ -38,8 +38,8 @@ class KnownReports(BackgroundObservation):
     async def of(self, bookies: Mapping[str, BookieAddress]) -> Mapping[str, dict[str, Any]]:
         """Return the last report of each bookie, also of those that are gone.
 
-        A bookie that never gave a report is missing. `bookies` are those that are registered. If
-        another one has registered since the last reading, all are read again.
+        A bookie that never gave a report is missing. `bookies` has the registered bookies. If a
+        bookie has registered since the last reading, the reports of all are read again.
         """
         asked = frozenset(bookies)
         if not asked <= self._asked:

@@ -25,7 +25,7 @@ from quire.http.watch.observations import (
 from quire.metadata.ledgers.unreadable import Unread, read_or_skip
 
 INDEX_INTERVAL_S = 5.0
-"""Seconds between two readings of all ledgers, at least."""
+"""The least number of seconds between two readings of all ledgers."""
 INDEX_LEDGERS_MAX = 1_000_000
 """The number of ledgers after which the index ends. Its counts are then lower bounds."""
 PAGE_LEDGERS = 256
@@ -34,12 +34,12 @@ PAGE_LEDGERS = 256
 
 @dataclass(frozen=True, slots=True)
 class LedgerIndexState:
-    """The index as far as it was made."""
+    """The index of ledgers by bookie, as far as it was made."""
 
     by_bookie: Mapping[str, array[int]] = field(default_factory=dict)
     """The ids of the ledgers that name each bookie, ascending."""
     ledgers: int = 0
-    """The number of ledgers that were read."""
+    """The number of ledgers whose metadata was read."""
     skipped: int = 0
     """The number of ledgers whose metadata cannot be read."""
     whole: bool = False
@@ -49,9 +49,9 @@ class LedgerIndexState:
         return len(self.by_bookie.get(bookie, ()))
 
     def newest(self, bookie: str, limit: int, below: int | None = None) -> list[int]:
-        """Return the greatest ids of ledgers that name the bookie, descending.
+        """Return the `limit` greatest ids of ledgers that name the bookie, in descending order.
 
-        `below` is the id before which the list begins, or None for the greatest of all.
+        With `below`, only smaller ids are returned.
         """
         ids = self.by_bookie.get(bookie)
         if ids is None:
@@ -61,7 +61,7 @@ class LedgerIndexState:
 
 
 class LedgerIndex(BackgroundObservation):
-    """Makes the index, and makes it again from time to time while somebody asks for it."""
+    """The maker of the index, which makes it again from time to time while somebody asks for it."""
 
     share = LOOK_SHARE
 
@@ -69,7 +69,7 @@ class LedgerIndex(BackgroundObservation):
         super().__init__(monotonic, INDEX_INTERVAL_S, wait_s)
         self._found = LedgerIndexState()
         self._ended = False
-        """Whether an index was made to its end, whole or not."""
+        """Whether an index was ever completed, or reached `INDEX_LEDGERS_MAX` ledgers."""
 
     async def of(self, client: Client) -> LedgerIndexState:
         """Return the last complete index, or the first one as far as it was made."""

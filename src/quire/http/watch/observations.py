@@ -22,31 +22,35 @@ from quire.streams.ownership.lost_ledgers import LostLedgers, lost_ledgers
 from quire.streams.ownership.owner_index import OwnerIndex
 
 LOOK_WAIT_S = 0.1
-"""Seconds that a reader waits for a running observation. After that it gets the previous one."""
+"""Seconds that a caller waits for a running observation. After that it gets the previous one."""
 LOOK_SHARE = 0.1
-"""The share of the time that counting may take. After a long count, the next one starts later."""
+"""The share of the time that an observation of all ledgers may take. After one that took long, the
+next one starts later."""
 MARKS_INTERVAL_S = 2.0
-"""Seconds between two counts of the ledgers that are marked."""
+"""The least number of seconds between two counts of the ledgers that are marked for repair."""
 RISKS_INTERVAL_S = 5.0
-"""Seconds between two counts of the ledgers that lost bookies put at risk."""
+"""The least number of seconds between two counts of the ledgers that are at risk because bookies
+are lost."""
 LOST_INTERVAL_S = 60.0
-"""Seconds between two searches of the records of all streams, objects and datasets."""
+"""The least number of seconds between two searches of the records of all streams, objects and
+datasets for ledgers that do not exist."""
 LOST_AGAIN_S = 10.0
-"""Seconds between two searches while lost ledgers are known, so that their end shows soon."""
+"""The interval that replaces `LOST_INTERVAL_S` while lost ledgers are known, so that pages soon
+show when there are none any more."""
 SPACE_INTERVAL_S = 1.0
-"""Seconds between two requests to a bookie for its free space."""
+"""The least number of seconds between two requests to a bookie for its free space."""
 SPACE_TIMEOUT_S = 2.0
 """Seconds that a bookie has to report its free space. After that it counts as not answering."""
 ANEW_INTERVAL_S = 60.0
-"""Seconds after which a bookie is asked over a new connection, as a new client would. The old
-connection goes on even if the bookie's certificate has expired."""
+"""Seconds between two requests to a bookie over a new connection, which shows whether new clients
+can connect. An open connection still works after the bookie's certificate has expired."""
 REFUSED_INTERVAL_S = 5.0
-"""Seconds until the next new connection if a bookie's certificate or this client was not accepted,
-or if the certificate expires soon. Each refusal is a line in the bookie's log."""
+"""The interval that replaces `ANEW_INTERVAL_S` if the bookie's certificate or this client was not
+accepted, or if the certificate expires soon. Each refusal is a line in the bookie's log."""
 PAUSE_S = 0.005
-"""Seconds between two parts of an observation, in which other requests are served."""
+"""Seconds for which an observation pauses between two parts, so that other requests are served."""
 RECORDS_AT_ONCE = 64
-"""The number of records between two pauses of the search for lost ledgers."""
+"""The number of records that the search for lost ledgers examines between two pauses."""
 BOOKIES_AT_ONCE = 32
 
 
@@ -68,7 +72,8 @@ class BackgroundObservation:
         self._tasks = TaskSet()
         self._looking: asyncio.Task[None] | None = None
         self._looked_s = self._ended_s = -math.inf
-        """When the last successful observation ended, and when the last of all ended."""
+        """When the last successful observation ended (`_looked_s`), and when the last one ended,
+        successful or not (`_ended_s`), in seconds of the monotonic clock."""
 
     @property
     def age_s(self) -> float | None:
@@ -99,7 +104,7 @@ class BackgroundObservation:
                 self.interval_s = max(self._shortest_s, took_s / self.share)
 
     def forget(self) -> None:
-        """Discard what was observed: the next reader begins another observation."""
+        """Let the next caller begin another observation, however recent the last one is."""
         self._looked_s = self._ended_s = -math.inf
 
     async def close(self) -> None:
@@ -107,7 +112,7 @@ class BackgroundObservation:
 
 
 class MarkCounts(BackgroundObservation):
-    """The number of ledgers that are marked as under-replicated. There may be very many marks."""
+    """The count, in the background, of the ledgers that are marked as under-replicated."""
 
     share = LOOK_SHARE
 
@@ -139,7 +144,7 @@ class MarkCounts(BackgroundObservation):
 
 
 class LedgerRisks(BackgroundObservation):
-    """The number of ledgers that lack copies because bookies are lost."""
+    """The count, in the background, of the ledgers that lack copies because bookies are lost."""
 
     share = LOOK_SHARE
 
@@ -158,7 +163,8 @@ class LedgerRisks(BackgroundObservation):
     ) -> AtRisk | None:
         """Return how many ledgers are at risk because the bookies in `groups` are lost.
 
-        `writable` has the bookies that can take copies.
+        `registered` has the registered bookies. `groups` has the lost bookies under names such as
+        their rack. `writable` has the bookies that can take copies; None means all registered ones.
 
         The counts are those of the last complete count, or of the first one as far as it got. The
         result is None if no bookie is lost, or nothing was counted yet.
@@ -193,23 +199,25 @@ class LedgerRisks(BackgroundObservation):
 
 
 class LostLedgerSearch(BackgroundObservation):
-    """The ledgers that streams, objects and datasets name and that do not exist."""
+    """The search, in the background, for ledgers that streams, objects and datasets name although
+    they do not exist."""
 
     share = LOOK_SHARE
 
     def __init__(self, monotonic: Callable[[], float], wait_s: float = LOOK_WAIT_S) -> None:
         super().__init__(monotonic, LOST_INTERVAL_S, wait_s)
         self.found: LostLedgers | None = None
-        """The result of the first search so far, then that of the last complete search."""
+        """The result of the last complete search, or of the first search as far as it got. None
+        before that."""
         self._index = OwnerIndex(0)
 
     async def of(self, client: Client) -> LostLedgers | None:
-        """Return what was found, or None if no search has read anything yet."""
+        """Return the lost ledgers that were found, or None if no search has read anything yet."""
         await self.refresh(lambda: self._look(client))
         return self.found
 
     async def owners(self, client: Client) -> OwnerIndex:
-        """Return the owners of ledgers that the same search has found.
+        """Return the owners of ledgers, which the search for lost ledgers finds as well.
 
         They are those of the last complete search, or of the first one as far as it got.
         """
@@ -245,13 +253,16 @@ class DiskSpace:
 
 
 class DiskSpaces(BackgroundObservation):
-    """The free space of the bookies' disks, and why a bookie does not report it."""
+    """The requests, in the background, for the free space of the bookies' disks.
+
+    They also show why a bookie does not answer, and when its certificate expires.
+    """
 
     def __init__(self, monotonic: Callable[[], float], wait_s: float = LOOK_WAIT_S) -> None:
         super().__init__(monotonic, SPACE_INTERVAL_S, wait_s)
         self._found: dict[str, DiskSpace | None] = {}
         self._anew_s: dict[str, float] = {}
-        """When each bookie was last asked over a new connection."""
+        """When each bookie was last asked over a new connection, by the monotonic clock."""
         self.silent: dict[str, Silence] = {}
         """Why each bookie does not answer new clients. Bookies that answer are missing."""
         self.certificates_ms: dict[str, int] = {}
@@ -259,10 +270,10 @@ class DiskSpaces(BackgroundObservation):
         last new connection showed it. Bookies without TLS are missing."""
 
     async def of(self, client: Client, bookies: Collection[str]) -> Mapping[str, DiskSpace | None]:
-        """Return the space of each bookie, or None for a bookie that did not answer.
+        """Return the space of each bookie, by bookie id, or None for a bookie that did not answer.
 
-        A bookie that was not asked yet is missing, because the first reader does not wait for all
-        of them.
+        A bookie that was not asked yet is missing, because the first caller does not wait until all
+        have answered.
         """
         names = sorted(bookies)
         await self.refresh(lambda: self._ask_all(client, names))

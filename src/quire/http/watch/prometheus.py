@@ -21,22 +21,22 @@ from quire.http.watch.rates import COUNTERS, LATENCIES
 from quire.http.watch.series import OF_BOOKIES, OF_CLUSTER, Series, rounded
 
 POINTS = 240
-"""The number of points of a series, about as many as a chart can show."""
+"""The number of steps of a series, about as many as a chart can show. It has one value more."""
 WINDOW_MIN_S = 120
 """The shortest time in seconds over which Prometheus computes a rate: at least four scrapes of the
 usual 30 s."""
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 """The size limit in bytes of one answer of Prometheus."""
 QUERY_TIMEOUT_S = 10.0
-"""Seconds that Prometheus has to answer all queries of a page."""
+"""Seconds that Prometheus has to answer all queries for one request."""
 QUERIES_AT_ONCE = 4
 FAILURE_KEPT_S = 5.0
 """Seconds for which a failure is reported again without another request to Prometheus."""
 KEPT_MAX = 32
-"""The number of answers that are kept, each for as long as it is current."""
+"""The largest number of results that are kept, to answer requests for the same step again."""
 
 RANGES_S = (6 * 3_600, 24 * 3_600, 7 * 24 * 3_600, 30 * 24 * 3_600)
-"""The ranges in seconds that are read from Prometheus."""
+"""The lengths of time, in seconds, for which series can be read from Prometheus."""
 
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -45,11 +45,11 @@ FetchText = Callable[[str], Awaitable[str]]
 
 
 class HistoryError(QuireError):
-    """Prometheus did not return the series."""
+    """The error for series that Prometheus did not return."""
 
 
 class PrometheusHistory:
-    """Series of the cluster and of bookies from a Prometheus server."""
+    """A reader of the series of the cluster and of bookies from a Prometheus server."""
 
     def __init__(
         self, url: str, fetch: FetchText, clock: Clock, labels: Mapping[str, str] | None = None
@@ -186,7 +186,10 @@ def checked_label(text: str) -> tuple[str, str]:
 
 
 def queries(window_s: int, labels: Mapping[str, str], *, one_bookie: bool) -> dict[str, str]:
-    """Return the query for each series, of the metrics that have these labels."""
+    """Return the query in PromQL for each series, by the name of the series.
+
+    The queries select metrics with these labels, and compute rates over `window_s` seconds.
+    """
 
     def of(metric: str) -> str:
         return _select(metric, labels)
@@ -219,7 +222,7 @@ def queries(window_s: int, labels: Mapping[str, str], *, one_bookie: bool) -> di
 
 
 def _select(metric: str, labels: Mapping[str, str]) -> str:
-    """Return the selector of a metric, which may have labels already, with further labels."""
+    """Return the selector of a metric in PromQL, with these labels added to those that it has."""
     more = ",".join(f"{name}={json.dumps(value)}" for name, value in labels.items())
     if not more:
         return metric
@@ -227,10 +230,11 @@ def _select(metric: str, labels: Mapping[str, str]) -> str:
 
 
 def values_of(text: str, first_s: int, step_s: int) -> list[float | None]:
-    """Return the values in an answer of `query_range`, one for each point.
+    """Return the values in an answer of Prometheus' `query_range`, from `first_s` on.
 
-    If the answer has several series, the first value at each time counts. Raises HistoryError if
-    the text is not an answer with series.
+    There is one value for every `step_s` seconds, which is None if the answer has none. If the
+    answer has several series, the first value at each time counts. Raises HistoryError if the text
+    is not an answer with series.
     """
     values: list[float | None] = [None] * (POINTS + 1)
     try:

@@ -22,7 +22,7 @@ from quire.metadata.interface import BookieAddress
 ENDPOINT = "httpserver"
 """The name of the HTTP endpoint in a bookie's registration, as Apache's bookies write it."""
 LOOK_INTERVAL_S = 1.0
-"""Seconds between two readings of a bookie's metrics, at least."""
+"""The least number of seconds between two readings of a bookie's metrics."""
 LOOK_AGE_MAX_S = 30.0
 """The age in seconds of the oldest reading that is compared with a new one. A rate over a longer
 time would not be current."""
@@ -47,10 +47,11 @@ LATENCIES = {
     )
     for text, quantile in (("50", "0.5"), ("99", "0.99"))
 }
-"""The metrics of latencies in milliseconds. They cover the last minute or two.
+"""The metric of each latency, by the name of the latency, such as `add_p99_ms`. Latencies are in
+milliseconds, and cover the last minute or two.
 
-The stages of an add: it waits for its group (`queue`), the group is synced (`sync`), and it is in
-the log (`log`, from its receipt on)."""
+`add` and `read` are whole requests. An add waits for its group (`queue`), and the group is synced
+(`sync`). `log` is the time from the receipt of an add until it is in the log."""
 _LEDGERS = "bookie_ledgers_count"
 _SUSPENDED = {
     kind: f'quire_storage_compaction_suspended{{kind="{kind}"}}' for kind in ("minor", "major")
@@ -94,7 +95,10 @@ class _Look:
 
 
 class Rates(BackgroundObservation):
-    """The rates of a cluster's bookies. `fetch` reads the metrics of one bookie."""
+    """The readings, in the background, of the metrics of a cluster's bookies, and their rates.
+
+    `fetch` reads the metrics of one bookie from its URL.
+    """
 
     def __init__(
         self,
@@ -123,10 +127,11 @@ class Rates(BackgroundObservation):
         self._rates: dict[str, dict[str, float | None]] = {}
 
     async def of(self, bookies: Mapping[str, BookieAddress]) -> dict[str, dict[str, float | None]]:
-        """Return the rates and latencies of each bookie.
+        """Return the rates and latencies of each bookie, and its number of ledgers, by bookie id.
 
-        A bookie that reports nothing is missing. A rate is None until there are two readings, and
-        a latency is None if no such operation happened.
+        A bookie that reports nothing is missing. A rate is None without an earlier reading of the
+        last `LOOK_AGE_MAX_S`, and after a restart of the bookie. A latency is None if no such
+        operation happened.
         """
         await self.refresh(lambda: self._look(bookies))
         return self._rates
@@ -194,9 +199,9 @@ def http_url(address: BookieAddress) -> str | None:
 
 
 def parsed(text: str) -> dict[str, float]:
-    """Return the metrics that this module uses from Prometheus' text format.
+    """Return the values of the metrics that this module uses, from Prometheus' text format.
 
-    Values that are not finite numbers are left out.
+    The keys are the metrics with their labels. Values that are not finite numbers are left out.
     """
     found = ((name, _number(number)) for name, number in _LINE.findall(text))
     return {name: value for name, value in found if value is not None}
@@ -243,7 +248,10 @@ def _rates(before: _Look | None, now: _Look) -> dict[str, float | None]:
 
 
 def together(rates: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any]:
-    """Return the sums of the rates of all bookies, and the latencies of the slowest bookie."""
+    """Return the sums of the rates of all bookies, and the latencies of the slowest bookie.
+
+    `bookies` is the number of bookies in `rates`.
+    """
     shown: dict[str, Any] = {"bookies": len(rates)}
     for names, how in ((COUNTERS, sum), (LATENCIES, max)):
         for name in names:

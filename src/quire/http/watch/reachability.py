@@ -25,8 +25,8 @@ from quire.metadata.uri import parse_uri
 PROBE_INTERVAL_S = 2.0
 """Seconds between two probes of the store."""
 SERVER_TIMEOUT_S = 0.5
-"""Seconds that a server of the store has to accept a connection, when it is examined why the store
-does not answer."""
+"""Seconds that a server of the store has to accept a connection, by which a check finds out why the
+store does not answer."""
 PROBE_TIMEOUT_S = 2.0
 """Seconds that the store has to answer a probe. After that it counts as unreachable."""
 REMEDY = (
@@ -42,16 +42,16 @@ Connect = Callable[[], Awaitable[Client]]
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A time in which the store did not answer."""
+    """A period in which the metadata store did not answer, and which is over."""
 
     since_ms: int
-    """The Unix time in milliseconds of the last answer before it."""
+    """The Unix time in milliseconds of the last answer before the period."""
     until_ms: int
-    """The Unix time in milliseconds of the first answer after it."""
+    """The Unix time in milliseconds of the first answer after the period."""
 
 
 class MetadataReachability:
-    """Probes the metadata store, and refuses requests while it does not answer."""
+    """A regular probe of the metadata store, by which requests are refused while it is away."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class MetadataReachability:
         """Create a check of the store at `uri`.
 
         `ask` reads something small from the store. Any error means that the store does not answer.
-        If the error does not say why, `why` is asked for the reason by server.
+        If the error does not say why, `why` is called, which returns the reason for each server.
         """
         self._why = why
         self.uri = uri
@@ -72,8 +72,8 @@ class MetadataReachability:
         self._answered_ms = clock.now_ms()
         self._causes: Mapping[str, BaseException | str] = {}
         self.outages: deque[Outage] = deque(maxlen=OUTAGES_MAX)
-        """The last times that the store did not answer, the newest last. The present one is not
-        among them."""
+        """The last periods in which the store did not answer, the newest last. A period that is not
+        over is not among them."""
         self._down = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.failures = 0
@@ -93,7 +93,7 @@ class MetadataReachability:
             await asyncio.wait([self._task])
 
     async def look(self) -> None:
-        """Probe the store once, now."""
+        """Probe the store once, and remember whether it answered."""
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 await self._ask()
@@ -130,7 +130,7 @@ class MetadataReachability:
         )
 
     def check(self) -> None:
-        """Raise MetadataUnavailableError if the store does not answer."""
+        """Raise MetadataUnavailableError if the store did not answer the last probe."""
         if self._down.is_set():
             raise self.error()
 
@@ -185,7 +185,7 @@ class MetadataReachability:
 
 
 async def server_causes(uri: str) -> dict[str, str]:
-    """Return why each server of the store does not answer, as far as a new connection shows it.
+    """Connect to each server of the store, and return why it does not answer, by server.
 
     The result is empty for a store without servers.
     """

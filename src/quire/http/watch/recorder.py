@@ -1,4 +1,4 @@
-"""Takes a sample of the whole cluster every few seconds, for the charts of the dashboard.
+"""Sampling of the whole cluster every few seconds, for the charts of the dashboard.
 
 The server of a dashboard (`quire ui`, `quire http`) samples always, so that a chart is full when
 somebody opens it. A bookie's own server has the same pages. It samples only while somebody looks at
@@ -22,17 +22,17 @@ from quire.http.watch.series import STEP_S, SeriesStore, Values
 from quire.metadata.interface import BookieAddress
 
 BOOKIES_AT_ONCE = 4
-"""The number of bookies whose metrics are read at once. It is small, so that pages that are asked
-for in the meantime do not wait."""
+"""The number of bookies whose metrics are read at the same time. It is small, so that requests for
+pages do not wait meanwhile."""
 METADATA_TIMEOUT_S = 5.0
-"""Seconds that the metadata store has to answer. After that, the bookies of the last sample are
-sampled."""
+"""Seconds that the metadata store has to list the bookies for a sample. After that, the sample is
+of the bookies of the last one."""
 IDLE_S = 600.0
 """Seconds after the last request for series until a bookie's own server stops to sample."""
 
 
 class SeriesRecorder:
-    """Samples a cluster in the background.
+    """A recorder that takes samples of a cluster in the background.
 
     Call `start` once, `touch` at each request for series, and `close` at the end.
     """
@@ -111,7 +111,7 @@ class SeriesRecorder:
             await asyncio.sleep(due_s - self._clock.monotonic())
 
     async def sample(self) -> None:
-        """Take one sample now. What cannot be read is missing in it."""
+        """Take one sample now. Values that cannot be read are missing in it."""
         begun_s = self._clock.monotonic()
         tick = self.store.begin()
         marked = await self._look_up()
@@ -141,9 +141,10 @@ class SeriesRecorder:
         self.took_s = self._clock.monotonic() - begun_s
 
     async def _look_up(self) -> int | None:
-        """Read the bookies, and return the number of under-replicated ledgers if it is known.
+        """Read the list of registered bookies, and return the number of under-replicated ledgers.
 
-        If the metadata store does not answer, the bookies of the last sample remain.
+        Return None if the number is not known. If the metadata store does not answer, the bookies
+        of the last sample remain.
         """
         self._writable = None
         try:
@@ -158,7 +159,7 @@ class SeriesRecorder:
         return counted.marked if counted.whole else None
 
     def knows(self, bookie: str) -> bool:
-        """Return whether a bookie was sampled, or may be because no sample was taken yet."""
+        """Return whether there are samples of a bookie, or none was taken of any bookie yet."""
         return not self.samples or bookie in self._registered or bookie in self.store.bookies
 
     def now_ms(self) -> int:
@@ -166,7 +167,7 @@ class SeriesRecorder:
         return self._clock.now_ms()
 
     def endpoint(self, bookie: str) -> BookieAddress | None:
-        """Return the registration of a bookie at the last sample."""
+        """Return the registration of a bookie at the last sample, or None if it had none."""
         return self._registered.get(bookie)
 
     def metrics(self) -> Iterable[Metric]:

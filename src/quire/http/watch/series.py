@@ -21,12 +21,13 @@ SPAN_S = 3_600
 """Seconds for which samples are kept."""
 SLOTS = SPAN_S // STEP_S + 1
 BOOKIES_MAX = 1_000
-"""The number of bookies whose samples are kept. The sums over the cluster contain all bookies."""
+"""The largest number of bookies whose samples are kept. The sums over the cluster contain all
+bookies."""
 DIGITS = 4
 """The number of significant digits of the values in an answer."""
 
 OF_BOOKIES = (*COUNTERS, *LATENCIES, "ledgers", "disk_used")
-"""The values of one bookie. `disk_used` is a share from 0 to 1."""
+"""The names of the values of one bookie in a sample. `disk_used` is a share from 0 to 1."""
 OF_CLUSTER = (
     *COUNTERS,
     *LATENCIES,
@@ -36,15 +37,16 @@ OF_CLUSTER = (
     "bookies",
     "bookies_writable",
 )
-"""The values of the cluster: sums of rates, the latencies of the slowest bookie, the used share of
-all disks together and of the fullest one, and the number of ledgers and bookies."""
+"""The names of the values of the cluster in a sample: sums of rates, the latencies of the slowest
+bookie, the used share of all disks and of the fullest bookie, and the numbers of under-replicated
+ledgers and of bookies."""
 
 Values = Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values over time. The first values are of `first_s`, and the others follow at `step_s`."""
+    """Values over time, at `first_s` (Unix time in seconds) and every `step_s` seconds after it."""
 
     first_s: int
     step_s: int
@@ -55,7 +57,8 @@ class Series:
 class SeriesStore:
     """The samples of the last `SPAN_S` seconds, for the cluster and for each bookie.
 
-    One bookie needs 4 bytes for each value and slot: about 24 kB with its dictionary.
+    Time is divided into slots of `STEP_S` seconds with consecutive numbers. One bookie needs 4
+    bytes for each value and slot: about 24 kB with its dictionary.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -76,9 +79,9 @@ class SeriesStore:
         return frozenset(self._bookies)
 
     def begin(self) -> int:
-        """Return the slot of a sample that is taken now.
+        """Return the number of the slot of a sample that is taken now, for `add`.
 
-        Slots that were passed over since the last sample are empty.
+        Slots that were passed over since the last sample become empty.
         """
         now_s, now_ms = self._clock.monotonic(), self._clock.now_ms()
         if self._tick < 0:
@@ -111,7 +114,11 @@ class SeriesStore:
                 del self._bookies[name]
 
     def read(self, range_s: int, bookie: str | None = None) -> Series:
-        """Return the values of the last `range_s` seconds, of the cluster or of a bookie."""
+        """Return the values of the last `range_s` seconds, of the cluster or of a bookie.
+
+        With None as `bookie`, they are those of the cluster. The lists are empty for a bookie
+        without samples.
+        """
         ring = self._cluster if bookie is None else self._bookies.get(bookie)
         names = OF_CLUSTER if bookie is None else OF_BOOKIES
         now_s = self._clock.now_ms() / 1000
@@ -131,7 +138,7 @@ class _Ring:
         self._names = names
         self._values = array("f", [math.nan]) * (len(names) * SLOTS)
         self.newest = -1
-        """The last slot with a value."""
+        """The number of the last slot that has a value, or -1."""
 
     def put(self, tick: int, values: Values) -> None:
         for at, name in enumerate(self._names):

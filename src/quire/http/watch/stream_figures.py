@@ -1,7 +1,7 @@
 """The size, rate, lag and last write of streams, for lists of streams.
 
 To learn them, the server reads the metadata of a stream and asks the bookies of its last segment.
-That takes too long for a page of streams, so it happens in the background while somebody looks at
+This takes too long for a page of streams, so it happens in the background while somebody looks at
 the page, and all viewers share it. A completed ledger never changes, so its size is read once.
 """
 
@@ -24,19 +24,19 @@ from quire.streams.read.positions import oldest_position
 from quire.streams.read.statistics import SegmentStatistics, records_from, segment_statistics
 
 FIGURES_INTERVAL_S = 2.0
-"""Seconds between two observations."""
+"""The least number of seconds between two observations of streams."""
 FIGURES_AGE_MAX_S = 60.0
 """The age in seconds of the oldest observation of a stream that is compared with a new one. A rate
 over a longer time would not be current."""
 STREAMS_KEPT_MAX = 2_000
-"""The number of streams whose figures are kept."""
+"""The largest number of streams whose figures are kept."""
 LEDGERS_KEPT_MAX = 20_000
-"""The number of completed ledgers whose sizes are kept."""
+"""The largest number of completed ledgers whose sizes are kept."""
 SEGMENTS_LOOKED_AT_MAX = 200
-"""The number of segments of a stream that are looked at, the newest. With more, the numbers of
-records and bytes are lower bounds."""
+"""The largest number of segments of a stream, the newest ones, that are looked at. In a stream with
+as many or more, the numbers of records and bytes count as lower bounds."""
 SUBSCRIPTIONS_COUNTED_MAX = 20
-"""The number of subscriptions of a stream whose lag is counted for a list."""
+"""The largest number of subscriptions of a stream whose lag is counted for a list."""
 STREAMS_AT_ONCE = 4
 
 
@@ -45,7 +45,7 @@ class StreamFigures:
     """The result of one observation of a stream."""
 
     at_s: float
-    """The time of the observation."""
+    """When the observation was made, in seconds of the monotonic clock."""
     whole: bool = True
     """Whether all segments were looked at. If not, `records` and `bytes` are lower bounds."""
     segments: int = 0
@@ -57,19 +57,24 @@ class StreamFigures:
     """The time of the last record, or None if it is not known."""
     ended: bool = False
     lag: int | None = None
-    """The number of records that the slowest subscription is behind, or None without one."""
+    """The number of records that the slowest subscription has still to read, or None if the stream
+    has no subscription."""
     slowest: str | None = None
-    """The name of the slowest subscription."""
+    """The name of the subscription that has the most records still to read, or None."""
     subscriptions: int = 0
     error: str = ""
-    """The reason why the figures could not be found out."""
+    """The reason why the stream could not be read, or '' if it could."""
     written: int | None = None
     """The number of records that were ever written, or None if it is not known."""
     sizes: Mapping[int, int] = field(default_factory=dict)
-    """The bytes of each of the segments that were looked at, by number."""
+    """The size in bytes of each segment that was looked at, by the number of the segment."""
 
     def as_json(self, before: StreamFigures | None, now_s: float) -> dict[str, Any]:
-        """Return the figures. The rates are those since the observation `before`."""
+        """Return the figures as JSON, with the rates since the observation `before`.
+
+        A rate is None without an earlier observation that is recent enough. `now_s` is the present
+        time of the monotonic clock.
+        """
         records_per_s, bytes_per_s = self._rates(before)
         return {
             "segments": self.segments,
@@ -106,7 +111,7 @@ class StreamFigures:
 
 
 class StreamWatch(BackgroundObservation):
-    """The figures of those streams that somebody looks at."""
+    """The observation, in the background, of the streams that somebody looks at."""
 
     share = LOOK_SHARE
 
@@ -116,14 +121,17 @@ class StreamWatch(BackgroundObservation):
         self._found: OrderedDict[tuple[str, str], tuple[StreamFigures, StreamFigures | None]] = (
             OrderedDict()
         )
-        """The last observation of each stream, and the one before it."""
+        """The last observation of each stream and the one before it, by namespace and name."""
         self._sizes: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        """The length and the creation time of completed ledgers."""
+        """The length in bytes and the creation time of completed ledgers, by ledger id."""
 
     async def of(
         self, client: Client, namespace: str, names: Sequence[str]
     ) -> dict[str, dict[str, Any] | None]:
-        """Return what is known of these streams. It is None for a stream not yet looked at."""
+        """Return the figures of these streams as JSON, by name.
+
+        They are None for a stream that was not looked at yet.
+        """
         self._wanted = dict.fromkeys((namespace, name) for name in names) | self._wanted
         await self.refresh(lambda: self._look(client))
         now_s = self._monotonic()

@@ -71,8 +71,8 @@ class CollectionRefusal:
     accepted: bool = False
     """Whether an operator has examined the store and lets the bookie continue with it."""
     unreadable: str = ""
-    """The reason why the mark in the store could not be read, or '' if it was read. With a reason,
-    nothing more is known, and the store need not have gone back."""
+    """The reason why the mark in the store could not be read, or '' if it was read. If there is a
+    reason, it is not known whether the store went back to an older state."""
 
 
 _WHAT = "the mark of a bookie"
@@ -124,12 +124,12 @@ class BookieMark:
     def decode_any(cls, data: bytes) -> BookieMark:
         """Decode the value of a mark node like `decode`, but return a refusal for a damaged value.
 
-        A value that cannot be decoded proves nothing. The bookie therefore collects no garbage, and
-        an operator can accept the store as after any refusal.
+        A value that cannot be decoded does not prove that the store is current. The refusal
+        therefore keeps the bookie from collecting garbage until an operator accepts the store.
 
         Raises:
-            LaterMetadataError: A later version of Quire wrote the value, which proves something to
-                that version. Nothing can be accepted here, because that would replace the value.
+            LaterMetadataError: A later version of Quire wrote the value. It is no refusal, because
+                accepting a refusal replaces the value, and the later version can still decode it.
         """
         try:
             return cls.decode(data)
@@ -169,7 +169,7 @@ class Switch:
             return cls()
 
     def sentence(self) -> str:
-        """Return a clause for messages about the switch."""
+        """Return the clause for messages that says who switched garbage collection off, and why."""
         by = f" by {self.by}" if self.by else ""
         why = f" ({self.why})" if self.why else ""
         return f"garbage collection is switched off for the whole cluster{by}{why}"
@@ -234,7 +234,10 @@ async def read_mark(store: MetadataStore, bookie_id: str) -> Versioned[BookieMar
 async def write_mark(
     store: MetadataStore, bookie_id: str, made: BookieMark, version: int | None
 ) -> None:
-    """Create the mark (version None), or replace the one with this version.
+    """Write `made` as the mark of the bookie.
+
+    With None as `version`, the mark is created. Otherwise it replaces the mark that has this
+    version.
 
     Raises:
         KeyExistsError: The version is None, and the bookie has a mark.
@@ -245,7 +248,7 @@ async def write_mark(
 
 
 async def refusals(store: MetadataStore) -> dict[str, CollectionRefusal]:
-    """Return the refusals that wait for an operator, by bookie id.
+    """Return the refusals that no operator has accepted yet, by bookie id.
 
     A mark that cannot be decoded counts as a refusal.
 
@@ -266,13 +269,14 @@ async def refusals(store: MetadataStore) -> dict[str, CollectionRefusal]:
 
 
 async def accept(store: MetadataStore, bookie_id: str) -> bool:
-    """Let a bookie that found the store older than its mark continue with this store.
+    """Let a bookie that refuses to collect garbage continue with this store.
 
-    The permission covers this one refusal. If the store goes back once more, the bookie refuses
-    again.
+    The permission covers only its present refusal. If the store goes back once more, the bookie
+    refuses again.
 
     Returns:
-        False if the bookie does not wait for a permission.
+        Whether the permission was given now. False means that the bookie has no refusal that waits
+        for one.
 
     Raises:
         MetadataError: The store does not answer, or others changed the mark too often.
@@ -297,7 +301,7 @@ async def accept(store: MetadataStore, bookie_id: str) -> bool:
 async def check_not_back(store: MetadataStore) -> None:
     """Raise an error if the store may have gone back to an older state.
 
-    Call this before you conclude from the store that nothing names an item any more.
+    Call this before you delete data, such as a ledger, because nothing in the store names it.
 
     Raises:
         MetadataWentBackError: A bookie has proof that the store went back, or its mark cannot be
@@ -341,8 +345,8 @@ async def check_collectable(store: MetadataStore) -> None:
 async def may_collect(store: MetadataStore) -> bool:
     """Return whether `check_collectable` passes.
 
-    Use this for deletions that follow other work. That work continues if nothing may be deleted,
-    and a later run finds the same items.
+    Use this for deletions at the end of other work, such as a job. If the result is False, skip
+    the deletions: a later run finds what they would have deleted.
 
     Raises:
         MetadataError: The store does not answer.

@@ -33,7 +33,7 @@ FORGET_ATTEMPTS = 5
 """The number of attempts to delete a record that its bookie still updates."""
 GIVEN_UP_MAX = 64
 """The number of directories of one bookie that are remembered as given up. The newest are kept. An
-older one is only recognised as a directory that the bookie does not have."""
+older one counts only as a directory that does not belong to the bookie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +52,17 @@ class LogMark:
     """The state of one directory as its bookie last reported it."""
 
     incarnation: int
-    """The number of its last start."""
+    """The number of times that the directory was started."""
     nonce: str = ""
-    """A random value of that start; "" if no directory has one."""
+    """A random value that the last start wrote into the directory. A mark that only records a loss
+    has "", which differs from the value in any directory."""
     newest_file: int = 0
-    """The highest number of a segment file."""
+    """The highest number among the segment files of the directory's log."""
     end_group: int = 0
-    """The number of the group that follows the last synced one."""
+    """The number of the group that follows the last synced group of the log."""
     lost: str = ""
-    """The reason why the directory counts as lost, or "". The bookie clears it once it has been
-    started with the directory counted as lost."""
+    """The reason why the directory counts as lost, or "" if it does not. The bookie clears the
+    reason once it has started with the directory counted as lost."""
 
 
 _WHAT = "the record of a bookie's directories"
@@ -72,7 +73,7 @@ _MARK_NAMES = tuple(one.name for one in fields(LogMark))
 
 @dataclass(frozen=True, slots=True)
 class BookieDirectories:
-    """The value of a bookie's record."""
+    """The record of a bookie's data directories, as the metadata store has it."""
 
     ids: Mapping[str, str] = field(default_factory=dict)
     """The id of each directory in hex, by path. A directory that could not be read yet is not
@@ -133,7 +134,7 @@ class BookieDirectories:
         return next((path for path, one in self.ids.items() if one == directory_id), None)
 
     def left(self, directory_id: str) -> GivenUp | None:
-        """Return how the directory was given up, or None if it was not."""
+        """Return the record of how the directory was given up, or None if it was not given up."""
         return next((one for one in self.given_up if one.directory_id == directory_id), None)
 
     def successor(self, directory_id: str) -> str:
@@ -147,10 +148,10 @@ class BookieDirectories:
         return directory_id if self.path_of(directory_id) is not None else ""
 
     def having(self, ids: Mapping[str, str]) -> BookieDirectories:
-        """Return the record with exactly these directories, none of which is given up any more.
+        """Return the record with the directories in `ids`, and no others, in use.
 
-        A directory that was given up lacks the entries that its bookie stored since, so it is
-        marked as lost.
+        `ids` maps paths to directory ids. A directory that was given up before is in use again. It
+        lacks the entries that its bookie stored since then, so it is marked as lost.
         """
         kept = tuple(one for one in self.given_up if one.directory_id not in ids.values())
         named = {*ids.values(), *(one.directory_id for one in kept)}
@@ -174,8 +175,9 @@ class BookieDirectories:
 
         Args:
             path: The path of the directory.
-            ids: The ids that were found there, with '' for none. They are given up as well.
-            successor: The id of the directory that replaces it, or ''.
+            ids: The directory ids that were found at the path, which are given up as well. An ''
+                among them is ignored.
+            successor: The id of the directory that replaces it, or '' if none does.
             now_ms: The present time, in milliseconds since 1970.
         """
         gone = dict.fromkeys(filter(None, (self.ids.get(path, ""), *ids)))
@@ -204,9 +206,10 @@ async def read_directories(
 async def write_directories(
     store: MetadataStore, bookie_id: str, made: BookieDirectories, version: int | None
 ) -> int:
-    """Create the record (version None), or replace the one with this version.
+    """Write `made` as the record of the bookie, and return its new version.
 
-    Return the new version.
+    With None as `version`, the record is created. Otherwise it replaces the record that has this
+    version.
 
     Raises:
         KeyExistsError: The version is None, and the bookie has a record.

@@ -17,12 +17,16 @@ T = TypeVar("T")
 
 
 def node_path(uri: str, kind: str, bookie_id: str) -> str:
-    """Return the path of a bookie's node of this kind."""
+    """Return the path of a bookie's node. `kind` is the name of the parent of all such nodes."""
     return f"{replication_root(uri)}/{kind}/{bookie_id}"
 
 
 def refuse_later(what: str, value: Any, names: Collection[str]) -> None:
-    """Raise LaterMetadataError if a later version of Quire wrote this decoded value."""
+    """Raise LaterMetadataError if a later version of Quire wrote this decoded JSON value.
+
+    It did if the value has a field that is not in `names`, or a later number of its format. `what`
+    is the value, as the message names it.
+    """
     if message := later_json(what, value, names):
         raise LaterMetadataError(message)
 
@@ -61,7 +65,9 @@ async def read_node(
 
 
 async def write_node(store: MetadataStore, path: str, value: bytes, version: int | None) -> int:
-    """Create a node (version None), or replace the one with this version. Return the new version.
+    """Write the value of a node, and return its new version.
+
+    With None as `version`, the node is created. Otherwise it must exist with this version.
 
     Raises:
         KeyExistsError: The version is None, and the node exists.

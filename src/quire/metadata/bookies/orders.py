@@ -45,7 +45,7 @@ class Order:
     what: What
     since_ms: int
     by: str
-    """The host from which it was given."""
+    """The host from which the operator gave the order."""
 
     def encode(self) -> bytes:
         value = {"order": self.what.value, "since_ms": self.since_ms, "by": self.by}
@@ -87,7 +87,10 @@ async def read_order(store: MetadataStore, bookie_id: str) -> Versioned[Order] |
 async def give_order(
     store: MetadataStore, bookie_id: str, order: Order, version: int | None
 ) -> int:
-    """Give an order (version None), or replace the one with this version. Return the new version.
+    """Store the order of a bookie, and return its new version.
+
+    With None as `version`, the bookie must have no order. Otherwise `order` replaces the one that
+    has this version.
 
     Raises:
         KeyExistsError: The version is None, and the bookie has an order.

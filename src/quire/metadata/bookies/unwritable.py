@@ -11,20 +11,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 PROPERTY = "quire.unwritable"
-"""The name of the property. It is missing if the bookie accepts all adds."""
+"""The name of the registration's property that has the reasons. The property is missing if the
+bookie accepts all adds."""
 
 LOADING = "loading"
-"""The bookie is still loading its log."""
+"""The reason that a bookie gives while it is still loading its log."""
 HELD = "held"
-"""An operator keeps it read-only until its next start."""
+"""The reason that a bookie gives while an operator keeps it read-only, until its next start."""
 ORDERED = "ordered"
-"""It is being drained or decommissioned (`orders`)."""
+"""The reason that a bookie gives while it is being drained or decommissioned (`orders`)."""
 FULL = "full"
-"""There is too little space in the directory."""
+"""The reason for a data directory whose disk has too little free space."""
 LOST = "lost"
-"""A part of the data in the directory is lost, and not restored yet."""
+"""The reason for a data directory that has lost data, which is not restored yet."""
 FAILED = "failed"
-"""The directory cannot be used, because its disk fails or its content is not that of the bookie."""
+"""The reason for a data directory that cannot be used, because its disk fails or its content is not
+that of the bookie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Unwritable:
 
 
 def as_properties(reasons: Iterable[Unwritable]) -> dict[str, str]:
-    """Return the properties of the registration of a bookie with these reasons."""
+    """Return the reasons as properties of a registration. Without reasons there are none."""
     found = [asdict(one) for one in reasons]
     return {PROPERTY: json.dumps(found)} if found else {}
 

@@ -1,6 +1,6 @@
-"""The ledgers whose metadata names a bookie.
+"""The search for the ledgers whose metadata names a bookie.
 
-Read them before you take something from the bookie.
+It comes before a bookie loses its cookie, its id or its copies.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from quire.metadata.ledgers.unreadable import Unread, read_or_skip
 LEDGERS_PER_LOOK = 256
 """The number of ledgers whose metadata is read concurrently."""
 NAMED_MAX = 10
-"""The number of ledgers that a message names."""
+"""The largest number of ledgers that a message names."""
 KEPT_MAX = 1_000
-"""The number of ledgers that are kept. The others are only counted."""
+"""The largest number of ledger ids that one `SomeLedgers` keeps. Further ledgers are only
+counted."""
 
 
 @dataclass(slots=True)
 class SomeLedgers:
-    """A number of ledgers, and the first of them."""
+    """A count of ledgers, with the ids of the first `KEPT_MAX` of them."""
 
     count: int = 0
     ledger_ids: list[int] = field(default_factory=list)
@@ -50,7 +51,8 @@ async def is_named(metadata: MetadataStore, bookie_id: str, *, unreadable: bool)
         metadata: The store of the cluster.
         bookie_id: The bookie.
         unreadable: Whether metadata that cannot be read counts as naming the bookie. If it does,
-            the result False is a proof: it needs a complete list of the ledgers.
+            the result False proves that no ledger names the bookie. The proof needs a complete
+            list of the ledgers, so a list that may be incomplete is an error.
 
     Raises:
         MetadataError: The store does not answer, or its list is not complete.
@@ -78,19 +80,20 @@ async def pages_naming(
     looked_at: Callable[[int], object],
     unread: Unread,
 ) -> AsyncIterator[list[tuple[int, LedgerMetadata]]]:
-    """Yield the ledgers whose metadata names the bookie, from pages of `LEDGERS_PER_LOOK` ledgers.
+    """Search all ledgers, and yield those whose metadata names the bookie, as lists.
 
-    Ledgers whose metadata cannot be read are recorded in `unread`, because any of them may name the
-    bookie.
+    One list has the ids and the metadata of the ledgers that were found among `LEDGERS_PER_LOOK`
+    examined ones, and may be empty. Ledgers whose metadata cannot be read are recorded in `unread`,
+    because any of them may name the bookie.
 
     Args:
         metadata: The store of the cluster.
         bookie_id: The bookie.
-        looked_at: Called after each page with the number of ledgers in it.
+        looked_at: Called after each list with the number of ledgers that were examined for it.
         unread: Receives the ledgers that could not be read.
 
     Raises:
-        MetadataError: The store does not answer.
+        MetadataError: The store does not answer, or its list of ledgers is not complete.
         MetadataWentBackError: The store went back to an older state.
     """
     await check_not_back(metadata)

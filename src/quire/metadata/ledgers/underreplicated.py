@@ -1,6 +1,7 @@
 """Marks of under-replicated ledgers, at the nodes where Apache's auditor and workers read them.
 
-An auditor or the bookie itself makes them when it finds that replicas are missing.
+An auditor makes a mark when it finds that replicas of a ledger are missing. So does a bookie that
+finds that it has lost its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ledgers that a pass over many of them cannot read.
+"""Ledgers whose metadata cannot be read, found by a pass over many ledgers.
 
 One ledger whose metadata is damaged must not stop a pass that looks at all ledgers. The pass
 records the ledger in an `Unread`, continues, and reports at its end which ledgers it could not
@@ -22,13 +22,13 @@ from quire.errors import (
 from quire.metadata.interface import MetadataStore, Versioned
 
 UNREADABLE = (UnreadableMetadataError, MetadataDeniedError)
-"""The errors that are about one ledger, mark or node: the store itself answers."""
+"""The errors that concern only one ledger, mark or node. The store itself answers."""
 NAMED_MAX = 20
-"""The number of ledgers that one `Unread` keeps with their reasons. It counts all of them."""
+"""The largest number of ledgers whose reasons one `Unread` keeps. It counts all of them."""
 TOLD_MAX = 5
-"""The number of ledgers that a message names."""
+"""The largest number of ledgers that a message names."""
 REASON_CHARS_MAX = 300
-"""The length at which a reason is cut off."""
+"""The largest number of characters of a reason. The rest is cut off."""
 REMEDY = (
     "No bookie deletes its entries meanwhile. If a later version wrote the metadata, install that "
     "version. If it is damaged, restore it from a backup (`quire shell ledgermetadata "
@@ -42,7 +42,7 @@ class Unread:
     def __init__(self) -> None:
         self._ids: set[int] = set()
         self.named: dict[int, str] = {}
-        """The reasons of the first `NAMED_MAX` ledgers, by ledger."""
+        """Why each of the first `NAMED_MAX` ledgers could not be read, by ledger id."""
 
     def add(self, ledger_id: int, why: object) -> None:
         """Record a ledger. A ledger that is recorded twice counts once."""
@@ -61,12 +61,15 @@ class Unread:
 
     @property
     def why(self) -> str:
-        """The reason for the first ledger, or '' if all could be read."""
+        """The reason why the first recorded ledger could not be read, or '' if there is none."""
         return next(iter(self.named.values()), "")
 
 
 def reason_of(why: object) -> str:
-    """Return what happened in one sentence, without the advice that an error adds to it."""
+    """Return what an error, or another reason, says happened, without the error's advice.
+
+    The text has at most `REASON_CHARS_MAX` characters.
+    """
     text = why
     if isinstance(why, UnreadableMetadataError):
         text = why.reason
@@ -76,7 +79,10 @@ def reason_of(why: object) -> str:
 
 
 def named_ledgers(named: Mapping[int, str], count: int) -> str:
-    """Return the ledgers as a noun phrase: `ledger 7`, or `3 ledgers (7, 9, 12)`."""
+    """Return ledgers as a noun phrase: `ledger 7`, or `3 ledgers (7, 9, 12)`.
+
+    `count` is the number of all ledgers. The phrase has the ids of the first `TOLD_MAX` in `named`.
+    """
     some = ", ".join(str(one) for one in list(named)[:TOLD_MAX])
     more = ", ..." if count > TOLD_MAX else ""
     return f"ledger {some}" if count == 1 else f"{count} ledgers ({some}{more})"
@@ -85,10 +91,10 @@ def named_ledgers(named: Mapping[int, str], count: int) -> str:
 async def read_or_skip(
     store: MetadataStore, ledger_id: int, unread: Unread
 ) -> Versioned[LedgerMetadata] | None:
-    """Return the metadata of a ledger, or None for one that a pass skips.
+    """Return the metadata of a ledger, or None if a pass over many ledgers must skip it.
 
-    A ledger that does not exist any more is skipped silently. One whose metadata cannot be read is
-    recorded in `unread`. Cancel-safe.
+    The result is None if the ledger no longer exists, or if its metadata cannot be read. In the
+    second case the ledger is recorded in `unread`. Cancel-safe.
 
     Raises:
         MetadataError: The store does not answer.

@@ -341,9 +341,10 @@ class SqliteFile:
         return created
 
     def _refuse_nothing(self, instance_id: str | None) -> None:
-        """Raise an error for a missing or empty file that must not become a new cluster.
+        """Raise ClusterNotInitialisedError if the file is missing or empty, and must not be opened.
 
-        SQLite must not open it: it would delete the log of an empty file, and with it the newest
+        A missing or empty file may be opened only with the `instance_id` of a new cluster, and if
+        its log is empty too. SQLite would delete the log of an empty file, and with it the newest
         commits.
         """
         log = Path(f"{self.path}{LOG_SUFFIX}")
@@ -426,7 +427,7 @@ class SqliteFile:
             )
 
     def _misfit(self, connection: sqlite3.Connection) -> str:
-        """Return what does not fit together, or '' if everything does."""
+        """Return which pages of the file do not fit together, or '' if all of them do."""
         pages, page_bytes = self._number("PRAGMA page_count"), self._number("PRAGMA page_size")
         stat = self._stat()
         if stat is not None and stat.st_size > pages * page_bytes:
@@ -590,7 +591,10 @@ def _tell(committed: asyncio.Future[list[_Write]]) -> None:
 
 
 def _translate(path: Path, error: sqlite3.Error, busy_timeout_ms: int) -> QuireError:
-    """Return our error for an error of SQLite's. Primary result codes are the low byte."""
+    """Return the Quire error for an error of SQLite.
+
+    The primary result code, which decides, is the low byte of the error's code.
+    """
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _BUSY_CODES:
         busy = MetadataUnavailableError(

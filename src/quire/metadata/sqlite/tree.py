@@ -142,7 +142,10 @@ class SqliteTree:
         await self._write(work)
 
     async def sync(self) -> None:
-        """Check the file. Reads always see everything that was committed before."""
+        """Check that the file can be read, and nothing more.
+
+        There is nothing to wait for: reads of a SQLite file see everything that was committed.
+        """
         await self._file.data_version()
 
     def watch_children(self, path: str, changed: Callable[[list[str] | None], None]) -> Watch:
@@ -160,9 +163,9 @@ class SqliteTree:
         return self._session_watches.add(lost)
 
     def look_at_session(self) -> None:
-        """Notify the watches if the session is a new one.
+        """Call the callbacks of `on_session_lost` if a new session has begun since the last call.
 
-        Call this after the session was touched.
+        Call this after `Session.touch` or `Session.renew`.
         """
         if self._session_seen != self._session.session_id:
             self._session_seen = self._session.session_id
@@ -182,7 +185,11 @@ class SqliteTree:
     def _value(
         self, connection: sqlite3.Connection, path: str
     ) -> tuple[Versioned[bytes] | None, bool]:
-        """Return a node, and whether it may end without a change of the file."""
+        """Return a node, or None if it does not exist, and whether it is ephemeral.
+
+        An ephemeral node may end without a change of the file, when the lease of its session
+        expires.
+        """
         row = _node(connection, path)
         if row is None:
             return None, False
@@ -192,7 +199,10 @@ class SqliteTree:
         return Versioned(value, version), owner is not None
 
     def _children(self, connection: sqlite3.Connection, path: str) -> tuple[list[str] | None, bool]:
-        """Return the children's names, and whether some may end without a change of the file."""
+        """Return the names of the children, and whether the node or any child is ephemeral.
+
+        The names are None if the node does not exist.
+        """
         there, mortal = self._value(connection, path)
         if there is None:
             return None, False

@@ -27,19 +27,23 @@ V = TypeVar("V")
 WATCH_POLL_S = 0.1
 """Seconds between two checks whether the file has changed."""
 LIVENESS_POLL_S = 0.5
-"""Seconds between two reads of what may end without a change of the file."""
+"""Seconds between two reads of registered bookies and ephemeral nodes, which may end without a
+change of the file."""
 
 NodeKey = tuple[str, str]
 """The kind of a watch and the path of its node. Watches with the same key share one read."""
 
 NodeLook = Callable[[sqlite3.Connection], tuple[V | None, bool]]
-"""A function that reads a node on the file's thread. It returns the value (None: no such node), and
-whether the value may end without a change of the file."""
+"""A function that reads a node on the file's thread. It returns the value, or None if there is no
+such node, and whether the value may end without a change of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The result of one read of the file. A ledger that does not exist is None."""
+    """The result of one read of the file for all watches.
+
+    The row of a ledger that does not exist is None. `bookies` is None if nothing watches them.
+    """
 
     ledgers: dict[int, tuple[int, int, bytes] | None]
     bookies: Bookies | None
@@ -154,7 +158,11 @@ class Watches:
         return watch
 
     def wake(self) -> None:
-        """Read now, because this store has changed the file, which `data_version` does not show."""
+        """Read the file for all watches now.
+
+        Call this after a write of this store, because `PRAGMA data_version` shows only the changes
+        of other connections.
+        """
         self._wake.set()
 
     def close(self) -> None:

@@ -16,29 +16,36 @@ server of the ensemble in less time, which is not worth an event."""
 
 
 class AbsenceLog:
-    """Logs `metadata_lost` and `metadata_back`. Call it on the event loop of the connection."""
+    """A log that writes the events `metadata_lost` and `metadata_back` of one connection.
+
+    Call its methods on the event loop of the connection.
+    """
 
     def __init__(self, servers: str, causes: Callable[[], Mapping[str, str]]) -> None:
         """Create the log of a connection to these servers.
 
-        `causes` returns why each of them could not be reached.
+        `causes` returns why each server could not be reached, by server.
         """
         self._servers = servers
         self._causes = causes
         self._loop = asyncio.get_running_loop()
         self._since_s: float | None = None
-        """When the connection was lost, on the clock of the loop. None while there is one."""
+        """When the connection was lost, on the clock of the event loop, or None while there is a
+        connection."""
         self._timer: asyncio.TimerHandle | None = None
         self._told = False
 
     def lost(self) -> None:
-        """Note that there is no connection. Repeated calls do nothing."""
+        """Note that there is no connection. Log it if there is still none after `AWAY_S`.
+
+        Repeated calls do nothing.
+        """
         if self._since_s is None:
             self._since_s = self._loop.time()
             self._timer = self._loop.call_later(AWAY_S, self._tell)
 
     def back(self) -> None:
-        """Note that there is a connection again."""
+        """Note that there is a connection again. Log it if its loss was logged."""
         if self._since_s is None:
             return
         away_s = self._loop.time() - self._since_s

@@ -169,7 +169,10 @@ class ZooKeeperRegistration:
     async def set_readonly(
         self, readonly: bool, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Move the bookie to the other list. After an error the task continues to try."""
+        """Move the bookie to the read-only list or to the writable list.
+
+        See `Registration.set_readonly`. After a MetadataError, the task tries again by itself.
+        """
         if self.lost.done():
             raise self.lost.result()
         if self._closed:
@@ -229,9 +232,9 @@ class ZooKeeperRegistration:
                 raise
 
     def _lose(self, error: KeyExistsError) -> None:
-        """End the registration.
+        """End the registration, because another session has kept the bookie's id, and set `lost`.
 
-        Two processes with one id would answer for each other's data.
+        If two processes had one id, clients would ask one of them for the other's data.
         """
         logger.error("the registration of bookie %s is lost: %s", self._bookie_id, error)
         self._forget()
@@ -270,14 +273,17 @@ class ZooKeeperRegistration:
             await self._delete(other)
 
     async def _replace(self, path: str, payload: bytes) -> None:
-        """Replace the data of our own node. Raises _HeldError if it has just disappeared."""
+        """Replace the data of this session's node. Raises _HeldError if the node is gone."""
         try:
             await self._root.zk.set(path, payload, ANY_VERSION)
         except NoNodeError:
             raise _HeldError from None
 
     async def _moved(self, old: str, new: str, payload: bytes) -> bool:
-        """Move the bookie to the other list in one transaction, so that it always is in a list.
+        """Move the bookie from the node `old` to `new` in one transaction.
+
+        Return False if nothing was moved, because `old` does not exist, or `new` exists already or
+        has no parent. Clients see the bookie in one of the lists at any time.
 
         The deletion comes first, because watches fire in this order. Apache's client (4.17.2) takes
         a deletion for the end of the bookie. If it heard of it after it had found the bookie in the
@@ -311,7 +317,10 @@ class ZooKeeperRegistration:
             )
 
     async def _withdraw_from(self, path: str) -> bool:
-        """Delete our own node. Return True to try again."""
+        """Delete the node at `path` if it belongs to this session.
+
+        Return True if the connection was lost and the call must be repeated, else False.
+        """
         try:
             await self._root.zk.wait_connected()
             if await self._owner_of(path) == self._root.zk.session_id:

@@ -60,7 +60,7 @@ class _Mark:
 
 
 class Commits:
-    """The commits of one store."""
+    """The commits of the tree of one store, and the marks that they use."""
 
     def __init__(self, root: ZooKeeperRoot, tasks: TaskSet) -> None:
         self._root = root
@@ -135,7 +135,7 @@ class _Commit:
         self._what = what
         self._mark: _Mark | None = None
         self._mark_known = True
-        """Whether the version of the mark's node is the one that we remember."""
+        """Whether the version of the mark's node is known to be the remembered one."""
         self._in_doubt = False
         """Whether an attempt was sent and its response was lost."""
 
@@ -153,7 +153,7 @@ class _Commit:
         Raises:
             LostConnectionError: It is not known whether the commit was carried out. Call this
                 again.
-            MetadataUnavailableError: That will never be known.
+            MetadataUnavailableError: It can no longer be found out whether it was carried out.
             MetadataError: An operation failed, or the session ended too often. Nothing was changed.
         """
         for _ in range(_ATTEMPTS_MAX):

@@ -48,7 +48,8 @@ class LedgerIdCounter:
     async def next(self, again: bool) -> int:
         """Return an id that was never generated before.
 
-        Repeating the call only leaves an id unused.
+        `again` says that this call repeats one whose response was lost. It makes no difference,
+        because a repeated call generates another id and leaves the first one unused.
         """
         manager = self._root.manager
         if not manager.long_ids or await self._root.zk.exists(self._long) is None:
@@ -68,13 +69,18 @@ class LedgerIdCounter:
         return await self._next_long()
 
     def may_jump(self, made: int, last: int) -> bool:
-        """Return whether to `jump`, because skipping ids up to `last` one by one takes too long."""
+        """Return whether to skip the ids up to `last` with `jump`, and not one by one.
+
+        `made` is the id that was generated last. The result is True if there are more than
+        `COUNTED_MAX` ids to skip, and the ledger manager has long ids.
+        """
         return self._root.manager.long_ids and last - made > COUNTED_MAX
 
     async def jump(self, last: int) -> None:
         """Begin long ids above `last`, so that no id up to `last` is generated from now on.
 
-        Java clients that remember that there are only short ids are an exception.
+        A Java client that remembers that there are only short ids still generates short ones, until
+        it is restarted.
         """
         await self._make_high_order((last >> 32) + 1)
 

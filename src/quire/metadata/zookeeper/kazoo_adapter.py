@@ -65,14 +65,18 @@ _AUTH_SCHEME = "digest"
 
 
 class Access(enum.Enum):
-    """The rights to a node that we create, in a cluster whose nodes belong to their creator."""
+    """The rights to a node that the client creates.
+
+    The first two apply to a cluster whose nodes belong to their creator (`ZooKeeperOptions.acl`).
+    """
 
     OWN = "own"
-    """Only our identity has rights."""
+    """All rights for the client's own identity, and none for others."""
     SHARED = "shared"
-    """Others may read the node and create nodes below it, because it is above several clusters."""
+    """All rights for the client's own identity. Others may read the node and create nodes below it,
+    because the nodes of several clusters are below it."""
     OPEN = "open"
-    """Everyone has all rights."""
+    """All rights for everyone."""
 
 
 class NodeError(Exception):
@@ -143,7 +147,8 @@ class Stat:
 
 
 Notify = Callable[[], None]
-"""A function that is called once, on the event loop, when what was read has changed or may have."""
+"""A function that is called once, on the event loop, when the node or the list of children that was
+read has changed or may have changed."""
 
 
 class ZooKeeperConnection:
@@ -180,6 +185,7 @@ class ZooKeeperConnection:
 
         Raises:
             MetadataUnavailableError: No server answered in time.
+            MetadataDeniedError: The server refuses the identity in `options`.
         """
         connection = cls(
             servers, session_timeout_ms=session_timeout_ms, options=options or ZooKeeperOptions()
@@ -567,9 +573,10 @@ class ZooKeeperConnection:
 
 
 async def unresolved(servers: Sequence[str]) -> str:
-    """Return ": the host name x cannot be resolved" for those that cannot, or ''.
+    """Return the end of an error message that names the hosts whose names cannot be resolved.
 
-    A name that takes longer than `RESOLVE_TIMEOUT_S` is not reported.
+    It is ": the host name x cannot be resolved", for example, or '' if all names can be resolved. A
+    name that takes longer than `RESOLVE_TIMEOUT_S` is not reported.
     """
     loop = asyncio.get_running_loop()
 

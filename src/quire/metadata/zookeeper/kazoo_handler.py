@@ -40,12 +40,12 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class QuietLogger(logging.LoggerAdapter[logging.Logger]):
-    """Kazoo's logger: only its errors keep their level, and requests are without their content.
+    """Kazoo's logger, which lowers the level of most lines and hides the content of requests.
 
-    Kazoo logs each attempt to connect, so that its information and warnings become lines for
-    debugging. The adapter itself reports failures that matter. Requests and responses contain
-    passwords of ledgers, of identities and of the session, so a line names only their kind and
-    path.
+    Kazoo logs each attempt to connect. Lines from DEBUG to WARNING therefore become DEBUG lines.
+    The adapter itself reports failures that matter. Requests and responses contain passwords of
+    ledgers and identities, so a line names only their kind and path. Lines below DEBUG are dropped,
+    because they show the password of the session.
     """
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:

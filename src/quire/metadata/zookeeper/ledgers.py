@@ -63,7 +63,7 @@ class ZooKeeperLedgers:
     async def create(self, data: bytes, ctoken: int) -> tuple[int, Versioned[LedgerMetadata]]:
         """Create a ledger with a new id.
 
-        `ctoken` is 0 if the stored format has no creation token.
+        `ctoken` is the creation token in `data`, or 0 if its format stores none.
         """
         for _ in range(CREATE_ATTEMPTS_MAX):
             ledger_id = await self._root.do("generate a ledger id", self._ids.next)

@@ -66,7 +66,10 @@ async def list_ledgers(
 
 
 async def list_ledgers_down(root: ZooKeeperRoot, last: int) -> AsyncIterator[LedgerRange]:
-    """Yield ranges that cover [0, last], the last first. See `MetadataStore.list_ledgers_down`."""
+    """Yield ranges that cover [0, last], in descending order.
+
+    See `MetadataStore.list_ledgers_down`.
+    """
     top = await _children(root, "", must_exist=True)
     manager = root.manager
     await _refuse_foreign(root, manager, top)

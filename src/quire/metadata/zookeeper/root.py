@@ -89,7 +89,7 @@ class ZooKeeperRoot:
     def manager(self) -> LedgerManager:
         """The ledger manager of the cluster.
 
-        It is known after LAYOUT was read, so within `do` unless that was called without `check`.
+        LAYOUT must have been read before. A `do` with `check` reads it before it calls `work`.
         """
         assert self._manager is not None
         return self._manager

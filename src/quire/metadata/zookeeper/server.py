@@ -260,7 +260,7 @@ def _java() -> str:
 
 
 def _class_path() -> str:
-    """Return the path of PySpark's jars, which are found without importing PySpark."""
+    """Return Java's class path with all jars of PySpark, without importing PySpark."""
     spec = importlib.util.find_spec("pyspark")
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     for place in places:

@@ -332,9 +332,9 @@ class Values:
         )
 
     async def _claim_base(self, instance_id: str) -> None:
-        """Write our instance id into the top node if it has none.
+        """Write the cluster's instance id into the top node of its values, if the node has none.
 
-        It was then only a parent of another cluster's values.
+        A top node without an instance id was created as a parent of another cluster's values.
         """
         try:
             owner, stat = await self._root.zk.get(self._base)

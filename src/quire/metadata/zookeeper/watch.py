@@ -28,8 +28,8 @@ BACKOFF = Backoff(1.0, 1.0)
 class ZooKeeperWatch(WatchHandle, Generic[T]):
     """A watch that calls `deliver` with each value that `look` returns.
 
-    `look` reads, and sets ZooKeeper watches that call its argument. `deliver` returns whether the
-    watch continues.
+    `look` reads a value, and sets ZooKeeper watches on what it read. These call the function that
+    `look` receives. `deliver` returns whether the watch continues.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""An audit as a whole: which pieces of work there are, and what their answers mean together.
+"""An audit as a whole: its division into pieces of work, and the findings from their answers.
 
     audit = Audit()
     for piece in audit.looking(ledger_ids):    audit.saw(await look(client, piece))
@@ -34,16 +34,17 @@ FINDINGS_MAX = 1_000_000
 """The largest number of findings of one audit. Findings are ranges, so a lost bookie causes only a
 few for each ledger."""
 RECHECKED_MAX = 1_000
-"""The largest number of findings of missing entries that are checked again, because replicas may
-lag."""
+"""The largest number of findings of missing entries whose entries are read again at the end of an
+audit. A replica may have been written late."""
 BLOCKS_PER_PIECE = 16
 """The largest number of blocks of one ledger that one piece compares entry by entry."""
 TURN_S = 60.0
-"""The longest time, in seconds, for which a piece should read if the rate is limited. The size of a
-piece is chosen for it, and `PIECE_BYTES` limits the size as well."""
+"""The longest time, in seconds, for which a piece of work should read if the rate is limited. Its
+size in bytes is chosen accordingly, and is at most `PIECE_BYTES`."""
 
 Where = tuple[int, int, int]
-"""A ledger, the first entry of a segment, and the index of a member."""
+"""The replica of one segment on one bookie: the ledger id, the first entry id of the segment, and
+the index of the bookie in its ensemble."""
 
 
 class Audit:
@@ -54,15 +55,16 @@ class Audit:
         self.entries = 0
         """The number of replicas of entries that were read and are good."""
         self.bytes = 0
-        """The bytes of payload of the replicas that were read and are good."""
+        """The number of payload bytes of the replicas of entries that were read and are good."""
         self.unread = Unread()
         """The ledgers that were not audited completely, because their metadata cannot be read."""
         self._bad: dict[Where, list[Bad]] = {}
         self._compared: dict[Where, list[Bad]] = {}
         self._silent: dict[str, str] = {}
-        """The bookies that did not answer `probe`, with the reasons."""
+        """The reasons why bookies did not answer `probe`, by bookie id."""
         self._sums: dict[tuple[int, int], dict[int, Sums]] = {}
-        """The sums over good replicas, by ledger and segment, then by member."""
+        """The checksums of the good entries of each replica, by ledger id and the first entry id of
+        the segment, then by the index of the member."""
 
     def looking(self, ids: Sequence[int]) -> list[Piece]:
         """Return the pieces that read the metadata of these ledgers."""
@@ -83,8 +85,8 @@ class Audit:
     async def probe(self, client: Client) -> None:
         """Ask each bookie that the ledgers name whether it answers.
 
-        No pieces are made for bookies that do not answer, because each piece would wait for them.
-        All their entries count as UNREACHABLE.
+        `reading` returns no pieces of work for bookies that do not answer, because each piece would
+        wait for the bookie. All their entries count as UNREACHABLE.
         """
         bookies = sorted(
             {b for p in self.ledgers.values() for f in p.fragments for b in f.ensemble}
@@ -93,10 +95,10 @@ class Audit:
         self._silent = {bookie: why for bookie, why in zip(bookies, whys) if why}
 
     def reading(self, bytes_per_second: float | None = None) -> list[list[Piece]]:
-        """Return the pieces that read replicas, in turns to be done one after the other.
+        """Return the pieces of work that read replicas, in turns.
 
-        `bytes_per_second` limits the rate at which each bookie is read. `audit_pieces.pieces`
-        describes turns.
+        The pieces of a turn may be done at the same time, and the turns one after the other.
+        `bytes_per_second` limits the rate at which each bookie is read.
         """
         rate = bytes_per_second
         size = PIECE_BYTES if rate is None else max(int(min(rate * TURN_S, PIECE_BYTES)), 1)
@@ -122,9 +124,10 @@ class Audit:
         self._skipped(answer)
 
     def comparing(self, bytes_per_second: float | None = None) -> list[Piece]:
-        """Return the pieces that compare replicas whose sums differ.
+        """Return the pieces of work that compare replicas entry by entry.
 
-        `bytes_per_second` limits the rate at which each piece reads.
+        They cover the blocks of entries whose checksums differ between replicas. `bytes_per_second`
+        limits the rate at which each piece reads.
         """
         silent = self._unreachable()
         pieces: list[Piece] = []
@@ -149,7 +152,7 @@ class Audit:
                 yield fragment.segment_first, block, residue
 
     def _unreachable(self) -> list[str]:
-        """Return the bookies that did not answer. They are not asked again."""
+        """Return the bookies that have not answered `probe` or a read, sorted by id."""
         found = set()
         for (ledger, segment, index), bad in self._bad.items():
             if any(one.kind is Kind.UNREACHABLE for one in bad):
@@ -165,11 +168,13 @@ class Audit:
         self._skipped(answer)
 
     async def findings(self, client: Client) -> list[Finding]:
-        """Return what is wrong, sorted by ledger, bookie and entry.
+        """Return what is wrong with which replicas, sorted by ledger, bookie and entry.
 
-        Replicas that were deleted or moved since they were read are left out. Missing entries are
-        read again after `LAG_S`, and are left out if the bookie has them by then. Raises JobError
-        if there are more than `FINDINGS_MAX` findings, and MetadataError.
+        Replicas that were deleted or moved since they were read are left out. Entries of up to
+        `RECHECKED_MAX` findings of missing entries are read again after `LAG_S`. These findings are
+        left out if the bookie has the entries by then.
+
+        Raises JobError if there are more than `FINDINGS_MAX` findings, and MetadataError.
         """
         found: list[Finding] = []
         by_segment: dict[tuple[int, int], dict[int, list[Bad]]] = {}
@@ -193,7 +198,7 @@ class Audit:
 
 
 async def _unless_lagging(client: Client, found: Sequence[Finding]) -> list[Finding]:
-    """Return the findings without those of replicas that merely lagged.
+    """Return the findings without those of entries that arrived on their bookie late.
 
     The entries of at most `RECHECKED_MAX` findings of missing entries are read again. A finding
     remains if the bookie does not answer this time, or if any of its entries is still missing or
@@ -215,7 +220,11 @@ async def _unless_lagging(client: Client, found: Sequence[Finding]) -> list[Find
 
 
 async def _whole(client: Client, found: Finding) -> bool:
-    """Return whether the bookie still stores the finding's entries, and has all of them by now."""
+    """Return whether the finding's bookie has all of the finding's entries now.
+
+    The result is False if the ledger was deleted, cannot be read, or no longer names the bookie for
+    these entries.
+    """
     try:
         ledger = await open_for_repair(client, found.ledger, ask=False)
     except (NoSuchLedgerError, *UNREADABLE):

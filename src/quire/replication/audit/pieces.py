@@ -31,27 +31,27 @@ Piece = Mapping[str, Any]
 LEDGERS_PER_PIECE = 2_000
 """The largest number of ledgers whose metadata one piece reads."""
 PIECE_BYTES = 64 * 1024 * 1024
-"""The bytes of payload, approximately, that one piece reads from its bookie at most."""
+"""The largest number of payload bytes, approximately, that one piece reads from its bookie."""
 PIECE_PARTS_MAX = 2_000
 """The largest number of parts in one piece, which matters if ledgers are small."""
 ENTRY_BYTES_GUESS = 1_024
-"""The assumed size of entries of an open ledger, whose length is not known."""
+"""The assumed size, in bytes, of the entries of an open ledger, whose length is not known."""
 PARTS_AT_ONCE = 4
-"""The number of parts that a piece without a rate limit reads at the same time. With small ledgers,
-most of the time is spent waiting for answers."""
+"""The number of parts that one piece of work reads at the same time if its rate is not limited.
+Reading several saves time if ledgers are small, because most of it is spent waiting for answers."""
 SILENT = "the bookie did not answer an earlier request"
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedLedger:
-    """A ledger as it was when the audit began."""
+    """A ledger as it was when the audit began, which is what the audit reads of it."""
 
     ledger: int
     metadata: LedgerMetadata
     """The ledger's metadata. After `from_json`, it has only the quorums, the segments and the
     length, and `last` as its last entry: no password and no digest type."""
     last: int
-    """The last entry that is known to be acknowledged."""
+    """The id of the last entry that is known to be acknowledged."""
     fragments: tuple[Fragment, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -89,10 +89,11 @@ class PlannedLedger:
 
 
 async def look(client: Client, piece: Piece, password: bytes = b"") -> Piece:
-    """Read the metadata of the piece's ledgers, and return a `PlannedLedger` of each.
+    """Read the metadata of the ledgers of a piece of work, and return the answer.
 
-    Ledgers that were deleted are left out. Ledgers whose metadata cannot be read are returned as
-    `unreadable`, each with the reason. `password` is used if the metadata does not contain one.
+    `ledgers` of the answer has each `PlannedLedger` as JSON, without ledgers that were deleted.
+    `unreadable` has a pair of the id and the reason for each ledger whose metadata cannot be read.
+    `password` is used for ledgers whose metadata does not contain one.
     """
     unread: list[list[Any]] = []
 
@@ -116,14 +117,16 @@ async def look(client: Client, piece: Piece, password: bytes = b"") -> Piece:
 # -- reading ----------------------------------------------------------------------------------
 
 Part = tuple[int, int, int, int, int]
-"""A ledger, the first entry of its segment, the index of a member, and the first and last entry to
-read."""
+"""A part of a replica: the ledger id, the first entry id of the segment, the index of the bookie in
+its ensemble, and the first and the last entry id to read."""
 
 
 def parts(
     ledgers: Iterable[PlannedLedger], part_bytes: int = PIECE_BYTES
 ) -> dict[str, list[tuple[Part, int]]]:
-    """Return the parts to read from each bookie, with their approximate sizes in bytes.
+    """Return the parts to read from each bookie, by bookie id, each with its size.
+
+    The size is an estimate of the payload in bytes.
 
     Segments are divided at multiples of `BLOCK_ENTRIES`, so that no block of a segment is in two
     parts. A part covers about `part_bytes` of its segment, or one block if that is larger.
@@ -150,11 +153,17 @@ def parts(
 def pieces(
     by_bookie: Mapping[str, Sequence[tuple[Part, int]]], piece_bytes: int, rate: float | None
 ) -> list[list[Piece]]:
-    """Return the pieces in turns, which are lists of pieces that may be read at the same time.
+    """Combine parts into pieces of work, and return the pieces in turns.
 
-    With a rate, a turn has at most one piece for each bookie. The piece observes the rate, and the
-    next turn begins when all pieces of this one are done, so no bookie is read faster than the
-    rate. Without a rate, there is one turn, in which pieces of different bookies alternate.
+    A turn is a list of pieces that may be read at the same time. With a `rate` in bytes per second,
+    it has at most one piece for each bookie. Each piece observes the rate, and turns follow each
+    other, so no bookie is read faster. Without a rate, there is one turn, in which pieces of
+    different bookies alternate.
+
+    Args:
+        by_bookie: The parts of each bookie with their sizes, as `parts` returns them.
+        piece_bytes: The largest size of a piece of several parts.
+        rate: The largest rate at which one bookie is read, or None for no limit.
     """
     queues: list[list[Piece]] = []
     for bookie, todo in sorted(by_bookie.items()):
@@ -173,11 +182,13 @@ def pieces(
 
 
 async def read(client: Client, piece: Piece, password: bytes = b"") -> Piece:
-    """Read the parts of one bookie, and return problems, sums and counts of each.
+    """Read the parts of a piece of work from its bookie, and return the answer.
 
-    There is no answer for a part whose ledger was deleted or cannot be read, or for which another
-    bookie has replaced this one. `unreadable` has the ledgers whose metadata cannot be read, with
-    the reasons. `password` is used if the metadata does not contain one.
+    `answers` of the answer has an item for each part: its bad ranges, the checksums of its good
+    entries, and the number and payload bytes of these. A part has no item if its ledger was deleted
+    or cannot be read, or if another bookie has replaced this one. `unreadable` has a pair of the id
+    and the reason for each ledger whose metadata cannot be read. `password` is used for ledgers
+    whose metadata does not contain one.
     """
     bookie: str = piece["bookie"]
     budget = Budget(piece["rate"])
@@ -258,7 +269,12 @@ def sums_from_json(found: Iterable[Sequence[int]]) -> Sums:
 
 
 async def compare_blocks(client: Client, piece: Piece, password: bytes = b"") -> Piece:
-    """Compare some blocks of one ledger entry by entry, and return the differences by member."""
+    """Compare the replicas of some blocks of one ledger entry by entry, and return the answer.
+
+    `answers` of the answer has, for each member whose entries differ from the others, the first
+    entry id of the segment, the index of the member, and the ranges that differ. `unreadable` has
+    the ledger with the reason if its metadata cannot be read.
+    """
     answers: list[list[Any]] = []
     unread: list[list[Any]] = []
     ledger = await _opened(client, piece["ledger"], password, unread)

@@ -78,12 +78,12 @@ Log = Callable[..., None]
 
 
 class _SwitchedOffError(Exception):
-    """Autorecovery was disabled during a pass."""
+    """The error that ends a pass over all ledgers because autorecovery was disabled."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """One periodic check."""
+    """One of the periodic checks of all ledgers."""
 
     name: str
     node: str
@@ -127,10 +127,11 @@ class Auditor:
         self._delay_version: int | None = None
         self._enabled = True
         self._silent: set[str] = set()
-        """Registered bookies that did not answer a check. They are treated as missing until they
-        answer."""
+        """The registered bookies that did not answer during a check. They are treated as missing
+        until they answer."""
         self._told: tuple[str, float] | None = None
-        """The bookie in the last note about a wait, and the end of that wait."""
+        """The bookie in the last stored note about a wait, and when that wait ends, on the clock of
+        the event loop."""
         self._news = asyncio.Event()
         """An event that wakes the search for lost bookies."""
         self._switched = asyncio.Event()
@@ -245,7 +246,10 @@ class Auditor:
         await self._tell_waiting()
 
     async def _tell_waiting(self) -> None:
-        """Leave a note for people about the bookie that is waited for."""
+        """Store a note about the missing bookie that the auditor waits for, if there is one.
+
+        The note is for people. Nothing is written if the last note says the same.
+        """
         now_s, due_s = asyncio.get_running_loop().time(), self._lost.due_s()
         for bookie in self._lost.waited_for(now_s):  # at most one
             assert due_s is not None
@@ -299,7 +303,10 @@ class Auditor:
         return dict(zip(page, await each(page, members)))
 
     async def _tell_unread(self, unread: Unread) -> None:
-        """Report the ledgers that a whole pass has skipped: as a metric, an event and a note."""
+        """Report the ledgers that a complete pass over all ledgers could not read.
+
+        They are reported as a metric, an event and a note. Without any, an earlier note is deleted.
+        """
         self._stats.ledgers_unreadable = len(unread)
         if unread:
             self._log("ledgers_unreadable", count=len(unread), ledgers=dict(unread.named))
@@ -311,7 +318,8 @@ class Auditor:
     async def _mark(self, lacking: dict[int, list[str]], unread: Unread) -> int:
         """Mark ledgers, and return how many marks were created or changed.
 
-        An existing mark that cannot be read is not changed, and is recorded in `unread`.
+        `lacking` has the bookies that lack entries of each ledger. A ledger without any is not
+        marked. An existing mark that cannot be read is not changed, and is recorded in `unread`.
         """
 
         async def mark(ledger_id: int) -> bool:
@@ -410,7 +418,11 @@ class Auditor:
     async def _go_through(self, look: Callable[[int, set[str]], Awaitable[LackingReplicas]]) -> int:
         """Check every ledger with `look`, and mark those that lack replicas.
 
-        Returns the number of missing entries, as far as `look` counts them.
+        `look` receives the ledger id and the registered bookies. If it finds missing entries, it is
+        called again after `LAG_S`, because the replicas may be complete by then.
+
+        Returns the number of missing entries in the last results of `look`, which is 0 if `look`
+        does not count them.
         """
         missing, unread = 0, Unread()
         async for page in self._pages():
@@ -504,9 +516,9 @@ class LackingReplicas:
     bookies: tuple[str, ...] = ()
     """The bookies that lack entries of the ledger."""
     silent: tuple[str, ...] = ()
-    """The bookies that are registered and did not answer, if the check reads entries."""
+    """The registered bookies that did not answer. A check that reads no entries leaves it empty."""
     entries: int = 0
-    """The number of entries that are missing on all of `bookies` together, if it was counted."""
+    """The number of missing entries, added up over `bookies`, or 0 if the check does not count."""
 
 
 async def _opened(client: Client, ledger_id: int) -> OpenedLedger | None:
@@ -534,8 +546,9 @@ async def check_ends(
 ) -> LackingReplicas:
     """Read the first and the last entry that each registered member of each closed fragment stores.
 
-    About `percent` of the other entries are read as well, but not more than `SAMPLES_MAX`. The
-    result is empty if the ledger was deleted. Raises MetadataError. Cancel-safe.
+    About `percent` of the other entries of each replica of a fragment are read as well, chosen at
+    random, but not more than `SAMPLES_MAX`. Missing entries are not counted. The result is empty if
+    the ledger was deleted. Raises MetadataError. Cancel-safe.
     """
     ledger = await _opened(client, ledger_id)
     if ledger is None:
@@ -576,7 +589,7 @@ def _probes(
 async def check_replicas(
     client: Client, ledger_id: int, registered: Collection[str]
 ) -> LackingReplicas:
-    """Ask every registered member of each closed fragment which entries it has.
+    """Ask every registered member of each closed fragment which entries it has, and count the rest.
 
     A bookie that cannot list its entries, or does not answer, counts as having all of them. The
     result is empty if the ledger was deleted. Raises MetadataError. Cancel-safe.

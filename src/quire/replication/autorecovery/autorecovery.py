@@ -25,9 +25,9 @@ from quire.replication.budget import Budget
 from quire.replication.marks.locks import ReplicationLocks
 
 SETTLE_S = 15.0
-"""Seconds after a lost session before an unregistered bookie can count as lost. If the metadata
-store was away, the sessions of bookies have ended too, and each bookie registers again at its own
-time. Otherwise the first process that is back would mark the ledgers of all others."""
+"""Seconds after this process has lost its session before an unregistered bookie can count as lost.
+If the metadata store was away, bookies have lost their sessions too, and register again one by one.
+Without the wait, the first process that is back would mark the ledgers of all of them."""
 
 
 def _silent(event: str, **fields: object) -> None:
@@ -35,7 +35,10 @@ def _silent(event: str, **fields: object) -> None:
 
 
 class Autorecovery:
-    """An auditor candidate and workers, which `run` runs. `stats` counts what they do."""
+    """A candidate in the election of the auditor, and replication workers, in one process.
+
+    `run` runs both, and `stats` counts what they do.
+    """
 
     def __init__(
         self,
@@ -76,7 +79,7 @@ class Autorecovery:
         # could not withdraw, because the store did not answer when it was cancelled.
         self._election = Election(self._store, self._owner, self._clock)
         self._settled_s = 0.0
-        """The time of the event loop from which on an unregistered bookie may be lost."""
+        """The time, on the clock of the event loop, before which no bookie counts as lost."""
 
     async def run(self) -> None:
         """Run until cancelled.

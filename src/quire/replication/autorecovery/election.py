@@ -22,7 +22,7 @@ from quire.metadata.tree import Create, Delete, Put
 from quire.replication.marks.locks import replication_root
 
 _numbers = itertools.count(1)
-"""Numbers that distinguish the candidates of one session."""
+"""The source of numbers that distinguish the candidates of one session."""
 
 
 class Election:

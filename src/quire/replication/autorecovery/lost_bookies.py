@@ -1,4 +1,4 @@
-"""The decision which bookies are lost, and when their ledgers are to be copied.
+"""The decision which bookies are lost, and when the auditor marks their ledgers for repair.
 
 This module has no I/O, and receives the time as an argument. docs/explanation/autorecovery.md
 describes the delay.
@@ -22,7 +22,7 @@ class LostBookies:
     def __init__(self, delay_s: int = 0) -> None:
         self.delay_s = delay_s
         self.missing: dict[str, float] = {}
-        """The missing bookies, with the time at which each was first missed."""
+        """The time at which each missing bookie was first missed, by bookie id."""
         self.waits = 0
         """The number of times that the auditor began to wait for a single missing bookie. Each
         absence of a bookie counts once."""
@@ -33,7 +33,7 @@ class LostBookies:
         """The bookies that belong to the cluster: those that were registered, have a cookie, or are
         named by a ledger."""
         self.registered: frozenset[str] = frozenset()
-        """The bookies that were registered at the last look."""
+        """The bookies that were registered at the last call of `look`."""
         self._given_up: set[str] = set()
         self._waited: set[str] = set()
         """The missing bookies that `waits` has counted."""
@@ -76,7 +76,7 @@ class LostBookies:
     def due_s(self) -> float | None:
         """Return when the missing bookies are to be given up, or None if none are missing.
 
-        The time may be past.
+        The time is one of the clock of `look`, and may be in the past.
         """
         if not self.missing:
             return None
@@ -91,7 +91,7 @@ class LostBookies:
         return set(self.missing) if due_s is not None and due_s > now_s else set()
 
     def give_up(self, bookies: Collection[str]) -> None:
-        """Give up bookies, once all their ledgers are marked."""
+        """Stop counting bookies as missing until they return, once their ledgers are marked."""
         self._given_up.update(bookies)
         for bookie in bookies:
             self.missing.pop(bookie, None)

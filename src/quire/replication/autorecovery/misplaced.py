@@ -27,7 +27,10 @@ CHOICES_MAX = 128
 
 
 def keeps_to_policy(client: Client, metadata: LedgerMetadata) -> bool:
-    """Return whether all segments follow the client's placement policy, strictly or softly."""
+    """Return whether all segments of a ledger follow the client's placement policy.
+
+    Soft adherence suffices: the policy accepts the ensemble, but would prefer another one.
+    """
     quorums = metadata.write_quorum, metadata.ack_quorum
     return all(client.placement.adherence(one.ensemble, *quorums) for one in metadata.segments)
 
@@ -41,16 +44,17 @@ class MisplacedResult:
     entries: int = 0
     size_bytes: int = 0
     why: str = ""
-    """The reason why the move could not be completed, or ''."""
+    """The reason why not all segments were moved, or '' if no move failed."""
 
 
 def better_members(
     client: Client, metadata: LedgerMetadata, fragment: Fragment
 ) -> dict[int, str] | None:
-    """Return replacements, by member index, for as few members of a segment as possible.
+    """Return the bookies that replace members of a segment so that it follows the placement policy.
 
-    The result is empty if the segment follows the policy, at least softly. It is None if no
-    replacement with which it would was found among the first `CHOICES_MAX` sets of members.
+    The keys are indexes of the ensemble, as few as possible. The result is empty if the segment
+    follows the policy already, at least softly. It is None if none of the first `CHOICES_MAX` sets
+    of members can be replaced so that it does.
     """
     ensemble, quorums = fragment.ensemble, (metadata.write_quorum, metadata.ack_quorum)
     if client.placement.adherence(ensemble, *quorums):
@@ -120,7 +124,7 @@ async def put_right(
 
 
 def _counted(done: MisplacedResult, copied: CopyResult) -> MisplacedResult:
-    """Return the sum of the earlier results and those of a batch."""
+    """Return the result `done` with the counts and the first error of a batch added."""
     why = done.why or next((str(error) for error in copied.broken.values()), "")
     return MisplacedResult(
         done.fragments + len(copied.named),

@@ -11,7 +11,7 @@ Log = Callable[..., None]
 
 
 class OutageLog:
-    """Logs the failures of one repeated operation.
+    """A log of the failures of one operation that is repeated until it succeeds.
 
     If the store does not answer, only the first failure in a row is logged, because the operation
     is tried again for as long as the store is away. Other failures are all logged.
@@ -22,7 +22,7 @@ class OutageLog:
         self._away = False
 
     def failed(self, event: str, error: MetadataError, **fields: object) -> None:
-        """Log a failure, unless it is one more of a store that does not answer."""
+        """Log a failure, but only the first of several in a row in which the store is away."""
         away = isinstance(error, MetadataUnavailableError)
         if not (away and self._away):
             self._log(event, **fields, error=str(error))

@@ -10,15 +10,18 @@ from quire._runtime.retry import Backoff
 from quire.config import MIB, CheckedSettings
 
 BYTES_PER_S = 16 * MIB
-"""The default rate of one process. It leaves room for writers and readers."""
+"""The default rate, in bytes per second, at which one process copies and reads entries. It leaves
+throughput to writers and readers."""
 OPEN_GRACE_S = 30.0
-"""Seconds that the writer of an open ledger has to replace a lost bookie. The default is Java's."""
+"""The default time, in seconds, that the writer of an open ledger has to replace a lost bookie. It
+is also the default in Java."""
 BACKOFF_JITTER = 0.25
 """The largest share of a pause between two attempts that random jitter subtracts."""
 PARALLEL = 4
-"""The number of ledgers that a job copies at the same time."""
+"""The default number of ledgers that a job copies at the same time."""
 TARGET_SPREAD_PERCENT = 10.0
-"""The difference in used space, in percent of the mean, up to which bookies are in balance."""
+"""The default difference between the fullest and the emptiest bookie up to which bookies count as
+balanced, in percent of their mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,8 @@ class AutorecoverySettings(CheckedSettings):
     """Seconds between two checks of the first and the last entry of every replica of every
     segment. A smaller value finds missing replicas sooner and reads more. 0: never."""
     ledger_check_percent: Annotated[float, Limits(0, 100)] = 0.0
-    """The share of the other entries, in percent, that this check reads as well. They are chosen at
-    random."""
+    """The share of the other entries, in percent, that the check of the first and the last entry of
+    every replica reads as well. They are chosen at random."""
     replicas_check_interval_s: float = 0.0
     """Seconds between two checks that compare the entries that bookies report to have with those
     that they should have. 0: never."""
@@ -71,12 +74,12 @@ class AutorecoverySettings(CheckedSettings):
 
     @property
     def backoff(self) -> Backoff:
-        """The pauses after failures."""
+        """The pauses after failures, made of `backoff_s` and `backoff_max_s`."""
         return Backoff(self.backoff_s, self.backoff_max_s, BACKOFF_JITTER)
 
     @property
     def election_backoff(self) -> Backoff:
-        """The pauses before a process runs for auditor again."""
+        """The pauses before a process becomes a candidate for auditor again."""
         return Backoff(self.backoff_s, self.backoff_s, BACKOFF_JITTER)
 
 
@@ -109,7 +112,7 @@ class AutorecoveryStats:
     placement_checks: int = 0
     replicas_lagged: int = 0
     """The number of ledgers whose replicas lacked entries in a check, and were complete when the
-    check was repeated."""
+    check of the ledger was repeated some seconds later."""
     replicas_missing: int = 0
     """The number of entries that bookies lacked in the last check of replicas."""
     ledgers_misplaced: int = 0

@@ -73,13 +73,13 @@ from quire.replication.repair.replica_reader import ReplicaReader, Unreachable, 
 from quire.replication.repair.replica_scan import scan
 
 RESTING_MAX = 100_000
-"""The number of ledgers waiting for their next attempt that are kept in memory. If there are more,
-some are retried sooner."""
+"""The largest number of ledgers for which a worker remembers when to try them again. If there are
+more, some are retried sooner."""
 NEVER_WRITTEN = 2**62
 """An entry id that no ledger reaches."""
 FRESH_S = 1.0
-"""Seconds for which a worker reuses the list of registered bookies, and what it found out about
-whether a bookie answers."""
+"""Seconds for which a worker reuses the list of registered bookies, and the observation whether a
+bookie answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +142,17 @@ class ReplicationWorker:
         self._busy: set[int] = set()
         self._resting: dict[int, _Rest] = {}
         self._malformed: dict[str, str] = {}
-        """The nodes in the tree of marks that are not marks, with the reasons."""
+        """The reasons why nodes in the tree of marks are not marks, by path."""
         self._picking = asyncio.Lock()
         self._news = asyncio.Event()
         self._writable: set[str] | None = None
         self._joined_ms = 0
-        """The time at which a bookie last joined: earlier failures no longer count."""
+        """When a writable bookie last joined, in milliseconds since 1970. Failures of other workers
+        before that time do not delay an attempt."""
         self._registered: tuple[float, frozenset[str]] | None = None
         self._asked: dict[str, tuple[float, bool]] = {}
-        """The time at which each bookie was last asked, and whether it did not answer."""
+        """When each bookie was last asked, on the clock of the event loop, and whether it did not
+        answer, by bookie id."""
 
     async def run(self) -> None:
         """Run until cancelled.
@@ -224,7 +226,10 @@ class ReplicationWorker:
             return None
 
     def _tell_malformed(self, malformed: dict[str, str]) -> None:
-        """Report the nodes that a complete walk over the marks has skipped, each of them once."""
+        """Report the nodes that a complete walk over the marks has skipped.
+
+        A node is logged when a walk first finds it. The number of nodes becomes a metric.
+        """
         for path in malformed.keys() - self._malformed.keys():
             self._log("mark_malformed", path=path, reason=malformed[path])
         self._malformed = malformed
@@ -352,7 +357,10 @@ class ReplicationWorker:
     async def _heal_or_say_why(
         self, lock: ReplicationLock, seen: OpenLedgerState | None
     ) -> LedgerResult:
-        """Repair the ledger. Return FAILED if its metadata or its mark cannot be read."""
+        """Repair the ledger under its lock, and return the result.
+
+        The result is FAILED if its metadata or its mark cannot be read, and GONE if it has no mark.
+        """
         failed = LedgerResult(lock.ledger_id, LedgerOutcome.FAILED)
         if lock.unreadable:
             return replace(failed, reason=f"its mark cannot be read: {lock.unreadable}")
@@ -369,8 +377,9 @@ class ReplicationWorker:
     async def _heal(
         self, lock: ReplicationLock, mark: Underreplicated, seen: OpenLedgerState | None
     ) -> LedgerResult:
-        """Repair the ledger under its lock.
+        """Repair a marked ledger under its lock, and return the result.
 
+        `seen` is the state of an open ledger when the grace period of its writer began, if it did.
         DONE means that everything was restored, and that the mark was removed unless the ledger was
         marked again meanwhile.
         """
@@ -450,7 +459,10 @@ class ReplicationWorker:
         return False
 
     async def _make_durable(self, ledger: OpenedLedger, bookies: Iterable[str]) -> str:
-        """Make durable what these bookies have of the ledger. Return '', or why that failed."""
+        """Ask these bookies to sync what they have of the ledger.
+
+        Return '' when all have done so, or the reason why one of them has not.
+        """
         limit_s = self._client.config.add_timeout_s
         named = {bookie for fragment in ledger.fragments() for bookie in fragment.ensemble}
         ledger_id = ledger.ledger_id
@@ -469,7 +481,10 @@ class ReplicationWorker:
         return ""
 
     async def _put_right(self, lock: ReplicationLock, result: LedgerResult) -> LedgerResult:
-        """Move the segments that violate the placement policy."""
+        """Move the segments that violate the placement policy, if they can be placed better.
+
+        Return `result` with the counts added, and with FAILED if a move failed.
+        """
         try:
             ledger = await open_for_repair(self._client, lock.ledger_id, ask=False)
         except NoSuchLedgerError:
@@ -525,7 +540,7 @@ class ReplicationWorker:
         """Read what these bookies should have, and write back what they lack.
 
         Replicas in `whole` are skipped. If all the others are good or were repaired, they are added
-        to it. Otherwise the result is FAILED.
+        to it. Otherwise the result is FAILED. Returns `result` with the counts added.
         """
         found: list[Finding] = []
         looked_at: set[tuple[Fragment, str]] = set()

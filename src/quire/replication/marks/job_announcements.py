@@ -31,7 +31,7 @@ announcement disappears with the session."""
 RUNNING_MAX = 100
 """The largest number of jobs that are listed."""
 TEXT_MAX = 200
-"""The largest number of characters of a text in an announcement."""
+"""The largest number of characters of a text in an announcement. The rest is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class JobStatus:
     """The progress of a job."""
 
     step: str = ""
-    """The current step, with its progress if no ledgers are counted."""
+    """The current step in words. If the step counts no ledgers, the words include its progress."""
     ledgers: int = 0
     ledgers_done: int = 0
     bytes: int = 0
@@ -57,7 +57,8 @@ class RunningJob:
     """The name of the process that runs the job."""
     started_ms: int
     said_ms: int
-    """When the progress was updated, by the clock of the job's machine."""
+    """When the job last updated its progress, in milliseconds since 1970 by the clock of the job's
+    machine."""
     far: JobStatus
 
     def as_json(self) -> dict[str, Any]:
@@ -76,7 +77,10 @@ class RunningJob:
 
 
 async def running_jobs(store: MetadataStore) -> list[RunningJob]:
-    """Return the first `RUNNING_MAX` announced jobs by name. Raises MetadataError. Cancel-safe."""
+    """Return the jobs that announce themselves, at most `RUNNING_MAX`, sorted by kind and target.
+
+    Announcements that this version cannot decode are left out. Raises MetadataError. Cancel-safe.
+    """
     root = _root(store.uri)
     try:
         names = await store.tree.children(root)
@@ -141,7 +145,7 @@ class _Announcement:
         self._said: JobStatus | None = None
 
     async def say(self) -> None:
-        """Update the announcement until cancelled.
+        """Create the announcement, and update it every `SAY_INTERVAL_S` until cancelled.
 
         If the session was lost, the node is gone, and is created again.
         """

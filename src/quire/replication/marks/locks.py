@@ -33,11 +33,11 @@ MARK_DEPTH = 4
 """The number of levels of nodes between `ledgers` and a mark."""
 
 _numbers = itertools.count(1)
-"""Numbers that distinguish the locks of one session."""
+"""The source of numbers that distinguish the locks of one session."""
 
 
 class LockHeldError(MetadataError):
-    """Another process is repairing this ledger's replicas."""
+    """The error for a ledger whose lock another process holds, because it repairs the replicas."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class ReplicationLocks:
         self._owner = owner
         self._clock = clock
         self._made: dict[str, str] = {}
-        """The tags of locks that exist, or may exist, by their paths."""
+        """The tags of the locks that this object has created or may have created, by path."""
         self._held: set[str] = set()
 
     @asynccontextmanager
@@ -181,14 +181,15 @@ class ReplicationLocks:
         return Versioned(decoded_mark(path, found.value), found.version)
 
     async def is_marked(self, ledger_id: int) -> bool:
-        """Return whether there is a mark, or another node in its place."""
+        """Return whether the ledger has a mark, or another node is where its mark belongs."""
         path = mark_path_below(self.root, ledger_id)
         return await self._tree.exists(path) or bool(await self.strays(ledger_id))
 
     async def strays(self, ledger_id: int) -> list[str]:
-        """Return the paths of other nodes next to the path of a ledger's mark.
+        """Return the paths of the nodes beside a ledger's mark, which do not belong there.
 
-        Only the mark belongs there. Such a node was created by mistake, and is never deleted.
+        Only the mark belongs below its parent. Any other node was created by mistake, and is never
+        deleted.
         """
         above, _, own = mark_path_below(self.root, ledger_id).rpartition("/")
         try:
@@ -198,10 +199,10 @@ class ReplicationLocks:
         return [f"{above}/{name}" for name in names if name != own]
 
     async def replicated(self, lock: ReplicationLock) -> bool:
-        """Remove the mark of a ledger that has all its replicas. Return whether it is removed.
+        """Remove the mark of a ledger that has all its replicas.
 
-        If the ledger was marked again since the lock was taken, the mark stays, and the result is
-        False (rule 26).
+        Return True if the ledger has no mark any more, also if there was none. If the ledger was
+        marked again since the lock was taken, the mark stays, and the result is False (rule 26).
         """
         if lock.mark is None:
             return True
@@ -239,5 +240,5 @@ def _held(ledger_id: int, owner: str) -> LockHeldError:
 
 
 def misplaced_mark(ledger_id: int, strays: Sequence[str]) -> str:
-    """Return a sentence about misplaced nodes next to the path of a ledger's mark."""
+    """Return a sentence about the first of `strays`, nodes in the place of a ledger's mark."""
     return f"{strays[0]} is in the place of the mark of ledger {ledger_id}, but is not its mark"

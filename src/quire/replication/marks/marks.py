@@ -1,5 +1,5 @@
-"""The rest of the under-replication tree: the marked ledgers, and the settings and requests that
-auditors and operators exchange through it.
+"""The under-replication tree as a whole: the list of marked ledgers, and the settings and requests
+that auditors and operators exchange through the tree. `locks` has the mark of a single ledger.
 
 Java's auditor, workers and shell read and write the same nodes.
 """
@@ -37,9 +37,9 @@ from quire.metadata.tree import Create, Delete, Put
 from quire.replication.marks.locks import MARK_DEPTH, replication_root
 
 MALFORMED_MAX = 100
-"""The largest number of misplaced nodes that one walk over the marks names."""
+"""The largest number of misplaced nodes that one walk over the marks reports."""
 CHANGES_MAX = 10
-"""The number of changes of a node by others in a row after which a change fails."""
+"""The number of attempts to change a node that others create and delete at the same time."""
 
 
 class ReplicationMarks:
@@ -53,7 +53,10 @@ class ReplicationMarks:
         self._tree = store.tree
 
     async def prepare(self) -> None:
-        """Create missing parts of the tree. Raises MetadataError if it has an unknown layout."""
+        """Create missing parts of the under-replication tree.
+
+        Raises MetadataError if the tree has a layout that this version does not know.
+        """
         layout = f"{self.root}/{LAYOUT}"
         await self._tree.make_path(layout, LAYOUT_VALUE)
         value = (await self._tree.read(layout)).value
@@ -79,9 +82,9 @@ class ReplicationMarks:
     ) -> AsyncIterator[int]:
         """Yield the ids of marked ledgers in random order, or ascending without `rng`.
 
-        Only the names below one node of each level are in memory. An id may turn out not to be
-        marked, because its mark was removed meanwhile, or only its parents are left. Parents
-        without children are left when the removal of a mark was interrupted; `prune` removes them.
+        Only the names below one node of each level are in memory. A ledger may turn out not to be
+        marked any more. Parents without children remain when the removal of a mark was interrupted;
+        `prune` removes those above the lowest level.
 
         A node whose name cannot lead to a mark is skipped and never removed. `malformed` receives
         its path and the reason, for at most `MALFORMED_MAX` nodes.
@@ -119,7 +122,7 @@ class ReplicationMarks:
             pass  # another process removed or used it
 
     async def _names(self, groups: list[str] | tuple[()], rng: random.Random | None) -> list[str]:
-        """Return the names of the children, to be taken from the end of the list."""
+        """Return the names of the children of a node, in the reverse of the order to visit them."""
         try:
             names = await self._tree.children("/".join((self.root, LEDGERS, *groups)))
         except NoSuchKeyError:
@@ -131,7 +134,7 @@ class ReplicationMarks:
         return names
 
     async def locked(self) -> set[int]:
-        """Return the ledgers that are being repaired."""
+        """Return the ids of the ledgers whose lock is held, because a process repairs them."""
         try:
             names = await self._tree.children(f"{self.root}/{LOCKS}")
         except NoSuchKeyError:
@@ -191,7 +194,10 @@ class ReplicationMarks:
         return self._delay(found)
 
     async def set_delay(self, seconds: int) -> None:
-        """Set the delay. This wakes the auditor even if the value is the same (`trigger`)."""
+        """Set the seconds to wait for a lost bookie before its ledgers are copied.
+
+        This wakes the auditor even if the value stays the same, which `trigger` uses.
+        """
         await self._tree.make_path(self.root)
         path = f"{self.root}/{DELAY}"
         for _ in range(CHANGES_MAX):
@@ -212,7 +218,7 @@ class ReplicationMarks:
         )
 
     async def begin_delay(self, seconds: int) -> None:
-        """Set the delay if none is set."""
+        """Set the delay to `seconds` if none is set."""
         await self._tree.make_path(f"{self.root}/{DELAY}", delay_value(seconds))
 
     async def trigger(self) -> None:
@@ -220,8 +226,11 @@ class ReplicationMarks:
         await self.set_delay(await self.delay_s())
 
     def watch_delay(self, changed: Callable[[int, int], None]) -> Watch:
-        """Call `changed` with the seconds and the version of the node, now and whenever it is
-        written."""
+        """Call `changed` with the delay in seconds and the version of its node.
+
+        It is called once at the beginning, and whenever the node is written. It is not called while
+        no delay is set, or while the value cannot be decoded.
+        """
 
         def look(value: Versioned[bytes] | None) -> None:
             if value is not None:
@@ -245,9 +254,10 @@ class ReplicationMarks:
     # -- periodic checks ----------------------------------------------------------------------
 
     async def checked_ms(self, name: str) -> int | None:
-        """Return when the check with this node was last done, in milliseconds since 1970.
+        """Return when a periodic check was last done, in milliseconds since 1970.
 
-        The result is None if it never was, or if the value cannot be decoded.
+        `name` is the name of the check's node. The result is None if the check was never done, or
+        if the value cannot be decoded.
         """
         try:
             found = await self._tree.read(f"{self.root}/{name}")

@@ -1,4 +1,4 @@
-"""Paused jobs.
+"""The pauses of jobs that copy replicas.
 
 A pause is stored in the metadata store, so that the job notices it within seconds, on whichever
 machine it runs, and observes it when it is started again. The job stops between two ledgers, when
@@ -24,7 +24,7 @@ from quire.errors import (
 from quire.metadata.interface import MetadataStore
 
 LOOK_INTERVAL_S = 2.0
-"""Seconds between two checks of a job whether it is paused."""
+"""Seconds between two checks in which a job asks the metadata store whether it is paused."""
 KINDS = ("recover", "decommission", "rebalance")
 CLUSTER = "cluster"
 """The target of a job that applies to all bookies."""
@@ -130,7 +130,7 @@ class PauseGate:
         self._paused: Pause | None = None
         self._looked_s: float | None = None
         self._lock = asyncio.Lock()
-        """A lock that makes other parts of the job wait while one part asks the store."""
+        """A lock that lets only one part of the job ask the store, while the others wait."""
 
     async def passes(self) -> None:
         """Wait while the job is paused.
@@ -146,7 +146,7 @@ class PauseGate:
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def _look(self) -> None:
-        """Ask the store, at most every `LOOK_INTERVAL_S` for all parts of the job together."""
+        """Ask the store whether the job is paused, unless it was asked within `LOOK_INTERVAL_S`."""
         now_s = asyncio.get_running_loop().time()
         if self._looked_s is not None and now_s - self._looked_s < LOOK_INTERVAL_S:
             return

@@ -24,7 +24,7 @@ from quire.metadata.interface import MetadataStore, Versioned
 
 @dataclass(frozen=True, slots=True)
 class BookieIdentity:
-    """What distinguishes a bookie from a later one with the same id."""
+    """The cookie and the directories of a bookie, by which a later bookie with its id differs."""
 
     cookie: Versioned[bytes] | None
     """The bookie's cookie, or None if it has none."""
@@ -32,7 +32,11 @@ class BookieIdentity:
     """The ids of the bookie's directories. The set is empty if they are not known."""
 
     def is_of(self, now: BookieIdentity) -> bool:
-        """Return whether `now` was read from the same bookie later."""
+        """Return whether `now`, which was read later, belongs to the same bookie.
+
+        It does if the cookie is the same and the bookie has kept a directory. If the directories
+        are not known, the cookie decides.
+        """
         if self.cookie != now.cookie:
             return False
         known = self.directories and now.directories
@@ -86,8 +90,8 @@ async def remove_cookie(store: MetadataStore, bookie: str, before: BookieIdentit
 async def remove_lost_bookie(store: MetadataStore, bookie: str, before: BookieIdentity) -> bool:
     """Remove the cookie of a lost bookie that no ledger names, and the record of its directories.
 
-    Takes and raises the same as `remove_cookie`. It also raises JobError if the bookie is running,
-    because ledgers that were created meanwhile may name it.
+    Takes, returns and raises the same as `remove_cookie`. It also raises JobError if the bookie is
+    running, because ledgers that were created meanwhile may name it.
     """
     address = (await store.bookies()).find(bookie)
     if address is not None:

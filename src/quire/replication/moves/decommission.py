@@ -62,7 +62,7 @@ RETIRE_WAIT_S = 20.0
 """Seconds that a decommissioned bookie may take to end."""
 SETTLE_S = 3.0
 """Seconds between the observation that the bookie is read-only and the last pass over all ledgers.
-By then, clients have noticed it too."""
+By then, clients have noticed too that the bookie is read-only."""
 POLL_S = 0.2
 RETIRE_ATTEMPTS = 5
 PASSES_MAX = 20
@@ -81,7 +81,7 @@ class Decommissioned:
     """Whether no metadata names the bookie any more."""
     cookie_removed: bool = False
     ended: bool = False
-    """Whether the bookie is no longer registered."""
+    """Whether the job saw, after it removed the cookie, that the bookie is not registered."""
 
     def as_json(self, limit: int | None = None) -> dict[str, Any]:
         return {
@@ -108,16 +108,17 @@ async def decommission(
     """Empty a bookie, running or stopped, and remove its cookie.
 
     With `keep_cookie`, the bookie stays read-only and empty until `take_back` withdraws the order.
-    On return, the copies that the result counts are durable and named in the metadata. `drained`
-    says that no metadata names the bookie any more. `owner` is the name in the order. `dry_run`
-    changes nothing; the result has the ledgers that would be copied. The job may be repeated, and
-    run several times at once. If it is cancelled, the bookie stays read-only and the copies made so
-    far remain: run the job again, or call `take_back`.
+    On return, the copies that the result counts are durable and named in the metadata. `owner` is
+    the name that the order to the bookie contains. `dry_run` changes nothing; the result has the
+    ledgers that would be copied. The job may be repeated, and run several times at once. If it is
+    cancelled, the bookie stays read-only and the copies made so far remain: run the job again, or
+    call `take_back`.
 
     Raises:
         UsageError: The bookie is not known.
-        JobRefusedError: Some of its ledgers cannot be moved now, and `options.check` is set.
-            Nothing was changed. A dry run raises it as well.
+        JobRefusedError: Some of its ledgers cannot be moved now, or the other bookies have too
+            little space, and `options.check` is set. Nothing was changed. A dry run raises it as
+            well.
         JobError: The bookie continues to accept entries (Apache's bookies do not know the order),
             was created again meanwhile, or another process called `take_back`.
         MetadataWentBackError: The store went back to an older state: ledgers that it does not have
@@ -163,7 +164,7 @@ async def decommission(
 
 
 async def take_back(client: Client, bookie: str) -> bool:
-    """Withdraw the order, so that the bookie becomes writable again.
+    """Withdraw the order of a decommissioning, so that the bookie becomes writable again.
 
     Return False if there was no order. Copies stay where they are. Raises UsageError if the bookie
     was already decommissioned, and MetadataError. Cancel-safe.
@@ -201,8 +202,8 @@ class _Decommissioning:
     async def drain(self, order: Order, found: Versioned[Order] | None) -> None:
         """Give the order and wait until the bookie is not writable.
 
-        `found` is an earlier order, which is left as it is. If the bookie stays writable, an order
-        that was given here is withdrawn, and JobError is raised.
+        `found` is an order from before the job, which is not replaced. If the bookie stays writable
+        for `DRAIN_WAIT_S`, JobError is raised. The order is withdrawn then, unless it is `found`.
         """
         if found is None:
             try:
@@ -297,7 +298,8 @@ class _Decommissioning:
     async def end(self, version: int | None) -> bool:
         """Wait until the bookie is no longer registered, and withdraw the order.
 
-        Return False, and keep the order, if the bookie stays registered for `RETIRE_WAIT_S`.
+        `version` is the version of the order, or None if there is none to withdraw. Return False,
+        and keep the order, if the bookie stays registered for `RETIRE_WAIT_S`.
         """
         if not await self._within(RETIRE_WAIT_S, self._unregistered):
             return False  # the order stays, so that the bookie does not become writable again

@@ -1,4 +1,4 @@
-"""What makes a job impossible, found before it changes anything.
+"""The checks whether a job can succeed at all, before it changes anything.
 
 A job that empties a bookie needs another bookie for each of its replicas, and space there. Without
 the check it would fail ledger by ledger, each with the same reason, after the bookie was made
@@ -21,16 +21,17 @@ from quire.errors import JobRefusedError, QuireError
 from quire.replication.repair.opened_ledger import OpenedLedger
 
 SHAPES_MAX = 2_000
-"""The number of different ensembles that a check tries. Others count as possible."""
+"""The largest number of different ensembles for which a check looks for replacements. If there are
+more, it assumes that the others have some."""
 SPACE_TIMEOUT_S = 2.0
-"""Seconds that a bookie may take to report its free space. Without the report of every bookie, the
-space is not checked."""
+"""Seconds that a bookie may take to report its free space. A check treats a bookie without a report
+as if it had enough."""
 NO_CHECK = "The command begins anyway with --no-check, and moves what can be moved"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """An ensemble in which a bookie is to be replaced. Many ledgers have the same one."""
+    """An ensemble in which a bookie is to be replaced, with its quorums. Ledgers may share it."""
 
     ensemble: tuple[str, ...]
     write_quorum: int
@@ -39,7 +40,7 @@ class Shape:
 
 @dataclass(slots=True)
 class Shapes:
-    """The ensembles with a bookie, and the ledgers that have each."""
+    """The different ensembles that include a bookie, and the ledgers that have each of them."""
 
     bookie: str
     ledgers: dict[Shape, set[int]] = field(default_factory=dict)
@@ -58,7 +59,8 @@ class Obstacle:
     """A reason why ledgers cannot be moved."""
 
     ledgers: tuple[int, ...]
-    """The ledgers that have this reason, ascending."""
+    """The ids of all ledgers that cannot be moved, ascending. `why` is the reason for at least one
+    ledger among them."""
     why: str
     remedy: str
 
@@ -66,8 +68,9 @@ class Obstacle:
 async def no_place(client: Client, shapes: Shapes) -> Obstacle | None:
     """Return why some ledgers have no bookie that could replace `shapes.bookie`, or None.
 
-    The client's placement policy decides, as it does when the ledgers are copied. The reason is
-    that of the first such ensemble; other ensembles may have others.
+    The client's placement policy decides, as it does when the ledgers are copied. The result has
+    all of these ledgers, with the reason for the first ensemble. Other ensembles may have other
+    reasons.
     """
     pool, out = pool_of(client), frozenset({shapes.bookie})
     stuck: set[int] = set()
@@ -98,9 +101,10 @@ def _indexes(shape: Shape, bookie: str) -> list[int]:
 
 
 async def no_space(client: Client, needed: Mapping[str, int]) -> str:
-    """Return which bookie has less free space than `needed`, with both sizes, or ''.
+    """Return a clause that names a bookie with less free space than it needs, or ''.
 
-    A bookie that does not report its space has enough.
+    `needed` has the bytes that would be copied to each bookie. The clause has both sizes. A bookie
+    that does not report its space counts as having enough.
     """
     free = await free_bytes(client, needed)
     for bookie, size in needed.items():
@@ -113,9 +117,10 @@ async def no_space(client: Client, needed: Mapping[str, int]) -> str:
 
 
 async def no_space_together(client: Client, others: Collection[str], needed: int) -> str:
-    """Return that these bookies together have less free space than `needed` bytes, or ''.
+    """Return a clause that says that bookies have less than `needed` bytes of free space together.
 
-    Bookies that share a disk count it once each, so the result is '' too often rather than wrong.
+    The result is '' if they have enough, or if one of them does not report its space. A disk that
+    several bookies share is counted for each of them, so a lack of space may go unnoticed.
     """
     free = await free_bytes(client, others)
     if not others or len(free) < len(others) or sum(free.values()) >= needed:
@@ -128,7 +133,7 @@ async def no_space_together(client: Client, others: Collection[str], needed: int
 
 
 async def free_bytes(client: Client, bookies: Collection[str]) -> dict[str, int]:
-    """Return the free space of these bookies. Those that do not answer are missing."""
+    """Return the free bytes of each bookie, by bookie id, without those that do not answer."""
     found: dict[str, int] = {}
 
     async def ask(bookie: str) -> None:
@@ -145,10 +150,11 @@ async def free_bytes(client: Client, bookies: Collection[str]) -> dict[str, int]
 async def check_removal(
     client: Client, shapes: Shapes, size_bytes: int, total: int, *, partly: bool, what: str
 ) -> None:
-    """Raise JobRefusedError if the bookie cannot be replaced in its ledgers.
+    """Raise JobRefusedError if the bookie of `shapes` cannot be replaced in its ledgers.
 
-    `total` is the number of its ledgers, and `size_bytes` what would be copied. With `partly` a
-    job that can move some of the ledgers passes. `what` begins the message.
+    The job is refused if a ledger has no bookie to go to, or if the other writable bookies have too
+    little space. With `partly`, it suffices that one ledger can be moved. `total` is the number of
+    the bookie's ledgers, and `size_bytes` the size of all copies. `what` begins the message.
     """
     found = await no_place(client, shapes)
     if found is not None and (not partly or len(found.ledgers) == total):

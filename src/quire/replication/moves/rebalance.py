@@ -46,7 +46,7 @@ from quire.replication.repair.fragment import CopyBatch, CopyResult
 from quire.replication.repair.opened_ledger import open_for_repair
 
 LOCATIONS_WAIT_S = 5.0
-"""Seconds to wait at most until the locations of all bookies are known."""
+"""The longest time, in seconds, to wait until the locations of all bookies are known."""
 BOOKIES_MIN = 2
 """The least number of writable bookies between which replicas can be moved."""
 _BLOCKED = {
@@ -66,7 +66,7 @@ class RebalanceOptions:
     """The largest number of bytes to copy, or None for no limit."""
     parallel: int = PARALLEL
     bytes_per_s: float | None = None
-    """The rate at which the whole job writes, or None for no limit."""
+    """The rate at which the whole job writes, in bytes per second, or None for no limit."""
     password: bytes = b""
     """The password of ledgers whose metadata does not contain one."""
     check: bool = True
@@ -85,8 +85,8 @@ class Rebalanced:
     bytes: int = 0
     """The bytes of payload that were copied."""
     left: tuple[RemainingLedger, ...] = ()
-    """The moves of the plan that were not done: one item for each. The next run makes a new
-    plan."""
+    """One item for each move of the plan that was not done, with the ledger and the reason. The
+    next run makes a new plan."""
     unreadable: tuple[RemainingLedger, ...] = ()
     """Some of the ledgers whose metadata cannot be read. They are not moved."""
     unreadable_count: int = 0
@@ -127,14 +127,17 @@ async def rebalance(
     options: RebalanceOptions = RebalanceOptions(),
     progress: JobProgress | None = None,
 ) -> Rebalanced:
-    """Make a plan and carry it out.
+    """Move replicas from the fullest bookies to the emptiest: make a plan and carry it out.
 
     On return, the moves that the result counts are durable and named in the metadata. `allowed`
     decides on which bookies a ledger may be; if it is None, the client's placement policy decides.
     Only closed ledgers are moved, from and to writable bookies. With `dry_run`, the plan is made
     and not carried out. The job may be repeated, cancelled, and run together with other jobs.
-    Raises MetadataError, and JobRefusedError if the bookies are not balanced and nothing can be
-    moved (with `dry_run` as well); errors of single moves are in the result.
+    Errors of single moves are in the result.
+
+    Raises MetadataError. With `options.check`, a job that cannot succeed raises JobRefusedError, as
+    does its dry run: there are fewer than two writable bookies, no replica can be moved although
+    the bookies are not balanced, or a bookie has too little space for the plan.
     """
     progress, unread = progress or NoProgress(), Unread()
     plan = await plan_for(client, rng, unread, allowed=allowed, options=options, progress=progress)
@@ -190,7 +193,11 @@ async def plan_for(
 
 
 async def _check(client: Client, plan: RebalancePlan, options: RebalanceOptions) -> None:
-    """Raise JobRefusedError if nothing can be moved, or if there is no space for it."""
+    """Raise JobRefusedError if the plan shows that the job cannot succeed.
+
+    It cannot with fewer than `BOOKIES_MIN` writable bookies, without a move although the bookies
+    are not balanced, or without space for the moves on their new bookies.
+    """
     if len(plan.before) < BOOKIES_MIN:
         raise JobRefusedError(
             f"the bookies cannot be rebalanced: {counted(len(plan.before), 'bookie')} "
@@ -217,7 +224,7 @@ async def _check(client: Client, plan: RebalancePlan, options: RebalanceOptions)
 
 
 def what_blocks(plan: RebalancePlan) -> str:
-    """Return why no further replica can be moved, for the end of a sentence. '' if nothing does."""
+    """Return a clause that says which rules forbid further moves, or '' if none does."""
     why = [words for kind, words in _BLOCKED.items() if plan.blocked.get(kind)]
     return f"no further replica can be moved, because {' or '.join(why)}" if why else ""
 
@@ -276,9 +283,10 @@ class _Moving:
             self.left += [RemainingLedger(ledger_id, str(error.args[0])) for _ in moves]
 
     async def _round(self, ledger_id: int, moves: Mapping[int, PlannedMove]) -> None:
-        """Carry out moves of one ledger, at most one for each segment.
+        """Carry out moves of one ledger, of which each segment has at most one.
 
-        `moves` has them by the first entry of the segment. The metadata is changed batch by batch.
+        The keys of `moves` are the first entry ids of the segments. The metadata is changed batch
+        by batch. A move that fails is added to `left` with the reason.
         """
         waiting = dict(moves)
         try:
@@ -321,7 +329,10 @@ class _Moving:
     def _named(
         self, done: CopyResult, begun: Sequence[PlannedMove], waiting: dict[int, PlannedMove]
     ) -> None:
-        """Count the moves that a batch has made, and record the others as left."""
+        """Count the moves in `begun` that a batch has completed, and add the others to `left`.
+
+        All of them are removed from `waiting`.
+        """
         self.entries += done.entries
         self.size_bytes += done.size_bytes
         for move in begun:
@@ -349,7 +360,7 @@ def _rounds(moves: Sequence[PlannedMove]) -> list[dict[int, PlannedMove]]:
 
 
 def _fragment(fragments: Mapping[int, Fragment], move: PlannedMove) -> Fragment | None:
-    """Return the present state of the segment, or None if the move no longer applies."""
+    """Return the present state of the segment to move, or None if it has changed since the plan."""
     fragment = fragments.get(move.segment_first)
     if fragment is None:
         return None

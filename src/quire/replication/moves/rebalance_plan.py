@@ -22,21 +22,21 @@ from quire.core.fragments import Fragment, entry_bytes, fragments, stored_count
 from quire.replication.autorecovery.settings import TARGET_SPREAD_PERCENT
 
 CANDIDATES_MAX = 50_000
-"""The number of replicas of one bookie that a plan considers, the largest first. The next run
-considers more."""
+"""The largest number of replicas of one bookie that a plan considers. It considers the largest
+replicas. The next run considers others."""
 TRIED_MAX = 2_000
-"""The largest number of replicas of one bookie that are tried for one other bookie."""
+"""The largest number of replicas of one bookie that are tried as moves to one other bookie."""
 MOVES_MAX = 100_000
 """The largest number of moves of one plan."""
 
 Ensemble = tuple[str, ...]
 Allowed = Callable[[Ensemble, int, int], bool]
-"""A function that says whether an ensemble is allowed for a ledger with a write quorum and an ack
-quorum."""
+"""A function that receives an ensemble, a write quorum and an ack quorum, and returns whether a
+ledger with both quorums may have the ensemble."""
 
 
 def anywhere(ensemble: Ensemble, write_quorum: int, ack_quorum: int) -> bool:
-    """Allow every ensemble."""
+    """Return True: every ensemble is allowed."""
     return True
 
 
@@ -44,16 +44,16 @@ class Blocked(enum.StrEnum):
     """A rule that forbids a move."""
 
     MEMBER = "member"
-    """The other bookie has a replica of the segment already."""
+    """The rule that a bookie has at most one replica of a segment."""
     HOST = "host"
-    """The replicas would be on fewer hosts."""
+    """The rule that a move does not put the replicas of a segment on fewer hosts."""
     PLACEMENT = "placement"
-    """The placement policy forbids the ensemble."""
+    """The rule that a move does not make an ensemble violate the placement policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class MovableReplica:
-    """The entries that the member `index` of a closed segment should have."""
+    """A replica that can be moved: the entries of a closed segment on its member `index`."""
 
     ledger: int
     segment_first: int
@@ -75,18 +75,20 @@ class PlannedMove:
 
 @dataclass(slots=True)
 class BookieContents:
-    """The contents of bookies, collected ledger by ledger."""
+    """The used space and the movable replicas of bookies, collected ledger by ledger."""
 
     used_bytes: dict[str, int] = field(default_factory=dict)
-    """The used bytes of each bookie. Open ledgers count as 0, because their length is unknown."""
+    """The payload bytes that each bookie stores, estimated from the metadata. Open ledgers count as
+    0, because their length is unknown."""
     replicas: dict[str, list[tuple[int, int, int, int, int]]] = field(default_factory=dict)
     """A heap of the movable replicas of each bookie: (bytes, ledger, segment, index, entries). It
     has only the `CANDIDATES_MAX` largest ones."""
     ensembles: dict[tuple[int, int], tuple[Ensemble, int, int]] = field(default_factory=dict)
-    """The ensembles of segments with movable replicas, with write quorum and ack quorum."""
+    """The ensemble, the write quorum and the ack quorum of each segment with movable replicas, by
+    ledger id and first entry id."""
 
     def add(self, ledger_id: int, metadata: LedgerMetadata) -> None:
-        """Add one ledger.
+        """Add the replicas of one ledger.
 
         The size of the entries of an open ledger is not known, so none of its replicas are movable.
         """
@@ -123,8 +125,8 @@ class RebalancePlan:
     after: Mapping[str, int]
     """The used bytes of each writable bookie after the moves."""
     blocked: Mapping[Blocked, int] = field(default_factory=dict)
-    """Why the last search found no further move: the number of moves that each rule forbids. It is
-    empty if the bookies are balanced, or if a limit ended the plan."""
+    """The number of moves that each rule forbade in the last search, which found no allowed move.
+    It is empty if the bookies are balanced, or if `MOVES_MAX` ended the plan."""
 
     @property
     def size_bytes(self) -> int:
@@ -140,7 +142,10 @@ class RebalancePlan:
 
 
 def spread_percent(used: Iterable[int]) -> float:
-    """Return the difference between the fullest and the emptiest, in percent of the mean."""
+    """Return the difference between the fullest and the emptiest bookie, in percent of the mean.
+
+    `used` has the used bytes of each bookie.
+    """
     values = list(used)
     total = sum(values)
     return (max(values) - min(values)) * len(values) * 100 / total if total else 0.0
@@ -156,7 +161,7 @@ def make_plan(
     target_spread_percent: float = TARGET_SPREAD_PERCENT,
     max_bytes: int | None = None,
 ) -> RebalancePlan:
-    """Return moves among the writable bookies, in the order in which they are to be done.
+    """Plan moves among the writable bookies, in the order in which they are to be done.
 
     Each move improves the balance. `rng` chooses among equal moves. No move puts two replicas of a
     segment on one bookie, puts the replicas on fewer hosts than before, or changes an ensemble that

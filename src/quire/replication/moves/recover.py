@@ -39,13 +39,14 @@ from quire.replication.repair.opened_ledger import open_for_repair
 LOCKED_ROUNDS = 3
 """The number of times that a job retries ledgers that are open or locked by other processes."""
 LEDGERS_PER_LOOK = 2_000
-"""The number of ledgers whose metadata is read at once."""
+"""The number of ledgers whose metadata is read at the same time."""
 LOCKED_PAUSE_S = 5.0
-"""Seconds before ledgers that other processes have locked are retried."""
+"""Seconds before ledgers that other processes have locked are retried. If open ledgers are retried
+too, the job waits for their writers instead."""
 
 
 class OpenLedgers(enum.StrEnum):
-    """The treatment of a ledger that is open and has the bookie in its last segment."""
+    """The treatment of an open ledger whose last segment names the bookie to be replaced."""
 
     WAIT = "wait"
     """Its writer gets a grace period to replace the bookie. If the writer is inactive in that time,
@@ -60,11 +61,15 @@ class JobProgress(Protocol):
     """The interface through which a job reports its progress, and is paused."""
 
     def begin(self, what: str, ledgers: int, size_bytes: int) -> None:
-        """Begin a part of the job. `size_bytes` is 0 if the size is not known."""
+        """Begin a part of the job, which `what` names.
+
+        `ledgers` and `size_bytes` are the numbers of ledgers and bytes in this part, or 0 if they
+        are not known. A rebalancing counts moves instead of ledgers.
+        """
         ...
 
     def done(self, ledgers: int, size_bytes: int) -> None:
-        """Add completed ledgers and bytes."""
+        """Add to the numbers of completed ledgers (or moves) and bytes of the current part."""
         ...
 
     async def may_go_on(self) -> None:
@@ -93,7 +98,7 @@ class MoveOptions:
     open_grace_s: float = OPEN_GRACE_S
     parallel: int = PARALLEL
     bytes_per_s: float | None = None
-    """The rate at which the whole job writes, or None for no limit."""
+    """The rate at which the whole job writes, in bytes per second, or None for no limit."""
     password: bytes = b""
     """The password of ledgers whose metadata does not contain one."""
     check: bool = True
@@ -130,9 +135,10 @@ class RecoverResult:
     bookie: str
     dry_run: bool
     moves: tuple[LedgerMove, ...]
-    """The part of each ledger that the bookie should have, by the metadata at the beginning."""
+    """The part of each ledger that the bookie should have, according to the metadata when the job
+    began."""
     ledgers: int = 0
-    """The number of ledgers that do not name the bookie any more, or were deleted."""
+    """The number of ledgers in `moves` that no longer name the bookie, or were deleted."""
     fragments: int = 0
     """The number of segments in which this run replaced the bookie."""
     entries: int = 0
@@ -142,8 +148,8 @@ class RecoverResult:
     """The ledgers that were fenced and closed after the grace period, because their writers were
     gone."""
     open: tuple[int, ...] = ()
-    """The ledgers that are being written, with the bookie in their last segment. Run the job again
-    later."""
+    """The ledgers that are still open and name the bookie in their last segment. They are being
+    written, or `MoveOptions.open_ledgers` is SKIP. Run the job again later."""
     locked: tuple[int, ...] = ()
     """The ledgers that another process is repairing."""
     failed: tuple[RemainingLedger, ...] = ()
@@ -163,9 +169,9 @@ class RecoverResult:
         )
 
     def as_json(self, limit: int | None = None) -> dict[str, Any]:
-        """Return the result as JSON, with at most `limit` ledgers in each list.
+        """Return the result as JSON, with at most `limit` ledgers in each list (None: all).
 
-        `left` counts all of them.
+        `to_move` and `left` count all ledgers, also those that the lists leave out.
         """
         described = asdict(self)
         for name in ("moves", "recovered", "fenced", "open", "locked", "failed", "unreadable"):
@@ -199,7 +205,7 @@ async def check_bookie(client: Client, bookie: str, even_if_alive: bool) -> None
 
 
 async def check_known(client: Client, bookie: str) -> None:
-    """Raise UsageError if the id is not known and resembles a known one."""
+    """Raise UsageError if the cluster does not know the bookie id, but knows a similar one."""
     known = await _known(client)
     if bookie not in known and (hint := did_you_mean(bookie, known)):
         raise UsageError(
@@ -209,7 +215,7 @@ async def check_known(client: Client, bookie: str) -> None:
 
 
 async def _known(client: Client) -> list[str]:
-    """Return the ids of the bookies that are registered or have a cookie, in order."""
+    """Return the ids of the bookies that are registered or have a cookie, sorted."""
     bookies = await client.bookies()
     return sorted({*await client.metadata.list_cookies(), *bookies.writable, *bookies.readonly})
 
@@ -217,11 +223,11 @@ async def _known(client: Client) -> list[str]:
 async def refuse_unknown(
     client: Client, bookie: str, unread: int, ledger_id: int | None = None
 ) -> None:
-    """Raise UsageError if the cluster does not know this bookie, which no ledger names.
+    """Raise UsageError if the cluster does not know a bookie that no examined ledger names.
 
-    The bookie is known if it is registered or has a cookie. `unread` is the number of ledgers whose
-    metadata cannot be read, and which may name it. With `ledger_id`, only this ledger was examined.
-    Raises MetadataError.
+    The cluster knows a bookie that is registered or has a cookie. The message names `unread`, the
+    number of ledgers whose metadata cannot be read. It says that only `ledger_id` was examined, if
+    that is given. Raises MetadataError.
     """
     known = await _known(client)
     if bookie in known:
@@ -250,7 +256,7 @@ def added(before: LedgerResult, now: LedgerResult) -> LedgerResult:
 
 
 def with_unread(result: RecoverResult, unread: Unread) -> RecoverResult:
-    """Return the result with the ledgers that could not be read in the search for the bookie."""
+    """Return the result with `unread`, the ledgers whose metadata the search could not read."""
     named = tuple(RemainingLedger(ledger, why) for ledger, why in unread.named.items())
     return replace(result, unreadable=named, unreadable_count=len(unread))
 
@@ -292,8 +298,8 @@ async def moves_of(
     """Return the parts of all ledgers that the bookie should have according to the metadata.
 
     Ledgers whose metadata cannot be read are recorded in `unread`, because any of them may name the
-    bookie. `shapes` receives the ensembles with the bookie. Raises MetadataError if the store does
-    not answer.
+    bookie. The different ensembles that include the bookie are added to `shapes`. Raises
+    MetadataError if the store does not answer.
     """
     progress = progress or NoProgress()
     progress.begin("examining ledgers", 0, 0)
@@ -330,8 +336,9 @@ async def recover_bookie(
     metadata cannot be read, because they may name the bookie. `dry_run` changes nothing.
 
     The job may be repeated, cancelled, and run several times at once. Raises UsageError if the
-    bookie is running or not known, JobRefusedError if none of its ledgers can be moved now (with
-    `dry_run` as well), and MetadataError.
+    bookie is running or not known, and MetadataError. With `options.check`, also of a dry run,
+    raises JobRefusedError if none of its ledgers can be moved now, or if the other bookies have too
+    little space.
     """
     await check_bookie(client, bookie, even_if_alive=False)
     unread, shapes = Unread(), Shapes(bookie)
@@ -377,7 +384,7 @@ class _Job:
     budget: MeteredBudget
     work: dict[int, LedgerResult] = field(default_factory=dict)
     not_closed: dict[int, str] = field(default_factory=dict)
-    """The reasons why open ledgers could not be fenced and closed."""
+    """The reasons why open ledgers could not be fenced and closed, by ledger id."""
     fenced: list[int] = field(default_factory=list)
     """The open ledgers that were fenced and closed without a grace period."""
 
@@ -431,7 +438,10 @@ class _Job:
         await each(ledgers, one, self.options.parallel)
 
     async def _fence(self, ledger_id: int) -> None:
-        """Fence and close a ledger. An error is recorded, and reported if the ledger stays open."""
+        """Fence and close a ledger.
+
+        An error is recorded in `not_closed`, and is reported if the ledger stays open.
+        """
         await self.progress.may_go_on()
         self.not_closed.pop(ledger_id, None)
         try:

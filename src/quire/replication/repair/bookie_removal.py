@@ -31,15 +31,17 @@ from quire.replication.repair.opened_ledger import OpenedLedger, open_for_repair
 CONFLICTS_MAX = 10
 """The number of attempts to repair a ledger whose metadata other clients change meanwhile."""
 TARGET_ATTEMPTS = 3
-"""The number of failures of new bookies at which the repair of a ledger fails."""
+"""The number of new bookies that may fail, one after the other, before the repair of a ledger
+fails."""
 CONFLICT_SHRINKS = 8
-"""The factor by which a batch shrinks after a conflict. It keeps at least one segment."""
+"""The factor by which the number of segments in a batch of copies shrinks after another client has
+changed the metadata. A batch has at least one segment."""
 REASON_CHARS_MAX = 500
 
 
 Recheck = Callable[[Collection[str]], Awaitable[Collection[str]]]
-"""A function that returns which of some bookies are still to be replaced. It is called before each
-copy."""
+"""A function that receives bookies to be replaced, and returns those that still are to be replaced.
+It is called before each copy."""
 
 
 async def _as_they_are(lost: Collection[str]) -> Collection[str]:
@@ -50,16 +52,16 @@ class LedgerOutcome(enum.StrEnum):
     """The outcome of a repair of one ledger."""
 
     DONE = "done"
-    """No segment names the bookies any more."""
+    """The repair is complete: no segment names the bookies that were to be replaced."""
     LOCKED = "locked"
     """Another process is repairing the ledger."""
     OPEN = "open"
-    """The last segment is open and names the bookie: the ledger is being written, or its writer
-    died. `seen` has its state."""
+    """The last segment is open and names a bookie to be replaced. The ledger is being written, or
+    its writer died. `LedgerResult.seen` has the state of the ledger."""
     GONE = "gone"
-    """The ledger was deleted. A worker also returns this if the ledger is not marked any more."""
+    """The ledger was deleted, or a worker found that the ledger is not marked any more."""
     FAILED = "failed"
-    """The repair is incomplete, and `reason` says why."""
+    """The repair is incomplete, and `LedgerResult.reason` says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,8 @@ class OpenLedgerState:
     version: int
     last_add_confirmed: int
     created: int = UNKNOWN_CREATION
-    """The store's identification of the ledger's creation. A ledger that was created again counts
-    as still being written."""
+    """The number by which the store identifies the creation of the ledger. It differs for a ledger
+    that was deleted and created again, which therefore counts as still being written."""
 
     @classmethod
     def of(cls, ledger: OpenedLedger) -> OpenLedgerState:
@@ -91,7 +93,7 @@ class LedgerResult:
     """Whether the ledger was fenced and closed for the repair."""
     reason: str = ""
     seen: OpenLedgerState | None = None
-    """The current state of the ledger, if it is OPEN, or FAILED because its recovery failed."""
+    """The state of the ledger if the outcome is OPEN, or FAILED because its recovery failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +104,14 @@ class LedgerMove:
     fragments: int
     entries: int
     bytes: int
-    """The estimated size, from the ledger's length, or 0 if that is not known."""
+    """The size of the entries in bytes, estimated from the ledger's length, or 0 if that is not
+    known."""
     open: bool
-    """Whether the last segment names the bookie and is not closed."""
+    """Whether the ledger's last segment names the bookie and is not closed."""
 
 
 Saw = Callable[[OpenedLedger, Sequence[Fragment]], None]
-"""A function that receives a ledger, and those of its segments that name a bookie."""
+"""A function that receives a ledger, and the segments of it that name the bookie to be replaced."""
 
 
 async def move_of(
@@ -151,9 +154,9 @@ async def take_out(
 
     The mark stays if it names other bookies that are members of the ledger. Complete segments are
     copied. If the ledger is open and its last segment names one of the bookies, the outcome is
-    OPEN: the writer replaces the bookie itself, if it is alive. `before` is the state that such a
-    call returned a grace period ago. If the state is the same now, the writer is taken for dead,
-    and the ledger is fenced, recovered and copied (rule 25).
+    OPEN: the writer replaces the bookie itself, if it is alive. `before` is the `seen` that an
+    earlier call with this outcome returned a grace period ago. If the state is the same now, the
+    writer is taken for dead, and the ledger is fenced, recovered and copied (rule 25).
 
     `password` is used if the metadata does not contain one. The call may be repeated, and run by
     several processes at once. Cancel-safe: copies that the metadata names are durable at any
@@ -179,7 +182,7 @@ async def take_out_locked(
     budget: Budget = UNBOUNDED,
     recheck: Recheck = _as_they_are,
 ) -> LedgerResult:
-    """Do the same as `take_out`. The caller holds the ledger's lock.
+    """Do the same as `take_out` for a ledger whose lock the caller holds.
 
     A bookie that `recheck` no longer returns is not replaced, and a mark that names it stays.
     """
@@ -234,7 +237,7 @@ class _Pass:
     lost: Collection[str]
     recheck: Recheck
     failures: int
-    """The number of failures of new bookies in this pass and earlier ones."""
+    """The number of new bookies that failed in this pass and earlier ones of the same repair."""
     reasons: list[str] = field(default_factory=list)
     """The reasons why segments could not be copied."""
     changed: bool = False
@@ -245,9 +248,10 @@ class _Pass:
     async def replace(
         self, result: LedgerResult, budget: Budget, segments_max: int
     ) -> LedgerResult:
-        """Copy segments, and name the copies in the metadata batch by batch.
+        """Copy the segments with lost members, and name the copies in the metadata batch by batch.
 
-        Returns `result` with the counts added. The attributes say what else happened.
+        A batch has at most `segments_max` segments. Returns `result` with the counts added. The
+        attributes of this object record failures and conflicts.
         """
         batch = CopyBatch(self.client, self.ledger, budget=budget, segments_max=segments_max)
         async with batch:
@@ -300,7 +304,8 @@ class _Pass:
     def _failed(self, error: QuireError) -> None:
         """Count a new bookie that failed.
 
-        Another one is used instead, until `TARGET_ATTEMPTS` have failed.
+        The next pass uses another bookie. When `TARGET_ATTEMPTS` bookies have failed, the error
+        becomes a reason for which the repair fails.
         """
         self.failures += 1
         if self.failures < TARGET_ATTEMPTS:
@@ -312,8 +317,8 @@ class _Pass:
 async def fence_and_close(client: Client, ledger: OpenedLedger) -> None:
     """Fence the writer and close the ledger with everything that was acknowledged.
 
-    Repair acts for the operator, who may close an empty ledger whose password cannot be checked.
-    Raises the errors of opening a ledger.
+    A ledger without entries is closed too, although nothing on its bookies shows whether the
+    password is right. Raises the errors of `Client.open_ledger`.
     """
     reader = await client.open_ledger(
         ledger.ledger_id, password=ledger.password, recover=True, unverified_password=True
@@ -324,10 +329,10 @@ async def fence_and_close(client: Client, ledger: OpenedLedger) -> None:
 async def not_recovered(
     client: Client, ledger: OpenedLedger, result: LedgerResult, error: QuireError
 ) -> LedgerResult:
-    """Return the result of a failed recovery.
+    """Return `result` as FAILED, because the ledger could not be fenced and closed.
 
-    Its `seen` is the current state of the ledger if it is in recovery. Then no writer can add to it
-    any more, so the next attempt need not give the writer time again.
+    If the ledger is in recovery now, `seen` is its current state. No writer can add to such a
+    ledger any more, so the next attempt need not give the writer time again.
     """
     failed = _failed(result, str(error))
     try:

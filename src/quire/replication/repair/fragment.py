@@ -1,4 +1,4 @@
-"""Replication of a fragment.
+"""Replication of fragments, which are segments of a ledger: copying and naming the copies.
 
 The entries that members of a segment should hold are copied to other bookies. Once they are durable
 there, the metadata names the new bookies. Each new bookie gets only the entries that its position
@@ -41,15 +41,15 @@ from quire.replication.repair.replica_source import ReplicaSource
 COPY_WINDOW_BYTES = 1024 * 1024
 COPY_WINDOW_ENTRIES_MAX = 4_096
 COPY_WINDOW_ENTRIES = 256
-"""The number of entries in a window if their size is not known."""
+"""The number of entries to copy at the same time if their size is not known."""
 SEGMENT_MARGIN_BYTES = 16
-"""The number of bytes by which a segment's metadata may grow in addition to its names, because
-their lengths are stored too."""
+"""The number of bytes by which the metadata of a segment may grow in addition to the ids of its
+bookies, because the lengths of the ids are stored too."""
 BATCH_SEGMENTS_MAX = 256
-"""The number of segments whose copies one compare-and-swap names."""
+"""The largest number of segments whose copies one compare-and-swap names."""
 BATCH_BYTES_MAX = 64 * 1024 * 1024
-"""The number of payload bytes after which a batch is named. If the process ends before that, these
-copies are lost. A single segment may have more."""
+"""The number of copied payload bytes at which a batch of copies must be named in the metadata. If
+the process ends before, the copies are useless. A single segment may have more bytes."""
 
 
 class CopyOutcome(enum.StrEnum):
@@ -57,8 +57,8 @@ class CopyOutcome(enum.StrEnum):
 
     DONE = "done"
     CONFLICT = "conflict"
-    """Another client changed the ledger or created it again: read it again. The copies are
-    garbage."""
+    """Another client has changed the ledger, or created it again. The copies are garbage, and the
+    metadata must be read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class CopyResult:
     size_bytes: int = 0
     """The bytes of payload that were written to new bookies."""
     named: frozenset[int] = frozenset()
-    """The segments whose new members the metadata names, by their first entries."""
+    """The first entry ids of the segments whose new members the metadata names."""
     broken: Mapping[str, QuireError] = field(default_factory=dict)
     """The new bookies that failed, with their errors. Copies on them are not named."""
 
@@ -82,7 +82,9 @@ async def choose_replacements(
     indexes: Sequence[int],
     lost: Collection[str] = (),
 ) -> dict[int, str]:
-    """Return a new bookie for each member index, never one of `lost`.
+    """Choose new bookies for members of a segment, and return them by member index.
+
+    `indexes` are the members to replace. No new bookie is one of `lost`.
 
     Raises NotEnoughBookiesError if there are not enough bookies.
     """
@@ -117,7 +119,8 @@ class CopyBatch:
     ) -> None:
         """Prepare batches for one ledger.
 
-        `living` says that the members to be replaced are as good a source as the others.
+        With `living`, entries are also read from the members to be replaced, like from the others.
+        Without it, they are read from these members only if no other bookie has them.
         `segments_max` overrides `BATCH_SEGMENTS_MAX`.
         """
         self._client = client
@@ -126,15 +129,16 @@ class CopyBatch:
         self._living = living
         self._segments_max = segments_max or BATCH_SEGMENTS_MAX
         self._sources: dict[tuple[str, ...], ReplicaSource] = {}
-        """The readers of replicas, by the bookies that each reads last."""
+        """The readers of entries. The key has the bookies that the reader asks last."""
         self._stored: Versioned[LedgerMetadata] | None = None
-        """The metadata from before the first copy of the batch."""
+        """The metadata as it was before the first copy of the batch, or None before that copy."""
         self._room_bytes = 0
         """A lower bound of the bytes by which the ledger's metadata may still grow in this
         batch."""
         self._adds: dict[str, RecoveryAdds] = {}
         self._copied: list[tuple[Segment, frozenset[str]]] = []
-        """The segments that will be named, and their new bookies."""
+        """The copied segments with their new members, as the metadata will name them, and the new
+        bookies of each."""
         self.broken: dict[str, QuireError] = {}
         """The new bookies that failed in any batch, with their errors."""
 
@@ -155,13 +159,14 @@ class CopyBatch:
     async def copy(self, fragment: Fragment, replacements: Mapping[int, str]) -> bool:
         """Copy the entries of the members at these indexes to the bookies that replace them.
 
-        Returns False if the segment has changed: then the ledger has to be read again. Otherwise
-        the copies are on their way to the disks, and `name` waits for them.
+        Returns False if nothing was copied, because the segment has changed, the ledger was created
+        again, or the batch has a copy of the segment already. The ledger must then be read again.
+        Returns True if the copies were sent. They may not be durable yet: `name` waits for that.
 
         Raises:
             UsageError: The segment is still being written (rule 24).
             ReadError: An entry has no good replica left.
-            BookieError: A new bookie failed. It is among `broken` then.
+            BookieError: A new bookie failed. The attribute `broken` has it then.
             NoSuchLedgerError: The ledger was deleted.
             MetadataTooLargeError: The names of the new bookies do not fit. Nothing was copied.
             MetadataError: The store failed.
@@ -186,7 +191,7 @@ class CopyBatch:
         return True
 
     async def _begun(self) -> Versioned[LedgerMetadata]:
-        """Return the metadata from before the first copy of the batch."""
+        """Return the metadata from before the first copy of the batch. Read it if necessary."""
         if self._stored is None:
             self._stored = await self._client.metadata.read_ledger(self._ledger.ledger_id)
             value = self._stored.value
@@ -194,8 +199,12 @@ class CopyBatch:
         return self._stored
 
     def _take_room(self, now: LedgerMetadata, segment: Segment) -> None:
-        """Estimate the bytes that the segment's new names take, and measure exactly only near the
-        limit. Encoding all segments each time would make the work quadratic."""
+        """Check that the metadata has room for the ids of the segment's new bookies.
+
+        The check estimates their bytes, and encodes the metadata only near the limit, because
+        encoding all segments for each one would make the work quadratic. Raises
+        MetadataTooLargeError.
+        """
         there = next(one for one in now.segments if one.first_entry_id == segment.first_entry_id)
         names = zip(there.ensemble, segment.ensemble)
         growth = sum(len(new.encode()) - len(old.encode()) for old, new in names if new != old)
@@ -232,13 +241,14 @@ class CopyBatch:
     async def name(self) -> CopyResult:
         """Wait until the copies are durable, and name them by one compare-and-swap.
 
-        Copies on a bookie that failed are not named; the bookie is in `broken` of the result.
-        CONFLICT means that another client changed the ledger, and nothing was named. The next batch
-        begins afterwards.
+        Segments with a copy on a bookie that failed are not named; the bookie is in `broken` of the
+        result. CONFLICT means that another client changed the ledger, and nothing was named. The
+        next `copy` begins another batch.
 
         Raises:
             NoSuchLedgerError: The ledger was deleted.
-            MetadataUnavailableError: The swap may have been done: look at the ledger again.
+            MetadataUnavailableError: The compare-and-swap may have been done. Read the metadata
+                again to find out.
         """
         broken: dict[str, QuireError] = {}
         adds, copied, stored = self._adds, self._copied, self._stored
@@ -291,7 +301,7 @@ async def _copy(
 
 
 def window_entries(metadata: LedgerMetadata, budget: Budget) -> int:
-    """Return the number of entries to copy at the same time."""
+    """Return the number of entries of a ledger to copy at the same time, from their mean size."""
     mean = entry_bytes(metadata)
     if not mean:
         return COPY_WINDOW_ENTRIES
@@ -300,7 +310,7 @@ def window_entries(metadata: LedgerMetadata, budget: Budget) -> int:
 
 
 def part_of(copies: Copies, ids: Sequence[int]) -> Copies:
-    """Return only these entries of the copies."""
+    """Return the entries of `copies` whose ids are in `ids`, in the order of `ids`."""
     if len(ids) == len(copies.ids):
         return copies
     at = {entry: n for n, entry in enumerate(copies.ids)}
@@ -311,7 +321,7 @@ def part_of(copies: Copies, ids: Sequence[int]) -> Copies:
 def _changed(
     now: LedgerMetadata, fragment: Fragment, replacements: Mapping[int, str]
 ) -> Segment | None:
-    """Return the segment with these bookies, or None if the segment has changed."""
+    """Return the present segment with its replacements, or None if it is no longer `fragment`."""
     first = fragment.segment_first
     there = now.segment_of(first)
     if there.first_entry_id != first or there.ensemble != fragment.ensemble:

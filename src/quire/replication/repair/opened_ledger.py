@@ -24,7 +24,8 @@ class OpenedLedger:
     password: bytes
     codec: EntryCodec
     last_add_confirmed: int
-    """The last entry that is known to be confirmed. For a closed ledger it is the last entry."""
+    """The id of the last entry that is known to be acknowledged. For a closed ledger it is the last
+    entry."""
 
     @property
     def metadata(self) -> LedgerMetadata:

@@ -27,11 +27,11 @@ from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.repair.opened_ledger import OpenedLedger
 
 UNACKED_BYTES_MAX = 4 * MIB
-"""The number of unacknowledged bytes of one bookie at which `write` waits."""
+"""The number of bytes that were sent to one bookie and not acknowledged, at which `write` waits."""
 UNACKED_SLICES_MAX = 4
-"""The limit if a budget sets the size of slices: four slices, or 32 ms of the budget, because a
-bookie delays copies by up to 10 ms to sync them with other adds. On a disk that cannot keep up, the
-limit keeps copies from queuing ahead of the appends of other clients."""
+"""The number of unacknowledged slices at which `write` waits if a budget limits the rate. Four
+slices are 32 ms of the budget; a bookie delays copies by up to 10 ms to sync them with other adds.
+On a slow disk, the limit keeps copies from queuing ahead of the appends of other clients."""
 
 
 class RecoveryAdds:
@@ -51,7 +51,7 @@ class RecoveryAdds:
     ) -> None:
         """Prepare adds, which carry the LAC of the opened ledger.
 
-        `in_place` says that the bookie is a member that should have these entries. Then it accepts
+        Set `in_place` if the metadata names the bookie for these entries. The bookie then accepts
         them even while it is read-only.
         """
         self._pool = pool_of(client)
@@ -66,13 +66,13 @@ class RecoveryAdds:
         self._unacked_bytes_max = slice_bytes * UNACKED_SLICES_MAX
         self._link: Link | None = None
         self._unacked: dict[int, int] = {}
-        """The bytes of each unacknowledged entry, by its id."""
+        """The number of bytes of each unacknowledged entry, by entry id."""
         self._unacked_bytes = 0
         self._failure: QuireError | None = None
         self._changed = asyncio.Event()
         self.entries = 0
         self.size_bytes = 0
-        """The bytes of payload that were written."""
+        """The number of payload bytes that were sent."""
 
     @property
     def failed(self) -> bool:

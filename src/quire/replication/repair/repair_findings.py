@@ -35,7 +35,8 @@ from quire.replication.repair.replica_reader import ReplicaReader, Unreachable, 
 from quire.replication.repair.replica_source import ReplicaSource
 
 WRITE_BACK_ATTEMPTS = 2
-"""The number of attempts to write back to a bookie that answers but loses its connection."""
+"""The number of attempts to write entries back to a bookie that answers, but whose connection is
+lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Repaired:
     entries: int = 0
     size_bytes: int = 0
     left: list[Finding] = field(default_factory=list)
-    """The findings that could not be repaired. The detail of each says why."""
+    """The findings that could not be repaired. `Finding.detail` says why."""
 
 
 async def repair_ledger(
@@ -85,17 +86,17 @@ async def repair_locked(
     password: bytes = b"",
     budget: Budget = UNBOUNDED,
 ) -> Repaired:
-    """Do the same as `repair_ledger`. The caller holds the ledger's lock."""
+    """Do the same as `repair_ledger` for a ledger whose lock the caller holds."""
     return await _Repair(client, ledger_id, found, password, budget).run()
 
 
 @dataclass(slots=True)
 class _Moving:
-    """A segment in which another bookie replaces one that could not be repaired."""
+    """A segment in which another bookie replaces a member that could not be repaired."""
 
     findings: Sequence[Finding]
     why: str
-    """The reason why it could not be repaired."""
+    """The reason why the member could not be repaired."""
     target: str = ""
 
 
@@ -181,10 +182,10 @@ class _Repair:
     async def _try_to_write_back(
         self, ledger: OpenedLedger, fragment: Fragment, index: int, findings: Sequence[Finding]
     ) -> str:
-        """Return '' after success, else the reason of the failure.
+        """Write the entries of findings back to the bookie that lacks them.
 
-        If the connection to the bookie was lost but it still answers, it is tried once more before
-        another bookie replaces it.
+        Return '' after success, else the reason of the failure. If the connection to the bookie was
+        lost but the bookie still answers, there is a second attempt.
         """
         bookie, why = fragment.ensemble[index], ""
         for _ in range(WRITE_BACK_ATTEMPTS):
@@ -231,10 +232,10 @@ class _Repair:
     def _portions(
         self, ledger: OpenedLedger, fragment: Fragment, index: int, finding: Finding
     ) -> Iterator[Sequence[int]]:
-        """Yield the entries of a finding in portions that are copied together.
+        """Yield the entry ids of a finding in portions that are copied together.
 
-        An entry of which replicas differ is a portion of its own, because the good replicas of each
-        such entry are determined separately.
+        If a finding of the ledger says that the replicas of an entry differ, the entry is a portion
+        of its own, because its good replicas are determined separately.
         """
         metadata = ledger.metadata
         step = window_entries(metadata, self._budget)
@@ -265,7 +266,10 @@ class _Repair:
         index: int,
         moving: _Moving,
     ) -> bool:
-        """Copy a segment to another bookie. Return False after a failure, which is recorded."""
+        """Copy the part of a member that could not be repaired to another bookie.
+
+        Return False after a failure. Its reason is then in `left` with the findings.
+        """
         try:
             lost = tuple(batch.broken)
             chosen = await choose_replacements(self._client, ledger, fragment, [index], lost)
@@ -279,7 +283,10 @@ class _Repair:
         return True
 
     def _named(self, done: CopyResult, moving: dict[int, _Moving]) -> bool:
-        """Count the repairs of a batch. Return False if the metadata has changed meanwhile."""
+        """Count the segments that a batch has moved.
+
+        Return False if another client has changed the ledger, so that some were not moved.
+        """
         self._done = replace(
             self._done,
             moved=self._done.moved + len(done.named),

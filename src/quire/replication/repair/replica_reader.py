@@ -43,10 +43,12 @@ T = TypeVar("T")
 FIRST_WINDOW_ENTRIES = 256
 """The number of entries that are requested before the size of entries is known."""
 ASKED_BYTES_MIN = 256 * KIB
-"""The smallest size limit of a batch read, because entries may be larger than earlier ones."""
+"""The least number of bytes that a batch read asks for, because entries may be larger than earlier
+ones."""
 WINDOW_ENTRIES_MAX = 4_096
 SINGLE_ENTRIES_MAX = 64
-"""The number of single reads at the same time, after an entry at which a batch read stopped."""
+"""The largest number of single reads at the same time. They replace batch reads if the ledger is
+striped, or after a batch read has returned nothing."""
 ATTEMPTS = 2
 """The number of attempts of a request that is not answered in time."""
 LOST_ATTEMPTS = 4
@@ -56,17 +58,21 @@ BUSY_ATTEMPTS = 10
 BUSY_BACKOFF = Backoff(0.2, 0.2)
 """The pauses between attempts while the bookie is busy."""
 PATIENCE_ROUNDS = 6
-"""The multiple of `read_timeout_s` that an answer may take while the bookie sends data."""
+"""The largest multiple of `read_timeout_s` that an answer may take, as long as the bookie sends
+data."""
 NO_LEDGER = 2**63 - 1
 """The ledger id of a request that only tests whether a bookie answers."""
 LISTED_RANGES_MAX = 10_000
-"""The largest number of ranges at which a bookie's list of entries is used."""
+"""The largest number of ranges in a bookie's list of its entries. A longer list is not used."""
 
 Part = Copies | Bad
 
 
 class Unreachable(Exception):
-    """The bookie does not answer, refuses to, or answers wrongly. The message says why."""
+    """The error for a bookie that does not answer, refuses this client, or is too busy.
+
+    The message says why.
+    """
 
 
 class ReadAttempts:
@@ -112,10 +118,11 @@ class ReplicaReader:
         self._asked_for_list = False
 
     async def parts(self, index: int, first: int, last: int) -> AsyncGenerator[Part, None]:
-        """Read the entries among first..last that the member `index` should hold, in order.
+        """Read the entries from `first` to `last` that the member `index` should hold, in order.
 
-        All are of one segment. Good entries are yielded as `Copies`, and ranges that cannot be read
-        as `Bad`. If the bookie cannot be reached, the rest is one UNREACHABLE part. Cancel-safe.
+        Both ends are included and are of one segment. Good entries are yielded as `Copies`, and
+        ranges that cannot be read as `Bad`. If the bookie cannot be reached, the rest is one
+        UNREACHABLE part. Cancel-safe.
         """
         windows: deque[asyncio.Task[list[Part]]] = deque()
         limit = 1 if self._budget.bounded else self._client.config.read_windows
@@ -186,7 +193,8 @@ class ReplicaReader:
     async def _batch(self, first: int, last: int) -> list[Part]:
         """Return the entries from `first` on that one batch read returns.
 
-        The result is empty if the first entry is not among them. A single read then shows why.
+        If the bookie does not have the first entry, the result is the missing range (see
+        `_missing`). It is empty if the batch read gave nothing; a single read then shows why.
         """
         count = last - first + 1
         size = self._client.config.read_window_bytes * 2
@@ -273,10 +281,10 @@ class ReplicaReader:
         raise error
 
     async def _missing(self, first: int, last: int) -> list[Part]:
-        """Return the missing range that begins with `first`, which the bookie does not have.
+        """Return the range of missing entries that begins with `first`, according to the bookie.
 
-        The bookie's list of entries shows how long the range is. The result is empty if there is no
-        list; then single reads show what is missing.
+        The bookie's list of its entries shows how long the range is. The result is empty if the
+        bookie gives no list, or if the list has `first`; single reads then show what is missing.
         """
         if not self._asked_for_list:
             self._asked_for_list = True
@@ -302,7 +310,10 @@ class ReplicaReader:
         return found if len(found) <= LISTED_RANGES_MAX else None
 
     async def _patiently(self, ask: Callable[[BookieChannel], Awaitable[T]]) -> T:
-        """Send a request, and repeat it if the connection was lost or the bookie was busy."""
+        """Send a request, and repeat it after a lost connection, a time-out, or a busy answer.
+
+        Raises `Unreachable` when the attempts are used up.
+        """
         busy = Retry(BUSY_BACKOFF, self._client.rng, attempts=BUSY_ATTEMPTS)
         attempts = ReadAttempts()
         while True:

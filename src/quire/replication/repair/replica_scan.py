@@ -31,7 +31,7 @@ class ReplicaScan:
     bad: list[Bad] = field(default_factory=list)
     """The ranges of entries with problems."""
     sums: Sums = field(default_factory=dict)
-    """Sums over the good entries, by block."""
+    """The checksums of the good entries, by block and class of entries (`quire.core.replicas`)."""
     entries: int = 0
     """The number of entries that were read and verified."""
     size_bytes: int = 0
@@ -51,7 +51,9 @@ async def scan(
     *,
     budget: Budget = UNBOUNDED,
 ) -> ReplicaScan:
-    """Read all entries among first..last that the member `index` of a fragment should hold.
+    """Read all entries from `first` to `last` that the member `index` of a fragment should hold.
+
+    Both ends are included.
 
     Problems are in the result, and are not raised. Cancel-safe.
     """
@@ -82,10 +84,11 @@ async def compare(
     without: Collection[str] = (),
     budget: Budget = UNBOUNDED,
 ) -> dict[int, list[Bad]]:
-    """Read one block from all members, compare the replicas, and return the differences by member.
+    """Read one block from all members, compare the replicas, and return the differences.
 
-    If entries are striped, only those are compared whose id modulo the ensemble size is `residue`.
-    Entries that cannot be read are left out. Bookies in `without` are not asked.
+    The result has the bad entries by member index. If entries are striped, only those are compared
+    whose id modulo the ensemble size is `residue`. Entries that cannot be read are left out.
+    Bookies in `without` are not asked.
     """
     metadata = ledger.metadata
     size, quorum = metadata.ensemble_size, metadata.write_quorum

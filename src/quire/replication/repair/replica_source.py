@@ -13,7 +13,7 @@ from quire.replication.repair.opened_ledger import OpenedLedger
 from quire.replication.repair.replica_reader import Part, ReplicaReader, Unreachable
 
 UNREADABLE_NAMED_MAX = 5
-"""The number of entries that an error message names."""
+"""The largest number of entries that an error message names."""
 
 
 class ReplicaSource:
@@ -75,9 +75,9 @@ class ReplicaSource:
         )
 
     def _orders(self, ensemble: Sequence[str], wrong: Collection[str]) -> list[list[str]]:
-        """Return orders in which to ask bookies.
+        """Return the orders in which to ask bookies for entries, each a list of bookie ids.
 
-        For an entry, the order at its id modulo the number of orders applies.
+        The order that applies to an entry is at the index: entry id modulo the number of orders.
         """
         pool, metadata = pool_of(self._client), self._ledger.metadata
         size, quorum = metadata.ensemble_size, metadata.write_quorum
@@ -94,7 +94,10 @@ class ReplicaSource:
         return orders
 
     async def _parts(self, bookie: str, entries: list[int]) -> list[Part]:
-        """Return what a bookie has of these entries, or nothing if it does not answer."""
+        """Return what a bookie has of these entries, or [] if it does not answer.
+
+        A bookie that did not answer once is not asked again.
+        """
         if bookie in self._silent:
             return []
         reader = self._readers.get(bookie)
