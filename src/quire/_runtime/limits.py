@@ -66,10 +66,10 @@ class FieldRule:
 
     name: str
     kind: str
-    """boolean, integer, number, string, strings, mapping, location (a string or a mapping), or
-    table (another settings dataclass)."""
+    """The kind of value: boolean, integer, number, string, strings, mapping, location (a string or
+    a mapping), or table (another settings dataclass)."""
     inner: Any
-    """The type of the field, without None."""
+    """The Python type of the field's values other than None."""
     may_be_none: bool
     limits: Limits
     secret: bool
@@ -92,7 +92,7 @@ class FieldRule:
         return known and math.isfinite(number)
 
     def range_text(self, number: float = 0) -> str:
-        """Return the range of allowed numbers, for the message that refuses `number`."""
+        """Return the range of allowed numbers as text, for the message that refuses `number`."""
         told = self.limits.most is not None or self.most < number < math.inf
         most = f" to {self.most:g}" if told else " or more"
         zero = "0, or " if self.limits.or_zero else ""
@@ -116,7 +116,7 @@ class FieldRule:
         return isinstance(value, self.inner)
 
     def allowed(self, value: object) -> str:
-        """Return the allowed values, for the message that refuses `value`."""
+        """Return the allowed values as text, for the message that refuses `value`."""
         if self.limits.choices:
             *others, last = map(repr, self.limits.choices)
             text = f"{', '.join(others)} or {last}"

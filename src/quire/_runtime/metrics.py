@@ -115,7 +115,10 @@ def gauge(name: str, help: str, value: float, **labels: str) -> Metric:
 def labelled(
     name: str, kind: Kind, help: str, label: str, values: Iterable[tuple[str, float]]
 ) -> Metric:
-    """Return a metric with one sample for each value of a label."""
+    """Return a metric with one sample for each value of one label.
+
+    `label` is the name of the label. `values` has pairs of a label value and the sample's value.
+    """
     return Metric(name, kind, help, tuple(Sample(value, {label: text}) for text, value in values))
 
 

@@ -151,8 +151,8 @@ def represented(handle: object, *words: str, **facts: object) -> str:
 
     Args:
         handle: The handle.
-        words: The words for its state.
-        facts: The facts that identify it, by name.
+        words: Words for the state of the handle, which come last.
+        facts: Values that identify the handle, by name.
     """
     named = (f"{name}={value}" for name, value in facts.items())
     return f"<{' '.join((type(handle).__name__, *named, *words))}>"

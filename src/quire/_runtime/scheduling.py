@@ -64,7 +64,10 @@ class Threads(Protocol):
 
 
 class BatchScheduling:
-    """The decision between `SCHED_BATCH` and the normal policy, at each measurement."""
+    """A controller that switches threads between `SCHED_BATCH` and the normal policy.
+
+    It decides at each measurement of the time that threads wait for a processor.
+    """
 
     def __init__(self, threads: Threads, log: Callable[..., None]) -> None:
         self._threads = threads

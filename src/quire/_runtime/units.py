@@ -25,7 +25,7 @@ _TEXT_MAX = 64
 
 
 def parse_size(text: str, *, least: float = 1) -> int:
-    """Return the bytes of a size: `65536`, `512k`, `64MiB`, `1.5g`.
+    """Return the number of bytes that a text stands for: `65536`, `512k`, `64MiB`, `1.5g`.
 
     Args:
         text: A number of bytes, or a number and a unit. Case does not matter.
@@ -43,7 +43,7 @@ def parse_size(text: str, *, least: float = 1) -> int:
 
 
 def parse_duration(text: str, plain: Literal["s", "ms"] = "s", *, least: float = 0) -> float:
-    """Return the seconds of a duration: `90`, `500ms`, `15m`, `1d`.
+    """Return the number of seconds that a text stands for: `90`, `500ms`, `15m`, `1d`.
 
     Args:
         text: A number, or a number and a unit. Case does not matter.
