@@ -94,7 +94,7 @@ class Copies:
 
     @property
     def size_bytes(self) -> int:
-        """The number of payload bytes."""
+        """The number of payload bytes of all entries."""
         return sum(map(len, self.payloads))
 
 

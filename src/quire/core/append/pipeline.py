@@ -64,7 +64,10 @@ class Block:
         self.next: Block | None = None
 
     def frames(self, entries: Sequence[int]) -> bytes:
-        """Return the frames of these entries of the block, which are ascending."""
+        """Return the ADD frames of the given entries of this block, joined.
+
+        `entries` has their ids, ascending.
+        """
         data = b"".join(self.pieces)
         if len(entries) == self.last - self.first + 1:
             return data
@@ -375,7 +378,7 @@ class AddPipeline:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is outstanding on any member."""
+        """Whether no member still has to acknowledge an entry."""
         if self.coalesced is not None:
             if self.coalesced.over:
                 return True
@@ -415,8 +418,10 @@ class AddPipeline:
 
     @property
     def unconfirmed_bytes(self) -> int:
-        """The payload bytes of the blocks that are not wholly confirmed. With deferred sync, these
-        are the blocks that are not wholly durable."""
+        """The number of payload bytes in the blocks that are not confirmed completely.
+
+        With deferred sync, confirmed means durable.
+        """
         self.detach()
         block = self._confirming
         return 0 if block is None else self.length - block.length_before

@@ -77,7 +77,7 @@ class DomainPolicy:
         """Raise UsageError if the policy can never be satisfied with these quorums."""
 
     def rules(self, wanted: Wanted, view: View) -> Sequence[Rule]:
-        """Return the rules, the best first. An ensemble is possible only if one of them holds."""
+        """Return the rules for every write quorum, the best first. One of them must hold."""
         return (ANYTHING,)
 
     def admits(self, place: Place, view: View) -> bool:

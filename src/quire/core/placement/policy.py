@@ -1,4 +1,4 @@
-"""The questions that every placement policy answers."""
+"""The interface of a placement policy."""
 
 from __future__ import annotations
 

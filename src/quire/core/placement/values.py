@@ -100,10 +100,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An ensemble with places to fill."""
+    """A request to a policy: an ensemble with places for which bookies are to be chosen."""
 
     members: tuple[str | None, ...]
-    """The bookie in each place, or None if the place is to be filled."""
+    """The id of the bookie in each place of the ensemble, or None if the place is to be filled."""
     write_quorum: int
     ack_quorum: int
     gone: Mapping[int, str] = field(default_factory=dict)
