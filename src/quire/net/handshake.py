@@ -53,8 +53,10 @@ class Dialer:
     """The connector of one client, which applies the client's TLS settings and time-out."""
 
     def __init__(self, network: Network, config: ClientConfig) -> None:
-        """Load the TLS files, if TLS is configured. Raises TlsConfigError if they cannot be
-        used."""
+        """Create a connector, and load the TLS files if TLS is configured.
+
+        Raises TlsConfigError if the files cannot be used.
+        """
         self._network = network
         self._timeout_s = config.connect_timeout_s
         self._tls = None

@@ -1,7 +1,7 @@
-"""The common part of a client's connections to a bookie, for both protocols.
+"""The base class of a client's connections to a bookie, for both protocols.
 
-It receives chunks, sends adds in one write for each event-loop iteration, knows the receivers of
-the answers to adds, and ends the connection.
+A link receives chunks, sends adds in one write for each event-loop iteration, passes the answers to
+adds on to their receivers, and ends the connection.
 """
 
 from __future__ import annotations
@@ -119,12 +119,12 @@ class Link(asyncio.Protocol):
         """The error with which the connection ended, or None while it has not ended."""
         self.received_bytes = 0
         self.writes = 0
-        """The number of writes so far. It only shows whether something was sent."""
+        """The number of writes so far. A change shows that something was sent."""
         self.trusted = True
         """Whether new requests may use this connection. `quire.client.cluster.link_watch` clears it
         while it is unknown whether data still arrives."""
         self.address: tuple[str, int] | None = None
-        """The host and port of the other side."""
+        """The host and the port of the bookie, or None before the pool has connected the link."""
         self._transport: asyncio.Transport | None = None
         self._frames = FrameBuffer(max_frame_bytes)
         self._sinks: dict[int, AddSink] = {}

@@ -24,13 +24,13 @@ KEEPALIVE_PROBES = 3
 are sent in the second half of the time limit."""
 
 TCP_INFO_BYTES, UNACKED_AT = 104, 24
-"""The size of the beginning of `struct tcp_info` on Linux, and the offset of `tcpi_unacked`."""
+"""The number of bytes to read of Linux' `struct tcp_info`, and the offset of `tcpi_unacked`."""
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
 class Port(Protocol):
-    """A port that is bound but does not listen yet.
+    """A bound port, which accepts connections only after `listen` was called.
 
     A server can register its address between binding and listening.
     """

@@ -78,7 +78,10 @@ class TlsContext:
         self._next_check = monotonic() + reload_check_s
 
     def current(self) -> ssl.SSLContext:
-        """Return the context, after a check of the files if one is due."""
+        """Return the TLS context for a new handshake.
+
+        The files are checked for changes first if a check is due.
+        """
         now = self._monotonic()
         if now >= self._next_check:
             self._next_check = now + self._check_s
