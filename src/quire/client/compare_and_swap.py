@@ -21,8 +21,7 @@ UPDATE_ATTEMPTS_MAX = 100
 """The largest number of attempts at one change. Each failed attempt means that another client
 changed the value."""
 UNKNOWN_ATTEMPTS_MAX = 6
-"""The number of times that the store may fail to report the outcome of an attempt before the call
-gives up."""
+"""The number of attempts with an unknown outcome after which `swap` gives up."""
 UNKNOWN_BACKOFF = Backoff(0.1)
 """The pauses between attempts whose outcome is unknown."""
 

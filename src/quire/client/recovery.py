@@ -396,9 +396,10 @@ class LedgerRecovery:
         first: int,
         last: int,
     ) -> _Found | None:
-        """Return the entries that exist, or None while too few answers are known to decide.
+        """Return the entries of a window that exist, or None while too few answers are known.
 
-        The entries end before the first one that does not exist, or at the end of the window.
+        The entries end before the first one that does not exist or cannot be decided, or at the end
+        of the window.
         """
         payloads: list[bytes] = []
         lengths: list[int] = []

@@ -26,18 +26,19 @@ class Locations(Protocol):
     """A source of the network locations of bookies."""
 
     failures: int
-    """The number of times that learning failed."""
+    """The number of times that `learn` could not find out the locations."""
     trouble: str
-    """Why learning failed the last time, or an empty string if it succeeded."""
+    """The reason why `learn` failed the last time, or an empty string if it succeeded."""
 
     def find(self, bookie_id: str, host: str) -> str | None:
         """Return the location of a bookie if it is known now, by its id or its host, or None."""
         ...
 
     async def learn(self, bookies: Collection[BookieAddress]) -> None:
-        """Learn the locations of these bookies, and whether known locations have changed.
+        """Find out the locations of the given bookies, including changes of known ones.
 
-        It never raises. Cancel-safe.
+        Afterwards `find` returns them. A failure raises nothing, but is counted in `failures`.
+        Cancel-safe.
         """
         ...
 
@@ -57,7 +58,10 @@ class TableLocations:
     refresh_s: float | None = None
 
     def __init__(self, table: Mapping[str, str] | None = None) -> None:
-        """Create a source with this table. Raises UsageError if a location is not valid."""
+        """Create a source with a table of locations by bookie id or host.
+
+        Raises UsageError if a location is not valid.
+        """
         self.failures = 0
         self.trouble = ""
         self._table = parse_mapping(table or {})

@@ -400,7 +400,10 @@ class Placement:
         return self._locations is not None and type(self._locations) is not TableLocations
 
     async def _learn_on(self) -> None:
-        """Ask for locations whenever a new bookie has registered, and at intervals."""
+        """Ask the source of locations whenever a new bookie has registered, and at intervals.
+
+        It runs until it is cancelled, or until the source is replaced by a fixed table.
+        """
         while self._asks:
             source = self._locations
             assert source is not None
@@ -427,7 +430,7 @@ class Placement:
             pass
 
     async def _weigh_on(self) -> None:
-        """Ask for free disk space every `weight_refresh_s`, and whenever a new bookie registers.
+        """Ask bookies for free disk space every `weight_refresh_s`, and when a new one registers.
 
         The free space of a bookie that does not answer is unknown.
         """

@@ -1,7 +1,7 @@
-"""A client's connections to bookies: one of each kind (protocol v2 and v3) to each bookie.
+"""A client's connections to bookies: at most one of each protocol (v2 and v3) to each bookie.
 
-There are more only if several handles of this client add to the same ledger. The pool also knows
-the registered bookies and their addresses.
+There are more only if several handles of the client add to the same ledger. The pool also knows the
+registered bookies and their addresses.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class BookiePool:
         self.health.error(bookie_id)
 
     def failed_lately(self, bookie_id: str) -> bool:
-        """Return whether the bookie failed within the last `avoid_failed_bookie_s`."""
+        """Return whether a bookie failed within the last `avoid_failed_bookie_s` seconds."""
         horizon = asyncio.get_running_loop().time() - self._config.avoid_failed_bookie_s
         return self._failed_at.get(bookie_id, horizon) > horizon
 
@@ -380,7 +380,7 @@ class BookiePool:
 
     @property
     def bookies(self) -> Bookies:
-        """The registered bookies."""
+        """The writable and the read-only bookies that are registered now."""
         return self._bookies
 
     async def _refresh(self) -> None:

@@ -45,7 +45,8 @@ COUNTED = {
     "links_examined": "The number of connections that were probed because they had been silent",
     "links_silent": "The number of connections that were replaced because they had died silently",
 }
-"""The help of each counter in `ClientCounters`, which becomes quire_client_NAME_total."""
+"""The help text of each counter in `ClientCounters`, by its name. The metric of a counter is called
+quire_client_NAME_total."""
 
 
 def client_metrics(counters: ClientCounters, unhealthy: int, lagged: int) -> Iterator[Metric]:

@@ -46,7 +46,8 @@ MAX_WINDOW_ENTRIES = 16_384
 """The largest number of entries in one window of batch reads."""
 
 _Window = tuple[list[EntryRun], QuireError | None]
-"""The runs that were read from a window, and the error that ended the reading, or None."""
+"""The result of reading one window: the runs that were read, and the error that ended the reading
+early, or None."""
 
 
 class ReadEngine:

@@ -122,7 +122,7 @@ class Feed:
         """The followers, in the order in which they joined."""
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._driven = False
-        """Whether one of the followers drives the feed now. The others wait."""
+        """Whether one of the followers drives the feed now, that is, polls the bookies for all."""
         self._behind = True
         """Whether each follower reads the acknowledged entries from `_tail.upcoming` on itself. The
         feed does not collect them, because they are too many, unwanted or unreadable."""
@@ -166,7 +166,7 @@ class Feed:
 
     @property
     def near(self) -> str | None:
-        """The bookie that proved the newest LAC, and probably has the newest entries, or None."""
+        """The id of the bookie that proved the newest LAC, or None. It probably has the entries."""
         return self._tail.near
 
     def kept(self, first: int, last: int) -> EntryRun | None:
@@ -310,7 +310,7 @@ class LedgerFollower:
     def __init__(
         self, view: LedgerView, engine: ReadEngine, first: int, *, reads: bool = True
     ) -> None:
-        """Start at entry `first`.
+        """Create a follower whose next entry is `first`.
 
         With `reads` false the follower only waits for acknowledgements (see `wait`), and the feed
         reads no entries for it.

@@ -84,7 +84,7 @@ AHEAD_BYTES_MAX = 512 * KIB
 of this size within one event-loop iteration, because it has the end of a ledger in memory. It
 passes larger reads to threads."""
 ASK_BACKOFF = Backoff(0.01, 0.25)
-"""The pauses before the bookies of an ensemble are asked again if none of them had an answer."""
+"""The pauses before the bookies of an ensemble are asked again if none gave a usable answer."""
 EMPTY_BACKOFF = Backoff(0.01, 0.05)
 """The pauses before the bookies are asked again if the last one knew nothing about the ledger.
 There is no first entry yet, and a long poll cannot wait for it."""
@@ -447,7 +447,11 @@ class LedgerTail:
         self._pool.health.misbehaved(bookie, misbehaviour_of(error), self._view.ledger_id, -1)
 
     def _learn(self, bookie: str, poll: PollAnswer) -> int:
-        """Learn from the answer to a poll, and return the id of its entry, or NO_ENTRY."""
+        """Learn the LAC that the answer to a poll proves, and hold its entry if possible.
+
+        Returns the id of the entry in the answer. It is NO_ENTRY if there is no valid one, or if
+        copies have to be compared.
+        """
         if self._engine.trust.compares_copies:
             return NO_ENTRY
         try:

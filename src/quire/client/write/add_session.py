@@ -163,14 +163,15 @@ class AddSession:
         self._places: tuple[int, ...] = ()
         """The place of each ensemble member's connection in `_group`."""
         self._row_encoder: AddEncoder | None = None
-        """The encoder of rows, or None while no entry may be a row of coalesced adds."""
+        """The encoder of entries that are rows of coalesced adds, or None if no entry may be
+        one."""
         self._reached: asyncio.Future[None] | None = None
         """The future of `reached`. Once it exists, members that fail are no longer replaced."""
         self._changes: EnsembleChanges | None = None
         """The changes of the ensemble, or None before the first member fails."""
         self.met = False
-        """Whether any member was ever connected. If so, members that are unavailable now may come
-        back."""
+        """Whether any member was ever connected. Otherwise members that are unavailable are not
+        waited for."""
         self.spans = self.pool.tracing.of_session(self.ledger_id)
         self._stopped = False
         self.causes: dict[str, BaseException | str] = {}
@@ -600,8 +601,9 @@ class Member:
         self.sent = -1
         """The last entry that need not be sent: `send_backlog` begins after it."""
         self.gone = False
-        """Whether this object takes no more part, because the member was replaced, was joined
-        again, or the session ended. Answers that still arrive are then ignored (rule 14)."""
+        """Whether this object is no longer used, because the member was replaced or has begun
+        again, or because the session has ended. Answers that still arrive are then ignored (rule
+        14)."""
 
     def join(self) -> None:
         """Begin to send to the bookie: at once over a usable connection, or after connecting."""

@@ -24,17 +24,17 @@ from quire.codec.entry.entry import EntryCodec
 from quire.errors import QuireError
 
 TICKS = 2
-"""The number of ticks in one interval. A LAC that no entry has carried for a tick is sent, between
-half an interval and a whole one after the acknowledgement."""
+"""The number of ticks in one interval. A LAC that no entry has carried is sent at the end of a
+tick, between half an interval and a whole one after the acknowledgement."""
 APPEND_ITERATIONS = 2
-"""The number of event-loop iterations from an acknowledgement until the entry that is appended
-because of it has been sent. That entry carries the LAC itself."""
+"""The number of event-loop iterations to wait before a LAC is sent at once. If the caller appends
+another entry when its append returns, that entry is sent within this time and carries the LAC."""
 RETRY_DELAY_S = 0.05
 """Seconds for which no further LAC is sent to a bookie that failed to store one."""
 
 
 class ExplicitLac:
-    """The sending of explicit LACs for one `AddSession`, from `start` to `stop`."""
+    """A background task that sends the explicit LACs of one `AddSession`, until `stop`."""
 
     def __init__(
         self, session: AddSession, codec: EntryCodec, key: bytes, interval_s: float

@@ -20,8 +20,8 @@ COALESCED_ROWS_MIN = 2
 """The smallest number of rows (entries of different ledgers) that are sent as coalesced adds. A
 single row costs less as an entry of its own."""
 FLUSHES_ALONE = 100
-"""The number of flushes that a group makes without coalesced adds after answers arrived in another
-order than the adds were sent. Such answers mean that the bookie has several logs."""
+"""The number of flushes of a connection group without coalesced adds, after answers arrived in
+another order than the adds were sent. A bookie with several logs answers in that way."""
 
 
 class Flush:
@@ -35,8 +35,8 @@ class Flush:
         """The functions to call after this event-loop iteration. Each writer appears at most once,
         so the number of open writers bounds this list."""
         self._groups: WeakValueDictionary[tuple[Link, ...], ConnectionGroup] = WeakValueDictionary()
-        """The groups by their connections. A group has one key for each order in which its
-        connections were given. It exists while a session uses it."""
+        """The connection groups, by their connections. A group has one key for each order in which
+        its connections were given. It exists while a session uses it."""
         self.running = False
         """Whether the writers are being called. The frames that they put into groups meanwhile are
         sent afterwards."""
