@@ -45,9 +45,9 @@ class SpreadPipeline(AddPipeline):
         return first_open - 1
 
     def _spread_through(self, window: Sequence[int]) -> int:
-        """Return the last entry up to which enough members and domains of a write set have all.
+        """Return the last entry up to which each entry is on enough members and fault domains.
 
-        `window` has the ensemble indexes of the write set.
+        `window` has the ensemble indexes of one write set.
         """
         needed = self._needed(window)
         found: set[str] = set()
