@@ -17,8 +17,9 @@ from quire.errors import UsageError
 KIB = 1024
 MIB = 1024 * 1024
 FRAME_BYTES_LEAST = SEGMENT_BYTES_LEAST = 16 * KIB
-"""The least size of a frame and of a segment: four blocks of the log."""
+"""The smallest size, in bytes, that may be configured for a frame and for a segment of the log."""
 LEDGER_METADATA_VERSIONS = (2, 3)
+"""The formats of ledger metadata that a client can be configured to write."""
 
 
 class CheckedSettings:
@@ -84,9 +85,9 @@ class TlsServerConfig(CheckedSettings):
     """Seconds that a client may take to complete the TLS handshake before it is disconnected. The
     time in which the handshake waits because of `max_handshakes` counts too."""
     max_handshakes: PositiveInt = 256
-    """The number of TLS handshakes that run at once. Further handshakes wait, within
-    `handshake_timeout_s`. A smaller value protects the bookie's core when many clients connect at
-    the same time."""
+    """The largest number of TLS handshakes that run at once. Further handshakes wait, within
+    `handshake_timeout_s`. A smaller value leaves more processor time for requests when many clients
+    connect at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,9 @@ class PlacementConfig(CheckedSettings):
     """The host of this client, as a bookie on that host registers it. The policy local-first needs
     it."""
     min_racks: int = 2
-    """rack-aware: the number of racks that each write quorum must span, or its size if that is
-    smaller. A larger value survives the loss of more racks, and needs bookies in more of them."""
+    """rack-aware: the number of racks that each write quorum should span, but at most the size of
+    the write quorum. A larger value survives the loss of more racks, and needs bookies in more
+    racks."""
     enforce_racks: bool = False
     """rack-aware: whether to fail if a write quorum cannot span `min_racks` racks. If it is true,
     bookies whose rack is not known are not used. If it is false, the policy uses as many racks as
@@ -171,8 +173,8 @@ class ClientConfig(CheckedSettings):
     silent_link_s: float = 2.5
     """Seconds without any data after a request before the client probes the connection. If the
     probe fails and a new connection answers, the new one replaces it. A smaller value finds dead
-    connections sooner. At most half of `read_timeout_s` and of `add_timeout_s` is used. 0:
-    never."""
+    connections sooner. At most half of `read_timeout_s` and of `add_timeout_s` is used. 0: never,
+    and `idle_link_s` has no effect either."""
     idle_link_s: float = 10.0
     """Seconds without any data before a connection is probed prior to its next use. A smaller value
     notices sooner that a firewall has dropped an idle connection. 0: never."""

@@ -110,10 +110,10 @@ class ClientClosedError(QuireError):
 
 
 class LaterVersionError(QuireError):
-    """Raised for something that a later version of Quire wrote, or of BookKeeper.
+    """Raised when stored data was written by a later version of Quire or of BookKeeper.
 
-    It is not damaged, and this version changes nothing of it. The subclasses say where it is: on a
-    bookie's disk, in the metadata store, in a stream, in a checkpoint or in offloaded history.
+    The data is not damaged, and this version does not change it. Each subclass stands for one
+    place: a bookie's disk, the metadata store, a stream, a checkpoint or offloaded history.
     """
 
     remedy = "Install the version that wrote it, or a later one. Nothing is damaged"
@@ -123,8 +123,8 @@ def written_later(what: str, found: str, known: str, *, by: str = "Quire") -> st
     """Return the message of a `LaterVersionError`.
 
     Args:
-        what: The name of what was read, such as a path.
-        found: What it has, such as "format 2".
+        what: The name of the file or value that was read, such as a path.
+        found: What the file or value has, such as "format 2".
         known: What this version knows, such as "format 1".
         by: The program that may have written it.
     """
@@ -137,11 +137,11 @@ def written_later(what: str, found: str, known: str, *, by: str = "Quire") -> st
 def later_json(
     what: str, value: Any, names: Collection[str], known: int = 1, *, key: str = "format"
 ) -> str:
-    """Return the message of the error for a JSON value that a later version wrote, or "".
+    """Return an error message if a later version wrote a JSON value, and otherwise "".
 
-    A value has the number of its format under a name of its own, or has no number, which means
-    format 1. A value with a higher number is from a later version, and so is one with another
-    field: this version would ignore the field, and remove it when it writes the value again.
+    The field `key` of the value holds the number of its format. A value without this field has
+    format 1. A value is from a later version if its number is higher than `known`, or if it has a
+    field that this version does not know: writing the value again would remove that field.
 
     Args:
         what: The name of the value for the message, such as a path.
@@ -168,7 +168,7 @@ def later_json(
 class MetadataError(QuireError):
     """The base class of errors of the metadata store.
 
-    The store failed, or it holds a value that cannot be used.
+    The store failed or refused a change, a value does not exist, or a value cannot be used.
     """
 
     code = -9
@@ -264,9 +264,9 @@ class MetadataWentBackError(MetadataError):
 
 
 class CollectionOffError(QuireError):
-    """Raised when something is to be deleted while garbage collection is switched off.
+    """Raised when a bookie is asked to delete ledgers while garbage collection is switched off.
 
-    Nothing was deleted.
+    A bookie's own setting or the switch of the whole cluster turns it off. Nothing was deleted.
     """
 
     remedy = (
@@ -300,7 +300,10 @@ class LedgerExistsError(MetadataError, FileExistsError):
 
 
 class NoSuchKeyError(MetadataError, KeyError):
-    """Raised when the metadata store has no such value, for example a cookie or a dataset."""
+    """Raised when a value that was read, changed or deleted is not in the metadata store.
+
+    The value is anything but the metadata of a ledger, for example a cookie or a dataset.
+    """
 
 
 class KeyExistsError(MetadataError):
@@ -542,9 +545,10 @@ class BookieReadOnlyError(BookieError):
 
 
 class BookieBusyError(BookieError):
-    """Raised when a bookie has too many requests, or too many calls to it are outstanding.
+    """Raised when a bookie refuses a request because it is overloaded.
 
-    Try again later.
+    It is also raised, without contacting the bookie, when this client already has too many calls to
+    the bookie outstanding. Try again later.
     """
 
     code = -105
@@ -633,7 +637,7 @@ class StreamFencedError(StreamError):
 
 
 class StreamClosedError(StreamError):
-    """Raised by a writer that is closed or was abandoned.
+    """Raised by a stream writer that is closed, or that was stopped with `abandon`.
 
     Records in flight may or may not be part of the stream: open the stream to find out.
     """
@@ -659,7 +663,7 @@ class StreamConditionError(StreamError):
 class StreamLockedError(StreamError):
     """Raised when another writer, or another offload job, holds the lock of the stream.
 
-    It was not released within the time to wait. The stream was not changed.
+    The lock was not released within the time that the caller allows. The stream was not changed.
     """
 
 
@@ -685,17 +689,18 @@ class StreamGapError(StreamError):
     """Raised when records that were to be read no longer exist: they were truncated or lost.
 
     Attributes:
-        kind: The kind of the gap, "truncated" or "lost", if a reader met it (`Gap.kind`). It is
-            empty for other errors of this class.
+        kind: "truncated" or "lost" if a reader of the stream raised the error (see `Gap.kind`), and
+            otherwise an empty string.
     """
 
     kind = ""
 
 
 class StreamDivergedError(StreamError):
-    """Raised when a stream is not a copy of the stream from which it is to be replicated.
+    """Raised when the target of a stream replication is not a copy of its source.
 
-    Nothing was changed.
+    A stream with the target's name exists already, and has another origin or other records. Nothing
+    was changed.
     """
 
 
@@ -711,7 +716,7 @@ class LaterStreamError(LaterVersionError, StreamError):
 
 
 class LaterCheckpointError(LaterVersionError, UsageError):
-    """Raised when a later version of Quire wrote a checkpoint of Spark."""
+    """Raised when a later version of Quire wrote the checkpoint of a Spark job."""
 
 
 # -- storage and start-up ---------------------------------------------------------------------
@@ -769,10 +774,9 @@ class StartError(QuireError):
 
 
 class JobError(QuireError):
-    """Raised when a job failed.
+    """Raised when an administrative job failed, such as emptying a bookie or offloading a stream.
 
-    The outcome is unknown, but running the job again is safe: it continues, or begins anew, without
-    doing harm.
+    The outcome is unknown, but it is safe to run the job again: it continues or begins anew.
     """
 
     outcome_known = False
@@ -781,8 +785,7 @@ class JobError(QuireError):
 class JobRefusedError(JobError):
     """Raised when a job cannot succeed, before it has changed anything.
 
-    For example, no other bookie can take the replicas of a bookie that is to be emptied. The
-    message names the reason once.
+    For example, no other bookie can take the replicas of a bookie that is to be emptied.
     """
 
     outcome_known = True
@@ -792,23 +795,24 @@ class JobRefusedError(JobError):
 
 
 class HistoryError(QuireError):
-    """Raised when offloaded history could not be read or written.
+    """Raised when the offloaded history of a stream could not be read or written.
 
-    It is also raised when another job is writing the history. What was committed before stays
-    valid, and the stream is not truncated beyond it. Run the job again.
+    The history is the copy of old segments in Parquet files or tables. The error is also raised
+    while another job writes the history. Everything that was committed before stays valid, and the
+    stream is not truncated beyond it. Run the job again.
     """
 
     outcome_known = False
 
 
 class LaterHistoryError(LaterVersionError, HistoryError):
-    """Raised when a later version of Quire wrote offloaded history or a compacted table."""
+    """Raised when a later version of Quire wrote the offloaded history, or a compacted table."""
 
     outcome_known = True
 
 
 class HistoryDamagedError(HistoryError):
-    """Raised when offloaded history is not what was written: a file is missing or was changed.
+    """Raised when a file of a stream's offloaded history is missing or was changed.
 
     Damaged history is never reported as missing records.
     """

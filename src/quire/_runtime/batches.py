@@ -13,8 +13,8 @@ def batches(
 ) -> Iterator[list[T]]:
     """Yield the items in order, in lists that are as large as the bounds allow.
 
-    The sizes in a list add up to `size_max` at most, unless it has one item only. A list has at
-    most `count_max` items, and is never empty.
+    The sizes in a list, which `size_of` returns, add up to `size_max` at most. Only a list with a
+    single item may exceed it. A list has at most `count_max` items, and is never empty.
     """
     batch: list[T] = []
     total = 0

@@ -15,11 +15,11 @@ class Clock(Protocol):
     """A source of the calendar time and of durations."""
 
     def now_ms(self) -> int:
-        """Return the milliseconds since 1970 by the calendar, which may jump."""
+        """Return the Unix time in milliseconds, which may jump when the clock is set."""
         ...
 
     def monotonic(self) -> float:
-        """Return seconds that never decrease."""
+        """Return seconds since an arbitrary moment, for durations. The value never decreases."""
         ...
 
 

@@ -20,10 +20,11 @@ LEVELS: Mapping[str, int] = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
-"""The levels of a log by name, the most talkative first."""
+"""The number of each level in Python's `logging`, by name. The most verbose level comes first."""
 FORMATS = ("json", "console")
+"""The formats of a line: one JSON object, or text for people."""
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""The attributes that every log record has."""
+"""The attributes that every `logging.LogRecord` has, even without `extra`."""
 
 _ERRORS = frozenset(
     {
@@ -96,7 +97,7 @@ class EventLog(Protocol):
 
 
 def level_of(event: str) -> str:
-    """Return the name of the level of an event. An event that is in no list is `info`."""
+    """Return the level of the event with this name: "error", "warning", or by default "info"."""
     if event in _ERRORS:
         return "error"
     return "warning" if event in _WARNINGS else "info"
@@ -120,7 +121,7 @@ class EventWriter:
         self.write(level_of(event), event, fields)
 
     def write(self, level: str, event: str, fields: Mapping[str, object]) -> None:
-        """Write one event of the given level, unless the level is too low."""
+        """Write one event, unless its level is below the lowest level of this writer."""
         if LEVELS[level] < self._least:
             return
         now = timestamp(time.time())
@@ -134,14 +135,18 @@ class EventWriter:
 
 
 def timestamp(seconds: float) -> str:
-    """Return a time since 1970 in RFC 3339, in UTC and with milliseconds."""
+    """Return a Unix time in seconds as text in RFC 3339, in UTC and with milliseconds."""
     milliseconds = int(seconds * 1000)
     text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(milliseconds // 1000))
     return f"{text}.{milliseconds % 1000:03d}Z"
 
 
 def key_values(fields: Mapping[str, object]) -> str:
-    """Return fields as `name=value` with spaces between them. A value is quoted where needed."""
+    """Return fields as `name=value` pairs with spaces between them.
+
+    A value is written as a JSON string if it is empty or contains a space, a quote, "=" or a
+    character that cannot be printed.
+    """
     return " ".join(f"{name}={_value_text(value)}" for name, value in fields.items())
 
 
@@ -156,5 +161,5 @@ def _value_text(value: object) -> str:
 
 
 def extra_fields(record: logging.LogRecord) -> dict[str, object]:
-    """Return what a program added to a log record with `extra`."""
+    """Return the fields that a program added to a log record with `extra`, by name."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}

@@ -15,7 +15,8 @@ MIB = 1024 * 1024
 KEPT_BYTES = 64 * MIB
 """The largest amount of free memory that stays at the top of the heap, in bytes."""
 LARGEST_IN_HEAP_BYTES = 32 * MIB
-"""The largest threshold that glibc allows."""
+"""The largest value that glibc allows for the size, in bytes, below which a buffer is taken from
+the heap."""
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -28,10 +29,10 @@ def keep_heap(kept_bytes: int = KEPT_BYTES) -> bool:
     call it once at its start. Quire never calls it for such a program.
 
     Args:
-        kept_bytes: The free memory to keep.
+        kept_bytes: The largest amount of free memory to keep at the top of the heap, in bytes.
 
     Returns:
-        Whether the allocator supports this.
+        Whether the allocator accepted the settings. It is False for anything but glibc on Linux.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -48,7 +49,7 @@ def keep_heap(kept_bytes: int = KEPT_BYTES) -> bool:
 
 
 def trim_heap() -> bool:
-    """Return free memory of the whole heap to the system, and return whether there was any.
+    """Give the free memory of the whole heap back to the system. Return whether any was given.
 
     The thresholds of `keep_heap` only concern the end of the heap. Free pages that are below a
     buffer in use, or in the part of the heap that a reader thread uses (its arena), would stay with
@@ -67,19 +68,19 @@ def trim_heap() -> bool:
 
 
 NEVER = 1_000_000
-"""The number of collections of younger objects before a full collection. It is so large that no
-full collection takes place."""
+"""The number of collections of younger objects after which Python would start a full collection. It
+is so large that no full collection starts."""
 COLLECT_INTERVAL_S = 600.0
 """Seconds between two full collections of a server. Until then reference cycles stay in memory,
 some KB for each connection that has ended."""
 
 
 def collect_on_demand() -> None:
-    """Run a full garbage collection only when somebody calls `gc.collect`, for the whole process.
+    """Configure this process to run a full garbage collection only when `gc.collect` is called.
 
-    Otherwise Python runs one whenever the number of objects has grown by a quarter, and everything
-    waits: 0.2 s in a bookie with 10,000 ledgers that take entries in turn. The objects that storage
-    keeps have no reference cycles.
+    By default Python runs one whenever the number of objects has grown by a quarter. It stops the
+    process for 0.2 s in a bookie with 10,000 ledgers that take entries in turn. The objects that
+    storage keeps have no reference cycles.
     """
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, NEVER)

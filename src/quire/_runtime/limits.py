@@ -31,22 +31,27 @@ UNITS = (
 """The unit of a field, by the ending of its name."""
 INTEGER_MAX = 2**63 - 1
 SECONDS_MAX = 1e9
-"""The longest time: about thirty years. Much longer timers overflow."""
+"""The longest time that a setting may have, in seconds: about thirty years. Much longer timers
+overflow."""
 _SHOWN_CHARACTERS_MAX = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bounds of a number. Without this in its annotation, a number may be 0 or more."""
+    """The bounds of a number field, given in its annotation.
+
+    A number field without them may be 0 or more.
+    """
 
     least: float = 0
     most: float | None = None
-    """The largest value. None means that no bound is documented; `FieldRule.most` has the technical
-    one."""
+    """The largest value. If it is None, messages name no largest value, and the technical bound in
+    `FieldRule.most` applies."""
     or_zero: bool = False
-    """Whether 0 is allowed as well, with a meaning of its own."""
+    """Whether 0 is allowed although it is below `least`. It then has a special meaning, such as
+    "no limit"."""
     choices: tuple[object, ...] = ()
-    """The only values that are allowed, if there are any."""
+    """The only values that are allowed. If it is empty, `least` and `most` apply instead."""
 
 
 PositiveInt = Annotated[int, Limits(1)]
@@ -61,14 +66,14 @@ class FieldRule:
 
     name: str
     kind: str
-    """boolean, integer, number, string, strings, mapping, location (a string or a mapping), or
-    table (another settings dataclass)."""
+    """The kind of value: boolean, integer, number, string, strings, mapping, location (a string or
+    a mapping), or table (another settings dataclass)."""
     inner: Any
-    """The type of the field, without None."""
+    """The Python type of the field's values other than None."""
     may_be_none: bool
     limits: Limits
     secret: bool
-    """Whether no message may show the value."""
+    """Whether the value is a secret that messages must not show."""
 
     @property
     def unit(self) -> str:
@@ -87,7 +92,7 @@ class FieldRule:
         return known and math.isfinite(number)
 
     def range_text(self, number: float = 0) -> str:
-        """Return the range of allowed numbers, for the message that refuses `number`."""
+        """Return the range of allowed numbers as text, for the message that refuses `number`."""
         told = self.limits.most is not None or self.most < number < math.inf
         most = f" to {self.most:g}" if told else " or more"
         zero = "0, or " if self.limits.or_zero else ""
@@ -111,7 +116,7 @@ class FieldRule:
         return isinstance(value, self.inner)
 
     def allowed(self, value: object) -> str:
-        """Return the allowed values, for the message that refuses `value`."""
+        """Return the allowed values as text, for the message that refuses `value`."""
         if self.limits.choices:
             *others, last = map(repr, self.limits.choices)
             text = f"{', '.join(others)} or {last}"
@@ -165,7 +170,7 @@ def check_fields(settings: Any, error: Callable[[str], Exception]) -> None:
 
 
 def shown(value: object) -> str:
-    """Return the value in the form in which a message shows it."""
+    """Return the `repr` of a value for a message, cut to `_SHOWN_CHARACTERS_MAX` characters."""
     text = repr(value)
     if len(text) <= _SHOWN_CHARACTERS_MAX:
         return text

@@ -15,9 +15,9 @@ from typing import Literal
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
-"""The quantiles of Apache's summaries."""
+"""The quantiles of a summary, which are those that Apache BookKeeper reports."""
 WINDOW_S = 60.0
-"""The length of a window, in seconds. Quantiles cover the last one or two windows."""
+"""The length of a window for quantiles, in seconds. Quantiles cover the last one or two windows."""
 
 Kind = Literal["counter", "gauge", "histogram", "summary"]
 
@@ -25,10 +25,10 @@ BOUNDS_S: tuple[float, ...] = (
     *(base * 10.0**power for power in range(-5, 1) for base in (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)),
     10.0,
 )
-"""The upper bounds of the buckets, from ten microseconds to ten seconds, six for each power of
-ten."""
+"""The upper bounds of a histogram's buckets, in seconds: from ten microseconds to ten seconds, six
+for each power of ten."""
 EXPOSED_BOUNDS_S = BOUNDS_S[::3]
-"""The bounds that are shown, two for each power of ten."""
+"""The bucket bounds that appear in Prometheus' text format, two for each power of ten."""
 
 
 class Histogram:
@@ -38,7 +38,8 @@ class Histogram:
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)
-        """The count of each bucket. The last one is for durations beyond all bounds."""
+        """The number of durations in each bucket of `BOUNDS_S`. The last bucket has the durations
+        beyond all bounds."""
         self.sum_s = 0.0
         self._since = self._before = [0] * len(self.counts)
         self._since_s = -math.inf
@@ -50,14 +51,14 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """The number of durations."""
+        """The number of durations that were counted since the start."""
         return sum(self.counts)
 
     def quantiles(self, now_s: float) -> list[float]:
         """Return the value of each of `QUANTILES`, in seconds.
 
-        They cover the last one or two minutes, or more if the previous calls were longer ago. A
-        quantile without durations is NaN. `now_s` is the time of a monotonic clock.
+        The values cover the last one or two minutes, or more if the previous calls were longer ago.
+        If there were no durations, each value is NaN. `now_s` is the time of a monotonic clock.
         """
         if now_s - self._since_s >= WINDOW_S:
             self._before, self._since, self._since_s = self._since, list(self.counts), now_s
@@ -66,7 +67,7 @@ class Histogram:
 
 
 def _quantile(counts: Sequence[int], wanted: float) -> float:
-    """Return a quantile, interpolated linearly within its bucket as Prometheus does."""
+    """Return a quantile in seconds, interpolated linearly within its bucket as Prometheus does."""
     rank = wanted * sum(counts)
     if not rank:
         return math.nan
@@ -114,12 +115,15 @@ def gauge(name: str, help: str, value: float, **labels: str) -> Metric:
 def labelled(
     name: str, kind: Kind, help: str, label: str, values: Iterable[tuple[str, float]]
 ) -> Metric:
-    """Return a metric with one sample for each value of a label."""
+    """Return a metric with one sample for each value of one label.
+
+    `label` is the name of the label. `values` has pairs of a label value and the sample's value.
+    """
     return Metric(name, kind, help, tuple(Sample(value, {label: text}) for text, value in values))
 
 
 def histogram(name: str, help: str, of: Histogram) -> Metric:
-    """Return a metric of Prometheus' kind histogram, in seconds."""
+    """Return a metric of Prometheus' kind "histogram" for durations in seconds."""
     samples, total = [], 0
     shown = dict.fromkeys(EXPOSED_BOUNDS_S)
     for bound, count in zip(BOUNDS_S, of.counts):
@@ -136,8 +140,10 @@ def histogram(name: str, help: str, of: Histogram) -> Metric:
 def summary_ms(
     name: str, help: str, succeeded: Histogram, failed: Histogram | None, now_s: float
 ) -> Metric:
-    """Return a summary as Apache has it: quantiles in milliseconds, of successes and of
-    failures."""
+    """Return a summary in the form of Apache BookKeeper: quantiles in milliseconds.
+
+    The label `success` separates the durations of successes from those of failures.
+    """
     samples = []
     for success, of in (("false", failed or Histogram()), ("true", succeeded)):
         for wanted, value in zip(QUANTILES, of.quantiles(now_s)):
@@ -170,9 +176,10 @@ def _number(value: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Escape a help text, or all of a label value but its quotes.
+    """Return a help text or a label value with backslashes and line ends escaped.
 
-    Bytes of paths and ids that are not text are written as Python's escape sequences.
+    Quotes stay as they are. Surrogates, which stand for bytes that are not text, become Python's
+    escape sequences.
     """
     text = text.encode(errors="backslashreplace").decode()
     return text.replace("\\", "\\\\").replace("\n", "\\n")

@@ -5,8 +5,8 @@
     async with client.create_ledger() as ledger:
         ...
 
-Nothing happens before that. A result that is neither awaited nor entered does nothing, and warns
-when it is dropped, as a coroutine does. This module also has the `repr` of handles.
+Nothing happens before the result is awaited or entered. If it is dropped without either, it warns,
+as a coroutine does. This module also has the `repr` of handles.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Opening(Coroutine[Any, Any, T_co], Generic[T_co]):
     """
 
     _used = True
-    """Whether it was awaited, entered or closed. Until it is constructed it needs no warning."""
+    """Whether the object was awaited, entered or closed, so that `__del__` must not warn. It is
+    true until the constructor has run."""
 
     def __init__(self, open_it: Callable[[], Coroutine[Any, Any, T_co]], name: str) -> None:
         self.__qualname__ = self.__name__ = name
@@ -114,7 +115,7 @@ class Opening(Coroutine[Any, Any, T_co], Generic[T_co]):
 
 
 def opening(function: Callable[P, Coroutine[Any, Any, H]]) -> Callable[P, Opening[H]]:
-    """Make a coroutine function that returns a handle return an `Opening` of it instead."""
+    """Decorate a coroutine function that returns a handle, so that it returns an `Opening`."""
 
     @functools.wraps(function)
     def opened(*args: P.args, **kwargs: P.kwargs) -> Opening[H]:
@@ -126,7 +127,7 @@ def opening(function: Callable[P, Coroutine[Any, Any, H]]) -> Callable[P, Openin
 class Ready:
     """A handle that needs no opening. `await` and `async with` return the handle itself.
 
-    A caller does not have to remember which factories have to wait and which do not.
+    Callers can therefore use every factory in the same way, whether or not it has to wait.
     """
 
     def __await__(self) -> Generator[Any, Any, Self]:
@@ -150,13 +151,13 @@ def represented(handle: object, *words: str, **facts: object) -> str:
 
     Args:
         handle: The handle.
-        words: The words for its state.
-        facts: The facts that identify it, by name.
+        words: Words for the state of the handle, which come last.
+        facts: Values that identify the handle, by name.
     """
     named = (f"{name}={value}" for name, value in facts.items())
     return f"<{' '.join((type(handle).__name__, *named, *words))}>"
 
 
 def open_or_closed(closed: bool) -> str:
-    """Return the word for the state of a handle."""
+    """Return "closed" if `closed` is true, and otherwise "open"."""
     return "closed" if closed else "open"

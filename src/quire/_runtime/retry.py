@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 EQUAL_JITTER = 0.5
-"""The share of a pause that is random, unless a loop says otherwise. The other half is kept, so
-that a retry never follows at once."""
+"""The default for the share of a pause that is random. The other half is always waited, so that a
+retry never follows at once."""
 _DOUBLINGS_MAX = 64
 
 
@@ -24,23 +24,24 @@ class Backoff:
     """The pauses after the first, the second and further failures in a row."""
 
     first_s: float
-    """The longest pause after the first failure, in seconds. It doubles with each failure."""
+    """The longest pause after the first failure, in seconds. It doubles with each further
+    failure."""
     most_s: float = math.inf
-    """The longest pause there is, in seconds."""
+    """The upper bound of every pause, in seconds."""
     jitter: float = EQUAL_JITTER
-    """The largest share of a pause that is subtracted at random."""
+    """The largest share of a pause that is subtracted at random, from 0 to 1."""
 
     def longest_s(self, failures: int) -> float:
-        """Return the pause without jitter after this number of failures, 1 or more."""
+        """Return the seconds of the pause without jitter after 1 or more failures in a row."""
         return min(self.first_s * 2.0 ** min(failures - 1, _DOUBLINGS_MAX), self.most_s)
 
     def pause_s(self, failures: int, rng: random.Random) -> float:
-        """Return the seconds to wait after this number of failures in a row, 1 or more."""
+        """Return the seconds to wait, with jitter, after 1 or more failures in a row."""
         return self.longest_s(failures) * (1 - self.jitter * rng.random())
 
 
 class Retry:
-    """The failures in a row of one piece of work.
+    """The retry state of one operation: its failures in a row, its pauses and its limits.
 
     retry = Retry(BACKOFF, rng, attempts=5)
     while True:

@@ -1,4 +1,4 @@
-"""How a server's threads share the processors: a thread that is woken lets its waker finish first.
+"""Scheduling of a server's threads: a thread that is woken lets the waking thread finish first.
 
 Linux takes the processor at once from a thread that wakes another one. In a server the waker often
 holds the interpreter's lock, which the woken thread needs next, or it is a client in the middle of
@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 LOOK_INTERVAL_S = 0.5
-"""Seconds between two measurements."""
+"""Seconds between two measurements of how long threads wait for a processor."""
 RUNS_MIN = 30
-"""The least number of times that threads must have run for a measurement to count. Fewer are added
-to the next measurement."""
+"""The smallest number of times that threads must have run for a measurement to count. The figures
+of a smaller measurement are added to those of the next one."""
 WAITED_SHARE_MAX = 5.0
 """The longest time that threads may wait, as a multiple of the time that they run. Three bookies
 and a client that fill two processors wait for three times as long as they run. Next to two
@@ -33,32 +33,41 @@ LATE_LOOKS_MAX = 2
 """The number of measurements beyond `WAITED_SHARE_MAX`, in a row, after which the normal policy is
 restored."""
 REST_S = 60.0
-"""Seconds until `SCHED_BATCH` is tried again. The time doubles each time that it fails again."""
+"""Seconds until `SCHED_BATCH` is tried again after the normal policy was restored. The time doubles
+each time that the policy has to be restored again."""
 REST_MAX_S = 3600.0
+"""The longest time, in seconds, until `SCHED_BATCH` is tried again."""
 
 
 class Times(NamedTuple):
-    """The times of all threads since the previous measurement."""
+    """The time that all threads together ran and waited since the previous measurement."""
 
     ran_ns: int
+    """The nanoseconds that threads ran on a processor."""
     waited_ns: int
-    """The time that threads were ready to run and waited for a processor."""
+    """The nanoseconds that threads were ready to run and waited for a processor."""
     runs: int
+    """The number of times that a thread was given a processor."""
 
 
 class Threads(Protocol):
     """The threads of a process, as the operating system schedules and measures them."""
 
     def schedule(self, *, batch: bool) -> bool:
-        """Set the policy of all threads, including those that start later. Return whether it
-        worked."""
+        """Set the policy of all threads: `SCHED_BATCH` if `batch` is true, else the normal one.
+
+        Threads that start later inherit the policy. Return whether the system accepted it.
+        """
 
     def times(self) -> Times | None:
-        """Return the times since the previous call, or None if the system does not provide them."""
+        """Return the threads' times since the previous call, or None if they are not available."""
 
 
 class BatchScheduling:
-    """The decision between `SCHED_BATCH` and the normal policy, at each measurement."""
+    """A controller that switches threads between `SCHED_BATCH` and the normal policy.
+
+    It decides at each measurement of the time that threads wait for a processor.
+    """
 
     def __init__(self, threads: Threads, log: Callable[..., None]) -> None:
         self._threads = threads
@@ -75,7 +84,10 @@ class BatchScheduling:
         return self.batch
 
     def look(self, now_s: float) -> None:
-        """Measure, and change the policy if necessary."""
+        """Measure how long threads wait, and change the scheduling policy if necessary.
+
+        `now_s` is the time of a monotonic clock, in seconds.
+        """
         if not self.batch:
             if now_s >= self._again_s:
                 self._threads.times()
@@ -150,7 +162,11 @@ class ProcessThreads:
 
 
 async def schedule_as_batch(log: Callable[..., None]) -> None:
-    """Schedule the threads of this process as batch work, for as long as this coroutine runs."""
+    """Run this process's threads under `SCHED_BATCH`, and measure whether that helps.
+
+    The coroutine returns at once if the system does not support this, and otherwise runs until it
+    is cancelled. `log` receives an event whenever the normal policy is restored.
+    """
     scheduling = BatchScheduling(ProcessThreads(), log)
     if not scheduling.begin():
         return

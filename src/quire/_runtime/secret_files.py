@@ -12,16 +12,18 @@ PRIVATE_DIRECTORY_MODE = 0o700
 
 
 def exposure_of(path: str | os.PathLike[str]) -> str | None:
-    """Return why a file with a secret must not be used, or None if it may.
+    """Return why a file with a secret must not be used, or None if it may be used.
 
-    It must not be used if every account of the machine can read it. A group may: Kubernetes mounts
-    secrets so, and some systems have a group for keys. A device or a pipe has no such permissions.
+    It must not be used if every account of the machine can read it. A group may read it, because
+    Kubernetes mounts secrets that way, and some systems have a group for keys. Devices and pipes
+    are not checked.
 
     Args:
-        path: The file. If it cannot be examined, reading it will say so.
+        path: The path of the file. If it cannot be examined, the result is None, and the attempt to
+            read the file reports the error.
 
     Returns:
-        What is wrong and what to type, as the end of a message.
+        The problem and the command that corrects it, as the end of a message, or None.
     """
     try:
         found = os.stat(path)

@@ -19,16 +19,16 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 EACH_AT_ONCE = 16
-"""The number of items that `each` works on at a time."""
+"""The default for the number of items that `each` works on at the same time."""
 
 
 class TaskGroup(asyncio.TaskGroup):
-    """A task group that leaves its caller without a cancellation that nobody asked for.
+    """An `asyncio.TaskGroup` without a bug that Python has before 3.13.
 
-    Before Python 3.13 a group whose task fails while the group waits for its tasks cancels its
-    parent task, and never takes that back. The caller gets the right errors, but from then on every
-    `asyncio.timeout` in that task ends in CancelledError instead of TimeoutError. Use this class
-    wherever Quire needs a group.
+    If a task fails while the group waits for its tasks, the group cancels its parent task, and
+    before 3.13 it never withdraws that. The caller gets the right errors, but from then on every
+    `asyncio.timeout` in the parent task ends in CancelledError instead of TimeoutError. Use this
+    class wherever Quire needs a group.
     """
 
     if sys.version_info < (3, 13):
@@ -51,7 +51,7 @@ class TaskGroup(asyncio.TaskGroup):
 
 
 class TaskSet:
-    """Tasks that run until they end or `close` cancels them.
+    """A set of background tasks, which run until they end or `close` cancels them.
 
     A coroutine given to `start` must handle the errors that it expects. Any other error goes to the
     exception handler of the event loop.
@@ -97,8 +97,10 @@ class TaskSet:
 
 
 async def cancelled(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Cancel the tasks that have not ended, and wait until all have ended. Their errors are
-    dropped."""
+    """Cancel all given tasks that have not ended, and wait until they have ended.
+
+    Errors of the tasks are dropped.
+    """
     running = []
     for task in list(tasks):
         task.cancel()
@@ -145,7 +147,7 @@ async def each(
 async def came(event: asyncio.Event, within: asyncio.Timeout) -> bool:
     """Wait for an event, and return whether it was set in time.
 
-    The time-out must not be entered yet: `await came(event, asyncio.timeout(3))`. Cancel-safe.
+    Call it with a new time-out object: `await came(event, asyncio.timeout(3))`. Cancel-safe.
     """
     try:
         async with within:
@@ -158,8 +160,8 @@ async def came(event: asyncio.Event, within: asyncio.Timeout) -> bool:
 async def pages(items: AsyncIterable[T], size: int) -> AsyncGenerator[list[T], None]:
     """Yield the items in lists of `size`. The last list may be shorter.
 
-    If the items come from an asynchronous generator, it is closed at the end, also if the caller
-    closes this one early.
+    If `items` is an asynchronous generator, it is closed at the end, even if the caller closes this
+    generator early.
     """
     page: list[T] = []
     try:

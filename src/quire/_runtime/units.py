@@ -25,7 +25,7 @@ _TEXT_MAX = 64
 
 
 def parse_size(text: str, *, least: float = 1) -> int:
-    """Return the bytes of a size: `65536`, `512k`, `64MiB`, `1.5g`.
+    """Return the number of bytes that a text stands for: `65536`, `512k`, `64MiB`, `1.5g`.
 
     Args:
         text: A number of bytes, or a number and a unit. Case does not matter.
@@ -43,11 +43,11 @@ def parse_size(text: str, *, least: float = 1) -> int:
 
 
 def parse_duration(text: str, plain: Literal["s", "ms"] = "s", *, least: float = 0) -> float:
-    """Return the seconds of a duration: `90`, `500ms`, `15m`, `1d`.
+    """Return the number of seconds that a text stands for: `90`, `500ms`, `15m`, `1d`.
 
     Args:
         text: A number, or a number and a unit. Case does not matter.
-        plain: The unit of a number without one.
+        plain: The unit of a number that is written without a unit.
         least: The shortest duration that is accepted, in seconds.
 
     Raises:
@@ -80,8 +80,10 @@ def _quantity(text: str, units: Mapping[str, float], plain: str) -> float | None
 
 
 def size_text(size_bytes: float) -> str:
-    """Return a size in the unit that fits: "512 B", "1.5 GB", "250 MB". Units are powers of 1000,
-    as in the dashboard."""
+    """Return a size with a suitable unit: "512 B", "1.5 GB", "250 MB".
+
+    Units are powers of 1000, as in the dashboard.
+    """
     size, at = float(size_bytes), 0
     while size >= 1000 and at < len(_SHOWN_UNITS) - 1:
         size, at = size / 1000, at + 1
@@ -96,7 +98,7 @@ def percent_text(share: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration in the unit that fits: "90 s", "75 min", "5 h", "3 d"."""
+    """Return a duration with a suitable unit: "90 s", "75 min", "5 h", "3 d"."""
     for unit, unit_s, least_s in (("d", 86_400, 172_800), ("h", 3_600, 7_200), ("min", 60, 120)):
         if seconds >= least_s:
             return f"{seconds / unit_s:.0f} {unit}"
@@ -109,8 +111,10 @@ def host_port(host: str, port: int | str) -> str:
 
 
 def plural(noun: str, count: int) -> str:
-    """Return the noun for this count, without the count: "block" or "blocks", "entry" or
-    "entries"."""
+    """Return the singular or plural of a noun for a count, without the count.
+
+    For example "block" or "blocks", and "entry" or "entries".
+    """
     if count == 1:
         return noun
     if noun.endswith("y") and noun[-2] not in "aeiou":
@@ -134,18 +138,18 @@ def does(count: int) -> str:
 
 
 def verb(word: str, count: int) -> str:
-    """Return the verb for this count, without the count: "names" or "name", "has" or "have"."""
+    """Return the form of a verb for a count: "names" or "has" for 1, otherwise "name" or "have"."""
     if count != 1:
         return word
     return "has" if word == "have" else f"{word}s"
 
 
 NAMED_MAX = 5
-"""The number of names that a sentence lists."""
+"""The default for the largest number of names that `some_of` lists."""
 
 
 def some_of(names: Iterable[str], limit: int = NAMED_MAX) -> str:
-    """Return the names for use in a sentence: the first ones, and how many more there are."""
+    """Return the first `limit` names and the number of the others, such as "b1, b2 and 3 more"."""
     known = list(names)
     more = len(known) - limit
     return ", ".join(known[:limit]) + (f" and {more} more" if more > 0 else "")

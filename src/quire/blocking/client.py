@@ -327,7 +327,7 @@ class Client(ContextHandle[AsyncClient]):
         return call(self.aio.list_entries(bookie_id, ledger_id))
 
     def suspects(self) -> list[UnhealthyBookie]:
-        """Return the bookies whose answers to this client were wrong or incomplete.
+        """Return the bookies that gave this client wrong answers, or denied entries that exist.
 
         A bookie is listed once for each kind of wrong answer, in the order of bookie and kind.
 

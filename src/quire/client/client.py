@@ -67,7 +67,10 @@ class EndsWithClient(Protocol):
     """A handle with work in progress that ends when the client is closed."""
 
     async def _client_closed(self, error: ClientClosedError) -> None:
-        """End the work. Callers that wait for it, or that use the handle later, get `error`."""
+        """End the work of this handle, because its client was closed.
+
+        Callers that wait for the work, or that use the handle later, receive `error`.
+        """
         ...
 
 
@@ -112,7 +115,7 @@ class LedgerClient:
         self._shared = SharedByWriters.of_client(self.config, self._pool.counters)
         self._feeds = Feeds(self._pool, self.config)
         self._handles: WeakValueDictionary[int, EndsWithClient] = WeakValueDictionary()
-        """The handles to end when the client is closed, in the order in which they were opened."""
+        """The handles to end when the client is closed, by a number that grows with each handle."""
         self._handle_numbers = itertools.count()
         self._closed = False
 
@@ -509,7 +512,7 @@ class LedgerClient:
             ) from None
 
     def suspects(self) -> list[UnhealthyBookie]:
-        """Return the bookies whose answers to this client were wrong or incomplete.
+        """Return the bookies that gave this client wrong answers, or denied entries that exist.
 
         A bookie is listed once for each kind of wrong answer, in the order of bookie and kind.
 
@@ -629,16 +632,20 @@ class LedgerClient:
 
 
 def metrics_of(client: LedgerClient) -> Iterator[Metric]:
-    """Yield the metrics of a client, including when the certificates in its TLS files expire.
+    """Yield the metrics of a client, including the expiry times of its TLS certificates.
 
-    A meter does not get the latter: it reports the sum over the clients of a program.
+    OpenTelemetry meters receive no expiry times, because a meter reports the sum over all clients
+    of a program.
     """
     yield from pool_of(client).metrics()
     yield expiry_metric("client", certificates_of(client))
 
 
 def certificates_of(client: LedgerClient) -> list[CertificateExpiry]:
-    """Return when the certificates in the TLS files of a client expire."""
+    """Return the times at which a client's TLS files have to be replaced, one value for each file.
+
+    The result is empty without TLS.
+    """
     return expiries(pool_of(client).certificates(), client.clock.now_ms())
 
 

@@ -1,4 +1,4 @@
-"""The loop around a compare-and-swap whose outcome the store may not report."""
+"""Repetition of a compare-and-swap until it succeeds, even if the store reports no outcome."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from quire.errors import (
 T = TypeVar("T")
 
 UPDATE_ATTEMPTS_MAX = 100
-"""The number of attempts at one change. Each failure means that another client succeeded."""
+"""The largest number of attempts at one change. Each failed attempt means that another client
+changed the value."""
 UNKNOWN_ATTEMPTS_MAX = 6
-"""The number of times that the store may fail to report the outcome of an attempt before the call
-gives up."""
+"""The number of attempts with an unknown outcome after which `swap` gives up."""
 UNKNOWN_BACKOFF = Backoff(0.1)
 """The pauses between attempts whose outcome is unknown."""
 
@@ -36,7 +36,7 @@ async def swap(
     """Repeat `attempt`, which reads a value, decides and writes, until no other change interferes.
 
     Args:
-        what: What is changed, for messages.
+        what: The name of the value that is changed, for messages.
         attempt: One attempt. It raises VersionConflictError, KeyExistsError or NoSuchKeyError if
             another change came between its read and its write.
         rng: The source of the jitter of the pauses.

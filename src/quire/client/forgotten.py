@@ -19,12 +19,12 @@ from quire.errors import QuireError
 from quire.metadata.interface import MetadataStore
 
 REST_S = 86_400.0
-"""Seconds for which the task of a client sleeps at a time. Its timer makes the event loop keep the
-client alive."""
+"""Seconds for which the background task of `watch` sleeps at a time. The pending timer makes the
+event loop keep the task, and with it the client, alive."""
 
 
 class Closable(Protocol):
-    """The part of a client that is used here."""
+    """The attributes and methods of a client that this module uses."""
 
     metadata: MetadataStore
 
@@ -35,7 +35,8 @@ class Closable(Protocol):
 
 
 _open: WeakKeyDictionary[Closable, CallerLine | None] = WeakKeyDictionary()
-"""The clients to warn about, each with the line of the program that connected it."""
+"""The clients to warn about if they are never closed. The value is the line of the program that
+connected the client, or None if it is not known."""
 
 
 def watch(client: Closable) -> Coroutine[Any, Any, None]:

@@ -71,14 +71,13 @@ STRIPED_WINDOW_ENTRIES = 128
 
 @dataclass(slots=True)
 class _Found:
-    """The consecutive entries that one round of reading proved to exist.
-
-    `end` says whether it also proved that the entry after them does not exist.
-    """
+    """The consecutive entries that one round of reading proved to exist."""
 
     payloads: list[bytes]
     lengths: Sequence[int]
+    """The cumulative length of the ledger at each entry, in bytes."""
     end: bool
+    """Whether the round also proved that the entry after them does not exist."""
 
 
 class LedgerRecovery:
@@ -111,11 +110,13 @@ class LedgerRecovery:
         self._config = config
         self._tasks = tasks
         self._segments: list[PrivateSegment] = []
-        """The ensembles chosen during this recovery. They are private until the close."""
+        """The segments that this recovery began when it replaced bookies. The metadata names them
+        only from the close on."""
         self._preferred = 0
         self._written_back = 0
         self._begun = False
-        """Whether the ledger is in recovery now, so that bookies may have been fenced."""
+        """Whether the metadata says that the ledger is in recovery, so that bookies may have been
+        fenced."""
 
     async def run(self) -> Versioned[LedgerMetadata]:
         """Recover the ledger, and return its closed metadata.
@@ -215,8 +216,10 @@ class LedgerRecovery:
     # -- reading on and writing back ----------------------------------------------------------
 
     async def _write_back(self, snapshot: LedgerMetadata, lac: int) -> tuple[int, int]:
-        """Bring every existing entry after `lac` to an ack quorum. Return the id of the last entry
-        and the length of the ledger in bytes."""
+        """Write every existing entry after `lac` back, until an ack quorum has it.
+
+        Returns the id of the last entry, and the length of the ledger in bytes.
+        """
         session = AddSession(
             codec=self._codec,
             key=self._key,
@@ -262,10 +265,10 @@ class LedgerRecovery:
         return await self._read_striped(snapshot, first)
 
     async def _read_batch(self, snapshot: LedgerMetadata, first: int) -> _Found:
-        """Ask one member for many entries, and the others for the first one only.
+        """Ask one member for many entries from `first` on, and the others for entry `first` only.
 
-        The answers about the first entry decide whether the ledger ends here, and the requests
-        fence the members again.
+        The answers about entry `first` decide whether the ledger ends before it. The requests also
+        fence the members.
         """
         ensemble = snapshot.last_segment.ensemble
         size, quorum = snapshot.ensemble_size, snapshot.write_quorum
@@ -338,7 +341,10 @@ class LedgerRecovery:
         )
 
     async def _read_striped(self, snapshot: LedgerMetadata, first: int) -> _Found:
-        """Read a window with single reads. Every member is asked for its stripe of it."""
+        """Read a window of entries with single reads, and decide which of them exist.
+
+        Every member is asked for the entries of the window that it should have.
+        """
         last = first + STRIPED_WINDOW_ENTRIES - 1
         size, quorum = snapshot.ensemble_size, snapshot.write_quorum
         ensemble = snapshot.last_segment.ensemble
@@ -390,9 +396,10 @@ class LedgerRecovery:
         first: int,
         last: int,
     ) -> _Found | None:
-        """Return the entries that exist, or None while too few answers are known to decide.
+        """Return the entries of a window that exist, or None while too few answers are known.
 
-        The entries end before the first one that does not exist, or at the end of the window.
+        The entries end before the first one that does not exist or cannot be decided, or at the end
+        of the window.
         """
         payloads: list[bytes] = []
         lengths: list[int] = []
@@ -439,9 +446,10 @@ class LedgerRecovery:
         return segments[-1][1]
 
     async def _length_at(self, snapshot: LedgerMetadata, entry_id: int) -> int:
-        """Return the ledger length at an old entry, from its header, or 0 if it cannot be read.
+        """Return the ledger's length in bytes up to an entry, from the header of the entry.
 
-        The length is advisory: nothing reads by it (docs/reference/apache-compatibility.md).
+        The result is 0 if the entry cannot be read. The length is advisory: nothing depends on it
+        (docs/reference/apache-compatibility.md).
         """
 
         async def same() -> bool:
@@ -495,7 +503,9 @@ class LedgerRecovery:
 async def check_key(
     ledger_id: int, metadata: LedgerMetadata, key: bytes, pool: BookiePool, timeout_s: float
 ) -> None:
-    """Return once a bookie that knows the ledger has accepted `key`, which fences the ledger there.
+    """Check the master key of a ledger with the bookies that know the ledger.
+
+    It returns once such a bookie has accepted `key`, which fences the ledger on that bookie.
 
     This is for a ledger whose metadata has no password (format 1). The bookies that hold an entry
     of the ledger know its master key. A bookie that does not know the ledger accepts the key of the
@@ -507,7 +517,7 @@ async def check_key(
 
     Raises:
         UnauthorizedError: A bookie refused the key, or no bookie that answered knows the ledger.
-            `causes` has the error of each bookie that gave no answer or an error.
+            `causes` has the error of each bookie that failed or did not answer.
     """
     failed: dict[str, QuireError] = {}
     asked: set[str] = set()

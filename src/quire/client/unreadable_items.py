@@ -1,7 +1,7 @@
-"""Reports of items that a pass over many of them could not read.
+"""Records of items, such as ledgers, that a scan over many items skips because they are unreadable.
 
-A pass skips such an item, counts it, and names it at its end. It never deletes anything that the
-item may own.
+The scan counts the skipped items, and names them when it ends. It never deletes anything that a
+skipped item may own.
 """
 
 from __future__ import annotations
@@ -13,26 +13,28 @@ from dataclasses import dataclass
 from quire.errors import MetadataError, MetadataUnavailableError
 
 NAMED_MAX = 10
-"""The number of skipped items that one log event names; all are counted."""
+"""The largest number of skipped items that one log event names. All are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """One item that a pass skipped."""
+    """One item that a scan over many items skipped because it could not be read."""
 
     what: str
     """The kind and name of the item, for example "ledger 7" or "dataset 'flights'"."""
     why: str
+    """The error message of the failed read."""
 
     def __str__(self) -> str:
         return f"{self.what}: {self.why}"
 
 
 class skipping:
-    """A context manager that records an item as skipped if a MetadataError about it is raised.
+    """A context manager that swallows a MetadataError about one item, and records it as skipped.
 
-    Errors of the classes `more` are recorded as well. MetadataUnavailableError is raised, because
-    it does not concern one item.
+    `what` is the name of the item, and the record is added to `skipped`. Errors of the classes
+    `more` are handled in the same way. MetadataUnavailableError is raised, because it does not
+    concern a single item.
     """
 
     def __init__(self, what: str, skipped: list[Skipped], *more: type[Exception]) -> None:

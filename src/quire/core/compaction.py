@@ -16,12 +16,12 @@ from quire._runtime.units import percent_text
 from quire.codec.log.state_records import BLOCK_BYTES
 
 FIXED_BYTES = 8 * BLOCK_BYTES
-"""The bytes of an output whatever it contains: header, partly filled blocks, trailer."""
+"""The bytes that every output file takes: header, trailer and partly filled blocks."""
 FRAME_SHARE = 128
-"""One byte is added for this many bytes of frames, for the headers, checksums and padding of their
-groups."""
+"""The bytes of entry frames for which the estimate of the output adds one byte. It stands for the
+headers, checksums and padding of groups of frames."""
 GAIN_SHARE = 16
-"""A compaction must free at least one byte for this many bytes that it reads."""
+"""The number of bytes that a compaction may read for each byte that it frees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,29 +29,36 @@ class CompactionCandidate:
     """A sealed segment, with the sizes on which the choice depends."""
 
     number: int
+    """The number of the segment."""
     file_bytes: int
+    """The size of the segment's file."""
     index_bytes: int
-    """The bytes of the index in its footer. They limit the size of the tables in the output."""
+    """The size of the index in the segment's footer, which bounds the index in the output."""
     live_bytes: int
+    """The bytes of the entries in the segment that are still needed."""
 
     @property
     def live_ratio(self) -> float:
-        """The live share of its file. It is 1 if the file is empty."""
+        """The share of the segment's file that is live, from 0 to 1. It is 1 for an empty file."""
         return min(1.0, self.live_bytes / self.file_bytes) if self.file_bytes else 1.0
 
     @property
     def share_bytes(self) -> int:
-        """The most bytes that its live entries take in an output."""
+        """The largest number of bytes that the segment's live entries take in an output."""
         return self.live_bytes + self.live_bytes // FRAME_SHARE + 2 * self.index_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Segments to rewrite as one, by number, ascending. The output takes the place of the last of
-    them, and the others are removed."""
+    """A set of segments to rewrite as one segment, the output.
+
+    The output takes the place of the segment with the highest number, and the others are removed.
+    """
 
     numbers: tuple[int, ...]
+    """The numbers of the segments to rewrite, ascending."""
     file_bytes: int
+    """The size of all files to rewrite, in bytes."""
     output_bytes: int
     """The largest size of the output, in bytes."""
 
@@ -68,7 +75,7 @@ def choose(
     available_bytes: int,
     together_bytes: int,
 ) -> Choice | None:
-    """Return the next compaction, or None if none is worth it or fits.
+    """Return the segments to compact next, or None if no compaction frees enough or fits.
 
     Args:
         segments: The sealed segments.
@@ -106,18 +113,20 @@ def choose(
 
 
 def alone(one: CompactionCandidate) -> Choice:
-    """Return the compaction of this segment alone, however little it frees."""
+    """Return a choice of one segment alone, however little its compaction frees."""
     return Choice((one.number,), one.file_bytes, FIXED_BYTES + one.share_bytes)
 
 
 def is_worth_it(file_bytes: int, output_bytes: int) -> bool:
-    """Return whether a compaction frees at least one block and the `GAIN_SHARE`th part of what it
-    reads."""
+    """Return whether a compaction frees at least one block and 1/`GAIN_SHARE` of what it reads.
+
+    `file_bytes` is the size of the files that it reads, and `output_bytes` that of its output.
+    """
     return file_bytes - output_bytes >= max(BLOCK_BYTES, file_bytes // GAIN_SHARE)
 
 
 def why_not(one: CompactionCandidate, *, below_ratio: float, available_bytes: int) -> str:
-    """Return why `choose` does not take this segment alone, or "" if it would."""
+    """Return the reason why `choose` does not compact a segment alone, or "" if it would."""
     if one.live_ratio >= below_ratio:
         return (
             f"{percent_text(one.live_ratio)} of it is live; it is compacted below "

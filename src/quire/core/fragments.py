@@ -17,14 +17,16 @@ from quire.core.append.quorum import in_write_set, stripe
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """The known entries of one segment of a ledger."""
+    """The known entries of one segment of a ledger, and the bookies that store them."""
 
     segment_first: int
     """The first entry of the segment, which identifies the segment."""
     last: int
     """The last known entry. It is less than `segment_first` if there is none."""
     ensemble: tuple[str, ...]
+    """The bookie ids of the segment's members."""
     closed: bool
+    """Whether the segment gets no more entries."""
 
     @property
     def first(self) -> int:
@@ -63,27 +65,32 @@ def fragments(metadata: LedgerMetadata, last_add_confirmed: int) -> list[Fragmen
 
 
 def stored_by(metadata: LedgerMetadata, index: int, first: int, last: int) -> Sequence[int]:
-    """Return the entries of first..last that the member `index` of their segment should hold."""
+    """Return the entry ids in first..last, both included, that member `index` should hold.
+
+    All of these entries are in one segment, and `index` is the ensemble index of the member.
+    """
     return stripe(index, first, last, metadata.ensemble_size, metadata.write_quorum)
 
 
 def next_stored(metadata: LedgerMetadata, index: int, entry: int) -> int:
-    """Return the first entry from `entry` on that the member `index` should hold."""
+    """Return the first entry id from `entry` on that the member at ensemble `index` should hold."""
     while not in_write_set(index, entry, metadata.ensemble_size, metadata.write_quorum):
         entry += 1
     return entry
 
 
 def last_stored(metadata: LedgerMetadata, index: int, entry: int) -> int:
-    """Return the last entry up to `entry` that the member `index` should hold. It may be below
-    0."""
+    """Return the last entry id up to `entry` that the member at ensemble `index` should hold.
+
+    It may be below 0, and then the member should hold none.
+    """
     while not in_write_set(index, entry, metadata.ensemble_size, metadata.write_quorum):
         entry -= 1
     return entry
 
 
 def stored_count(metadata: LedgerMetadata, index: int, first: int, last: int) -> int:
-    """Return how many entries of first..last the member `index` should hold."""
+    """Return the number of entries in first..last that the member at `index` should hold."""
     if last < first:
         return 0
     size, quorum = metadata.ensemble_size, metadata.write_quorum
@@ -92,16 +99,15 @@ def stored_count(metadata: LedgerMetadata, index: int, first: int, last: int) ->
 
 
 def entry_bytes(metadata: LedgerMetadata) -> float:
-    """Return the mean payload of an entry, from the length that was stored when the ledger was
-    closed.
+    """Return the mean payload size of an entry, in bytes, from the length in the metadata.
 
-    The length is advisory. The result is 0 while the ledger is open.
+    The length is advisory. The result is 0 if the ledger is not closed or has no entries.
     """
     return metadata.length / (metadata.last_entry_id + 1) if metadata.last_entry_id >= 0 else 0.0
 
 
 def members(fragment: Fragment, bookies: Iterable[str]) -> list[int]:
-    """Return the indexes of these bookies in the fragment's ensemble."""
+    """Return the indexes of the given bookies in the fragment's ensemble, ascending."""
     wanted = set(bookies)
     return [index for index, bookie in enumerate(fragment.ensemble) if bookie in wanted]
 
@@ -109,13 +115,14 @@ def members(fragment: Fragment, bookies: Iterable[str]) -> list[int]:
 def replaced_in(
     metadata: LedgerMetadata, segment_first: int, changes: Mapping[int, tuple[str, str]]
 ) -> Segment | None:
-    """Return the segment whose members at these indexes are replaced: index -> (old, new).
+    """Return the segment that begins at `segment_first`, with some of its members replaced.
 
-    If the old bookie is no longer at an index, that index does not change, because another client
-    has replaced it. Returns None if there is nothing to write: no index is left, the segment is
-    gone, or it is the last segment of a ledger that is not closed. It also returns None if a new
-    bookie has become a member of the segment in the meantime, because one bookie cannot be two
-    members.
+    `changes` has the old and the new bookie of each ensemble index to change. If the old bookie is
+    no longer at an index, that index does not change, because another client has replaced it.
+
+    Returns None if there is nothing to write: no index is left, the segment is gone, or it is the
+    last segment of a ledger that is not closed. It also returns None if a new bookie has become a
+    member of the segment in the meantime, because one bookie cannot be two members.
     """
     there = metadata.segment_of(segment_first)
     if there.first_entry_id != segment_first:
@@ -134,7 +141,7 @@ def replaced_in(
 
 
 def with_segments(metadata: LedgerMetadata, changed: Iterable[Segment]) -> LedgerMetadata:
-    """Return the metadata with these segments instead of those with the same first entries."""
+    """Return the metadata with `changed` in place of the segments with the same first entries."""
     new = {one.first_entry_id: one for one in changed}
     segments = tuple(new.get(one.first_entry_id, one) for one in metadata.segments)
     return replace(metadata, segments=segments)

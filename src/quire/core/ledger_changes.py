@@ -47,13 +47,13 @@ def closed_by_writer(now: LedgerMetadata, last: int, length: int) -> LedgerMetad
     """Return the metadata after its writer has closed the ledger, or None if it is closed already.
 
     A writer may close a ledger that is in recovery, because all entries up to `last` are
-    acknowledged.
+    acknowledged. `length` is the number of payload bytes of these entries.
     """
     return None if now.closed else now.with_close(last, length)
 
 
 def marked_in_recovery(now: LedgerMetadata) -> LedgerMetadata | None:
-    """Return the metadata with the mark of a recovery, or None if the ledger is not open."""
+    """Return the metadata with the state IN_RECOVERY, or None if the ledger is not open."""
     return now.with_state(LedgerState.IN_RECOVERY) if now.state is LedgerState.OPEN else None
 
 
@@ -90,7 +90,14 @@ def closed_by_recovery(
 ) -> LedgerMetadata | None:
     """Return the metadata after a recovery has closed the ledger.
 
-    Returns None if the ledger is not in recovery. If it is closed already, the first close counts.
+    Returns None, so that nothing is written, if the ledger is not in recovery. A ledger that is
+    closed already keeps its end: the first close counts.
+
+    Args:
+        now: The newest known metadata.
+        segments: The segments that this recovery chose and has not published yet.
+        last: The last entry of the ledger.
+        length: The number of payload bytes of the ledger.
     """
     if now.state is not LedgerState.IN_RECOVERY:
         return None

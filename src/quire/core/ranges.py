@@ -10,8 +10,10 @@ Range = tuple[int, int]
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """Return the numbers of these ranges, which may overlap and come in any order, as a set of
-    ranges."""
+    """Return ranges, which may overlap and come in any order, merged into ascending disjoint ones.
+
+    Ranges that touch are merged too.
+    """
     found: list[Range] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:
@@ -22,7 +24,7 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def without(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
-    """Return the numbers that are in `ranges` but not in `others`."""
+    """Return the numbers that are in `ranges` but not in `others`, as ascending ranges."""
     left: list[Range] = []
     at = 0
     for first, last in ranges:
@@ -42,22 +44,22 @@ def without(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
 
 
 def touches(ranges: Sequence[Range], first: int, last: int) -> bool:
-    """Return whether any number of first..last is in `ranges`."""
+    """Return whether any number from `first` to `last`, both included, is in `ranges`."""
     at = bisect_left(ranges, first, key=_last)
     return at < len(ranges) and ranges[at][0] <= last
 
 
 def overlapping(ranges: Sequence[Range], first: int, last: int) -> Sequence[Range]:
-    """Return the ranges that contain any number of first..last."""
+    """Return those of `ranges` that contain any number from `first` to `last`, both included."""
     low = bisect_left(ranges, first, key=_last)
     return ranges[low : bisect_right(ranges, last, lo=low, key=_first)]
 
 
 def widened(ranges: Sequence[Range], most: int) -> list[Range]:
-    """Return at most `most` ranges that contain all the numbers. `most` is 1 or more.
+    """Return at most `most` ranges, 1 or more, that contain all numbers of `ranges`.
 
-    If there were more ranges, the narrowest gaps between them are filled, so the result contains
-    other numbers too.
+    If `ranges` has more ranges, the narrowest gaps between them are filled. The result then
+    contains other numbers too.
     """
     if len(ranges) <= most:
         return list(ranges)
@@ -73,7 +75,7 @@ def widened(ranges: Sequence[Range], most: int) -> list[Range]:
 
 
 def count(ranges: Iterable[Range]) -> int:
-    """Return how many numbers the ranges contain."""
+    """Return the number of integers that the ranges contain."""
     return sum(last - first + 1 for first, last in ranges)
 
 

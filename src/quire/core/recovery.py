@@ -25,7 +25,7 @@ from quire.core.append.quorum import covered, negatives_needed, write_set
 
 @dataclass(frozen=True, slots=True)
 class TrustModel:
-    """How far the answers of bookies are trusted."""
+    """The assumptions about how many bookies may give false answers, and of which kind."""
 
     byzantine: int = 0
     """The number of bookies of any ensemble that may be Byzantine: they may answer anything, and
@@ -35,7 +35,7 @@ class TrustModel:
 
     @property
     def copies_needed(self) -> int:
-        """The number of equal copies of an entry that prove it."""
+        """The number of equal copies that prove that an entry exists with this content."""
         return self.byzantine + 1 if self.forgeable else 1
 
     @property
@@ -46,52 +46,67 @@ class TrustModel:
     def covered(
         self, known: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int
     ) -> bool:
-        """Return whether the answers include enough honest bookies: rule 4, with fewer than
-        `ack_quorum - byzantine` members without an answer in each window."""
+        """Return whether the answers include an honest member of every possible ack quorum.
+
+        This is rule 4: each window of `write_quorum` neighbouring members has fewer than
+        `ack_quorum - byzantine` members without an answer. `known` has the ensemble indexes of the
+        bookies that answered.
+        """
         return covered(known, ensemble_size, write_quorum, ack_quorum - self.byzantine)
 
     def believed_lac(self, lacs: Collection[int]) -> int:
-        """Return the highest LAC that an honest bookie certainly has, or -1. `lacs` has the LAC of
-        each bookie."""
+        """Return the highest LAC that an honest bookie certainly has, or -1 if there is none.
+
+        `lacs` has the LAC that each bookie returned.
+        """
         ranked = sorted(lacs, reverse=True)
         return ranked[self.copies_needed - 1] if len(ranked) >= self.copies_needed else -1
 
 
 HONEST_BOOKIES = TrustModel()
-"""No bookie is Byzantine: bookies crash, and disks lose or damage data."""
+"""The trust model without Byzantine bookies: bookies crash, and disks lose or damage data."""
 
 
 class EntryVerdict(enum.Enum):
-    """The conclusion about one entry."""
+    """The conclusion of a recovery about one entry, from the answers of bookies."""
 
     EXISTS = "exists"
     ABSENT = "absent"
     OPEN = "open"
     """Answers are still missing."""
     UNDECIDABLE = "undecidable"
-    """All members have answered, and neither rule is satisfied."""
+    """All members have answered, and the answers prove neither EXISTS nor ABSENT."""
 
 
 @dataclass(slots=True)
 class EntryVotes:
-    """The answers about one entry, by ensemble index."""
+    """The answers of the members of an ensemble about one entry.
+
+    Members are identified by their ensemble index.
+    """
 
     negative: set[int] = field(default_factory=set)
+    """The members that say that they do not have the entry."""
     neither: set[int] = field(default_factory=set)
+    """The members whose answer proves nothing, such as a time-out or a bad digest."""
     damaged: set[int] = field(default_factory=set)
     """The members among `neither` whose copy has a bad digest."""
     found: bool = False
+    """Whether any member returned a valid copy."""
     copies: dict[Hashable, set[int]] = field(default_factory=dict)
-    """The members that have each content, if contents are compared."""
+    """The members that have each content. If contents are not compared, the only key is None."""
 
     def most(self) -> tuple[Hashable, int]:
-        """Return the content that most members have, and their number, or (None, 0)."""
+        """Return the content that most members have, and the number of these members.
+
+        The result is (None, 0) if no member has a copy.
+        """
         ranked = [(value, len(who)) for value, who in self.copies.items()]
         return max(ranked, key=lambda one: one[1], default=(None, 0))
 
 
 class RecoveryVotes:
-    """The answers about the entries from `first` on, by ensemble index."""
+    """The answers of an ensemble's members about the entries from `first` on, and the verdicts."""
 
     def __init__(
         self,
@@ -112,20 +127,22 @@ class RecoveryVotes:
     def positive(self, entry_id: int, index: int = 0, content: Hashable = None) -> None:
         """Record that a member has the entry.
 
-        `content` is the content of the copy of member `index`. It matters only if copies are
-        compared.
+        `index` is the ensemble index of the member, and `content` is the content of its copy. Both
+        matter only if the trust model compares copies.
         """
         votes = self._of(entry_id)
         votes.found = True
         votes.copies.setdefault(content, set()).add(index)
 
     def negative(self, entry_id: int, index: int) -> None:
-        """Record that a member denies the entry."""
+        """Record that the member with this ensemble index does not have the entry."""
         self._of(entry_id).negative.add(index)
 
     def neither(self, entry_id: int, index: int, *, damaged: bool = False) -> None:
-        """Record an answer that proves nothing. `damaged` means that there is a copy with a bad
-        digest."""
+        """Record an answer of a member that proves nothing, such as a time-out.
+
+        `damaged` says that the member returned a copy with a bad digest.
+        """
         self._of(entry_id).neither.add(index)
         if damaged:
             self._of(entry_id).damaged.add(index)
@@ -150,12 +167,16 @@ class RecoveryVotes:
         return EntryVerdict.EXISTS if self._kept(votes) else EntryVerdict.UNDECIDABLE
 
     def _kept(self, votes: EntryVotes) -> bool:
-        """Return whether the only content is true, if members with a bad digest are Byzantine."""
+        """Return whether the only content that was found is true.
+
+        It is if members with a bad digest count as Byzantine, and there are then not enough other
+        Byzantine bookies to have invented the content.
+        """
         byzantine, damaged = self._trust.byzantine, len(votes.damaged)
         return len(votes.copies) == 1 and damaged <= byzantine < damaged + votes.most()[1]
 
     def content(self, entry_id: int) -> Hashable:
-        """Return the content of an entry that exists."""
+        """Return the content that most members have of an entry whose verdict is EXISTS."""
         return self._votes[entry_id].most()[0]
 
     def _of(self, entry_id: int) -> EntryVotes:
@@ -163,9 +184,9 @@ class RecoveryVotes:
 
 
 def recovery_lac(answers: Mapping[int, int], last_segment_first: int) -> int:
-    """Return the entry after which recovery starts to read.
+    """Return the id of the entry after which recovery starts to read.
 
-    It is the highest LAC that a bookie of the last segment knows, but at least the end of the
-    segment before (rule 2).
+    It is the highest LAC in `answers`, which has the LAC of each bookie of the last segment. It is
+    at least `last_segment_first - 1`, the end of the segment before (rule 2).
     """
     return max([last_segment_first - 1, *answers.values()])

@@ -28,11 +28,12 @@ from quire.core.append.quorum import write_set
 from quire.core.fragments import Fragment, last_stored, next_stored
 
 BLOCK_ENTRIES = 4_096
-"""The number of entries in one sum. Blocks begin at its multiples."""
+"""The number of entry ids in a block, over which one checksum is computed. Blocks begin at
+multiples of it."""
 
 
 class Kind(enum.StrEnum):
-    """The kind of problem with entries at one bookie."""
+    """The kind of problem with the copies of entries on one bookie."""
 
     MISSING = "missing"
     """The bookie denies the entries, and they are not SHORT: too few other bookies have them, the
@@ -51,17 +52,25 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """Entries first..last that could not be read at a bookie, among those that it should hold."""
+    """A range of entries whose copies on one bookie are missing, unreadable or different.
+
+    The range first..last includes both ends. Entries in it that the bookie should not hold do not
+    count.
+    """
 
     first: int
     last: int
     kind: Kind
     detail: str = ""
+    """More about the problem, as text. It may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem with the entries first..last of a ledger that a bookie should hold."""
+    """A problem with the copies that one bookie should hold of the entries first..last of a ledger.
+
+    Both ends are included.
+    """
 
     ledger: int
     first: int
@@ -69,44 +78,48 @@ class Finding:
     bookie: str
     kind: Kind
     detail: str = ""
+    """More about the problem, as text. It may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Verified entries of one bookie, ascending."""
+    """Entries of one ledger that one bookie returned, with correct digests."""
 
     ids: Sequence[int]
+    """The entry ids, ascending."""
     payloads: Sequence[bytes]
+    """The payload of each entry."""
     lengths: Sequence[int]
-    """The cumulative length of the ledger at each entry."""
+    """The cumulative length of the ledger at each entry, in bytes."""
 
     @property
     def size_bytes(self) -> int:
-        """The number of payload bytes."""
+        """The number of payload bytes of all entries."""
         return sum(map(len, self.payloads))
 
 
 Sums = dict[tuple[int, int], tuple[int, int]]
-"""The number of entries and the sum of each (block, class).
+"""The number of entries, and the checksum over them, for each (block, class).
 
-The class is the entry id modulo the ensemble size if entries are striped, and otherwise 0. Entries
-of one class have the same write set.
+The block is the entry id divided by `BLOCK_ENTRIES`. The class is the entry id modulo the ensemble
+size if entries are striped, and otherwise 0. Entries of one class have the same write set.
 """
 
 
 class Summing:
-    """Sums over the entries of a ledger that one bookie has, added in order.
+    """A computation of checksums over the entries of a ledger that one bookie has.
 
-    They do not depend on how the reads were divided.
+    Entries are added in order. The checksums do not depend on how the reads were divided.
     """
 
     def __init__(self, ensemble_size: int, write_quorum: int) -> None:
         self._classes = ensemble_size if ensemble_size != write_quorum else 1
         self._crcs: dict[tuple[int, int], tuple[int, int, int, int]] = {}
-        """The number of entries, and the sums over their payloads, sizes and lengths."""
+        """The number of entries, and the CRCs over their payloads, sizes and cumulative lengths, by
+        block and class."""
 
     def add(self, copies: Copies) -> None:
-        """Add entries, which must follow those added before."""
+        """Include entries in the checksums. They must follow the entries that were added before."""
         classes = self._classes
         if classes == 1:
             self._add(0, copies.ids, copies.payloads, copies.lengths)
@@ -141,7 +154,7 @@ class Summing:
             start = end
 
     def sums(self) -> Sums:
-        """Return the sums so far."""
+        """Return the checksums over the entries that were added so far."""
         return {
             key: (count, crc << 64 | sizes << 32 | lengths)
             for key, (count, crc, sizes, lengths) in self._crcs.items()
@@ -149,10 +162,10 @@ class Summing:
 
 
 def suspicious(metadata: LedgerMetadata, sums: Mapping[int, Sums]) -> list[tuple[int, int]]:
-    """Return the (block, class) pairs of a fragment that must be compared entry by entry.
+    """Return the (block, class) pairs whose checksums differ between members, ascending.
 
-    `sums` has the sums of each member. Members without entries of a block are ignored for that
-    block.
+    The entries of these pairs must be compared one by one. `sums` has the checksums of each member
+    of a fragment, by ensemble index. Members without entries of a block are ignored for that block.
     """
     found = []
     size, quorum = metadata.ensemble_size, metadata.write_quorum
@@ -167,11 +180,11 @@ def suspicious(metadata: LedgerMetadata, sums: Mapping[int, Sums]) -> list[tuple
 def differing_copies(
     copies: Mapping[int, Mapping[int, tuple[int, int, int]]],
 ) -> dict[int, list[int]]:
-    """Return, by member, the entries whose copy differs from that of most members.
+    """Return, by ensemble index, the entry ids whose copy differs from that of most members.
 
-    `copies` has the (length, size, checksum) of each entry, by member and entry. Only members that
-    have an entry are compared. If no value has more than half of them, the entry is returned for
-    every one.
+    `copies` has the (cumulative length, size, checksum) of each copy, by ensemble index and entry
+    id. Only members that have an entry are compared. If no value is that of more than half of them,
+    the entry is returned for every member that has it.
     """
     found: dict[int, list[int]] = {}
     for entry in sorted({entry for member in copies.values() for entry in member}):
@@ -188,9 +201,10 @@ def differing_copies(
 
 
 def coalesced(metadata: LedgerMetadata, index: int, found: Iterable[Bad]) -> list[Bad]:
-    """Merge neighbours of one kind and detail, in the order of entries.
+    """Return ranges of bad entries at one member, with adjacent ranges merged, in entry order.
 
-    Entries are neighbours if the member should hold none between them.
+    Ranges are merged if they have the same kind and detail, and if the member at ensemble `index`
+    should hold no entry between them.
     """
     merged: list[Bad] = []
     for bad in sorted(found, key=lambda bad: bad.first):
@@ -212,7 +226,11 @@ def findings(
     fragment: Fragment,
     found: Mapping[int, Sequence[Bad]],
 ) -> list[Finding]:
-    """Return the findings of a fragment. `found` has what was wrong at each member."""
+    """Return the problems with the copies of a fragment, in the order of members and entries.
+
+    `found` has the bad entries at each member, by ensemble index. Entries of kind MISSING are
+    classified as MISSING or SHORT.
+    """
     merged = {index: coalesced(metadata, index, bad) for index, bad in found.items()}
     judged = _judged(metadata, fragment, merged)
     return [
@@ -225,7 +243,7 @@ def findings(
 def _judged(
     metadata: LedgerMetadata, fragment: Fragment, found: Mapping[int, Sequence[Bad]]
 ) -> dict[int, list[Bad]]:
-    """Return `found` with MISSING entries classified as MISSING or SHORT.
+    """Return the bad entries of each member, with missing ones classified as MISSING or SHORT.
 
     Ranges of missing entries are divided where the set of members without a copy changes.
     """

@@ -1,4 +1,4 @@
-"""The errors for the codes in the answers of bookies."""
+"""The exceptions that stand for the error codes in the answers of bookies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quire.errors import (
 
 
 class NoEntryAnswer(BookieError):
-    """Raised when a bookie says that it has no such entry, or no such ledger.
+    """Raised when a bookie says that it does not have the requested entry or ledger.
 
     Recovery counts it as evidence that the entry was not acknowledged.
     """
@@ -31,7 +31,10 @@ class NoLedgerAnswer(NoEntryAnswer):
 
 
 def error_of(code: int, ledger_id: int, entry_id: int, bookie_id: str) -> QuireError:
-    """Return the error for the answer code of a bookie."""
+    """Return the exception for an answer code of a bookie other than OK.
+
+    The message names the ledger and the entry, unless their ids are negative.
+    """
     what = f"bookie {bookie_id}"
     if ledger_id >= 0:
         what += f", ledger {ledger_id}"

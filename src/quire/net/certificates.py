@@ -1,4 +1,4 @@
-"""When certificates expire: those in this process's files, and those of the other side."""
+"""Expiry dates of certificates: those in this process's TLS files, and those of a peer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from quire._runtime.metrics import Metric, Sample
 from quire.codec.certificate_dates import BadCertificateError, valid_dates
 
 EXPIRES_SOON_MS = 14 * 86_400_000
-"""The milliseconds before the expiry of a certificate from which on it is reported."""
+"""The time before the expiry of a certificate, in milliseconds, at which warnings begin."""
 CERTIFICATES_MAX = 1_000
-"""The number of certificates of one file whose dates are read. The authorities of a whole system
-are about 150."""
+"""The largest number of certificates in one file whose dates are read. A whole operating system has
+about 150 certificate authorities."""
 
 _WHOSE = {"bookie": "this bookie", "client": "the client", "http": "the HTTP server"}
 """The owners of TLS files in the help of metrics, by the word in the name of the metric."""
@@ -23,13 +23,14 @@ _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 @dataclass(frozen=True, slots=True)
 class CertificateFile:
-    """When the certificates in one PEM file expire."""
+    """The expiry dates of the certificates in one PEM file."""
 
     path: str
     own: bool
-    """Whether this side presents them. Otherwise they are the authorities that it trusts."""
+    """Whether this side presents the certificates. Otherwise they are the authorities that it
+    trusts."""
     ends_ms: tuple[int, ...]
-    """The Unix times in milliseconds, in the order of the file."""
+    """The Unix time in milliseconds at which each certificate expires, in the order of the file."""
 
     def expires_ms(self, now_ms: int) -> int:
         """Return the Unix time in milliseconds at which this file has to be replaced.
@@ -43,9 +44,9 @@ class CertificateFile:
 
 
 def certificate_file(path: str, pem: bytes, *, own: bool) -> CertificateFile | None:
-    """Return when the certificates in a file with these contents expire.
+    """Return the expiry dates of the certificates in a PEM file, or None if none can be read.
 
-    The result is None if no certificate in it can be read. OpenSSL's own errors say why.
+    `pem` is the contents of the file. `own` says whether this side presents the certificates.
     """
     ends = _ends_ms(pem.decode("ascii", "replace"))
     return CertificateFile(path, own, ends) if ends else None
@@ -53,22 +54,28 @@ def certificate_file(path: str, pem: bytes, *, own: bool) -> CertificateFile | N
 
 @dataclass(frozen=True, slots=True)
 class CertificateExpiry:
-    """When one TLS file has to be replaced."""
+    """The time at which one TLS file has to be replaced, because a certificate in it expires."""
 
     path: str
     own: bool
-    """Whether its owner presents the certificate. Otherwise the file has trusted authorities."""
+    """Whether the process presents the certificates. Otherwise they are trusted authorities."""
     expires_ms: int
-    """The Unix time in milliseconds."""
+    """The Unix time, in milliseconds, at which the file has to be replaced."""
 
 
 def expiries(files: Iterable[CertificateFile], now_ms: int) -> list[CertificateExpiry]:
-    """Return when each file has to be replaced, as seen at this time."""
+    """Return the time at which each file has to be replaced, in the order of the files.
+
+    `now_ms` is the present Unix time in milliseconds.
+    """
     return [CertificateExpiry(one.path, one.own, one.expires_ms(now_ms)) for one in files]
 
 
 def expiry_metric(whose: str, files: Iterable[CertificateExpiry]) -> Metric:
-    """Return the metric `quire_WHOSE_tls_certificate_expires_seconds`, with a sample per file."""
+    """Return the metric `quire_WHOSE_tls_certificate_expires_seconds`, with a sample for each file.
+
+    `whose` is "bookie", "client" or "http".
+    """
     samples = [
         Sample(
             one.expires_ms / 1000,
@@ -97,10 +104,11 @@ def _ends_ms(pem: str) -> tuple[int, ...]:
 
 
 def peer_expires_ms(transport: asyncio.BaseTransport) -> int | None:
-    """Return the Unix time in milliseconds at which the other side's certificate expires.
+    """Return the Unix time in milliseconds at which the peer's certificate expires, or None.
 
-    It is that of the whole chain if Python knows the chain (3.13), otherwise that of the
-    certificate itself. None without TLS, and if the other side has presented no certificate.
+    From Python 3.13 on, it is the earliest expiry in the verified chain. Before, it is the expiry
+    of the certificate itself. The result is None without TLS, if the peer has presented no
+    certificate, or if its date cannot be read.
     """
     secured = transport.get_extra_info("ssl_object")
     if secured is None:

@@ -39,7 +39,7 @@ _ADD_ANSWER = struct.Struct(">12sqq")  # (length, header word, code), ledger, en
 _OK_HEAD = struct.pack(">IIi", ADD_RESPONSE_BYTES - 4, ADD_WORD, 0)
 _LEDGER_AT, _ENTRY_AT = 12, 20
 AHEAD_ANSWERS = 1024
-"""The number of answers among which the next expected one is searched for at a time."""
+"""The largest number of received answers that one search for the next expected answer covers."""
 
 
 class BookieChannel(Link):
@@ -51,13 +51,16 @@ class BookieChannel(Link):
         self._batch_reads: dict[int, asyncio.Future[bytes]] = {}
         self._request_id = 0
         self._expected_done = 0
-        """The number of rows of the first expected answers whose answers have arrived."""
+        """The number of answers that have arrived of the batch that is first in `_expected`."""
 
     # -- requests -----------------------------------------------------------------------------
 
     async def read(self, ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> bytes:
-        """Read an entry, and return its unverified bytes. Raises the errors of `error_of`.
-        Cancel-safe."""
+        """Read one entry, and return its bytes as the bookie stores them, unverified.
+
+        Raises the error that the bookie answers (`error_of`), or BookieUnavailableError if the
+        connection is lost. Cancel-safe.
+        """
         await self._writable.wait()
         future: asyncio.Future[bytes] = self._new_future()
         waiting = self._reads.setdefault((ledger_id, entry_id), deque())
@@ -68,7 +71,11 @@ class BookieChannel(Link):
     async def read_many(
         self, ledger_id: int, entry_ids: list[int], flags: int = 0, key: bytes = b""
     ) -> list[bytes | BaseException]:
-        """Send single reads as one buffer, and return an answer or an error for each."""
+        """Send single reads as one buffer, and return the result of each, in order.
+
+        A result is the unverified bytes of an entry, or the error of its read. If the connection is
+        lost already, BookieUnavailableError is raised instead.
+        """
         await self._writable.wait()
         futures: list[asyncio.Future[bytes]] = []
         requests = []
@@ -136,7 +143,7 @@ class BookieChannel(Link):
         return at
 
     def _parse_adds(self, buffer: Buffer, at: int, end: int) -> int:
-        """Handle the ADD answers that follow each other here, and return the offset after them."""
+        """Handle ADD answers from offset `at` on, and return the offset after those handled."""
         count = (end - at) // ADD_RESPONSE_BYTES
         if self._expected:
             expected, others = self._parse_expected(buffer, at, count)
@@ -159,10 +166,10 @@ class BookieChannel(Link):
         return self._parse_mixed_adds(view[used:], at + used)
 
     def _parse_expected(self, buffer: Buffer, at: int, count: int) -> tuple[int, int]:
-        """Compare the answers at `at` with the next expected ones, in one comparison.
+        """Handle the `count` answers at offset `at` as far as they are the next expected ones.
 
-        Returns how many of them are expected answers. If none is, it also returns how many others
-        there are before the next expected one.
+        Returns (the number of expected answers that were handled, the number of other answers
+        before the next expected one). At least one of the two numbers is 0.
         """
         while self._expected and self._expected[0][0].over:
             self._expected.popleft()
@@ -203,14 +210,15 @@ class BookieChannel(Link):
     def _parse_ok_adds(self, view: memoryview, count: int) -> int:
         """Handle OK answers to adds of several ledgers in one pass.
 
-        With thousands of ledgers most have one or few answers in a row, so there are as many runs
-        as adds. Returns how many answers are left, from the first one on that is not OK.
+        Returns the number of answers that are not handled: the first answer that is not OK, and all
+        after it. With thousands of ledgers, most have one or few answers in a row, so there are
+        almost as many runs as adds.
         """
         sink_of = self._sinks.get
         answers = _ADD_ANSWER.iter_unpack(view)
         ledger = first = -1
         more: list[int] = []
-        """The entries that follow `first` in the same ledger."""
+        """The ids of the entries after `first` that were answered next, in the same ledger."""
         rest = 0
         for head, upcoming, entry in answers:
             if head != _OK_HEAD:
@@ -292,7 +300,7 @@ class BookieChannel(Link):
 
 
 def _tell(sink: AddSink, entries: Sequence[int]) -> None:
-    """Tell the sink that these entries are stored, in this order."""
+    """Report to a sink that the bookie has stored `entries`, given in the order of the answers."""
     first, last = entries[0], entries[-1]
     if last - first == len(entries) - 1 and entries == list(range(first, last + 1)):
         sink.on_acked_run(first, last)

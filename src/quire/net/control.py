@@ -22,32 +22,32 @@ from quire.net.frame_buffer import frame_size
 from quire.net.link import Link
 
 MAX_OUTSTANDING_CALLS = 4_096
-"""The number of outstanding calls on one connection, including long polls. Beyond it calls fail as
-if the bookie were busy."""
+"""The largest number of outstanding calls on one connection, including long polls. Further calls
+raise BookieBusyError."""
 MAX_ANSWER_BYTES = MAX_FRAME_BYTES + 4_096
-"""The largest answer. One that contains the largest entry also has a LAC packet and a longer
-header."""
+"""The largest size of an answer, in bytes. An answer with the largest entry also has a LAC packet
+and a longer header than in protocol v2."""
 
 
 @dataclass(frozen=True, slots=True)
 class LacAnswer:
-    """A bookie's answer about the LAC. Nothing in it is verified yet."""
+    """A bookie's answer to READ_LAC for one ledger. Nothing in it is verified yet."""
 
     packet: bytes
-    """The explicit LAC packet of the bookie. It is empty if the bookie has none."""
+    """The explicit LAC packet that the bookie has of the ledger, or empty bytes."""
     last_entry: bytes
-    """The bytes of the last entry of the bookie. They are empty if the bookie has none."""
+    """The bytes of the last entry that the bookie has of the ledger, or empty bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class PollAnswer:
-    """The end of a long poll. Nothing in it is verified yet."""
+    """A bookie's answer to a long poll of one ledger. Nothing in it is verified yet."""
 
     max_lac: int
     """The LAC according to the bookie, or -1 if it knows none."""
     entry: bytes
-    """The entry after the known LAC, or the bookie's last entry if that was asked for. It is empty
-    if the bookie sends none."""
+    """The bytes of the entry after the reader's LAC, or of the bookie's last entry if the request
+    was for that. They are empty if the bookie sends no entry."""
     packet: bytes = b""
     """The explicit LAC packet that proves `max_lac`. It is empty if there is none, or if the bookie
     is not Quire's."""
@@ -58,8 +58,8 @@ class BookieInfo:
     """The disk space of a bookie, as the bookie reports it.
 
     Attributes:
-        total_bytes: The size of its disks.
-        free_bytes: The free space on its disks.
+        total_bytes: The size of all its disks, in bytes.
+        free_bytes: The free space on all its disks, in bytes.
     """
 
     total_bytes: int
@@ -82,7 +82,7 @@ class ControlChannel(Link):
     # -- requests -----------------------------------------------------------------------------
 
     async def read_lac(self, ledger_id: int) -> LacAnswer:
-        """Read the LAC.
+        """Return what the bookie knows about the LAC of a ledger.
 
         Raises NoEntryAnswer if the bookie knows neither a LAC nor an entry of the ledger.
         """
@@ -95,7 +95,10 @@ class ControlChannel(Link):
         return LacAnswer(own.lacBody, own.lastEntryBody)
 
     async def write_lac(self, ledger_id: int, lac: int, key: bytes, packet: bytes) -> None:
-        """Store an explicit LAC packet."""
+        """Store an explicit LAC packet of a ledger on the bookie.
+
+        `lac` is the LAC in the packet, and `key` is the master key of the ledger.
+        """
         answer = await self._call(
             lambda txn: v3.write_lac_request(txn, ledger_id, lac, key, packet)
         )
@@ -104,10 +107,10 @@ class ControlChannel(Link):
     async def long_poll(
         self, ledger_id: int, previous_lac: int, timeout_ms: int, *, last_entry: bool = False
     ) -> PollAnswer:
-        """Wait on the bookie until its LAC passes `previous_lac`, for at most `timeout_ms`.
+        """Ask the bookie to answer once its LAC of a ledger is higher than `previous_lac`.
 
-        The answer contains the entry after `previous_lac`, or with `last_entry` the last entry of
-        the bookie.
+        It answers after `timeout_ms` milliseconds at the latest. The answer contains the entry
+        after `previous_lac`, or with `last_entry` the last entry that the bookie has.
         """
         answer = await self._call(
             lambda txn: v3.long_poll_request(
@@ -128,7 +131,7 @@ class ControlChannel(Link):
         self._check(v3.status_of(answer, answer.forceLedgerResponse.status), ledger_id)
 
     async def bookie_info(self) -> BookieInfo:
-        """Ask for the disk space of the bookie."""
+        """Return the total and the free disk space that the bookie reports."""
         wanted = v3.RequestedInfo.TOTAL_CAPACITY | v3.RequestedInfo.FREE_SPACE
         answer = await self._call(lambda txn: v3.bookie_info_request(txn, wanted))
         own = answer.getBookieInfoResponse
@@ -140,7 +143,10 @@ class ControlChannel(Link):
         await self._call(lambda txn: v3.bookie_info_request(txn, 0))
 
     async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
-        """Return ascending ranges (first, last) of the entries that the bookie has."""
+        """Return the entry ids that the bookie has of a ledger, as ascending ranges (first, last).
+
+        Both ends of a range are included.
+        """
         answer = await self._call(lambda txn: v3.list_entries_request(txn, ledger_id))
         own = answer.getListOfEntriesOfLedgerResponse
         self._check(v3.status_of(answer, own.status), ledger_id)

@@ -1,4 +1,4 @@
-"""Whole frames from received chunks, without copying frames that arrive in one piece."""
+"""Assembly of whole frames from received chunks. Frames that arrive in one piece are not copied."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class FrameBuffer:
-    """The beginning of a frame, kept until the rest arrives. It holds at most one frame.
+    """A buffer that keeps the beginning of a frame until the rest arrives, at most one frame.
 
     For each received chunk use `for buffer in frames.feed(chunk)`. Parse the whole frames at the
     start of the buffer, and pass the offset of the unfinished frame to `keep`.
@@ -25,11 +25,15 @@ class FrameBuffer:
 
     @property
     def held_bytes(self) -> int:
-        """The number of bytes that are held."""
+        """The number of bytes of the incomplete frame that are kept."""
         return self._have
 
     def feed(self, chunk: bytes) -> list[Buffer]:
-        """Return the buffers to parse after a chunk has arrived."""
+        """Return the buffers to parse after a chunk has arrived: none, one or two.
+
+        A kept beginning of a frame is part of the first buffer. While the frame is incomplete, the
+        result is empty.
+        """
         if not self._pieces:
             return [chunk]
         if self._have < 4:
@@ -51,12 +55,15 @@ class FrameBuffer:
         return [frame, view[missing:]]
 
     def drop(self) -> None:
-        """Drop the held bytes."""
+        """Drop the kept beginning of a frame."""
         self._pieces.clear()
         self._have = 0
 
     def keep(self, buffer: Buffer, at: int) -> None:
-        """Keep the frame that begins at `at`, which is not complete yet."""
+        """Keep the incomplete frame that begins at offset `at` of a buffer.
+
+        Nothing is kept if the buffer ends at `at`. Raises ProtocolError for an invalid length.
+        """
         rest = len(buffer) - at
         if rest == 0:
             return
@@ -67,9 +74,9 @@ class FrameBuffer:
 
 
 def frame_size(buffer: Buffer, at: int, limit: int = MAX_FRAME_BYTES) -> int:
-    """Return the bytes of the frame at `at`, including its length word.
+    """Return the number of bytes of the frame at offset `at`, including its length word.
 
-    Raises ProtocolError if the frame claims an invalid length.
+    Raises ProtocolError if the frame claims more than `limit` bytes, or fewer than 8.
     """
     size = int(LENGTH.unpack_from(buffer, at)[0]) + LENGTH.size
     if size > limit or size < 8:

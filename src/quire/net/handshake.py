@@ -1,4 +1,6 @@
-"""Connections to bookies, for all kinds of channels, and secured if TLS is configured.
+"""The making of connections to bookies, for both protocols, with or without TLS.
+
+With TLS, a connection goes through these steps:
 
     connect, START_TLS in clear text -> EOK in clear text -> TLS handshake
     -> one harmless request inside -> the channel takes over
@@ -41,7 +43,8 @@ EXPIRED_REMEDY = (
 _NOT_YET_VALID, _EXPIRED = 9, 10
 _UNKNOWN_AUTHORITY = frozenset((2, 18, 19, 20, 21))
 _WRONG_NAME = frozenset((62, 63, 64))
-"""The X509_V_ERR_ numbers of OpenSSL for a wrong name, like those above for other reasons."""
+"""OpenSSL's X509_V_ERR_ numbers for a certificate with a wrong name. The constants above have the
+numbers for other reasons."""
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -50,8 +53,10 @@ class Dialer:
     """The connector of one client, which applies the client's TLS settings and time-out."""
 
     def __init__(self, network: Network, config: ClientConfig) -> None:
-        """Load the TLS files, if TLS is configured. Raises TlsConfigError if they cannot be
-        used."""
+        """Create a connector, and load the TLS files if TLS is configured.
+
+        Raises TlsConfigError if the files cannot be used.
+        """
         self._network = network
         self._timeout_s = config.connect_timeout_s
         self._tls = None
@@ -60,7 +65,10 @@ class Dialer:
             self._tls = client_tls(config.tls, loop.time, _log_event)
 
     def certificates(self) -> tuple[CertificateFile, ...]:
-        """Return when the certificates in the client's TLS files expire."""
+        """Return the expiry dates of the certificates in the client's TLS files, one value a file.
+
+        The result is empty without TLS.
+        """
         return self._tls.certificates() if self._tls is not None else ()
 
     async def connect(
@@ -133,7 +141,7 @@ class Dialer:
 
 
 class _Greeter(asyncio.Protocol):
-    """The protocol of a connection until the channel takes over.
+    """The asyncio protocol that sets up TLS on a connection before its channel takes over.
 
     It expects one answer to each request and no further byte, except a refusal from inside TLS.
     """
@@ -150,9 +158,10 @@ class _Greeter(asyncio.Protocol):
         self._successor: asyncio.Protocol | None = None
 
     async def ask(self, request: bytes) -> Response:
-        """Send a request and wait for its answer. Reading is then paused.
+        """Send a request, wait for its answer, and return it.
 
-        Data that the bookie sends after its answer must reach the next protocol.
+        Reading is paused once the answer has arrived, because data that the bookie sends later must
+        reach the next protocol.
         """
         if self._lost is not None:
             raise self._lost
@@ -277,7 +286,10 @@ def _check_welcome(answer: Response, who: str) -> None:
 
 
 def handshake_error(error: OSError, who: str, host: str) -> TlsError:
-    """Return the error for a failed handshake: what the client found wrong, and what to do."""
+    """Return the error for a failed TLS handshake, with the reason and a remedy.
+
+    `who` names the bookie, and `host` is the name or address that its certificate should have.
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
         code = error.verify_code
         if code in _WRONG_NAME:
@@ -317,7 +329,10 @@ def handshake_error(error: OSError, who: str, host: str) -> TlsError:
 
 
 def is_expired(error: BaseException) -> bool:
-    """Return whether a connection failed because a certificate of the bookie's side has expired."""
+    """Return whether an error of `Dialer.connect` means that a certificate has expired.
+
+    It is the certificate of the bookie, or of an authority that signed it.
+    """
     cause = error.__cause__
     return isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code == _EXPIRED
 

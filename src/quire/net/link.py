@@ -1,7 +1,7 @@
-"""The common part of a client's connections to a bookie, for both protocols.
+"""The base class of a client's connections to a bookie, for both protocols.
 
-It receives chunks, sends adds in one write for each event-loop iteration, knows the receivers of
-the answers to adds, and ends the connection.
+A link receives chunks, sends adds in one write for each event-loop iteration, passes the answers to
+adds on to their receivers, and ends the connection.
 """
 
 from __future__ import annotations
@@ -25,23 +25,28 @@ from quire.net.frame_buffer import FrameBuffer
 from quire.net.network import close_client_side, has_unacknowledged
 
 WRITE_BUFFER_HIGH_BYTES = 8 * 1024 * 1024
-"""The unsent bytes above which requests wait for the socket. Adds have a limit of their own
-(`max_unacked_bytes`)."""
+"""The number of unsent bytes on one connection above which reads and other calls wait. Adds have a
+limit of their own (`max_unacked_bytes`)."""
 
 CLOSE_DRAIN_S = 2.0
-"""Seconds that closing waits until data that was handed over before has been sent. An acknowledged
-entry may still be waiting for a bookie that was not needed for its ack quorum."""
+"""The longest time, in seconds, that closing a client waits until its connections have sent their
+data. An acknowledged entry may still be waiting for a bookie that was not needed for its ack
+quorum."""
 
 
 DIED_SILENTLY = frozenset((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH))
-"""The errors that the system reports if the other side of a connection stopped acknowledging."""
+"""The `errno` values with which the system reports that the other side of a connection stopped
+acknowledging."""
 
 PROBE_LEDGER = 2**63 - 1
 """The ledger that a probe asks for: the largest id, which no ledger gets."""
 
 
 def refusal(who: str) -> BookieUnavailableError:
-    """Return the error for a bookie that has no place for another connection."""
+    """Return the error for a bookie that refuses a connection because it has too many.
+
+    `who` names the bookie in the message.
+    """
     return BookieUnavailableError(
         f"{who} refuses the connection: it is at its limit of connections",
         remedy="Try again later, close unused clients, or raise bookie.max_connections there",
@@ -49,20 +54,25 @@ def refusal(who: str) -> BookieUnavailableError:
 
 
 class ExpectedAnswers(Protocol):
-    """The answers to adds of several ledgers that were sent together, if all are stored."""
+    """The answers that a bookie sends if it stores all adds of a batch, one add for each ledger.
+
+    `CoalescedAdds` implements it. A *row* is one add of the batch.
+    """
 
     @property
     def answers(self) -> bytes: ...
 
     @property
     def over(self) -> bool:
-        """Whether nobody expects these answers any more. Answers that still arrive are for the
-        sinks."""
+        """Whether the batch no longer handles its answers.
+
+        Answers that still arrive go to the sinks of their ledgers.
+        """
         ...
 
     @property
     def detached_rows(self) -> Collection[int]:
-        """The rows whose answers are for the sinks as well."""
+        """The numbers of the rows whose answers also go to the sinks of their ledgers."""
         ...
 
     @property
@@ -88,7 +98,7 @@ class AddSink(Protocol):
         ...
 
     def on_add_error(self, entry_id: int, error: QuireError) -> None:
-        """Handle an answer that refuses an add."""
+        """Handle an answer that refuses the add of an entry, with the error it stands for."""
         ...
 
     def on_lost(self, error: BookieUnavailableError) -> None:
@@ -106,28 +116,30 @@ class Link(asyncio.Protocol):
     def __init__(self, bookie_id: str, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self.bookie_id = bookie_id
         self.lost: BookieUnavailableError | None = None
-        """The error with which the connection ended, or None while it has not."""
+        """The error with which the connection ended, or None while it has not ended."""
         self.received_bytes = 0
         self.writes = 0
-        """The number of writes so far. It only shows whether something was sent."""
+        """The number of writes so far. A change shows that something was sent."""
         self.trusted = True
         """Whether new requests may use this connection. `quire.client.cluster.link_watch` clears it
         while it is unknown whether data still arrives."""
         self.address: tuple[str, int] | None = None
-        """The host and port of the other side."""
+        """The host and the port of the bookie, or None before the pool has connected the link."""
         self._transport: asyncio.Transport | None = None
         self._frames = FrameBuffer(max_frame_bytes)
         self._sinks: dict[int, AddSink] = {}
         self._expected: deque[tuple[ExpectedAnswers, int]] = deque()
-        """The expected answers, in the order of what was sent, each with this connection's place in
-        them. The senders limit them: adds that wait too long for an answer are taken back."""
+        """The expected answers, in the order in which the adds were sent, each with the place of
+        this connection in its group. The senders limit their number: adds that wait too long for an
+        answer are taken back."""
         self._spent: set[int] = set()
-        """The ledgers whose former receiver left while answers to its adds were outstanding."""
+        """The ids of the ledgers whose sink was detached while answers to its adds were
+        outstanding."""
         self._ended = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
         self._outgoing: list[Buffer] = []
-        """The buffers that leave after this event-loop iteration, as one write."""
+        """The buffers that will be sent after this event-loop iteration, as one write."""
 
     # -- asyncio ------------------------------------------------------------------------------
 
@@ -162,7 +174,7 @@ class Link(asyncio.Protocol):
             self.abort(f"protocol error: {error}")
 
     def _refused(self) -> None:
-        """Handle the message that the bookie refuses the connection, before it closes it."""
+        """Fail the connection because the bookie has sent the message that it refuses it."""
         self._fail(refusal(f"bookie {self.bookie_id}"))
         if self._transport is not None:
             self._transport.abort()
@@ -183,26 +195,33 @@ class Link(asyncio.Protocol):
         return ledger_id not in self._sinks and ledger_id not in self._spent
 
     def attach(self, ledger_id: int, sink: AddSink) -> None:
-        """Register the receiver of the answers to the adds of a ledger."""
+        """Register `sink` as the receiver of the answers to the adds of a ledger."""
         assert ledger_id not in self._sinks
         self._sinks[ledger_id] = sink
 
     def detach(self, ledger_id: int, sink: AddSink, *, unanswered: bool) -> None:
-        """Remove the receiver. `unanswered` says that answers to its adds may still arrive."""
+        """Remove `sink` as the receiver of the answers to the adds of a ledger.
+
+        `unanswered` says that answers to its adds may still arrive. No other handle can then add to
+        the ledger over this connection.
+        """
         if self._sinks.get(ledger_id) is sink:
             del self._sinks[ledger_id]
             if unanswered:
                 self._spent.add(ledger_id)
 
     def expect(self, expected: ExpectedAnswers, place: int) -> None:
-        """Expect answers to the frames that were just passed to `send`."""
+        """Expect the answers to the frames that were just passed to `send`.
+
+        `place` is the place of this connection in its connection group.
+        """
         if self.lost is None:
             self._expected.append((expected, place))
 
     def send(self, frames: Buffer) -> None:
-        """Send ADD frames together with everything else of this event-loop iteration.
+        """Send ADD frames after this event-loop iteration, in one write with all others of it.
 
-        With thousands of ledgers one write for each would cost more than everything else. The
+        With thousands of ledgers, one write for each would cost more than everything else. The
         caller's limit on unacknowledged bytes also limits the frames that wait here.
         """
         if not self._outgoing:
@@ -218,17 +237,21 @@ class Link(asyncio.Protocol):
     # -- the end ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the connection. Data that was handed over is still sent: see `drained`."""
+        """Close the connection.
+
+        Without TLS, data that was handed over is still sent: see `drained`. With TLS, data that the
+        socket has not taken is dropped.
+        """
         if self._outgoing:
             self._write_outgoing()
         if self._transport is not None:
             close_client_side(self._transport)
 
     async def drained(self, deadline: float) -> None:
-        """Wait after `close` until the bookie has taken everything, or until this loop time.
+        """Wait after `close` until all data has been sent, and abort at loop time `deadline`.
 
-        Without the deadline, a bookie that cannot be reached would hold the connection for as long
-        as TCP tries.
+        Without a deadline, a bookie that cannot be reached would hold the connection for as long as
+        TCP tries.
         """
         if self._transport is None or not self._transport.get_write_buffer_size():
             return
@@ -240,7 +263,10 @@ class Link(asyncio.Protocol):
             await self._ended.wait()
 
     def abort(self, why: str) -> None:
-        """Give up the connection. Everything outstanding fails."""
+        """End the connection at once. All outstanding requests fail with BookieUnavailableError.
+
+        `why` is the reason that the error message gives.
+        """
         self._fail(
             BookieUnavailableError(f"the connection to bookie {self.bookie_id} ended: {why}")
         )
@@ -259,9 +285,9 @@ class Link(asyncio.Protocol):
 
     @property
     def flows(self) -> bool:
-        """Whether the bookie's system has certainly acknowledged everything that was sent.
+        """Whether the bookie's TCP stack has certainly acknowledged everything that was sent.
 
-        If it has, the bookie itself, or a proxy in front of it, is what does not answer.
+        If it has and no answer arrives, the bookie itself, or a proxy in front of it, hangs.
         """
         return self._transport is not None and not has_unacknowledged(self._transport)
 
@@ -288,14 +314,17 @@ class Link(asyncio.Protocol):
         raise NotImplementedError
 
     def _take_outstanding(self) -> Sequence[asyncio.Future[Any]]:
-        """Return the calls that fail when the connection is lost, and forget them."""
+        """Return the futures of all outstanding calls, and forget them.
+
+        They fail because the connection is lost.
+        """
         raise NotImplementedError
 
     def _tell_sinks(self, acked: dict[int, list[int]], failed: list[tuple[int, int, int]]) -> None:
-        """Pass on answers to adds.
+        """Pass answers to adds on to the sinks of their ledgers.
 
-        `acked` has the stored entries of each ledger. `failed` has (ledger, entry, code) of the
-        others.
+        `acked` has the ids of the stored entries by ledger id. `failed` has the (ledger id, entry
+        id, answer code) of each add that was refused.
         """
         for ledger, entries in acked.items():
             sink = self._sinks.get(ledger)

@@ -1,4 +1,7 @@
-"""The network that connections come from. The simulator passes a network of its own instead."""
+"""The interface that makes connections and ports, and its implementation with TCP.
+
+The simulator passes an implementation of its own instead.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,22 @@ from typing import Protocol, cast
 BACKLOG = 1024
 
 TLS_SHUTDOWN_TIMEOUT_S = 2.0
-"""Seconds that a closing connection waits for the other side to agree that nothing was cut off."""
+"""Seconds that a closing TLS connection waits for the peer's confirmation (close_notify)."""
 
 DEAD_PEER_S = 30.0
-"""The default number of seconds until a connection ends whose other side acknowledges nothing."""
+"""The default for the seconds until a connection ends because its peer acknowledges nothing."""
 KEEPALIVE_PROBES = 3
-"""The number of probes that TCP sends to a silent peer in the second half of the time after which
-its connection ends."""
+"""The number of keepalive probes that TCP sends to a silent peer before the connection ends. They
+are sent in the second half of the time limit."""
 
 TCP_INFO_BYTES, UNACKED_AT = 104, 24
-"""The size of the beginning of `struct tcp_info` on Linux, and the offset of `tcpi_unacked`."""
+"""The number of bytes to read of Linux' `struct tcp_info`, and the offset of `tcpi_unacked`."""
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
 class Port(Protocol):
-    """A port that is bound but does not listen yet.
+    """A bound port, which accepts connections only after `listen` was called.
 
     A server can register its address between binding and listening.
     """
@@ -49,10 +52,12 @@ class Port(Protocol):
 
 
 class Network(Protocol):
-    """A source of connections and ports."""
+    """A maker of connections to other hosts, and of ports that accept connections."""
 
     async def connect(self, host: str, port: int, factory: ProtocolFactory) -> asyncio.Protocol:
-        """Connect, and return the protocol that `factory` made, after its `connection_made`.
+        """Connect to a host, and return the protocol object that `factory` made.
+
+        Its `connection_made` has been called then.
 
         Raises OSError if the connection is refused or the host is unreachable. There is no
         time-out.
@@ -80,7 +85,10 @@ class Network(Protocol):
         ...
 
     def bind(self, host: str, port: int) -> Port:
-        """Bind a port. Raises OSError (EADDRINUSE, EADDRNOTAVAIL) if that is not possible."""
+        """Bind a port, which then has to be told to `listen`. Port 0 lets the system choose one.
+
+        Raises OSError (EADDRINUSE, EADDRNOTAVAIL) if that is not possible.
+        """
         ...
 
 
@@ -111,10 +119,10 @@ def end_when_peer_is_dead(sock: socket.socket, dead_peer_s: float) -> None:
 
 
 def has_unacknowledged(transport: asyncio.Transport) -> bool:
-    """Return whether the peer's system has not acknowledged everything that was sent to it.
+    """Return whether sent data may still lack an acknowledgement of the peer's TCP stack.
 
     If everything was acknowledged, the connection is alive in both directions, whatever the peer's
-    process does. The result is True if the platform does not provide this; Linux does (TCP_INFO).
+    process does. The result is True if this cannot be found out. Only Linux provides it (TCP_INFO).
     """
     sock = transport.get_extra_info("socket")
     option = getattr(socket, "TCP_INFO", None)
@@ -144,7 +152,7 @@ class _AsyncioPort:
 
 
 class _Between(asyncio.Protocol):
-    """The protocol of a connection until the task that waits for the handshake runs.
+    """A protocol that buffers data from the end of a TLS handshake until its waiting task runs.
 
     The first decrypted bytes may arrive with the last bytes of the handshake, before the task has
     the new transport. This protocol lives for one event-loop iteration, so it holds no more than
@@ -166,11 +174,14 @@ class _Between(asyncio.Protocol):
 
 
 class AsyncioNetwork:
-    """TCP through the running event loop."""
+    """A `Network` that makes TCP connections with the running event loop."""
 
     def __init__(self, dead_peer_s: float = DEAD_PEER_S) -> None:
-        """Set the limit for dead peers, for connections that are made and for those that are
-        accepted. See `end_when_peer_is_dead`."""
+        """Create a network whose connections end if the peer acknowledges nothing.
+
+        `dead_peer_s` is the time limit in seconds, for outgoing and accepted connections (see
+        `end_when_peer_is_dead`).
+        """
         self._dead_peer_s = dead_peer_s
 
     async def connect(self, host: str, port: int, factory: ProtocolFactory) -> asyncio.Protocol:
@@ -237,11 +248,11 @@ class AsyncioNetwork:
 
 
 def close_client_side(transport: asyncio.Transport) -> None:
-    """Close a connection whose requests have been answered or given up.
+    """Close a client's connection whose requests have been answered or given up.
 
-    A TLS connection is aborted, because `close` would wait until the bookie ends TLS as well, and
-    the event loop may end before that. Frames have lengths, so the bookie does not mistake the cut
-    for the end of data.
+    Without TLS, unsent data is still sent. A TLS connection is aborted, because `close` would wait
+    until the bookie ends TLS as well, and the event loop may end before that. Frames have lengths,
+    so the bookie does not mistake the cut for the end of data.
     """
     if transport.get_extra_info("ssl_object") is not None:
         transport.abort()

@@ -20,7 +20,8 @@ from quire.net.certificates import CertificateFile, certificate_file
 
 MINIMUM_VERSION = ssl.TLSVersion.TLSv1_2
 MAX_FILE_BYTES = 4 * 1024 * 1024
-"""The largest PEM file or password file. The authorities of a whole system take a tenth of it."""
+"""The largest size, in bytes, of a PEM file or a password file. The certificate authorities of a
+whole operating system take a tenth of it."""
 
 _BEGIN_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 _KEY_MARK = b"PRIVATE KEY-----"
@@ -34,7 +35,7 @@ Stamp = tuple[tuple[int, ...] | None, ...]
 
 
 class TlsContext:
-    """The context for new handshakes, made from the current files."""
+    """A source of the TLS context for new handshakes, which follows changes of the files."""
 
     def __init__(
         self,
@@ -47,9 +48,19 @@ class TlsContext:
         own: str | None = None,
         authorities: str | None = None,
     ) -> None:
-        """Make the first context. Raises TlsConfigError if the files cannot be used.
+        """Make the first context.
 
-        `own` and `authorities` are the files whose dates `certificates` returns.
+        Args:
+            make: A function that reads the files and returns a new context.
+            files: The paths of the files whose changes are noticed.
+            reload_check_s: The least number of seconds between two checks of the files.
+            monotonic: A monotonic clock, in seconds.
+            log: The log for successful and failed reloads.
+            own: The file with the certificate that this side presents, for `certificates`.
+            authorities: The file with the trusted authorities, for `certificates`.
+
+        Raises:
+            TlsConfigError: The files cannot be used.
         """
         self.reloads = 0
         self.reloads_failed = 0
@@ -67,7 +78,10 @@ class TlsContext:
         self._next_check = monotonic() + reload_check_s
 
     def current(self) -> ssl.SSLContext:
-        """Return the context, after a check of the files if one is due."""
+        """Return the TLS context for a new handshake.
+
+        The files are checked for changes first if a check is due.
+        """
         now = self._monotonic()
         if now >= self._next_check:
             self._next_check = now + self._check_s
@@ -75,7 +89,10 @@ class TlsContext:
         return self._context
 
     def certificates(self) -> tuple[CertificateFile, ...]:
-        """Return when the certificates in use expire, after a check of the files if one is due."""
+        """Return the expiry dates of the certificates in use, one value for each file.
+
+        The files are checked for changes first if a check is due.
+        """
         self.current()
         return self._certificates
 
@@ -115,7 +132,7 @@ class TlsContext:
 def server_tls(
     config: TlsServerConfig, monotonic: Callable[[], float], log: EventLog
 ) -> TlsContext:
-    """Return the context of a server.
+    """Return the source of TLS contexts for a server.
 
     Raises TlsConfigError if the files cannot be used, or if the options contradict each other.
     """
@@ -133,7 +150,7 @@ def server_tls(
 def client_tls(
     config: TlsClientConfig, monotonic: Callable[[], float], log: EventLog
 ) -> TlsContext:
-    """Return the context of a client.
+    """Return the source of TLS contexts for a client.
 
     Raises TlsConfigError if the files cannot be used, or if there is a key without a certificate.
     """
@@ -196,9 +213,9 @@ def _files(*paths: str | None) -> list[str]:
 
 
 def _certificates(own: str | None, authorities: str | None) -> tuple[CertificateFile, ...]:
-    """Return when the certificates in these files expire.
+    """Return the expiry dates of the certificates in two files, one value for each file.
 
-    OpenSSL has accepted them, so a file without dates that can be read is left out.
+    OpenSSL has accepted the files. A file is left out if no date in it can be read.
     """
     found = []
     for path, presented in ((own, True), (authorities, False)):
@@ -214,7 +231,10 @@ def _certificates(own: str | None, authorities: str | None) -> tuple[Certificate
 def _load_own(
     context: ssl.SSLContext, certificate: str, key: str | None, password_file: str | None
 ) -> None:
-    """Load the certificate chain and the private key that this side shows."""
+    """Load the certificate chain that this side presents, and its private key, into a context.
+
+    Raises TlsConfigError if a file cannot be used, or if every account can read a secret file.
+    """
     key = key or certificate  # one file may hold both
     if _BEGIN_CERTIFICATE not in _read(certificate):
         raise TlsConfigError(

@@ -1,5 +1,5 @@
-"""Names of Python: those imported when first used, former ones, and the nearest to a misspelt one.
+"""Helpers for Python names: lazy imports, deprecated names, and suggestions for misspelt names.
 
 Start with `lazy`; then read `former_names`, which warns with the help of `caller_warnings`, and
-`suggest`. `extras` says how to install an extra of the package.
+`suggest`. `extras` has the hint for installing an optional extra of the package.
 """

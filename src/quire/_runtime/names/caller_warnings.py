@@ -12,11 +12,11 @@ _BETWEEN = {
     "quire", "asyncio", "concurrent", "contextlib", "dataclasses", "functools", "importlib",
     "threading", "uvloop",
 }  # fmt: skip
-"""Top-level modules whose frames are passed over: Quire, and those that only pass calls on."""
+"""The top-level packages that are never the caller: Quire, and those that only pass calls on."""
 
 
 _passed_over: set[str] = set()
-"""The names of modules that were seen and belong to a module in `_BETWEEN`."""
+"""A cache of module names that `find_caller` has found to belong to a package in `_BETWEEN`."""
 
 
 class CallerLine(NamedTuple):
@@ -30,7 +30,9 @@ class CallerLine(NamedTuple):
 
 
 blocking_caller: ContextVar[CallerLine | None] = ContextVar("blocking_caller", default=None)
-"""The line that made the current call of the blocking API, which another thread carries out."""
+"""The line of the program that made the current call of the blocking API, or None.
+
+Another thread carries out the call, so the line is not on the stack."""
 
 
 def find_caller() -> CallerLine | None:
@@ -48,17 +50,20 @@ def find_caller() -> CallerLine | None:
 
 
 def caller_line() -> CallerLine | None:
-    """Return the line of the program that made the current call, also in the blocking API."""
+    """Return the line of the program that made the current call, or None if it is not known.
+
+    The line is found for calls of the blocking API too, which another thread carries out.
+    """
     return find_caller() or blocking_caller.get()
 
 
 def warn_caller(message: str, category: type[Warning], at: CallerLine | None = None) -> None:
-    """Warn about a line of the program that uses Quire.
+    """Issue a warning that names a line of the program that uses Quire.
 
     Args:
         message: The text of the warning.
         category: The class of the warning.
-        at: The line, if it is not the one that made the current call.
+        at: The line to name. The default is the line that made the current call.
     """
     at = at or caller_line()
     if at is None:

@@ -48,14 +48,14 @@ def former_names(
 def moved(
     module: str, homes: Mapping[str, str], instead: str
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a module whose names have moved.
+    """Return `__getattr__` and `__dir__` of a module whose names have moved to other modules.
 
-    Each use of a name warns.
+    Each use of a name through the former module warns with a DeprecationWarning.
 
     Args:
-        module: The former module.
-        homes: The MODULE:NAME of each name now.
-        instead: What the warning tells the caller to use instead.
+        module: The name of the former module.
+        homes: The present place of each name, as MODULE:NAME.
+        instead: The replacement that the warning recommends.
     """
 
     def get(name: str) -> object:
@@ -70,11 +70,11 @@ def moved(
 
 
 def deprecated(old: str, new: str) -> None:
-    """Warn that `old` is deprecated, at the line of the program that used it.
+    """Warn that `old` is deprecated, naming the line of the program that used it.
 
     Args:
-        old: The old spelling.
-        new: What to write instead.
+        old: The deprecated name.
+        new: The name or call to use instead.
     """
     warn_caller(
         f"{old} is deprecated and will be removed in the next release. Use {new} instead",

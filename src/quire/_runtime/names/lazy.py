@@ -18,11 +18,11 @@ from importlib import import_module
 def lazily(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package.
+    """Return `__getattr__` and `__dir__` for a package that imports its names at their first use.
 
     Args:
         package: The name of the package.
-        homes: For each name, its MODULE:NAME, or the MODULE that it is.
+        homes: The place of each name: MODULE:NAME, or MODULE if the name is a module itself.
     """
 
     def get(name: str) -> object:

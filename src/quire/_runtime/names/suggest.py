@@ -18,7 +18,7 @@ def did_you_mean(
     """Return "Did you mean NAME?" for the nearest known name, or `otherwise` if none is near.
 
     Args:
-        name: What was given.
+        name: The name that was given and does not exist.
         known: The names that exist.
         otherwise: What to say if no known name is near.
         quote: Whether to put the name in quotes, as for columns and Spark's options.

@@ -1,11 +1,11 @@
 """Checks of replicas that deny an entry which another replica has.
 
 A ledger may be closed while a member of its ensemble still writes entries that an ack quorum has.
-Such a replica merely lags, and has everything a moment later. So a single denial proves nothing. In
-the background, where no reader waits, the metadata is read again, because the bookie may have been
-replaced. Then the bookie is asked again, up to `CHECKS` times, with each pause twice as long as the
-one before. Only a replica that denies the entry each time is called missing, and reported for
-repair.
+Its replica merely lags, and has everything a moment later. So a single denial proves nothing. The
+check runs in the background, where no reader waits. It reads the metadata again, because the bookie
+may have been replaced. Then it asks the bookie again, up to `CHECKS` times, with each pause twice
+as long as the one before. Only a replica that denies the entry each time counts as missing, and is
+reported for repair.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from quire.client.observability.logs import log_event
 from quire.config import ClientConfig
 
 CHECKS = 3
-"""The number of times that a bookie is asked again before its replica counts as missing."""
+"""The default for the number of times that a bookie is asked again before its replica counts as
+missing."""
 PENDING_MAX = 1_000
-"""The number of replicas that may wait to be asked again. Denials beyond it are ignored for now;
-the next read that meets one starts over."""
+"""The largest number of replicas that may wait to be asked again. Denials by further replicas are
+ignored until a later read meets them again."""
 CONFIRMED_MAX = 100_000
-"""The number of missing replicas to remember. When it is reached, all of them are forgotten."""
+"""The largest number of missing replicas to remember. When it is reached, all of them are
+forgotten."""
 COUNTED_MAX = 10_000
-"""The number of bookies whose lagging replicas are counted separately."""
+"""The largest number of bookies for which lagging replicas are counted separately."""
 
 Replica = tuple[int, str]
-"""A ledger and a bookie that should have its entries."""
+"""A ledger id, and the id of a bookie that should have entries of the ledger."""
 AskAgain = Callable[[], Awaitable[bool | None]]
 """A function that asks a replica again.
 
@@ -40,7 +42,7 @@ replica has the entry, or need not have it any more, and None if the check faile
 
 
 class Absences:
-    """The replicas that have denied entries to one client."""
+    """The checks of the replicas that have denied entries to one client."""
 
     def __init__(self, config: ClientConfig, tasks: TaskSet) -> None:
         self._pauses = Backoff(config.absence_recheck_s)
@@ -60,10 +62,10 @@ class Absences:
         confirmed: Callable[[], None],
         checks: int = CHECKS,
     ) -> None:
-        """Record a denial, without waiting.
+        """Record that a bookie denied an entry, and check this in the background.
 
-        `confirmed` is called when the denial was repeated `checks` times. It is called immediately
-        if the replica is known to be missing, or if `absence_recheck_s` is 0.
+        `confirmed` is called when the bookie has repeated the denial `checks` times. It is called
+        immediately if the replica is known to be missing, or if `absence_recheck_s` is 0.
         """
         replica = (ledger_id, bookie)
         if replica in self._confirmed or not self._pauses.first_s:

@@ -31,15 +31,17 @@ from quire.config import ClientConfig
 from quire.errors import QuireError
 
 UNHEALTHY_MAX = 10_000
-"""The number of pairs of a bookie and a kind that are counted. More are only logged."""
+"""The largest number of pairs of a bookie and a kind of wrong answer that are counted. Further
+pairs are only logged."""
 REPORTED_MAX = 100_000
-"""The number of replicas (a ledger on a bookie) reported for repair that are remembered, so that
-each is reported once. When it is reached, all of them are forgotten."""
+"""The largest number of replicas (a ledger on a bookie) that are remembered as reported for repair,
+so that each is reported once. When it is reached, all of them are forgotten."""
 LEVELS_MAX = 10_000
-"""The number of replicas whose LAC is remembered, to detect that it decreases."""
+"""The largest number of replicas whose LAC is remembered, to detect that it decreases. When it is
+reached, all of them are forgotten."""
 
 OnDamage = Callable[[int, Sequence[str]], Awaitable[object]]
-"""A function that receives a ledger and the bookies whose replicas of it need repair."""
+"""A function that receives a ledger id, and the ids of the bookies whose replicas need repair."""
 
 
 class Misbehaviour(enum.StrEnum):
@@ -63,13 +65,14 @@ class Misbehaviour(enum.StrEnum):
 
 
 PROVEN = frozenset({Misbehaviour.BAD_DIGEST, Misbehaviour.WRONG_ENTRY, Misbehaviour.DROPPED})
-"""The kinds that no honest bookie with a good disk produces. Each is a reason for quarantine."""
+"""The kinds of wrong answers that no honest bookie with a good disk gives. Each of them leads to
+quarantine, unless `quarantine_liars` is false."""
 REPAIRABLE = PROVEN | {Misbehaviour.MISSING}
-"""The kinds that are reported, so that the replica is repaired."""
+"""The kinds of wrong answers after which the replica is reported to `on_damage` for repair."""
 
 
 def misbehaviour_of(error: BadEntryError) -> Misbehaviour:
-    """Return the kind of misbehaviour that this error shows."""
+    """Return the kind of wrong answer that caused an error of entry verification."""
     wrong = isinstance(error, WrongEntryError)
     return Misbehaviour.WRONG_ENTRY if wrong else Misbehaviour.BAD_DIGEST
 
@@ -82,8 +85,9 @@ class UnhealthyBookie:
         bookie: The id of the bookie.
         kind: The kind of wrong answer.
         count: The number of these answers.
-        last_ledger: The ledger of the last one.
-        last_entry: The entry of the last one, or -1 if it concerned the last entry or the LAC.
+        last_ledger: The ledger id of the last wrong answer.
+        last_entry: The entry id of the last wrong answer. It is -1 if the client had asked for the
+            last entry or the LAC.
     """
 
     bookie: str
@@ -94,7 +98,7 @@ class UnhealthyBookie:
 
 
 class BookieHealth:
-    """The health of all bookies, as one client sees it. Times are those of `now`, in seconds."""
+    """The health of all bookies, as one client sees it. `now` is its clock, in seconds."""
 
     def __init__(self, config: ClientConfig, now: Callable[[], float], tasks: TaskSet) -> None:
         self._config = config
@@ -102,7 +106,7 @@ class BookieHealth:
         self._tasks = tasks
         self.on_damage: OnDamage | None = None
         self.unreported = 0
-        """The number of replicas that could not be reported to `on_damage`."""
+        """The number of calls of `on_damage` that failed."""
         self._errors: dict[str, deque[float]] = {}
         self._quarantined_until: dict[str, float] = {}
         self._slow_until: dict[str, float] = {}
@@ -114,7 +118,10 @@ class BookieHealth:
     # -- what was seen ------------------------------------------------------------------------
 
     def error(self, bookie: str) -> None:
-        """Record that the bookie failed, refused a request, or left it unanswered."""
+        """Record that a bookie failed, refused a request, or left it unanswered.
+
+        `quarantine_errors` such errors within `quarantine_window_s` put the bookie into quarantine.
+        """
         limit = self._config.quarantine_errors
         if limit < 1:
             return
@@ -126,11 +133,18 @@ class BookieHealth:
             self._quarantine(bookie, errors=limit)
 
     def overtaken(self, bookie: str) -> None:
-        """Record that another bookie, asked later, answered earlier."""
+        """Record that another bookie answered a read sooner, although it was asked later.
+
+        The bookie counts as slow for `slow_bookie_s`.
+        """
         self._slow_until[bookie] = self._now() + self._config.slow_bookie_s
 
     def misbehaved(self, bookie: str, kind: Misbehaviour, ledger_id: int, entry_id: int) -> None:
-        """Record a wrong answer, and report the replica for repair if it needs one."""
+        """Record a wrong answer of a bookie about an entry of a ledger.
+
+        Depending on the kind, the bookie is put into quarantine (`PROVEN`), and the replica is
+        reported for repair (`REPAIRABLE`). `entry_id` is -1 if the last entry or the LAC was asked.
+        """
         key = bookie, kind
         known = self._unhealthy.get(key)
         count = 1 if known is None else known.count + 1
@@ -158,10 +172,10 @@ class BookieHealth:
     ) -> None:
         """Record that a bookie denies an entry of a closed ledger which another replica has.
 
-        This has no effect until the bookie has denied the entry again, because it may merely lag
-        (`absences`). `acknowledged` says that every member has acknowledged the entry. Then no
-        member can lag, and the bookie is asked only once more, mainly to see in the metadata
-        whether it is still a member.
+        The bookie is asked again in the background with `ask_again`, because it may merely lag. If
+        it repeats the denial, that is recorded as a wrong answer. `acknowledged` says that every
+        member has acknowledged the entry. Then no member can lag, and the bookie is asked only once
+        more, mainly to see in the metadata whether it is still a member.
         """
         kind = Misbehaviour.DROPPED if acknowledged else Misbehaviour.MISSING
         self._absences.denied(
@@ -179,10 +193,11 @@ class BookieHealth:
         return self._absences.lagged
 
     def lac(self, bookie: str, ledger_id: int, lac: int) -> None:
-        """Record the LAC of an open ledger that a bookie has proved.
+        """Record a LAC of an open ledger that a bookie has proved by a digest.
 
-        The LAC of an honest bookie never decreases while the ledger is written. It may while the
-        ledger is recovered, so a decrease is reported but does not lead to quarantine.
+        The LAC of an honest bookie never decreases while the ledger is written. It may decrease
+        while the ledger is recovered. So a decrease counts as `STALE_LAC`, but does not lead to
+        quarantine.
         """
         key = ledger_id, bookie
         known = self._levels.get(key, -1)
@@ -200,15 +215,15 @@ class BookieHealth:
         return self._lasts(self._quarantined_until, bookie)
 
     def slow(self, bookie: str) -> bool:
-        """Return whether the bookie was slow recently."""
+        """Return whether another bookie overtook this one within the last `slow_bookie_s`."""
         return self._lasts(self._slow_until, bookie)
 
     def in_quarantine(self) -> list[str]:
-        """Return the bookies in quarantine."""
+        """Return the ids of the bookies that are in quarantine now."""
         return [bookie for bookie in list(self._quarantined_until) if self.quarantined(bookie)]
 
     def unhealthy(self) -> list[UnhealthyBookie]:
-        """Return the bookies with wrong answers, in the order of bookie and kind."""
+        """Return a record for each bookie and kind of wrong answer, in the order of both."""
         return [self._unhealthy[key] for key in sorted(self._unhealthy)]
 
     @property

@@ -1,8 +1,8 @@
 """Detection and replacement of connections that died silently.
 
-A firewall forgets a flow, a bookie comes back at another address, or a machine loses its power. The
-connection stays open here, but no data arrives over it any more. TCP notices that only after many
-minutes.
+A connection dies silently if a firewall forgets it, if a bookie comes back at another address, or
+if a machine loses its power. It stays open on this side, but no data arrives over it any more. TCP
+notices that only after many minutes.
 
     no data for `silent_link_s` after a request         the connection is examined
     no data for `idle_link_s`                           it is examined before it is used again
@@ -37,16 +37,16 @@ from quire.net.link import Link
 L = TypeVar("L", bound=Link)
 
 LOOKS = 5
-"""The number of checks of each connection within the time that it may be silent."""
+"""The number of checks of each connection within the time that the connection may be silent."""
 LOOK_MIN_S = 0.02
-"""The shortest time between two checks, whatever the time-outs are."""
+"""The shortest time between two checks of a connection, in seconds, whatever the time-outs are."""
 SILENCE_PART, PROBE_PART = 0.5, 0.2
-"""The largest shares of a request's time-out that silence and a probe may take. The rest leaves
-time to ask again over a new connection."""
+"""The largest shares of a request's time-out that the allowed silence and a probe may take. The
+rest leaves time to ask again over a new connection."""
 
 
 class Links(Generic[L]):
-    """The connections of one kind, by bookie."""
+    """A client's connections of one protocol to all bookies."""
 
     def __init__(self, make: Callable[[str], L]) -> None:
         self.make = make
@@ -54,14 +54,17 @@ class Links(Generic[L]):
         self._links: dict[str, list[L]] = {}
 
     def find(self, bookie_id: str, adds_of: int | None) -> L | None:
-        """Return a connection that can be relied on, or None.
+        """Return an open connection to a bookie that may be used without an examination, or None.
 
-        With `adds_of`, the connection must be free for the adds of this ledger.
+        With `adds_of`, a ledger id, no other handle may add to that ledger over the connection.
         """
         return self._find(bookie_id, adds_of, trusted=True)
 
     def find_untrusted(self, bookie_id: str, adds_of: int | None) -> L | None:
-        """Return a connection that must be examined before it is used, as `find` does, or None."""
+        """Return an open connection that must be examined before its next use, or None.
+
+        The arguments are those of `find`.
+        """
         return self._find(bookie_id, adds_of, trusted=False)
 
     def _find(self, bookie_id: str, adds_of: int | None, *, trusted: bool) -> L | None:
@@ -80,7 +83,7 @@ class Links(Generic[L]):
         return [link for link in self._links.get(bookie_id, ()) if link.usable]
 
     def bookies(self) -> list[str]:
-        """Return the bookies to which there are, or were, connections."""
+        """Return the ids of the bookies to which there are or were connections."""
         return list(self._links)
 
     def received_bytes(self, bookie_id: str) -> int:
@@ -88,11 +91,11 @@ class Links(Generic[L]):
         return sum(link.received_bytes for link in self._links.get(bookie_id, ()))
 
     def add(self, link: L) -> None:
-        """Add a connection."""
+        """Add a connection, which `find` may return from now on."""
         self._links.setdefault(link.bookie_id, []).append(link)
 
     def close(self) -> list[L]:
-        """Close all connections. Those that are returned may still have data to send."""
+        """Close all connections, and return them. They may still have data to send."""
         closed = [link for links in self._links.values() for link in links]
         for link in closed:
             link.close()
@@ -102,10 +105,12 @@ class Links(Generic[L]):
 
 @dataclass(slots=True)
 class _Seen:
-    """The activity of one connection, as of the last check."""
+    """The activity of one connection, as of the last check. Times are loop times."""
 
     links: Links[Any]
+    """The collection that has the connection."""
     heard_at: float
+    """The time at which data was last seen to have arrived."""
     quiet_since: float | None
     """The time at which the silence began, or None if no answer is expected."""
     received_bytes: int = 0
@@ -115,12 +120,12 @@ class _Seen:
 
 
 Connect = Callable[[str, Callable[[str], Link]], Awaitable[Link]]
-"""A function that connects to a bookie, with the protocol that its second argument creates. It
-raises BookieUnavailableError."""
+"""A function that connects to a bookie. It receives the bookie id and a function that creates the
+`Link`, and raises BookieUnavailableError."""
 
 
 class LinkWatch:
-    """The watch over all connections of one client to bookies."""
+    """A watchdog that finds and replaces silently dead connections of one client to bookies."""
 
     def __init__(
         self, config: ClientConfig, connect: Connect, tasks: TaskSet, counters: ClientCounters
@@ -139,7 +144,10 @@ class LinkWatch:
         self._closed = False
 
     def add(self, link: L, links: Links[L]) -> None:
-        """Watch this connection from now on, and let `links` return it to callers."""
+        """Add a new connection to `links`, and watch it from now on.
+
+        If `silent_link_s` is 0, connections are not watched.
+        """
         links.add(link)
         if not self.silence_s:
             return
@@ -160,7 +168,10 @@ class LinkWatch:
         self._seen.clear()
 
     def examine(self, link: Link) -> None:
-        """Examine this connection soon, because it has probably died."""
+        """Begin to examine a connection that has probably died, unless that is in progress.
+
+        New requests do not use the connection meanwhile.
+        """
         if not self._closed and link in self._seen and link not in self._examined:
             link.trusted = False
             self._counters.links_examined += 1
@@ -170,7 +181,10 @@ class LinkWatch:
             task.add_done_callback(lambda _: self._conclude(link, seen, heard))
 
     async def examined(self, link: Link) -> None:
-        """Wait until this connection can be relied on, or is given up. Cancel-safe."""
+        """Examine a connection, and wait for the end: it may be used again, or was given up.
+
+        Cancel-safe.
+        """
         self.examine(link)
         task = self._examined.get(link)
         if task is not None:
@@ -206,7 +220,10 @@ class LinkWatch:
             link.trusted = False
 
     async def _examine(self, link: Link, seen: _Seen, heard: int) -> None:
-        """Examine a connection, and replace it if it is dead."""
+        """Probe a connection, and replace it by a new one if only the old one is dead.
+
+        `heard` is the number of bytes that it had received when the examination began.
+        """
         if await self._answers(link):
             seen.slow = False
         elif link.flows and not seen.slow:
@@ -221,7 +238,10 @@ class LinkWatch:
             link.give_up("no data arrives over it any more, but a new connection works")
 
     def _conclude(self, link: Link, seen: _Seen, heard: int) -> None:
-        """End the examination. If nothing was heard, the next one gets its full time as well."""
+        """End the examination of a connection, which may be used again.
+
+        If nothing was received since `heard`, the allowed silence begins anew.
+        """
         del self._examined[link]
         link.trusted = True
         now = asyncio.get_running_loop().time()
@@ -234,7 +254,7 @@ class LinkWatch:
             log_event(logging.WARNING, "connection_silent", bookie=link.bookie_id)
 
     async def _answers(self, link: Link) -> bool:
-        """Return whether anything arrives over this connection within the time of a probe."""
+        """Probe a connection, and return whether any data arrives within the time of a probe."""
         heard = link.received_bytes
         try:
             async with asyncio.timeout(self.probe_s):

@@ -1,4 +1,4 @@
-"""Locations from a table file or from a script. The simulator uses neither.
+"""Sources of bookies' locations: a table file, and a script. The simulator uses neither.
 
 A thread reads the file or runs the script, so that the event loop continues meanwhile.
 """
@@ -21,19 +21,20 @@ from quire.errors import UsageError
 from quire.metadata.interface import BookieAddress
 
 MAX_TABLE_BYTES = 4 * 1024 * 1024
+"""The largest size of a table file, in bytes."""
 MAX_ANSWER_BYTES = 64 * 1024
-"""The largest answer of one call of the script, in bytes."""
+"""The largest output of one call of the script, in bytes."""
 COMPLAINT_CHARACTERS = 200
-"""The number of characters of the script's standard error that an error message quotes."""
+"""The largest number of characters of the script's standard error that an error message quotes."""
 
 Stamp = tuple[int, int, int]
 """The modification time, size and inode of a file, which change when the file is replaced."""
 
 
 class FileLocations(TableLocations):
-    """A table file, which is read again when it changes.
+    """A source of locations that reads them from a table file, again whenever the file changes.
 
-    If the file cannot be read or parsed, the known locations stay.
+    If the file cannot be read or parsed, or is empty, the known locations stay.
     """
 
     def __init__(self, path: str, config: PlacementConfig) -> None:
@@ -53,7 +54,7 @@ class FileLocations(TableLocations):
             self._stamp, self._table = found
 
     def _read(self) -> tuple[Stamp, dict[str, str]] | None:
-        """Return the stamp and the table of the file, or None if it has not changed."""
+        """Return the stamp of the file and its locations, or None if the file has not changed."""
         about = os.stat(self._path)
         stamp = (about.st_mtime_ns, about.st_size, about.st_ino)
         if stamp == self._stamp:
@@ -68,9 +69,10 @@ class FileLocations(TableLocations):
 
 
 class ScriptLocations(TableLocations):
-    """A program that receives up to `script_names_max` hosts and prints one location per line.
+    """A source of locations that calls a program with up to `script_names_max` hosts.
 
-    It works like Apache's `networkTopologyScriptFileName`. It runs without a shell.
+    The program prints one location per line, in the order of the hosts, as with Apache's
+    `networkTopologyScriptFileName`. It runs without a shell.
     """
 
     def __init__(self, path: str, config: PlacementConfig) -> None:
@@ -81,9 +83,10 @@ class ScriptLocations(TableLocations):
         self._timeout_s = config.script_timeout_s
 
     async def learn(self, bookies: Collection[BookieAddress]) -> None:
-        """Ask for the locations of all hosts, because only the script knows which have moved.
+        """Ask the script for the locations of the hosts of all given bookies.
 
-        Hosts without a known location come first.
+        Known hosts are included, because only the script knows which have moved. Hosts without a
+        known location come first.
         """
         hosts = sorted({bookie.host for bookie in bookies})
         hosts.sort(key=lambda host: host in self._table)

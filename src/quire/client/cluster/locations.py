@@ -1,8 +1,8 @@
 """Sources of the network locations of bookies.
 
-A source answers at once from what it knows, and learns in the background. If it cannot learn, it
-keeps the locations that it knows. So placement never waits for ever, and a script that fails
-changes no location.
+A source answers at once with the locations that it knows, and learns others in the background. If
+that fails, it keeps the locations that it knows. So placement never waits for ever, and a script
+that fails changes no location.
 """
 
 from __future__ import annotations
@@ -19,45 +19,49 @@ from quire.metadata.interface import BookieAddress, MetadataStore, Versioned
 logger = logging.getLogger("quire.placement")
 
 PULSAR_NODE = "/bookies"
-"""The node of the metadata store that has the table by default. Pulsar keeps its table there."""
+"""The default node of the metadata store with the table of locations. Pulsar uses the same node."""
 
 
 class Locations(Protocol):
-    """A source of locations."""
+    """A source of the network locations of bookies."""
 
     failures: int
-    """The number of times that learning failed."""
+    """The number of times that `learn` could not find out the locations."""
     trouble: str
-    """Why learning failed the last time, or an empty string if it succeeded."""
+    """The reason why `learn` failed the last time, or an empty string if it succeeded."""
 
     def find(self, bookie_id: str, host: str) -> str | None:
-        """Return the location that is known now, or None."""
+        """Return the location of a bookie if it is known now, by its id or its host, or None."""
         ...
 
     async def learn(self, bookies: Collection[BookieAddress]) -> None:
-        """Learn the locations of these bookies, and whether known locations have changed.
+        """Find out the locations of the given bookies, including changes of known ones.
 
-        It never raises. Cancel-safe.
+        Afterwards `find` returns them. A failure raises nothing, but is counted in `failures`.
+        Cancel-safe.
         """
         ...
 
     refresh_s: float | None
-    """Seconds until the source should learn again even if no new bookie has registered. None if the
-    source notices changes by itself."""
+    """Seconds after which `learn` should be called again even if no new bookie has registered. None
+    if the source notices changes by itself."""
 
     def close(self) -> None: ...
 
 
 class TableLocations:
-    """A table of locations by bookie id or host, which does not change by itself.
+    """A source with a fixed table of locations, by bookie id or host.
 
-    The other sources derive from it: each keeps such a table up to date.
+    The other sources derive from it, and keep their tables up to date.
     """
 
     refresh_s: float | None = None
 
     def __init__(self, table: Mapping[str, str] | None = None) -> None:
-        """Create a source with this table. Raises UsageError if a location is not valid."""
+        """Create a source with a table of locations by bookie id or host.
+
+        Raises UsageError if a location is not valid.
+        """
         self.failures = 0
         self.trouble = ""
         self._table = parse_mapping(table or {})
@@ -72,9 +76,9 @@ class TableLocations:
         pass
 
     def failed(self, text: str) -> None:
-        """Record that learning failed, with the reason. The known locations stay.
+        """Record that learning failed, and log the reason `text`. The known locations stay.
 
-        The same reason is logged only once.
+        A reason that repeats the one before is not logged again.
         """
         self.failures += 1
         if text != self.trouble:
@@ -86,7 +90,7 @@ class TableLocations:
 
 
 class MetadataLocations(TableLocations):
-    """The table in the metadata store, which is watched."""
+    """A source of locations that watches Pulsar's table in a node of the metadata store."""
 
     def __init__(self, metadata: MetadataStore, node: str = PULSAR_NODE) -> None:
         super().__init__()

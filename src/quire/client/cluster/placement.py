@@ -1,4 +1,4 @@
-"""The placement of one client: its policy, and what it knows about the bookies."""
+"""The placement of one client: its policy, and the locations and free space of the bookies."""
 
 from __future__ import annotations
 
@@ -38,17 +38,16 @@ from quire.metadata.interface import BookieAddress, Bookies, MetadataStore
 logger = logging.getLogger("quire.placement")
 
 ENTRY_POINTS = "quire.placement"
-"""The group of entry points in which a policy of your own is registered."""
+"""The group of Python entry points in which packages register placement policies of their own."""
 RETRY_S = 5.0
-"""Seconds until a source of locations that failed is asked again, unless there is a reason
-before."""
+"""The longest time, in seconds, until a source of locations that failed is asked again."""
 
 
 def make_policy(config: PlacementConfig) -> Policy:
-    """Return the policy with the configured name.
+    """Return a new placement policy with the configured name.
 
     Args:
-        config: The placement configuration.
+        config: The placement configuration, which the policy receives.
 
     Raises:
         UsageError: There is no such policy, or its settings contradict each other.
@@ -95,7 +94,8 @@ def open_locations(config: PlacementConfig, metadata: MetadataStore) -> Location
 class Placement:
     """The placement policy of a client, and the locations and free space of the bookies.
 
-    The client's `BookiePool` makes it and passes every change to it.
+    The client's `BookiePool` makes this object, and reports every change of the registered bookies
+    to it.
     """
 
     def __init__(
@@ -115,8 +115,8 @@ class Placement:
             rng: The source of random choices.
             tasks: The owner of background tasks.
             free_bytes: A function that asks a bookie for its free disk space, with a time-out.
-            failed_s: A function that returns the bookies that failed recently, and the seconds
-                since.
+            failed_s: A function that returns the bookies to avoid, each with the seconds since its
+                failure, or -1 if it is in quarantine.
         """
         self.config = config
         self.policy = make_policy(config)
@@ -139,10 +139,10 @@ class Placement:
     # -- what is asked of it ------------------------------------------------------------------
 
     def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
-        """Return how well an ensemble satisfies the policy, and in words where it does not.
+        """Return how well an ensemble satisfies the policy, and as text where it does not.
 
-        Without a configured source of locations the result is STRICT, unless the settings of the
-        policy enforce something (`Policy.indifferent`).
+        Without a configured source of locations the result is STRICT, unless the policy enforces
+        something even then (`Policy.indifferent`).
 
         Args:
             ensemble: The ids of the bookies, in order.
@@ -158,10 +158,10 @@ class Placement:
     def ack_domains(
         self, ensemble: Sequence[str], write_quorum: int
     ) -> tuple[list[str], int] | None:
-        """Return the fault domain of each member, and in how many domains an entry must be to count
-        as acknowledged.
+        """Return the fault domain of each member, and the number of domains that an entry needs.
 
-        Returns None if the ack quorum is enough.
+        An entry counts as acknowledged once an ack quorum has it in that many domains. Returns None
+        if an ack quorum alone is enough, as without `spread_acks`.
         """
         if not self.config.spread_acks:
             return None
@@ -186,18 +186,19 @@ class Placement:
 
     @property
     def location_failures(self) -> int:
-        """The number of times that locations could not be learned."""
+        """The number of times that the source of locations failed."""
         return 0 if self._locations is None else self._locations.failures
 
     @property
     def location_trouble(self) -> str:
-        """Why locations could not be learned the last time. It is empty if they could."""
+        """The reason why the source of locations failed the last time, or "" if it succeeded."""
         return "" if self._locations is None else self._locations.trouble
 
     def fill(self, wanted: Wanted, view: View) -> dict[int, str]:
-        """Return a bookie for each open place, by index. There are fewer, or none, if too few fit.
+        """Return a bookie id for each open place, by ensemble index, as the policy chooses them.
 
-        Raises UsageError if a policy of another package fails or breaks the rules.
+        There are fewer bookies, or none, if too few satisfy the policy. Raises UsageError if the
+        policy of another package fails, or chooses a bookie that must not be chosen.
         """
         try:
             found = self.policy.fill(wanted, view, self._rng)
@@ -226,12 +227,12 @@ class Placement:
         return found
 
     def why(self, wanted: Wanted, view: View) -> str:
-        """Return in words which bookies are wanted, and why there are not enough."""
+        """Return text that says which bookies are wanted, and why there are not enough."""
         verb = "is" if len(wanted.holes) == 1 else "are"
         return f"{self.policy.wish(wanted, view)} {verb} wanted; {situation(wanted, view)}"
 
     def too_few(self, wanted: Wanted) -> NotEnoughBookiesError:
-        """Return the error for an ensemble that cannot be filled."""
+        """Return the error for a new ensemble for which there are too few bookies."""
         view = self.view()
         remedy = "Start more bookies or ask for a smaller ensemble"
         if view.located:
@@ -243,7 +244,10 @@ class Placement:
         return NotEnoughBookiesError(self.why(wanted, view), remedy=remedy)
 
     def read_order(self, bookies: Sequence[str]) -> list[str]:
-        """Return these bookies, ordered by nearness to this client if the policy wants it."""
+        """Return the bookies in the order in which the policy wants readers to ask them.
+
+        A policy that prefers near bookies sorts them by their distance from this client.
+        """
         default = self.policy.default_location
         known = {b: self._known[b] for b in bookies if b in self._known}
         places = {b: self._place(address, default) for b, address in known.items()}
@@ -259,7 +263,7 @@ class Placement:
 
     @property
     def orders_reads(self) -> bool:
-        """Whether nearness can change the order of reads."""
+        """Whether `read_order` can return another order than the one that it receives."""
         if self.config.policy not in POLICIES:
             return True
         near = bool(self.config.own_location or self.config.own_host)
@@ -268,10 +272,10 @@ class Placement:
     # -- what it knows ------------------------------------------------------------------------
 
     def view(self, rested_out: frozenset[str] = frozenset()) -> View:
-        """Return everything that is known about the bookies now.
+        """Return everything that this client knows about the bookies now.
 
-        `rested_out` has the writable bookies that must not be chosen, because they failed a moment
-        ago.
+        `rested_out` has the ids of the writable bookies that must not be chosen, because they
+        failed a moment ago.
         """
         default = self.policy.default_location
         places = self._writable(default)
@@ -305,8 +309,11 @@ class Placement:
         )
 
     def _writable(self, default: str) -> dict[str, Place]:
-        """Return the places of the writable bookies: the same object while nothing can have
-        changed."""
+        """Return the places of the writable bookies, by bookie id.
+
+        Without a source of locations, the result is the same object until the registered bookies
+        change.
+        """
         if self._locations is not None or self._plain[0] is not self._bookies:
             writable = self._bookies.writable
             places = {b: self._place(address, default) for b, address in writable.items()}
@@ -326,10 +333,10 @@ class Placement:
         return self._locations.find(host, host) or ""
 
     def _misplaced(self, places: Mapping[str, Place], default: str) -> dict[str, str]:
-        """Return the bookies that are not chosen because of the depth of their locations, each with
-        the reason.
+        """Return the bookies that are not chosen because of their locations, with the reasons.
 
-        The depth must be the one that the policy demands, or else the one that most locations have.
+        A location must have the number of components that the policy demands, or else the number
+        that most locations have.
         """
         depths = {
             bookie: len(parts_of(place.location))
@@ -357,10 +364,10 @@ class Placement:
     # -- what changes -------------------------------------------------------------------------
 
     def on_bookies(self, bookies: Bookies, known: Mapping[str, BookieAddress]) -> None:
-        """Take over the registered bookies.
+        """Replace the known registered bookies by `bookies`.
 
-        `known` has all bookies that were registered since the client was made. The caller may add
-        to it later.
+        `known` has the address of every bookie that was registered since the client was made. The
+        caller may add to it later.
         """
         self._bookies = bookies
         self._known = known
@@ -374,9 +381,9 @@ class Placement:
             self._work.append(self._tasks.start(self._weigh_on()))
 
     async def settle(self, deadline: float) -> None:
-        """Wait until the locations of all writable bookies have been asked for.
+        """Wait until the source of locations was asked for all writable bookies.
 
-        It returns at `deadline` (loop time) in any case. Cancel-safe.
+        It waits until loop time `deadline` at the latest. Cancel-safe.
         """
         if not self._asks:
             return
@@ -389,11 +396,14 @@ class Placement:
 
     @property
     def _asks(self) -> bool:
-        """Whether the source of locations has to be asked."""
+        """Whether there is a source of locations that has to be asked. A fixed table is not."""
         return self._locations is not None and type(self._locations) is not TableLocations
 
     async def _learn_on(self) -> None:
-        """Ask for locations whenever a new bookie has registered, and at intervals."""
+        """Ask the source of locations whenever a new bookie has registered, and at intervals.
+
+        It runs until it is cancelled, or until the source is replaced by a fixed table.
+        """
         while self._asks:
             source = self._locations
             assert source is not None
@@ -408,7 +418,10 @@ class Placement:
             await self._others_than(self._asked, wait_s)
 
     async def _others_than(self, asked: set[str], wait_s: float | None) -> None:
-        """Wait until a bookie registers that was not asked, for `wait_s` at most."""
+        """Wait until a bookie is registered that is not in `asked`, for `wait_s` seconds at most.
+
+        Without `wait_s` there is no limit.
+        """
         try:
             async with asyncio.timeout(wait_s):
                 while asked.issuperset({*self._bookies.writable, *self._bookies.readonly}):
@@ -417,7 +430,7 @@ class Placement:
             pass
 
     async def _weigh_on(self) -> None:
-        """Ask for free disk space every `weight_refresh_s`, and whenever a new bookie registers.
+        """Ask bookies for free disk space every `weight_refresh_s`, and when a new one registers.
 
         The free space of a bookie that does not answer is unknown.
         """

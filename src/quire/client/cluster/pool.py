@@ -1,7 +1,7 @@
-"""A client's connections to bookies: one of each kind (protocol v2 and v3) to each bookie.
+"""A client's connections to bookies: at most one of each protocol (v2 and v3) to each bookie.
 
-There are more only if several handles of this client add to the same ledger. The pool also knows
-the registered bookies and their addresses.
+There are more only if several handles of the client add to the same ledger. The pool also knows the
+registered bookies and their addresses.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ L = TypeVar("L", bound=Link)
 T = TypeVar("T")
 
 REST_S = 0.25
-"""Seconds after a failure within which a bookie is not chosen again as a replacement. Bookies that
-are gone stay registered until their sessions expire. Without this pause an ensemble would change
-from one such bookie to the next as fast as connections are refused and metadata is written."""
+"""Seconds after a failure within which a bookie is not chosen as a replacement. Bookies that are
+gone stay registered until their sessions expire. Without this pause an ensemble would change from
+one gone bookie to the next as fast as connections are refused and metadata is written."""
 
 
 class BookiePool:
-    """The connections of one client to bookies, and what it knows about the bookies."""
+    """The connections of one client to bookies, and its knowledge of registration and health."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class BookiePool:
     async def close(self) -> None:
         """Close all connections.
 
-        On return everything that was handed over has been sent, or was given up after
-        `CLOSE_DRAIN_S`.
+        Without TLS, on return everything that was handed over has been sent, or was given up after
+        `CLOSE_DRAIN_S`. With TLS, data that the sockets have not taken is dropped.
         """
         self.closed = True
         self._watch.close()
@@ -98,22 +98,24 @@ class BookiePool:
     # -- placement ----------------------------------------------------------------------------
 
     def mark_failed(self, bookie_id: str) -> None:
-        """Record that a bookie has failed."""
+        """Record that a bookie has failed.
+
+        For `avoid_failed_bookie_s` it is chosen for an ensemble only if too few others are left.
+        """
         self._failed_at[bookie_id] = asyncio.get_running_loop().time()
         self.counters.bookie_failures += 1
         self.health.error(bookie_id)
 
     def failed_lately(self, bookie_id: str) -> bool:
-        """Return whether the bookie failed within the last `avoid_failed_bookie_s`."""
+        """Return whether a bookie failed within the last `avoid_failed_bookie_s` seconds."""
         horizon = asyncio.get_running_loop().time() - self._config.avoid_failed_bookie_s
         return self._failed_at.get(bookie_id, horizon) > horizon
 
     def read_order(self, bookies: Sequence[str], near: str | None = None) -> list[str]:
-        """Return the order in which a reader asks these bookies.
+        """Return the bookies in the order in which a reader should ask them.
 
-        `near` comes first, and the others are ordered by nearness if the policy wants it. But if
-        one of them is slow, in quarantine or unavailable, standing decides first, also for `near`.
-        Each bookie is asked if those before it have no answer.
+        The policy's order applies, but `near` comes first. If one of the bookies is slow, in
+        quarantine or unavailable, all of them, `near` included, are sorted by their standing first.
         """
         order = list(bookies)
         if self.placement.orders_reads:
@@ -124,7 +126,7 @@ class BookiePool:
         return read_order(order, self.standing)
 
     def standing(self, bookie_id: str) -> Standing:
-        """Return the standing of a bookie, which decides when it is asked."""
+        """Return the standing of a bookie, which decides when a reader asks it."""
         if bookie_id not in self._bookies.writable:
             if bookie_id not in self._bookies.readonly:
                 return Standing.UNAVAILABLE
@@ -138,8 +140,9 @@ class BookiePool:
     async def pick(self, wanted: Wanted, *, rested: bool = False) -> dict[int, str]:
         """Choose bookies as `pick_now` does, but wait until there are enough.
 
-        It waits at most `bookies_wait_s` for bookies to register, for their locations, and with
-        `rested` for the `REST_S` of bookies that failed.
+        It waits up to `bookies_wait_s` for bookies to register, for their locations, and with
+        `rested` for the end of the `REST_S` after a failure. If there are still too few then,
+        the result has fewer bookies.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.bookies_wait_s
@@ -158,10 +161,10 @@ class BookiePool:
         return await came(self._changed, asyncio.timeout_at(deadline))
 
     def pick_now(self, wanted: Wanted, *, rested: bool = False) -> dict[int, str]:
-        """Choose writable bookies for the open places, as the placement policy wants them.
+        """Choose writable bookies for the open places of an ensemble, with the placement policy.
 
-        Returns the bookies by index, and fewer if there are not enough. With `rested`, bookies that
-        failed within `REST_S` are not chosen.
+        Returns the bookie ids by ensemble index, and fewer or none if there are not enough. With
+        `rested`, bookies that failed within the last `REST_S` are not chosen.
         """
         out: frozenset[str] = frozenset()
         if rested:
@@ -170,9 +173,10 @@ class BookiePool:
         return self.placement.fill(wanted, self.placement.view(out))
 
     def _failed_s(self) -> dict[str, float]:
-        """Return the bookies that are chosen only if no other is left.
+        """Return the ids of the bookies that are chosen only if no other is left.
 
-        The value is the number of seconds since the bookie failed, or -1 if it is in quarantine.
+        The value is the number of seconds since the bookie failed. It is -1 if the bookie is in
+        quarantine and has not failed recently.
         """
         now = asyncio.get_running_loop().time()
         horizon = now - self._config.avoid_failed_bookie_s
@@ -183,7 +187,7 @@ class BookiePool:
     async def new_ensemble(
         self, size: int, write_quorum: int = 0, ack_quorum: int = 0
     ) -> tuple[str, ...]:
-        """Choose a new ensemble.
+        """Choose the bookies of a new ensemble of `size` members, and return their ids.
 
         Raises NotEnoughBookiesError, which says what is missing, and UsageError if the policy can
         never be satisfied with these quorums.
@@ -201,7 +205,7 @@ class BookiePool:
         return self.rng.randrange(count)
 
     async def _free_bytes(self, bookie_id: str) -> int:
-        """Return the free disk space of a bookie, as it reports it."""
+        """Return the free disk space that a bookie reports, in bytes."""
         limit = self._config.read_timeout_s
         try:
             async with asyncio.timeout(limit):
@@ -217,9 +221,9 @@ class BookiePool:
     # -- channels -----------------------------------------------------------------------------
 
     async def channel(self, bookie_id: str, adds_of: int | None = None) -> BookieChannel:
-        """Return a connected channel, and connect first if there is none.
+        """Return a protocol v2 connection to a bookie, and connect first if there is none.
 
-        With `adds_of`, no other handle adds to that ledger over the channel. Raises
+        With `adds_of`, a ledger id, no other handle adds to that ledger over the connection. Raises
         BookieUnavailableError. Cancel-safe.
         """
         found = self._channels.find(bookie_id, adds_of)
@@ -230,14 +234,14 @@ class BookiePool:
         return self._channels.find(bookie_id, adds_of)
 
     def received_bytes(self, bookie_id: str) -> int:
-        """Return the bytes that the channels to this bookie have received.
+        """Return the number of bytes that the v2 connections to a bookie have received so far.
 
-        The number grows while the bookie answers any request of this client over protocol v2.
+        It grows while the bookie answers any request of this client over protocol v2.
         """
         return self._channels.received_bytes(bookie_id)
 
     async def control(self, bookie_id: str, adds_of: int | None = None) -> ControlChannel:
-        """Return a connected channel for protocol v3, as `channel` does."""
+        """Return a protocol v3 connection to a bookie, with the arguments of `channel`."""
         found = self._controls.find(bookie_id, adds_of)
         return found or await self._link(self._controls, bookie_id, adds_of)
 
@@ -246,10 +250,11 @@ class BookiePool:
         return self._controls.find(bookie_id, adds_of)
 
     async def ask(self, bookie_id: str, call: Callable[[BookieChannel], Awaitable[T]]) -> T:
-        """Make a request that may be repeated.
+        """Make a request to a bookie that is safe to repeat, and return its result.
 
-        It is repeated once, over a new connection, if its connection turns out to be dead while it
-        waits. Raises the errors of `call`, and BookieUnavailableError. Cancel-safe.
+        `call` sends the request over the connection that it receives. It is called once more, with
+        a new connection, if the first one turns out to be dead while it waits. Raises the errors of
+        `call`, and BookieUnavailableError. Cancel-safe.
         """
         try:
             return await call(await self.channel(bookie_id))
@@ -259,7 +264,7 @@ class BookiePool:
     async def ask_many(
         self, bookie_id: str, ledger_id: int, entries: list[int], flags: int = 0, key: bytes = b""
     ) -> list[bytes | BaseException]:
-        """Read single entries as `BookieChannel.read_many` does, repeated as in `ask`."""
+        """Read single entries as `BookieChannel.read_many` does, once more if `ask` would."""
 
         async def read(channel: BookieChannel) -> list[bytes | BaseException]:
             answers = await channel.read_many(ledger_id, entries, flags, key)
@@ -273,7 +278,7 @@ class BookiePool:
     async def ask_control(
         self, bookie_id: str, call: Callable[[ControlChannel], Awaitable[T]]
     ) -> T:
-        """Make a protocol v3 request that may be repeated, as `ask` does."""
+        """Make a request as `ask` does, but over a protocol v3 connection."""
         try:
             return await call(await self.control(bookie_id))
         except SilentConnectionError:
@@ -286,9 +291,9 @@ class BookiePool:
                 self._links_watch.examine(link)
 
     async def answers_anew(self, bookie_id: str, timeout_s: float) -> bool:
-        """Return whether the bookie answers a probe over a new connection within this time.
+        """Return whether a bookie answers a probe over a new connection within `timeout_s`.
 
-        If it does, old connections are examined. Cancel-safe.
+        If it does, the old connections to it are examined. Cancel-safe.
         """
         link: BookieChannel | None = None
         try:
@@ -306,9 +311,10 @@ class BookiePool:
     async def ask_anew(
         self, bookie_id: str, call: Callable[[ControlChannel], Awaitable[T]], timeout_s: float
     ) -> T:
-        """Make a request over a new protocol v3 connection, which is closed afterwards.
+        """Make a request over a new protocol v3 connection, and return its result.
 
-        So the answer shows what a new client would get, whatever older connections do. Raises
+        `call` sends the request over the connection, which is closed afterwards. The result shows
+        what a new client would get, whatever the state of older connections is. Raises
         BookieTimeoutError if the bookie accepts the connection and does not answer within
         `timeout_s`, and BookieUnavailableError if it does not accept it. Cancel-safe.
         """
@@ -328,7 +334,10 @@ class BookiePool:
             link.close()
 
     def certificates(self) -> tuple[CertificateFile, ...]:
-        """Return when the certificates in the client's TLS files expire."""
+        """Return the expiry dates of the certificates in the client's TLS files, if there are any.
+
+        There is one value for each file.
+        """
         return self._dialer.certificates()
 
     async def _link(self, links: Links[L], bookie_id: str, adds_of: int | None) -> L:
@@ -371,7 +380,7 @@ class BookiePool:
 
     @property
     def bookies(self) -> Bookies:
-        """The registered bookies."""
+        """The writable and the read-only bookies that are registered now."""
         return self._bookies
 
     async def _refresh(self) -> None:
@@ -387,9 +396,10 @@ class BookiePool:
         changed.set()
 
     def _leave_old_addresses(self, before: Bookies) -> None:
-        """Give up connections to former addresses, and examine those to bookies that were away.
+        """Give up connections to former addresses of bookies, and examine others if necessary.
 
-        A process that registers again may be a new one.
+        Those to bookies that have registered again are examined, because the process may be a new
+        one. `before` has the bookies that were registered until now.
         """
         for links in (self._channels, self._controls):
             for bookie_id in links.bookies():

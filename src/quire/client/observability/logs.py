@@ -1,8 +1,8 @@
 """The log of a client: one line for each event, with its fields next to the text.
 
-An event has a name and fields (`ledger`, `entry`, `bookie`, `outcome` and others). The text of the
-record has them as `name key=value ...`. The record also has them as attributes, as `extra` sets
-them, so that a JSON formatter can find them. `JsonFormatter` is one.
+An event has a name and fields (`ledger`, `entry`, `bookie`, `outcome` and others). The message of
+the log record is `name key=value ...`. The record also has the name and the fields as attributes
+(`extra`), for JSON formatters such as `JsonFormatter`.
 docs/guides/client-observability.md lists the events. Nothing is logged for single entries.
 """
 

@@ -10,7 +10,10 @@ from quire._runtime.metrics import Histogram, Metric, counter, gauge, histogram
 
 @dataclass(slots=True)
 class ClientCounters:
-    """The counts since the client was made. Adds are counted a batch at a time."""
+    """The counters of one client since it was made. `COUNTED` describes them.
+
+    Adds are counted a batch at a time.
+    """
 
     adds: int = 0
     add_bytes: int = 0
@@ -21,10 +24,11 @@ class ClientCounters:
     links_examined: int = 0
     links_silent: int = 0
     add_time: Histogram = field(default_factory=Histogram)
-    """The time from the sending of a batch until an ack quorum had its last entry."""
+    """A histogram of the seconds from the sending of a batch until an ack quorum had its last
+    entry. Each entry of the batch counts."""
 
     def count_adds(self, entries: int, size_bytes: int, batches: int = 1) -> None:
-        """Count entries that were sent."""
+        """Count entries that were sent, their payload bytes, and the batches that they formed."""
         self.adds += entries
         self.add_bytes += size_bytes
         self.add_batches += batches
@@ -41,16 +45,17 @@ COUNTED = {
     "links_examined": "The number of connections that were probed because they had been silent",
     "links_silent": "The number of connections that were replaced because they had died silently",
 }
-"""The help of each counter in `ClientCounters`, which becomes quire_client_NAME_total."""
+"""The help text of each counter in `ClientCounters`, by its name. The metric of a counter is called
+quire_client_NAME_total."""
 
 
 def client_metrics(counters: ClientCounters, unhealthy: int, lagged: int) -> Iterator[Metric]:
     """Yield the metrics of one client.
 
     Args:
-        counters: What the client has counted.
-        unhealthy: The number of pairs of a bookie and a kind of wrong answer.
-        lagged: The number of replicas that were late with an entry.
+        counters: The counters of the client.
+        unhealthy: The number of pairs of a bookie and a kind of wrong answer that it gave.
+        lagged: The number of replicas that denied an entry and had it when they were asked again.
     """
     for name, text in COUNTED.items():
         yield counter(f"quire_client_{name}_total", f"{text}.", getattr(counters, name))

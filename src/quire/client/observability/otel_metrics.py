@@ -26,7 +26,7 @@ Values = dict[Labels, float]
 """The value of an instrument for each set of attributes."""
 
 UNITS = (("_bytes", "By"), ("_seconds_sum", "s"))
-"""The unit of an instrument, by the end of its name. All others count things."""
+"""The unit of an instrument, by the end of its name. All other instruments have no unit."""
 
 _bridges: weakref.WeakKeyDictionary[Meter, MeterBridge] = weakref.WeakKeyDictionary()
 _bridges_lock = threading.Lock()
@@ -52,9 +52,9 @@ def attach(meter: Meter, source: Source) -> Callable[[], None]:
 
 
 class MeterBridge:
-    """The clients of one meter, and what its instruments report about them.
+    """The clients that share one meter, and the sums that its instruments report about them.
 
-    Callbacks of OpenTelemetry come from threads of its readers.
+    OpenTelemetry's readers call the instruments from threads of their own.
     """
 
     def __init__(self) -> None:
@@ -62,10 +62,13 @@ class MeterBridge:
         self._sources: dict[int, Source] = {}
         self._number = 0
         self._ended: dict[str, Values] = {}
-        """The counts of the clients that are closed, by the name of the instrument."""
+        """The sum of the counters of all closed clients, by the name of the instrument."""
 
     def create_instruments(self, meter: Meter, metrics: Iterable[Metric]) -> None:
-        """Create one instrument for each metric, and three for each histogram."""
+        """Create the instruments that report these metrics: one for each metric.
+
+        A histogram has three: its buckets, its sum and its count.
+        """
         for metric in metrics:
             for name in dict.fromkeys(_instrument(metric, one.suffix) for one in metric.samples):
                 unit = next((unit for end, unit in UNITS if name.endswith(end)), "")
@@ -74,7 +77,10 @@ class MeterBridge:
                 create(name, [self._callback(name)], unit=unit, description=metric.help)
 
     def add(self, source: Source) -> Callable[[], None]:
-        """Report a client from now on, and return the function to call when it is closed."""
+        """Include a client in the reports from now on.
+
+        Returns the function to call when the client is closed.
+        """
         held = weakref.WeakMethod(source)
 
         def metrics() -> Iterable[Metric]:
@@ -107,7 +113,7 @@ class MeterBridge:
         return observe
 
     def _now(self, wanted: str) -> Values:
-        """Return the present values of an instrument."""
+        """Return the present values of the instrument with this name, summed over all clients."""
         with self._lock:
             total = dict(self._ended.get(wanted, {}))
             for source in self._sources.values():
@@ -119,7 +125,10 @@ class MeterBridge:
 
 
 def _instrument(metric: Metric, suffix: str) -> str:
-    """Return the name of the instrument. Exporters for Prometheus add `_total` again."""
+    """Return the name of the instrument for a metric's samples with this suffix.
+
+    It has no `_total`, because exporters for Prometheus add that again.
+    """
     return metric.name.removesuffix("_total") + suffix
 
 

@@ -35,10 +35,11 @@ class Tracing:
         self._tracer = tracer
 
     def span(self, name: str, **values: Value) -> AbstractContextManager[Span | None]:
-        """Return the span of a block of code, as a child of the caller's span.
+        """Return a context manager for the span of a block of code.
 
-        An error that leaves the block becomes its status. Without a tracer the context manager
-        returns None.
+        The span is a child of the caller's span, and its attributes are `values`. An error that
+        leaves the block becomes the status of the span. Entering the context manager returns the
+        span, or None without a tracer.
         """
         if self._tracer is None:
             return _NOTHING
@@ -60,7 +61,7 @@ def note(span: Span | None, **values: Value) -> None:
 
 
 class SessionSpans:
-    """The spans of the adds to one ledger."""
+    """The spans of the batches that one session adds to a ledger, and of its ensemble changes."""
 
     def __init__(self, tracer: Tracer, ledger_id: int) -> None:
         from opentelemetry.trace import Link, get_current_span

@@ -1,5 +1,5 @@
-"""Reading a ledger, whether it is closed or still written.
+"""Reading a ledger, whether it is closed or still being written.
 
-Read `reader` and `engine`, then `follow` and `tail`. `outcomes` is for people who look at entries.
-This package may import `cluster` and `observability`.
+Read `reader` and `engine`, then `follow` and `tail`. `outcomes` is for commands that show the
+entries of a damaged ledger. This package may import `cluster` and `observability`.
 """

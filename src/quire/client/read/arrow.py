@@ -1,4 +1,4 @@
-"""Ranges of entries as Arrow tables, pandas or Polars frames, without Spark.
+"""Conversion of entries to Arrow tables and Polars data frames, without Spark.
 
 The columns are `ledger_id` (int64), `entry_id` (int64), `length` (int64, payload bytes of the
 entry) and `value` (binary). This needs the extra `arrow`, and for Polars the extra `all`.
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 COLUMNS = ("ledger_id", "entry_id", "length", "value")
 OFFSET_MAX = 2**31 - 1
-"""The largest offset in an Arrow `binary` array, which counts bytes in 32 bits."""
+"""The largest byte offset in an Arrow `binary` array, which has 32-bit signed offsets."""
 
 
 def import_pyarrow() -> Any:
-    """Import pyarrow. Raises UsageError, which says what to install."""
+    """Return the module pyarrow. Raises UsageError if it or numpy is not installed."""
     try:
         import numpy  # noqa: F401 - pyarrow can do without, this module cannot
         import pyarrow
@@ -40,7 +40,7 @@ def import_pyarrow() -> Any:
 
 
 def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
-    """Return the schema of `record_batch`."""
+    """Return the Arrow schema of a table of entries with these columns."""
     arrow = import_pyarrow()
     return arrow.schema(
         [
@@ -51,7 +51,10 @@ def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
 
 
 def record_batch(run: EntryRun, columns: Sequence[str] = COLUMNS) -> pa.RecordBatch:
-    """Return one run of entries as a record batch. Raises UsageError if it has 2 GiB or more."""
+    """Return one run of entries as an Arrow record batch with one row for each entry.
+
+    Raises UsageError if the buffer of the run has 2 GiB or more, or if pyarrow is not installed.
+    """
     arrow = import_pyarrow()
     arrays = {
         "ledger_id": ledger_ids,
@@ -80,7 +83,11 @@ def lengths(run: EntryRun) -> pa.Array:
 
 
 def values(run: EntryRun) -> pa.Array:
-    """Return the payloads in a buffer of their own, so that the buffer of the run can be freed."""
+    """Return the payloads of a run as an Arrow `binary` array.
+
+    The array has a buffer of its own, so that the buffer of the run can be freed. Raises UsageError
+    if a payload ends beyond `OFFSET_MAX` in the buffer of the run.
+    """
     if not run:
         arrow = import_pyarrow()
         return arrow.array([], arrow.binary())
@@ -94,9 +101,10 @@ def values(run: EntryRun) -> pa.Array:
 
 
 def gather(starts: Any, ends: Any, buffer: Buffer) -> pa.Array:
-    """Return the parts buffer[start:end] as one array with a buffer of its own.
+    """Return several parts of a buffer as one Arrow `binary` array with a buffer of its own.
 
-    `starts` and `ends` are numpy arrays of ascending positions.
+    Part i is buffer[starts[i]:ends[i]]. `starts` and `ends` are numpy arrays of ascending
+    positions.
     """
     import numpy
 
@@ -111,7 +119,7 @@ def gather(starts: Any, ends: Any, buffer: Buffer) -> pa.Array:
 
 
 def table(runs: Iterable[EntryRun], columns: Sequence[str] = COLUMNS) -> pa.Table:
-    """Return runs as one table, one after the other."""
+    """Return the entries of all runs, in order, as one Arrow table with one row for each entry."""
     arrow = import_pyarrow()
     return arrow.Table.from_batches(
         [record_batch(run, columns) for run in runs], schema=schema(columns)

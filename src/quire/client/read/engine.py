@@ -38,21 +38,23 @@ from quire.errors import (
 from quire.net.answer_codes import NoEntryAnswer
 
 FIRST_WINDOW_ENTRIES = 256
-"""The number of entries in the first window, when the size of entries is not known yet."""
+"""The number of entries in the first window of batch reads, when their size is not known yet."""
 FIRST_SINGLE_READS = 32
 """The number of entries in the first window of single reads. A single read has no limit in bytes,
 so this number alone limits the size of the answers."""
 MAX_WINDOW_ENTRIES = 16_384
+"""The largest number of entries in one window of batch reads."""
 
 _Window = tuple[list[EntryRun], QuireError | None]
-"""The runs that were read from a window, and the error that ended the reading, or None."""
+"""The result of reading one window: the runs that were read, and the error that ended the reading
+early, or None."""
 
 
 class ReadEngine:
-    """The reads of the entries of one ledger.
+    """A reader of ranges of entries of one ledger, which verifies every entry.
 
-    `metadata` returns the newest known metadata. `refresh` reads it again from the store, because
-    replicas may have moved, and returns whether it changed (rule 38).
+    `metadata` is a function that returns the newest known metadata. `refresh` is one that reads it
+    again from the store, because replicas may have moved, and returns whether it changed (rule 38).
     """
 
     def __init__(
@@ -71,7 +73,8 @@ class ReadEngine:
         self._pool = pool
         self._config = config
         self._entry_bytes = 0.0
-        """A running mean of the size of entries, by which ranges are divided into windows."""
+        """A running mean of the size of entries in bytes, or 0 before the first read. It decides
+        the number of entries in a window."""
         self._turn = 0
         self._no_batches = False
         self._hedge = Hedge(config, pool.received_bytes, pool.health.overtaken)
@@ -79,11 +82,11 @@ class ReadEngine:
     async def runs(
         self, first: int, last: int, near: str | None = None
     ) -> AsyncGenerator[EntryRun, None]:
-        """Yield verified entries first..last, in order, as runs. The caller knows that they exist.
+        """Yield the entries first..last, verified and in order, as runs.
 
-        `near` is the bookie to ask first if batches are read; without it the replicas take turns.
-        If an entry cannot be read, all entries before it are yielded first. Then NoSuchEntryError,
-        DigestError or another ReadError is raised.
+        The caller must know that the entries exist. `near` is the bookie to ask first for batches;
+        without it the replicas take turns. If an entry cannot be read, all entries before it are
+        yielded first. Then NoSuchEntryError, DigestError or another ReadError is raised.
         """
         windows: deque[asyncio.Task[_Window]] = deque()
         upcoming = first
@@ -105,7 +108,7 @@ class ReadEngine:
             await cancelled(windows)
 
     async def runs_there_are(self, first: int, last: int) -> AsyncGenerator[EntryRun, None]:
-        """Yield verified entries from `first` to `last`, as far as they exist, in order, as runs.
+        """Yield those of the entries first..last that exist, verified and in order, as runs.
 
         At the first entry that every replica denies, NoSuchEntryError is raised. All entries before
         it have been yielded then.
@@ -120,7 +123,7 @@ class ReadEngine:
 
     @property
     def batches(self) -> bool:
-        """Whether one request can ask a bookie for many entries."""
+        """Whether entries of this ledger are read in batches, with one request for many entries."""
         return not self._single(self._metadata())
 
     def _window_end(self, first: int, last: int) -> int:
@@ -168,7 +171,7 @@ class ReadEngine:
         return runs, None
 
     async def _fetch_moved(self, first: int, last: int, turn: int, near: str | None) -> EntryRun:
-        """Fetch as `_fetch` does, even if replicas have moved since the metadata was read."""
+        """Return entries as `_fetch` does. If replicas have moved, try again with new metadata."""
         try:
             return await self._fetch(first, last, turn, near)
         except ReadError:
@@ -177,7 +180,11 @@ class ReadEngine:
         return await self._fetch(first, last, turn, near)
 
     async def _fetch(self, first: int, last: int, turn: int, near: str | None) -> EntryRun:
-        """Return verified entries from `first` on, at least one, and none after `last`."""
+        """Return one or more consecutive verified entries from `first` on, and none after `last`.
+
+        `turn` decides which replica is asked first. Raises ReadError if entry `first` cannot be
+        read.
+        """
         metadata = self._metadata()
         if self.trust.compares_copies:
             return await self._agreed(metadata, first, last)
@@ -222,9 +229,10 @@ class ReadEngine:
     def _note(
         self, metadata: LedgerMetadata, entry_id: int, errors: dict[str, QuireError], found: bool
     ) -> None:
-        """Record the errors of bookies that did not return an entry.
+        """Record, in the health of the bookies, the errors of those that did not return an entry.
 
-        `found` says whether another bookie returned it.
+        `errors` has the error of each bookie. `found` says whether another bookie returned the
+        entry.
         """
         health, ledger_id = self._pool.health, self._codec.ledger_id
         for bookie, error in errors.items():
@@ -239,8 +247,8 @@ class ReadEngine:
     async def _denies(self, bookie: str, entry_id: int) -> bool | None:
         """Ask a bookie again for an entry that it denied, and return whether it still denies it.
 
-        Returns None if the result is not known. Returns False also if the metadata no longer names
-        the bookie for the entry: it was replaced, and may drop its copy.
+        Returns None if the check failed. Returns False also if the metadata no longer names the
+        bookie for the entry, because it was replaced and may have dropped its copy.
         """
         try:
             async with asyncio.timeout(self._config.read_timeout_s):
@@ -347,8 +355,11 @@ class ReadEngine:
         found: dict[int, bytes],
         denied: dict[int, dict[str, QuireError]],
     ) -> None:
-        """Ask these replicas for the entries. Add valid answers to `found`, and denials to
-        `denied`."""
+        """Read entries of one write set from its replicas, one replica after the other.
+
+        Valid bytes are added to `found` by entry id, and denials to `denied` by entry id and
+        bookie. Entries that no replica returned are missing from `found`.
+        """
 
         async def ask(bookie: str) -> None:
             left = [entry for entry in entries if entry not in found]
@@ -370,9 +381,9 @@ class ReadEngine:
         found: dict[int, bytes],
         denied: dict[int, dict[str, QuireError]],
     ) -> None:
-        """Add the answers of one bookie to `found` and `denied`.
+        """Add the answers of one bookie to `found` and `denied`, as `_striped` describes.
 
-        If entries are still missing after that, raise the bookie's error for one of them, so that
+        If this bookie did not return an entry that is still missing, its error is raised, so that
         the next replica is asked.
         """
         problem: BaseException | None = None
@@ -435,8 +446,10 @@ class ReadEngine:
         copies: dict[int, dict[int, bytes]],
         errors: dict[str, QuireError],
     ) -> None:
-        """Read the entries from one member. Add valid copies to `copies`, and errors to
-        `errors`."""
+        """Read entries from the member at ensemble `index`.
+
+        Valid copies are added to `copies` by entry id and index, and errors to `errors` by bookie.
+        """
         limit = self._config.read_timeout_s
         try:
             async with asyncio.timeout(limit):
@@ -461,9 +474,10 @@ class ReadEngine:
     def _agreement(
         self, ensemble: tuple[str, ...], entry: int, copies: dict[int, bytes]
     ) -> bytes | None:
-        """Return the copy on which enough members agree, or None.
+        """Return the bytes of an entry on which `copies_needed` members agree, or None.
 
-        Members that have another copy are recorded as misbehaving.
+        `copies` has the bytes of each member, by ensemble index. If there is agreement, members
+        that have another content are recorded as misbehaving.
         """
         votes = EntryVotes()
         for index, data in copies.items():
@@ -495,7 +509,10 @@ class ReadEngine:
         )
 
     def run_of(self, first: int, entries: Iterable[bytes]) -> EntryRun:
-        """Return verified entries, given as bookies store them, as a run that begins at `first`."""
+        """Return consecutive verified entries as a run. The first of them has the id `first`.
+
+        Each entry is given as the bytes that bookies store.
+        """
         head = self._codec.head_bytes
         offsets, ends, lengths = [], [], []
         at, highest = 0, -1

@@ -42,21 +42,22 @@ from quire.errors import (
 from quire.metadata.interface import Watch
 
 KEPT_RUNS_MAX = 1_024
-"""The number of runs that are kept for followers that are a little behind. Their bytes are limited
-by `read_windows` windows. A run has the entries of one answer: a single entry, if entries come one
-by one."""
+"""The largest number of runs that a feed keeps for followers that are a little behind. Their bytes
+are limited to `read_windows` windows. A run has the entries of one answer: a single entry, if
+entries come one by one."""
 READ_ATTEMPTS = 6
-"""The number of failed attempts in a row to read an acknowledged entry, after which the reader gets
-the error."""
+"""The number of failed attempts in a row to read an acknowledged entry after which the follower
+raises the error."""
 READ_BACKOFF = Backoff(0.1)
-"""The pauses between two attempts to read an acknowledged entry."""
+"""The pauses between two failed attempts to read an acknowledged entry."""
 
 FeedKey = tuple[int, tuple[int, int], DigestType, bytes, TrustModel]
-"""The ledger, its creation, its digest and password, and the trust model for bookies."""
+"""The identity of a feed: the ledger id, `LedgerView.creation`, the digest type, the password, and
+the trust model for bookies."""
 
 
 class Feeds:
-    """The feeds of one client, one for each ledger that is followed."""
+    """The feeds of one client. Followers of a ledger with an equal `FeedKey` share a feed."""
 
     def __init__(self, pool: BookiePool, config: ClientConfig) -> None:
         self._pool = pool
@@ -80,7 +81,11 @@ class Feeds:
         password: bytes,
         trust: TrustModel,
     ) -> Iterator[Feed]:
-        """Join the feed of a ledger for the duration of the block."""
+        """Return a context manager in which a follower has joined the feed of its ledger.
+
+        Entering it returns the feed, which is created for the first follower and dropped with the
+        last one.
+        """
         key = (codec.ledger_id, view.creation, codec.digest, password, trust)
         feed = self._open.get(key)
         if feed is None:
@@ -94,7 +99,7 @@ class Feeds:
 
 
 class Feed:
-    """The new entries of one ledger, for all of its followers in this client."""
+    """A source of the new entries of one ledger, which its followers in this client share."""
 
     def __init__(
         self,
@@ -117,17 +122,16 @@ class Feed:
         """The followers, in the order in which they joined."""
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._driven = False
-        """Whether one of the followers drives the feed now. The others wait."""
+        """Whether one of the followers drives the feed now, that is, polls the bookies for all."""
         self._behind = True
-        """Whether acknowledged entries from `_tail.upcoming` on are not collected: there are too
-        many of them, nobody wanted them, or they cannot be read. Each follower then reads them
-        itself."""
+        """Whether each follower reads the acknowledged entries from `_tail.upcoming` on itself. The
+        feed does not collect them, because they are too many, unwanted or unreadable."""
         self._watch: Watch | None = None
 
     # -- coming and going ---------------------------------------------------------------------
 
     def join(self, follower: LedgerFollower, view: LedgerView) -> None:
-        """Add a follower."""
+        """Add a follower, and learn what its `view` knows about the ledger."""
         self._followers[follower] = None
         if self._watch is None:
             self._watch = self.view.store.watch_ledger(self.view.ledger_id, self._tail.on_metadata)
@@ -141,7 +145,7 @@ class Feed:
         return bool(self._followers)
 
     def learn(self, view: LedgerView) -> None:
-        """Take over what a reader of the ledger knows, because it may know more than the feed."""
+        """Learn the LAC and the metadata that the view of a follower has, if they are newer."""
         before = self.view.last_add_confirmed
         if not self.view.learn(view):
             return
@@ -153,19 +157,23 @@ class Feed:
 
     @property
     def gone(self) -> QuireError | None:
-        """A new error if the ledger was deleted or recreated, so that nothing more can come, or
-        None."""
+        """The error to raise if the ledger was deleted or created again, or None.
+
+        Each access returns a new exception object.
+        """
         gone = self._tail.gone
         return None if gone is None else gone(self.view.ledger_id)
 
     @property
     def near(self) -> str | None:
-        """The bookie that proved the newest LAC, and probably has the newest entries, or None."""
+        """The id of the bookie that proved the newest LAC, or None. It probably has the entries."""
         return self._tail.near
 
     def kept(self, first: int, last: int) -> EntryRun | None:
-        """Return acknowledged entries from `first` on, up to `last` at most, or None if they are
-        not kept."""
+        """Return a kept run of acknowledged entries that begins at `first`, or None.
+
+        The run ends at `last` at the latest. None means that entry `first` is not kept.
+        """
         kept = self._kept
         if not kept or not kept[0].first <= first < self._tail.upcoming:
             return None
@@ -175,17 +183,20 @@ class Feed:
         return run.part(first, last) if first <= run.last else None
 
     def gap(self, first: int, last: int) -> int:
-        """Return the end of the gap in the kept entries that begins at `first`: the entry before
-        the first kept one, or `last`."""
+        """Return the last entry that a follower at entry `first`, which is not kept, must read.
+
+        It is the entry before the first kept one, or `last` if that is smaller or no later entry is
+        kept.
+        """
         kept = self._kept
         return min(last, kept[0].first - 1) if kept and kept[0].first > first else last
 
     def collects(self, entry_id: int) -> bool:
-        """Return whether the feed will read this entry, which the caller knows to be acknowledged.
+        """Return whether the feed will read an entry that the caller knows to be acknowledged.
 
-        It is the next entry that the feed reads, unless the feed itself does not know that it is
-        acknowledged. The follower can know more, because a feed whose metadata shows a recovery
-        ignores later LACs.
+        The result is True if the entry is the next one that the feed reads, and if the feed knows
+        that it is acknowledged. A follower can know more than the feed, because a feed whose
+        metadata shows a recovery ignores later LACs.
         """
         known = entry_id <= self.view.last_add_confirmed
         return known and entry_id == self._tail.upcoming and not self._behind
@@ -193,9 +204,10 @@ class Feed:
     # -- what is new --------------------------------------------------------------------------
 
     async def more(self) -> None:
-        """Wait until there is something new: entries, or metadata.
+        """Wait until there are new entries or new metadata, or until `interrupt` is called.
 
-        The first follower that waits drives the feed. Raises ClientClosedError. Cancel-safe.
+        The first follower that waits drives the feed: it polls the bookies for all. Raises
+        ClientClosedError if the client is closed. Cancel-safe.
         """
         if self._pool.closed:
             raise ClientClosedError("the client is closed", remedy="Connect again")
@@ -214,7 +226,7 @@ class Feed:
         await asyncio.wait((self._tail.expect_change(),), timeout=timeout_s)
 
     def interrupt(self) -> None:
-        """Wake the follower that drives the feed, which wakes the others, and those that pause."""
+        """Wake the follower that drives the feed, which wakes the others, and all that pause."""
         self._tail.interrupt()
 
     async def _woken(self) -> None:
@@ -252,10 +264,9 @@ class Feed:
         return any(follower.reads for follower in self._followers)
 
     async def _collect(self) -> None:
-        """Keep the new acknowledged entries, and read those that the notifications did not bring.
+        """Keep the new acknowledged entries, and read those that the polls did not return.
 
-        This reads until it has taken `_kept_bytes_max` bytes, and nothing if no follower is
-        reading.
+        It reads at most about `_kept_bytes_max` bytes, and nothing if no follower wants entries.
         """
         tail, last = self._tail, self.view.last_add_confirmed
         for run in tail.ready():
@@ -294,12 +305,12 @@ class Feed:
 
 
 class LedgerFollower:
-    """The progress of one reader through one ledger, from entry `first` on."""
+    """The position of one reader that follows a ledger, and the delivery of entries to it."""
 
     def __init__(
         self, view: LedgerView, engine: ReadEngine, first: int, *, reads: bool = True
     ) -> None:
-        """Start at entry `first`.
+        """Create a follower whose next entry is `first`.
 
         With `reads` false the follower only waits for acknowledgements (see `wait`), and the feed
         reads no entries for it.
@@ -308,7 +319,7 @@ class LedgerFollower:
         self._view = view
         self._engine = engine
         self._upcoming = first
-        """The next entry to deliver."""
+        """The id of the next entry to deliver."""
         self._stopped: QuireError | None = None
         self._feed: Feed | None = None
 
@@ -319,7 +330,7 @@ class LedgerFollower:
             self._feed.interrupt()
 
     async def runs(self, feed: Feed) -> AsyncGenerator[EntryRun, None]:
-        """Yield acknowledged entries as runs. End after the last entry once the ledger is closed.
+        """Yield acknowledged entries as runs, until the ledger is closed and all were yielded.
 
         Raises the error of `stop`, ReadError for an entry that cannot be read in `READ_ATTEMPTS`
         attempts, and the error of `Feed.gone`.
@@ -359,8 +370,10 @@ class LedgerFollower:
             await self._more(feed)
 
     def _look(self, feed: Feed) -> int:
-        """Exchange knowledge with the feed, and return the last entry that is known to be
-        acknowledged."""
+        """Return the last entry that this follower or the feed knows to be acknowledged.
+
+        Both then know the newest metadata and LAC.
+        """
         self._view.learn(feed.view)
         feed.learn(self._view)
         return self._view.last_add_confirmed
@@ -373,7 +386,7 @@ class LedgerFollower:
         await feed.more()
 
     async def _read(self, feed: Feed, last: int) -> AsyncGenerator[EntryRun, None]:
-        """Yield entries, up to `last`, that the feed does not have."""
+        """Read the entries from the next one to `last` from the bookies, and yield them as runs."""
         retry = Retry(READ_BACKOFF, feed.rng, attempts=READ_ATTEMPTS)
         while self._upcoming <= last:
             try:
@@ -391,7 +404,7 @@ class LedgerFollower:
                 await self._pause(feed, retry.pause_s())
 
     async def _pause(self, feed: Feed, seconds: float) -> None:
-        """Pause for this time, or until the metadata changes or `stop` is called."""
+        """Pause for `seconds`, or until the metadata changes or `stop` is called."""
         loop, before = asyncio.get_running_loop(), self._view.metadata
         deadline = loop.time() + seconds
         while self._stopped is None and self._view.metadata == before:

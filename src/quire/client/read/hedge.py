@@ -1,4 +1,4 @@
-"""One request to several bookies, one after the other, until one gives a good answer."""
+"""Hedged requests: one request to several bookies in turn, until one gives a good answer."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ class _Asked:
 
 
 class Hedge:
-    """A request to one bookie after the other.
+    """A sender of requests to several bookies, one after the other, until one answers.
 
     The next bookie is asked after an error, and if there is no answer within `speculative_read_s`.
-    Each bookie is asked once, and a late answer still counts. If no bookie gives a good answer, the
-    result is None, and all errors are returned. Cancel-safe.
+    Each bookie is asked once, and a late answer still counts. Cancel-safe.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class Hedge:
         received_bytes: Callable[[str], int],
         overtaken: Callable[[str], None] = lambda bookie: None,
     ) -> None:
-        """Take the limits and the callbacks.
+        """Create a sender with the given limits and callbacks.
 
         Args:
             config: The time-outs.
@@ -58,7 +57,15 @@ class Hedge:
     async def first_good(
         self, bookies: Iterable[str], ask: Callable[[str], Awaitable[T]]
     ) -> tuple[T | None, dict[str, QuireError]]:
-        """Return the first good answer, or None, and the errors of the other bookies."""
+        """Return the first good answer, and the errors of the bookies that failed before it.
+
+        The answer is None if no bookie gave a good one.
+
+        Args:
+            bookies: The ids of the bookies, in the order in which to ask them.
+            ask: A function that sends the request to a bookie, and returns its answer or raises
+                QuireError.
+        """
         waiting = deque(bookies)
         asked: dict[asyncio.Future[T], _Asked] = {}
         errors: dict[str, QuireError] = {}
@@ -91,8 +98,10 @@ class Hedge:
     async def _some(
         self, asked: dict[asyncio.Future[T], _Asked], *, hedged: bool
     ) -> set[asyncio.Future[T]]:
-        """Return the requests that are done. There may be none if it is time to ask another
-        bookie."""
+        """Wait until a request is done, and return all requests that are done.
+
+        The result is empty if it is time to ask another bookie (`hedged`), or to give up a request.
+        """
         now = asyncio.get_running_loop().time()
         patience_s = max(0.0, min(one.until for one in asked.values()) - now)
         if hedged:
@@ -103,7 +112,10 @@ class Hedge:
     async def _give_up(
         self, asked: dict[asyncio.Future[T], _Asked], errors: dict[str, QuireError]
     ) -> None:
-        """Give up the requests whose time is over, unless their bookie still sends something."""
+        """Give up the requests whose time is over, and add BookieTimeoutError to `errors` for each.
+
+        A request whose bookie has sent any data meanwhile gets more time (`PATIENCE_ROUNDS`).
+        """
         now = asyncio.get_running_loop().time()
         over: list[asyncio.Future[T]] = []
         for future, one in asked.items():

@@ -1,4 +1,4 @@
-"""The read of a ledger's LAC from the bookies of its last segment."""
+"""Reading the LAC of a ledger from the bookies of its last segment."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ from quire.net.control import LacAnswer
 
 @dataclass(slots=True)
 class LastConfirmed:
-    """The answers of the bookies."""
+    """The LAC of a ledger, and the answers of bookies from which it was concluded."""
 
     lac: int = -1
-    """The highest LAC in a valid entry or LAC packet, or -1 if there is none."""
+    """The highest LAC that the answers prove under the trust model, or -1 if there is none."""
     known: set[int] = field(default_factory=set)
     """The ensemble indexes of the bookies whose answers count."""
     lacs: dict[str, int] = field(default_factory=dict)
-    """The LAC that each bookie has proved, or -1 if it has nothing of the ledger."""
+    """The LAC that each bookie has proved by a digest, by bookie id. It is -1 if the bookie has
+    nothing of the ledger."""
     errors: dict[str, QuireError] = field(default_factory=dict)
+    """The errors of the bookies whose answers do not count, by bookie id."""
 
 
 async def read_last_confirmed(
@@ -67,9 +69,10 @@ async def read_last_confirmed(
         pool: The connections to bookies.
         timeout_s: Seconds that each bookie may take.
         fence_with: The master key, to fence the ledger.
-        trust: How far bookies are trusted.
-        cover: Whether the answers must include a member of every possible ack quorum. If not, all
-            bookies get the full `timeout_s`, and the LAC may be lower than the newest one.
+        trust: The assumptions about Byzantine bookies.
+        cover: Whether the answers must include a member of every possible ack quorum. If it is
+            false, the call waits until every bookie has answered or `timeout_s` has passed, and the
+            LAC may be lower than the newest one.
 
     Raises:
         UnauthorizedError: A bookie does not accept the key. It is raised at once.
@@ -108,7 +111,10 @@ async def _ask(
     result: LastConfirmed,
     fence_with: bytes | None,
 ) -> bool:
-    """Ask a bookie, add its answer or error to `result`, and return whether the answer counts."""
+    """Ask a bookie for the LAC, and return whether its answer counts.
+
+    The answer or the error is added to `result`.
+    """
     try:
         async with asyncio.timeout(timeout_s):
             if fence_with is None:
@@ -164,10 +170,10 @@ async def _read_lac(
 
 
 def verified_lac(codec: EntryCodec, answer: LacAnswer) -> int:
-    """Return the highest LAC in an answer that a digest proves to come from a writer of the ledger.
+    """Return the highest LAC in a bookie's answer that has a valid digest of the ledger.
 
     Returns -1 if the answer has neither an explicit LAC nor an entry. Raises BadEntryError if it
-    has one of them, and none has a valid digest.
+    has one or both of them, but no valid digest.
     """
     bad: BadEntryError | None = None
     lacs: list[int] = []

@@ -13,7 +13,7 @@ from quire.metadata.ledgers.creation import check_same_creation
 
 
 class LedgerView:
-    """The newest known metadata, and the last entry that is known to be acknowledged."""
+    """The newest metadata and the highest LAC of one ledger that a reader knows."""
 
     def __init__(
         self,
@@ -33,12 +33,12 @@ class LedgerView:
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The newest known metadata."""
+        """The newest known metadata of the ledger."""
         return self._stored.value
 
     @property
     def closed(self) -> bool:
-        """Whether the ledger is closed."""
+        """Whether the ledger is closed according to the newest known metadata."""
         return self._stored.value.closed
 
     async def refresh(self) -> bool:
@@ -56,7 +56,10 @@ class LedgerView:
         return self._stored.value.ctoken, self._stored.created
 
     def adopt(self, stored: Versioned[LedgerMetadata]) -> bool:
-        """Take over metadata unless newer metadata is known, and return whether the value changed.
+        """Replace the metadata by `stored` unless that is older. Return whether the value changed.
+
+        `last_add_confirmed` follows the metadata: it is the last entry of a closed ledger, and of
+        an open one at least the last entry before the last segment.
 
         Raises LedgerRecreatedError for the metadata of another ledger with the same id.
         """
@@ -77,19 +80,19 @@ class LedgerView:
         return changed
 
     def confirmed(self, lac: int) -> None:
-        """Take over a LAC whose digest, in an entry or an explicit LAC, was verified.
+        """Raise `last_add_confirmed` to a LAC that an entry or an explicit LAC has proved.
 
-        It is ignored unless the ledger is open. While a recovery runs, the recovery may write back
-        entries that a concurrent one cuts off.
+        The caller has verified the digest. A lower LAC is ignored, and so is every LAC unless the
+        ledger is open: a recovery may write back entries that a concurrent one cuts off.
         """
         if lac > self.last_add_confirmed and self._stored.value.state is LedgerState.OPEN:
             self.last_add_confirmed = lac
 
     def learn(self, other: LedgerView) -> bool:
-        """Take over what another view of this ledger knows, and return whether anything changed.
+        """Adopt newer metadata and a higher LAC of another view. Return whether anything changed.
 
-        The other view must have verified its LACs with the same password and trust model. Raises
-        LedgerRecreatedError if it is of another ledger with the same id.
+        The other view must be of this ledger, and have verified its LACs with the same password and
+        trust model. Raises LedgerRecreatedError if it is of another ledger with the same id.
         """
         if other._stored is not self._stored:
             check_same_creation(self.ledger_id, self._stored, other._stored)

@@ -1,7 +1,7 @@
-"""Entries with their outcomes: an entry that cannot be read does not end the reading.
+"""Reading of entries that goes on after an entry that cannot be read.
 
-People who look at a damaged ledger use this. Programs use `LedgerReader.read`, which stops at the
-first entry that cannot be read.
+The commands that show entries of a damaged ledger use it. Programs use `LedgerReader.read`, which
+stops at the first entry that cannot be read.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from quire.codec.entry.entry import Entry
 from quire.errors import ReadError
 
 STRIPED_AT_ONCE = 8
-"""The number of entries of a striped ledger that are requested at a time. Each is a read of its own
-without a limit in bytes, and an entry may have 5 MB."""
+"""The number of entries that are requested at a time from a striped ledger. Each entry is a read of
+its own without a limit in bytes, and may have 5 MB."""
 BATCHED_AT_ONCE = 20
-"""The number of entries of another ledger that are requested at a time. Such an answer is limited
-to twice `read_window_bytes`."""
+"""The number of entries that are requested at a time from a ledger that is not striped. An answer
+is limited to twice `read_window_bytes`."""
 
 
 async def outcomes(
     reader: LedgerReader, first: int, last: int
 ) -> AsyncGenerator[tuple[int, Entry | ReadError], None]:
-    """Yield the entries from `first` to `last`, in order, each as itself or as its error.
+    """Yield (entry id, entry or error) for each entry from `first` to `last`, in order.
 
-    The range must end at `last_add_confirmed` at the latest. The causes of an error name what is
-    wrong with each replica. Cancel-safe. Raises the errors of `LedgerReader.read` that are not
-    about one entry.
+    An entry that cannot be read has its ReadError instead, whose `causes` has the error of each
+    replica. The range must end at `last_add_confirmed` at the latest. Raises the errors of
+    `LedgerReader.read` that are not about one entry. Cancel-safe.
     """
     striped = reader.metadata.ensemble_size != reader.metadata.write_quorum
     size = STRIPED_AT_ONCE if striped else BATCHED_AT_ONCE

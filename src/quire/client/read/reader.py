@@ -335,8 +335,8 @@ class LedgerReader:
             entry_id: The id of the entry.
 
         Returns:
-            The value of `last_add_confirmed` then. It is smaller than `entry_id` if the ledger was
-            closed before that entry.
+            The value of `last_add_confirmed` at the end of the wait. It is smaller than `entry_id`
+            if the ledger was closed before that entry.
 
         Raises:
             QuireError: The errors of `tail`.

@@ -69,33 +69,37 @@ from quire.net.answer_codes import NoEntryAnswer
 from quire.net.control import ControlChannel, PollAnswer
 
 OVERDUE_GAPS = 4
-"""News is overdue after this many times its usual interval."""
+"""The number of usual intervals between two new LACs after which the next one is overdue."""
 OVERDUE_MIN_S = 0.004
-"""News is never overdue before this many seconds, which a sync may take. If it would be overdue
-only after `speculative_read_s`, it counts as having no usual interval."""
+"""The least number of seconds until the next LAC is overdue, because a sync may take that long. If
+the next LAC would be overdue only after `speculative_read_s`, it is never overdue."""
 LEVEL_POLL_MS = 50
-"""The length of a poll of a bookie that may not know as much as the reader yet, in milliseconds."""
+"""The longest poll, in milliseconds, of a bookie whose LAC may be lower than the reader's."""
 POLLS_MAX = 2
-"""The number of bookies that one tail asks at the same time."""
+"""The largest number of bookies that one tail asks at the same time."""
 PROOF_ENTRY_BYTES_MAX = 16 * 1024
+"""The largest mean size of entries, in bytes, with which a poll also asks for the last entry."""
 AHEAD_BYTES_MAX = 512 * KIB
 """The largest answer, in bytes, to a batch read that reads ahead. A bookie of Quire answers a read
 of this size within one event-loop iteration, because it has the end of a ledger in memory. It
 passes larger reads to threads."""
 ASK_BACKOFF = Backoff(0.01, 0.25)
-"""The pauses before the bookies of an ensemble are asked again if none of them had an answer."""
+"""The pauses before the bookies of an ensemble are asked again if none gave a usable answer."""
 EMPTY_BACKOFF = Backoff(0.01, 0.05)
-"""The pauses if a bookie answers that it knows nothing about the ledger: there is no first entry
-yet, and a long poll cannot wait for it."""
+"""The pauses before the bookies are asked again if the last one knew nothing about the ledger.
+There is no first entry yet, and a long poll cannot wait for it."""
 
 
 def bytes_of(run: EntryRun) -> int:
-    """Return about how many bytes of its buffer the run takes."""
+    """Return the approximate number of bytes that the entries of a run take in its buffer."""
     return run.ends[-1] - run.offsets[0]
 
 
 class LedgerTail:
-    """The polls and reads at the end of one ledger. The LACs that they prove go to `view`."""
+    """The polls and reads that find new entries at the end of one ledger.
+
+    The LACs that they prove raise `view.last_add_confirmed`.
+    """
 
     def __init__(
         self,
@@ -106,49 +110,48 @@ class LedgerTail:
         config: ClientConfig,
     ) -> None:
         self.upcoming = view.last_add_confirmed + 1
-        """The next entry to deliver."""
+        """The id of the next entry to deliver."""
         self.near: str | None = None
-        """The bookie that proved the LAC. It probably has every entry up to it."""
+        """The bookie that proved the newest LAC, or None. It probably has every entry up to it."""
         self.gone: Callable[[int], QuireError] | None = None
-        """A function that returns the error for this ledger if it was deleted, or created again
-        with the same id. None while the ledger exists."""
+        """A function that returns the error for a ledger id, if the ledger was deleted or created
+        again with its id. None while the ledger exists."""
         self.wanted = True
-        """Whether the entries are wanted, and not only the LAC."""
+        """Whether the followers want the entries. Otherwise they want only the LAC."""
         self._view = view
         self._codec = codec
         self._engine = engine
         self._pool = pool
         self._config = config
         self._at = pool.any_index(view.metadata.ensemble_size)
-        """The ensemble index of the bookie to ask."""
+        """The ensemble index of the bookie to ask next, modulo the ensemble size."""
         self._aimed_at = -1
         """In a striped ledger, the entry for which the bookie at `_at` was chosen."""
         self._flowing = False
-        """Whether the last round returned more than one entry, so that there may already be
-        more."""
+        """Whether the last round proved more than one entry, so that there may already be more."""
         self._gap_s = math.inf
-        """The usual time between two rounds with news, as a running mean."""
+        """The usual number of seconds between two new LACs, as a running mean."""
         self._news_at = 0.0
-        """The time at which the latest round with news ended, on the loop's clock."""
+        """The loop time at which the newest LAC was proved."""
         self._misses = 0
         """The number of bookies asked in a row that gave no usable answer."""
         self._empty = False
         """Whether the bookie that was asked last knew nothing about the ledger."""
         self._levels: dict[str, int] = {}
-        """The LAC that each bookie of the ensemble is known to have."""
+        """The newest LAC that each bookie of the ensemble has reported, by bookie id."""
         self._held: deque[EntryRun] = deque()
-        """Consecutive verified entries from `upcoming` on that are not known to be acknowledged."""
+        """Consecutive verified entries from `upcoming` on that wait to be proved acknowledged."""
         self._held_bytes = 0
         self._spare: EntryRun | None = None
-        """The entry in the answer to a poll, while the entries before it are not held."""
+        """The entry in the answer to a poll, while the entries before it are not held, or None."""
         self._entry_bytes = 0
-        """The mean size of the entries that were delivered last."""
+        """The mean size, in bytes, of the entries in the run that was delivered last."""
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # -- what is acknowledged -----------------------------------------------------------------
 
     def ready(self) -> Iterator[EntryRun]:
-        """Yield the held entries that are acknowledged by now, and hold them no longer."""
+        """Yield the held entries that are acknowledged by now, and count them as delivered."""
         last = self._view.last_add_confirmed
         while self._held and self.upcoming <= last:
             run = self._held.popleft()
@@ -160,12 +163,12 @@ class LedgerTail:
             yield run
 
     def passed(self, run: EntryRun) -> None:
-        """Record that these entries are delivered: continue after them."""
+        """Record that the entries of a run were delivered. The next entry is the one after them."""
         self.upcoming = run.last + 1
         self._entry_bytes = bytes_of(run) // len(run)
 
     def skip(self) -> None:
-        """Continue after the last acknowledged entry, and drop everything before it."""
+        """Continue after the last acknowledged entry, and drop the held entries before it."""
         for _ in self.ready():
             pass
         self.upcoming = self._view.last_add_confirmed + 1
@@ -173,11 +176,12 @@ class LedgerTail:
     # -- what is new --------------------------------------------------------------------------
 
     async def news(self) -> bool:
-        """Ask one bookie, and return whether there is something new.
+        """Ask a bookie for a higher LAC, and return whether there is something new.
 
-        That is the case if more entries are known to be acknowledged, if the metadata has changed,
-        or after an interruption. Otherwise the next bookie is asked next. Only one call may run at
-        a time. Cancel-safe.
+        A second bookie is asked as well if the first one is late. The result is True if more
+        entries are known to be acknowledged, if the metadata has changed, or if `interrupt` was
+        called. Otherwise the next call asks the next bookie. Only one call may run at a time.
+        Cancel-safe.
         """
         self._hold_spare()
         changed, before = self.expect_change(), self._view.last_add_confirmed
@@ -223,10 +227,10 @@ class LedgerTail:
         self._gap_s = known + (min(gap_s, self._config.speculative_read_s) - known) / 4
 
     async def _first(self, order: list[str], changed: asyncio.Future[None]) -> str | None:
-        """Return the bookie that proves that the next entry is acknowledged.
+        """Return the first bookie that proves that the next entry is acknowledged, or None.
 
-        The second bookie is asked as well if the first should have answered by now. Returns None if
-        neither proves it, or if the metadata changed.
+        `order` has one or two bookies. The second is asked as well if the first should have
+        answered by now. Returns None if neither proves it, or if `changed` ends first.
         """
         overdue_s = self._overdue_s
         asked: dict[asyncio.Future[Any], str] = {
@@ -249,10 +253,9 @@ class LedgerTail:
             await cancelled(asked)
 
     async def _ask(self, bookie: str, *, again: bool = False) -> bool:
-        """Wait for a bookie to prove that the next entry is acknowledged, and return whether it
-        did.
+        """Ask a bookie to prove that the next entry is acknowledged, and return whether it did.
 
-        It is asked `again` over a new connection if the old one died silently.
+        If its connection died silently, it is asked once more over a new one (`again`).
         """
         if self._pool.closed:
             raise ClientClosedError("the client is closed", remedy="Connect again")
@@ -304,10 +307,16 @@ class LedgerTail:
     async def _poll(
         self, channel: ControlChannel, known: int, poll_ms: int, wants_last: bool
     ) -> PollAnswer | None:
-        """Do a long poll. If news is overdue, read and hold what arrives meanwhile.
+        """Do a long poll, and return its answer. If it is overdue, read and hold new entries.
 
-        If a disk delays the writer, all these entries are acknowledged together in the end. Returns
-        None if the reads contained the proof.
+        If a disk delays the writer, all entries that arrive meanwhile are acknowledged together in
+        the end. Returns None if these reads have proved that the next entry is acknowledged.
+
+        Args:
+            channel: The connection to the bookie.
+            known: The LAC that the bookie's LAC must exceed.
+            poll_ms: The longest time that the bookie may wait, in milliseconds.
+            wants_last: Whether the answer should contain the bookie's last entry.
         """
         poll = channel.long_poll(self._view.ledger_id, known, poll_ms, last_entry=wants_last)
         overdue_s = self._overdue_s
@@ -330,19 +339,19 @@ class LedgerTail:
 
     @property
     def _overdue_s(self) -> float | None:
-        """The seconds from the latest news (a new LAC) until the next news is overdue.
+        """The number of seconds after which an answer with a new LAC is overdue.
 
-        None if `speculative_read_s` would pass first, so that nothing is known to be overdue.
+        None if `speculative_read_s` would pass first. Nothing is overdue then.
         """
         overdue_s = max(OVERDUE_GAPS * self._gap_s, OVERDUE_MIN_S)
         return overdue_s if overdue_s < self._config.speculative_read_s else None
 
     def _poll_ms(self, bookie: str, known: int) -> int:
-        """Return how long to wait on this bookie, in milliseconds.
+        """Return the number of milliseconds that a bookie may wait before it answers a long poll.
 
-        Apache's bookie wakes a poll once, at the next change of its own LAC. If that LAC is not
-        above the reader's, the poll waits for its time-out. Therefore a bookie that may lag behind
-        is asked again soon.
+        `known` is the reader's LAC. Apache's bookie wakes a poll once, at the next change of its
+        own LAC. If that LAC is not above the reader's, the poll waits for its time-out. Therefore
+        the poll of a bookie that may lag behind is short.
         """
         if self._levels.get(bookie, -2) >= known:
             return round(1000 * self._config.long_poll_s)
@@ -351,10 +360,11 @@ class LedgerTail:
     async def _proven(
         self, channel: ControlChannel, ahead: bool = False, wait: bool = False
     ) -> bool:
-        """Learn the LAC that the bookie can prove, and return whether it has passed the next entry.
+        """Learn the LAC that a bookie can prove, and return whether it includes the next entry.
 
-        With `ahead`, read the next entries for this and hold them, if batch reads are possible and
-        more may be held. With `wait`, the bookie waits for a moment if it has no such entry yet.
+        With `ahead`, the LAC comes from the next entries, which are read in a batch and held, if
+        that is possible. With `wait`, the bookie waits for a moment if it does not have the next
+        entry yet.
         """
         try:
             if self._engine.trust.compares_copies:
@@ -391,17 +401,17 @@ class LedgerTail:
 
     @property
     def _unheld(self) -> int:
-        """The first entry after those that are held."""
+        """The id of the first entry that is neither delivered nor held."""
         return self._held[-1].last + 1 if self._held else self.upcoming
 
     @property
     def _has_room(self) -> bool:
-        """Whether more entries may be held."""
+        """Whether the held entries leave room for more within the limit in bytes."""
         return self._held_bytes < self._config.read_windows * self._config.read_window_bytes
 
     @property
     def _reads_ahead(self) -> bool:
-        """Whether a bookie can be asked for the next entries, and they may be held."""
+        """Whether the next entries can be read from one bookie in a batch and held."""
         return not self._engine.trust.compares_copies and self._engine.batches and self._has_room
 
     def _hold_spare(self) -> None:
@@ -411,9 +421,10 @@ class LedgerTail:
             self._spare = None
 
     def _hold(self, run: EntryRun) -> None:
-        """Hold a run, which begins at or before the first entry that is not held.
+        """Hold the entries of a run that are not held yet, and learn the LAC in them.
 
-        Another bookie may have returned that entry meanwhile.
+        The run must begin at or before `_unheld`. Another bookie may have returned some of its
+        entries meanwhile.
         """
         self._view.confirmed(run.last_add_confirmed)
         if run.last >= self._unheld:
@@ -425,9 +436,10 @@ class LedgerTail:
     def _wants_proof(self) -> bool:
         """Whether a poll should return the last entry, whose LAC proves the entries before it.
 
-        If these entries are held already, no other request is needed. The last entry is not wanted
-        if entries are large, because it will be read again. Nor is it wanted if none is known to be
-        acknowledged, because asking for the last entry of an empty ledger is an error.
+        If the entries before it are held already, no other request is needed. The last entry is not
+        wanted if entries are large, because it will be read again. It is also not wanted while no
+        entry is known to be acknowledged, because the ledger may be empty, and the request is then
+        an error.
         """
         return self._view.last_add_confirmed >= 0 and self._entry_bytes <= PROOF_ENTRY_BYTES_MAX
 
@@ -435,7 +447,11 @@ class LedgerTail:
         self._pool.health.misbehaved(bookie, misbehaviour_of(error), self._view.ledger_id, -1)
 
     def _learn(self, bookie: str, poll: PollAnswer) -> int:
-        """Learn from the answer to a poll, and return the id of its entry, or NO_ENTRY."""
+        """Learn the LAC that the answer to a poll proves, and hold its entry if possible.
+
+        Returns the id of the entry in the answer. It is NO_ENTRY if there is no valid one, or if
+        copies have to be compared.
+        """
         if self._engine.trust.compares_copies:
             return NO_ENTRY
         try:
@@ -456,7 +472,7 @@ class LedgerTail:
     # -- the metadata -------------------------------------------------------------------------
 
     def on_metadata(self, stored: Versioned[LedgerMetadata] | None) -> None:
-        """Handle a change of the metadata."""
+        """Handle a change of the ledger's metadata. `stored` is None if the ledger was deleted."""
         try:
             if stored is None:
                 self.gone = _deleted
@@ -467,15 +483,15 @@ class LedgerTail:
         self.interrupt()
 
     def interrupt(self) -> None:
-        """End a poll or a pause."""
+        """End the wait of a running `news`, and complete the future of `expect_change`."""
         if not self._changed.done():
             self._changed.set_result(None)
 
     def expect_change(self) -> asyncio.Future[None]:
-        """Return a future that ends at the next change of the metadata or interruption.
+        """Return a future that completes at the next change of the metadata or `interrupt`.
 
-        Earlier ones do not count. Wait for the future with `asyncio.wait`, which does not cancel
-        it, because others may wait for it too.
+        Changes before this call do not count. Wait for the future with `asyncio.wait`, which does
+        not cancel it, because others may wait for it too.
         """
         if self._changed.done():
             self._changed = asyncio.get_running_loop().create_future()

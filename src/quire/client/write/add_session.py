@@ -44,14 +44,16 @@ from quire.errors import (
 from quire.net.link import Link
 
 REACH_S = 1.0
-"""Seconds that the end of a session waits for connections that are still being made."""
+"""The longest time, in seconds, that the end of a session waits for connections that are still
+being made."""
 CHECKS = 10
-"""The number of checks in one time-out. A time-out is therefore noticed late, by at most the
-`CHECKS`th part of its length."""
+"""The number of checks of a session within the time-out of its adds. A time-out is therefore
+noticed late by at most 1/`CHECKS` of its length."""
 AT_ONCE = 512
 """The number of sessions that one call of the timer checks. It checks more if a round over all
 sessions would otherwise need more than `STEPS_MAX` calls."""
 STEPS_MAX = 16
+"""The largest number of timer calls in one round over all sessions."""
 
 
 class Encoder(Protocol):
@@ -60,12 +62,21 @@ class Encoder(Protocol):
     def frames(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
     ) -> tuple[Sequence[Buffer], int]:
-        """Return the ADD frames, in pieces to be joined, and the ledger length after them."""
+        """Return the ADD frames of consecutive entries, and the ledger length after them in bytes.
+
+        The frames are in pieces to be joined.
+
+        Args:
+            first: The id of the first entry.
+            lac: The LAC that every entry carries.
+            length: The ledger length before the entries, in bytes.
+            payloads: The payload of each entry.
+        """
         ...
 
 
 class HowToAdd(TypedDict):
-    """The arguments that every session takes."""
+    """The keyword arguments with which every `AddSession` is created."""
 
     codec: EntryCodec
     key: bytes
@@ -91,7 +102,8 @@ class AddSession:
     )  # fmt: skip
 
     always_hears = False
-    """Whether this class must process every acknowledgement, even one that completes no quorum."""
+    """Whether sessions of this class process every acknowledgement, even if it completes no
+    quorum."""
 
     def __init__(
         self,
@@ -105,9 +117,15 @@ class AddSession:
     ) -> None:
         """Create a session that is not connected yet.
 
-        `lac_sent` is the LAC that every entry carries instead of the advancing one; recovery sets
-        it. With `spread_acks` an entry is confirmed only when an ack quorum has it in as many fault
-        domains as the placement demands.
+        Args:
+            last_confirmed: The last entry that is confirmed already. The session begins after it.
+            length: The length of the ledger up to that entry, in bytes.
+            flags: The flags of the ADD requests.
+            lac_sent: The LAC that every entry carries, instead of the session's own. Recovery sets
+                it.
+            spread_acks: Whether an entry is confirmed only when an ack quorum has it in as many
+                fault domains as the placement demands.
+            how: The arguments that every session takes.
         """
         codec, ensemble = how["codec"], how["ensemble"]
         write_quorum, ack_quorum = how["write_quorum"], how["ack_quorum"]
@@ -134,31 +152,35 @@ class AddSession:
         self._loop = asyncio.get_running_loop()
         self._members: list[Member] = []
         self._waiters: deque[tuple[int, asyncio.Future[int]]] | None = None
-        """The futures of `wait_for`, by entry. The queue exists only while somebody waits, because
-        an empty one takes 600 bytes."""
+        """The entry ids that callers of `wait_for` wait for, ascending, with their futures. The
+        queue exists only while somebody waits, because an empty one takes 600 bytes."""
         self._room: asyncio.Future[None] | None = None
         self.hears_every_ack = self.always_hears
-        """Whether acknowledgements that complete no quorum must be processed as well. They must
+        """Whether acknowledgements that complete no quorum must be processed as well. They are
         while a caller waits in `room`."""
         self._group: ConnectionGroup | None = None
         """The group of the connections to all members, while every member has a connection."""
         self._places: tuple[int, ...] = ()
-        """The place of each member in the group."""
+        """The place of each ensemble member's connection in `_group`."""
         self._row_encoder: AddEncoder | None = None
-        """The encoder of rows, or None while no entry may be a row of coalesced adds."""
+        """The encoder of entries that are rows of coalesced adds, or None if no entry may be
+        one."""
         self._reached: asyncio.Future[None] | None = None
         """The future of `reached`. Once it exists, members that fail are no longer replaced."""
         self._changes: EnsembleChanges | None = None
         """The changes of the ensemble, or None before the first member fails."""
         self.met = False
-        """Whether any member was ever connected. If so, members that are unavailable now may come
-        back."""
+        """Whether any member was ever connected. Otherwise members that are unavailable are not
+        waited for."""
         self.spans = self.pool.tracing.of_session(self.ledger_id)
         self._stopped = False
         self.causes: dict[str, BaseException | str] = {}
 
     async def connect(self, bookie_id: str) -> Link:
-        """Return a connection for the adds to one member. Raises BookieUnavailableError."""
+        """Return a connection for this session's adds to a bookie, and connect first if necessary.
+
+        Raises BookieUnavailableError.
+        """
         return await self.pool.channel(bookie_id, adds_of=self.ledger_id)
 
     def connected(self, bookie_id: str) -> Link | None:
@@ -169,7 +191,7 @@ class AddSession:
 
     @property
     def traced(self) -> bool:
-        """Whether the batches of this session have spans."""
+        """Whether the client has a tracer, so that each batch of this session has a span."""
         return self.spans is not None
 
     @property
@@ -209,7 +231,7 @@ class AddSession:
             )
 
     def push(self, payloads: Sequence[Buffer]) -> int:
-        """Send consecutive entries, and return the id of the last one.
+        """Send consecutive entries with these payloads, and return the id of the last one.
 
         Raises WriteError, and sends nothing, if the ids of the ledger are used up.
         """
@@ -269,7 +291,7 @@ class AddSession:
             self._tell_waiters(self._waiters, self.pipeline.accepted)
 
     def _send(self, block: Block) -> None:
-        """Send each connected member the entries of this block that it has to store."""
+        """Send to each connected member the entries of a block that it has to store."""
         if self._striped:
             for member in self._members:
                 entries = self.pipeline.stripe(member.index, block.first, block.last)
@@ -284,8 +306,8 @@ class AddSession:
     def join_group(self) -> None:
         """Join the connection group if all members are connected and all get the same frames.
 
-        Called when a member has been connected. The frames of this session are then sent together
-        with those of other ledgers that have the same members.
+        A member calls it when it has been connected. In the group, the frames of this session are
+        sent together with those of other ledgers that have the same members.
         """
         if self._striped or len(self._members) < len(self.ensemble):
             return
@@ -339,19 +361,21 @@ class AddSession:
         return self.pipeline.last_confirmed
 
     async def reached(self) -> None:
-        """Wait at most `REACH_S` until everything pushed was sent to every reachable member.
+        """Wait at most `REACH_S` until every reachable member was sent all its entries.
 
-        This is the last call before `stop`, when all entries are confirmed. An ack quorum has them,
-        but a member whose connection is still being made would never get them. The entries would
-        lack a copy until an audit finds that. Cancel-safe.
+        Call it before `stop`, when all entries are confirmed. An ack quorum has the entries then,
+        but without this wait a member that is still being connected would never get them. They
+        would lack a copy until an audit finds that. Cancel-safe.
         """
         self._reached = self._loop.create_future()
         self.wake_reached()
         await asyncio.wait([self._reached], timeout=REACH_S)
 
     def wake_reached(self) -> None:
-        """Wake `reached` if every remaining member was sent all its entries, or if the writer
-        failed."""
+        """End the wait in `reached` if every remaining member was sent all its entries.
+
+        It ends as well if the session has failed.
+        """
         reached = self._reached
         if reached is None or reached.done():
             return
@@ -361,7 +385,7 @@ class AddSession:
     # -- answers ------------------------------------------------------------------------------
 
     def after_acks(self) -> None:
-        """Confirm what the acknowledgements allow, and wake the callers that wait for it."""
+        """Confirm the entries that now have their quorums, and wake the callers that wait."""
         pipeline = self.pipeline
         sent_s, before = pipeline.unaccepted_since(), pipeline.accepted
         if pipeline.confirm():
@@ -387,10 +411,11 @@ class AddSession:
     # -- failures -----------------------------------------------------------------------------
 
     def on_failure(self, member: Member, error: QuireError, *, may_return: bool = False) -> None:
-        """Handle a failed member.
+        """Handle the failure of a member, which is then replaced in most cases.
 
-        `may_return` means that only the connection is known to be lost. The same bookie is then
-        tried over a new connection before it is replaced.
+        If the ledger is fenced or the key is refused, the session fails instead. `may_return` means
+        that only the connection is known to be lost: the same bookie is tried over a new connection
+        before it is replaced.
         """
         if self.failure is not None or member.gone:
             return
@@ -406,9 +431,9 @@ class AddSession:
         self.fail_member(member, may_return=may_return)
 
     def fail_member(self, member: EnsembleMember, *, may_return: bool = False) -> None:
-        """Replace this member as soon as no other change of the ensemble is in progress.
+        """Replace a member as soon as no other change of the ensemble is in progress.
 
-        At the end of the session (`reached`), leave the member without a replacement.
+        Once `reached` was called, the session is about to end, and the member is not replaced.
         """
         if self._reached is not None:
             member.leave()
@@ -456,17 +481,17 @@ class AddSession:
         self._tell_failure(error)
 
     def take_ensemble(self, ensemble: tuple[str, ...]) -> None:
-        """Adopt the ensemble that is in force now."""
+        """Use this ensemble from now on. The metadata names it already."""
         self.ensemble = ensemble
         self._look_at_domains()
 
     @property
     def owes(self) -> bool:
-        """Whether somebody may be waiting for members to answer."""
+        """Whether entries were pushed and are not accepted yet, so callers may wait for them."""
         return self.pipeline.accepted < self.pipeline.last_pushed
 
     def member(self, index: int) -> Member:
-        """Return the member with this index."""
+        """Return the member with this ensemble index."""
         return self._members[index]
 
     def _look_at_domains(self) -> None:
@@ -475,7 +500,10 @@ class AddSession:
             self.pipeline.spread_over(*(found or ([""] * len(self.ensemble), 1)))
 
     def begin_again(self, indexes: set[int]) -> None:
-        """Send everything after the last confirmed entry to the bookies at these indexes."""
+        """Send every entry after the last confirmed one to the members at these indexes.
+
+        Each member is connected first if necessary. It may be a new bookie of `ensemble`.
+        """
         self.pipeline.restart(indexes, self._loop.time())
         for index in indexes:
             self._members[index].leave()
@@ -496,9 +524,9 @@ class AddSession:
         member.join()
 
     def check_timeouts(self, now: float) -> None:
-        """Fail the session or a member whose time is up.
+        """Fail the session, or those of its members, whose time-out has passed at loop time `now`.
 
-        It is called periodically while there are members.
+        `AddTimeouts` calls it periodically while the session has members.
         """
         pipeline = self.pipeline
         coalesced = pipeline.coalesced
@@ -539,8 +567,10 @@ class AddSession:
     # -- stopping -----------------------------------------------------------------------------
 
     def stop(self, error: QuireError | None = None) -> None:
-        """Detach from all bookies. Entries that are not confirmed fail with `error`, or with
-        LedgerClosedError if none is given."""
+        """End the session, and detach from all bookies.
+
+        Callers that wait for entries receive `error`, or LedgerClosedError if none is given.
+        """
         self._stopped = error is None
         self.fail(
             error
@@ -569,13 +599,14 @@ class Member:
         self.bookie_id = bookie_id
         self.channel: Link | None = None
         self.sent = -1
-        """The last entry that need not be sent: the backlog of a new connection begins after it."""
+        """The last entry that need not be sent: `send_backlog` begins after it."""
         self.gone = False
-        """Whether this object takes no more part, because the member was replaced, was joined
-        again, or the session ended. Answers that still arrive are then ignored (rule 14)."""
+        """Whether this object is no longer used, because the member was replaced or has begun
+        again, or because the session has ended. Answers that still arrive are then ignored (rule
+        14)."""
 
     def join(self) -> None:
-        """Begin to send, at once if there is a usable connection."""
+        """Begin to send to the bookie: at once over a usable connection, or after connecting."""
         session = self.session
         if session.failure is not None:
             return
@@ -612,7 +643,7 @@ class Member:
 
     @property
     def reached(self) -> bool:
-        """Whether the member was sent all that it has to store, or will never be sent more."""
+        """Whether the member was sent all entries that it has to store, or has left the session."""
         if self.gone or self.channel is not None:
             return True
         return self.session.pipeline.outstanding_since(self.index) is None
@@ -679,13 +710,13 @@ class AddTimeouts:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, session: AddSession) -> None:
-        """Check this session from now on."""
+        """Check the time-outs of a session from now on."""
         self._sessions[session] = None
         if self._timer is None:
             self._begin_round()
 
     def forget(self, session: AddSession) -> None:
-        """Stop checking this session."""
+        """Stop checking the time-outs of a session."""
         self._sessions.pop(session, None)
         if not self._sessions and self._timer is not None:
             self._timer.cancel()

@@ -19,7 +19,7 @@ from quire.codec.wire.v2 import Buffer
 from quire.errors import EntryExistsError, LedgerClosedError, QuireError, UsageError, check_type
 
 HELD_ENTRY_BYTES = 200
-"""The overhead of a held entry, in bytes, that counts in addition to its payload."""
+"""The bytes by which a held entry counts towards `max_held_bytes` in addition to its payload."""
 
 
 class CallerIdWriter(WriteHandle):

@@ -22,7 +22,7 @@ from quire.net.control import ControlChannel
 
 
 class DeferredSession(AddSession):
-    """An `AddSession` whose `last_confirmed` moves only by `force`."""
+    """A session that adds to a deferred-sync ledger. Only `force` advances its `last_confirmed`."""
 
     __slots__ = ("_forces", "_forcing", "_moved")
 
@@ -36,7 +36,7 @@ class DeferredSession(AddSession):
         self._encoder = DeferredAddEncoder(codec, how["key"])
         self.max_payload_bytes = max_deferred_payload_bytes(codec.digest)
         self._forces: deque[tuple[int, asyncio.Future[int]]] = deque()
-        """The entries that callers wait for to be durable, ascending, with their futures."""
+        """The entry ids that callers want to be durable, ascending, with their futures."""
         self._forcing = False
         self._moved: asyncio.Future[None] | None = None
 
@@ -102,10 +102,10 @@ class DeferredSession(AddSession):
             self._forcing = False
 
     async def _force_once(self, target: int) -> None:
-        """Ask the members once to force, which moves `last_confirmed` to `target` at least.
+        """Ask the members once to force, which advances `last_confirmed` to `target` or further.
 
-        If a member failed or the ensemble changed meanwhile, nothing moves, and the caller has to
-        ask again.
+        If a member fails or the ensemble changes meanwhile, `last_confirmed` stays, and the caller
+        has to repeat the call.
         """
         pipeline = self.pipeline
         while (members := self._forceable(target)) is None:
@@ -123,7 +123,7 @@ class DeferredSession(AddSession):
             self._tell_forced()
 
     def _forceable(self, target: int) -> list[tuple[Member, ControlChannel]] | None:
-        """Return the members to ask, with their connections, or None while no force is possible.
+        """Return the members to force, with their connections, or None while that is not possible.
 
         A force is not possible before an ack quorum has everything up to `target`, nor while the
         ensemble is being changed, nor while a member that stores entries to be forced is being

@@ -54,12 +54,13 @@ from quire.errors import (
 )
 
 RETURN_REST_S = 30.0
-"""Seconds until a member may return over a new connection once more. A member whose next connection
-dies silently within that time is replaced."""
+"""Seconds after a member has returned over a new connection during which it may not return so
+again. If that connection is lost within this time, the member is replaced."""
 REJOIN_DELAY_S = 1.0
-"""Seconds before the first attempt to have an absent member back, and between all attempts while no
-ack quorum is left."""
+"""The longest pause, in seconds, before the first attempt to reconnect to an absent member. While
+no ack quorum is left, it is the longest pause between all attempts."""
 REJOIN_BACKOFF = Backoff(REJOIN_DELAY_S, 30.0)
+"""The pauses between attempts to reconnect to an absent member."""
 
 ChangeEnsemble = Callable[[dict[int, str], dict[int, str], int], Awaitable[tuple[str, ...]]]
 """A function that records an ensemble change, and returns the ensemble that is now in force.
@@ -70,7 +71,7 @@ ensemble. It raises the error that ends the session.
 
 
 class EnsembleMember(Protocol):
-    """A bookie at its place in the ensemble, from its selection until it is replaced."""
+    """One member of a session's ensemble: a bookie at an index, until it is replaced."""
 
     index: int
     bookie_id: str
@@ -81,7 +82,7 @@ class EnsembleMember(Protocol):
 
 
 class ChangingSession(Protocol):
-    """The session that writes the ledger, as far as the changes of its ensemble need it."""
+    """The attributes and methods of an `AddSession` that changes of its ensemble use."""
 
     @property
     def ledger_id(self) -> int: ...
@@ -108,12 +109,12 @@ class ChangingSession(Protocol):
 
     @property
     def met(self) -> bool:
-        """Whether any member was ever connected."""
+        """Whether any member of the session was ever connected."""
         ...
 
     @property
     def owes(self) -> bool:
-        """Whether somebody may wait for members to answer."""
+        """Whether callers may be waiting for entries that are not acknowledged yet."""
         ...
 
     def member(self, index: int) -> EnsembleMember: ...
@@ -123,15 +124,15 @@ class ChangingSession(Protocol):
         ...
 
     def take_ensemble(self, ensemble: tuple[str, ...]) -> None:
-        """Adopt the ensemble that is in force now."""
+        """Use this ensemble from now on. The metadata names it already."""
         ...
 
     def begin_again(self, indexes: set[int]) -> None:
-        """Send to the bookies at these indexes everything after the last confirmed entry."""
+        """Send every entry after the last confirmed one to the members at these indexes."""
         ...
 
     def after_acks(self) -> None:
-        """Confirm what the acknowledgements so far allow."""
+        """Confirm the entries that now have their quorums, and wake the callers that wait."""
         ...
 
     def fail_member(self, member: EnsembleMember) -> None: ...
@@ -139,45 +140,53 @@ class ChangingSession(Protocol):
 
 
 class EnsembleChanges:
-    """The failed and the absent members of one session, which makes this when the first member
-    fails."""
+    """The ensemble changes of one session: its failed and absent members, and their replacement.
+
+    A session creates this object when its first member fails.
+    """
 
     def __init__(self, session: ChangingSession, change_ensemble: ChangeEnsemble) -> None:
         self.absent: frozenset[int] = frozenset()
-        """The indexes of the members without which the session continues."""
+        """The ensemble indexes of the members that failed, have no replacement and are left out."""
         self._session = session
         self._change_ensemble = change_ensemble
         self._failed: dict[int, EnsembleMember] = {}
         self._may_return: set[int] = set()
-        """The members that only lost their connections, as far as is known."""
+        """The indexes of the failed members of which only the connection is known to be lost."""
         self._returned: dict[int, float] = {}
         """The loop time at which each member last returned over a new connection, by its index."""
         self._changes = 0
         self._no_room: MetadataTooLargeError | None = None
-        """The error of an ensemble change that did not fit into the metadata. Then no other change
-        is tried."""
+        """The error of an ensemble change that did not fit into the metadata, or None. Once it is
+        set, the ensemble is not changed any more."""
         self._attempts: dict[int, int] = {}
         self._giving_up: asyncio.TimerHandle | None = None
-        """The timer that ends the session. It is started when no ack quorum is left, and is not
-        stopped when there is one again."""
+        """The timer that ends the session if it has no ack quorum then, or None. It starts when no
+        ack quorum is left, and continues even if there is one again."""
         self._done: tuple[int, int] | None = None
-        """The value of `_progress` when the timer was started."""
+        """The value of `_progress` when the timer `_giving_up` was last started."""
         self._late = False
-        """Whether the time was up while an ack quorum was connected again but had acknowledged
-        nothing yet."""
+        """Whether the timer ended when an ack quorum was connected again, but had acknowledged
+        nothing since. If the quorum is lost once more, the session then fails at once."""
 
     # -- what is left -------------------------------------------------------------------------
 
     @property
     def full(self) -> bool:
-        """Whether too much waits for acknowledgements while no ack quorum is left."""
+        """Whether appends must wait, because an ack quorum is missing and too much is unconfirmed.
+
+        The limit is `max_unacked_bytes`.
+        """
         session = self._session
         if self.bearable():
             return False
         return session.pipeline.unconfirmed_bytes >= session.config.max_unacked_bytes
 
     def bearable(self, missing: Iterable[int] = ()) -> bool:
-        """Return whether there is an ack quorum without these members and the absent ones."""
+        """Return whether every write set has an ack quorum without the given and absent members.
+
+        `missing` has ensemble indexes. The fault domains of `spread_acks` are checked as well.
+        """
         session, absent = self._session, self.absent.union(missing)
         pipeline = session.pipeline
         if isinstance(pipeline, SpreadPipeline) and not pipeline.spread_without(absent):
@@ -186,8 +195,10 @@ class EnsembleChanges:
 
     @property
     def _patience_s(self) -> float:
-        """Seconds to wait for an ack quorum. It is 0 if no member was ever connected, because there
-        is usually a mistake in the configuration then."""
+        """Seconds that the session waits for a lost ack quorum.
+
+        It is 0 if no member was ever connected, which usually shows a mistake in the configuration.
+        """
         return self._session.config.lost_quorum_limit_s if self._session.met else 0.0
 
     def _wanted(self, failed: dict[int, str]) -> Wanted:
@@ -196,7 +207,7 @@ class EnsembleChanges:
         return Wanted.replacing(session.ensemble, failed, *quorums)
 
     async def _reached(self, bookie_id: str, limit_s: float | None = None) -> bool:
-        """Return whether the bookie can be connected to, within this time."""
+        """Return whether a connection to the bookie could be made within `limit_s` seconds."""
         try:
             async with asyncio.timeout(limit_s):
                 await self._session.connect(bookie_id)
@@ -230,7 +241,7 @@ class EnsembleChanges:
         )
 
     async def _run(self) -> None:
-        """Handle failed members until none is left."""
+        """Return, replace or leave out failed members until none is left, then confirm again."""
         session = self._session
         try:
             while self._failed and session.failure is None:
@@ -251,12 +262,11 @@ class EnsembleChanges:
             session.after_acks()
 
     async def _return(self, indexes: Collection[int]) -> list[int]:
-        """Reconnect to these members, resume with those that can be reached at once, and return
-        their indexes.
+        """Reconnect to failed members, and resume with those that can be reached at once.
 
-        A member that returned within the last `RETURN_REST_S` is not tried. The metadata does not
-        change, and the members are not trusted: each is sent all entries that are not confirmed,
-        and refuses them if the ledger was fenced meanwhile.
+        Returns the ensemble indexes of the members that resumed. A member that returned within the
+        last `RETURN_REST_S` is not tried. The metadata does not change. Each member is sent all
+        entries that are not confirmed, and refuses them if the ledger was fenced meanwhile.
         """
         session = self._session
         now = asyncio.get_running_loop().time()
@@ -334,10 +344,9 @@ class EnsembleChanges:
         session.begin_again(set(after.restarted))
 
     def _keep_the_ensemble(self, error: MetadataTooLargeError, first: int) -> None:
-        """Keep the ensemble for the rest of the session, because the metadata has no room for
-        another.
+        """Keep the ensemble from now on, because the metadata has no room for another one.
 
-        Members that fail are tried again, and entries go to the remaining ones.
+        Members that fail are tried again, and meanwhile entries go to the other members.
         """
         session = self._session
         self._no_room = error
@@ -350,10 +359,10 @@ class EnsembleChanges:
     # -- going on with fewer ------------------------------------------------------------------
 
     def _go_on_without(self, indexes: Collection[int]) -> None:
-        """Continue without these members, for which there is no replacement.
+        """Continue without the members at these indexes, for which there is no replacement.
 
-        Raises NotEnoughBookiesError if no ack quorum is left and the session may not wait for one
-        (`_patience_s`).
+        Background tasks try to bring them back. Raises NotEnoughBookiesError if no ack quorum is
+        left and the session may not wait for one (`_patience_s`).
         """
         session = self._session
         if not self._patience_s and not self.bearable(indexes):
@@ -369,9 +378,9 @@ class EnsembleChanges:
     def _limit_the_wait(self) -> None:
         """Start the timer that limits how long the session waits for an ack quorum.
 
-        A timer that runs is started again only if something was acknowledged since, or if nothing
-        waits to be acknowledged. Otherwise members that accept connections and break them again, or
-        never answer, could prolong the wait.
+        A running timer starts anew only if an entry was acknowledged since its start, or if no
+        entry waits to be acknowledged. Otherwise members that accept connections and break them
+        again, or never answer, could prolong the wait.
         """
         session = self._session
         moved = self._progress != self._done or not session.owes
@@ -385,7 +394,7 @@ class EnsembleChanges:
 
     @property
     def _progress(self) -> tuple[int, int]:
-        """The last entry up to which all are accepted, and the last durable one."""
+        """The ids of the last accepted and the last confirmed entry, which show any progress."""
         return self._session.pipeline.accepted, self._session.pipeline.last_confirmed
 
     def _give_up(self) -> None:
@@ -403,8 +412,10 @@ class EnsembleChanges:
             self._giving_up = None
 
     async def _bring_back(self, index: int) -> None:
-        """Replace the absent member as soon as another bookie is available, or let it rejoin as
-        soon as it can be reached."""
+        """Replace an absent member as soon as another bookie is available, or let it rejoin.
+
+        It rejoins as soon as it can be reached.
+        """
         session = self._session
         member, pool = session.member(index), session.pool
         await self._pause(index, longer=True)
@@ -435,9 +446,9 @@ class EnsembleChanges:
                 return
 
     async def _pause(self, index: int, *, longer: bool) -> None:
-        """Wait until the registered bookies change, or it is time for another attempt.
+        """Wait until the registered bookies change, or until it is time for another attempt.
 
-        With `longer` the next pause for this member is longer than this one.
+        With `longer`, later pauses for the member at this index are longer than this one.
         """
         attempts = self._attempts.get(index, 0) + 1
         if longer:
@@ -470,7 +481,7 @@ class EnsembleChanges:
 
 
 def _advice(causes: Sequence[BaseException | str | None]) -> str:
-    """Return what to do first about bookies that were lost for these causes."""
+    """Return the first step of a remedy for bookies that were lost for the given causes."""
     if all(isinstance(one, TlsError | UnauthorizedError) for one in causes):
         # Another bookie would not accept this client either.
         return "Correct the client's certificate or password, as the causes say"

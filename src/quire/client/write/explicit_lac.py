@@ -1,9 +1,10 @@
 """The explicit LAC, which tells bookies the LAC of a writer that pauses.
 
-The LAC travels with the next entry. A writer without a next entry would leave its newest entry
-invisible to readers. So after an interval without entries it sends the LAC itself, with WRITE_LAC
-to every member of the ensemble. Only confirmed entries are named, so a LAC on a bookie is always
-safe to believe. This is best effort: a failure is counted, and the next round tries again.
+Each entry carries the LAC at the time when it is sent. A writer without a next entry would leave
+its newest entry invisible to readers. So after an interval without entries it sends the LAC itself,
+with WRITE_LAC to every member of the ensemble. Only confirmed entries are named, so a LAC on a
+bookie is always safe to believe. This is best effort: a failure is counted, and the next round
+tries again.
 
 After a pause of an interval the LAC of an entry is sent at once, because its writer will probably
 pause again, and its readers wait. The LAC of an entry that came sooner waits for a tick, within
@@ -23,30 +24,31 @@ from quire.codec.entry.entry import EntryCodec
 from quire.errors import QuireError
 
 TICKS = 2
-"""The number of ticks in one interval. A LAC that no entry has carried for a tick is sent, between
-half an interval and a whole one after the acknowledgement."""
+"""The number of ticks in one interval. A LAC that no entry has carried is sent at the end of a
+tick, between half an interval and a whole one after the acknowledgement."""
 APPEND_ITERATIONS = 2
-"""The number of event-loop iterations from an acknowledgement until the entry that is appended
-because of it has been sent. That entry carries the LAC itself."""
+"""The number of event-loop iterations to wait before a LAC is sent at once. If the caller appends
+another entry when its append returns, that entry is sent within this time and carries the LAC."""
 RETRY_DELAY_S = 0.05
-"""Seconds for which a bookie that failed to take a LAC gets no other."""
+"""Seconds for which no further LAC is sent to a bookie that failed to store one."""
 
 
 class ExplicitLac:
-    """The sending of explicit LACs for one `AddSession`, from `start` to `stop`."""
+    """A background task that sends the explicit LACs of one `AddSession`, until `stop`."""
 
     def __init__(
         self, session: AddSession, codec: EntryCodec, key: bytes, interval_s: float
     ) -> None:
         self.failures = 0
-        """The number of times that a bookie did not take a LAC."""
+        """The number of requests to store a LAC that failed."""
         self._session = session
         self._codec = codec
         self._key = key
         self._tick_s = interval_s / TICKS
         self._written = -1
         self._busy: dict[str, asyncio.Task[bool]] = {}
-        """The bookies that have not answered the last LAC yet. They get no other."""
+        """The request in progress to each bookie that has not answered the last LAC yet. No other
+        LAC is sent to it meanwhile."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -54,7 +56,7 @@ class ExplicitLac:
         self._task = self._session.tasks.start(self._run())
 
     def stop(self) -> None:
-        """Stop sending."""
+        """Stop sending explicit LACs."""
         if self._task is not None:
             self._task.cancel()
 
@@ -85,9 +87,10 @@ class ExplicitLac:
             await cancelled(self._busy.values())
 
     async def _write(self) -> None:
-        """Send the LAC to the bookies that have answered the last one, an ack quorum at least.
+        """Send the LAC to all bookies without an outstanding request, and wait for an ack quorum.
 
-        If one of them is slow, neither the others nor the next round wait for it.
+        If fewer bookies than an ack quorum are free, it waits for them first. A slow bookie delays
+        neither the others nor the next round.
         """
         session = self._session
         while len(free := self._free()) < session.ack_quorum:

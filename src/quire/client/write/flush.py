@@ -1,4 +1,4 @@
-"""The flush of a client's writers after an event-loop iteration.
+"""The flush: the sending of all appends of an event-loop iteration, for all writers of a client.
 
 All writers share one callback, and all ledgers with the same members share one buffer. With
 thousands of ledgers that get an entry each, a callback for each ledger would cost a fifth of all
@@ -17,14 +17,15 @@ from quire.core.append.coalesced_adds import CoalescedAdds
 from quire.net.link import Link
 
 COALESCED_ROWS_MIN = 2
-"""The minimum number of rows for which coalescing is worth its cost."""
+"""The smallest number of rows (entries of different ledgers) that are sent as coalesced adds. A
+single row costs less as an entry of its own."""
 FLUSHES_ALONE = 100
-"""The number of flushes that a group makes without coalesced adds after answers arrived in another
-order than the adds were sent. Such answers mean that the bookie has several logs."""
+"""The number of flushes of a connection group without coalesced adds, after answers arrived in
+another order than the adds were sent. A bookie with several logs answers in that way."""
 
 
 class Flush:
-    """The flush of one client."""
+    """The flush of one client: after each event-loop iteration, it sends what writers appended."""
 
     __slots__ = ("_groups", "_waiting", "counters", "loaded", "running")
 
@@ -34,8 +35,8 @@ class Flush:
         """The functions to call after this event-loop iteration. Each writer appears at most once,
         so the number of open writers bounds this list."""
         self._groups: WeakValueDictionary[tuple[Link, ...], ConnectionGroup] = WeakValueDictionary()
-        """The groups by their connections. A group has one key for each order in which its
-        connections were given. It exists while a session uses it."""
+        """The connection groups, by their connections. A group has one key for each order in which
+        its connections were given. It exists while a session uses it."""
         self.running = False
         """Whether the writers are being called. The frames that they put into groups meanwhile are
         sent afterwards."""
@@ -44,16 +45,17 @@ class Flush:
         adds the group here."""
 
     def at_end(self, call: Callable[[], None]) -> None:
-        """Call this function after this event-loop iteration, in the order of requests.
+        """Call a function after this event-loop iteration.
 
-        All functions run in the context (`contextvars`) of the caller that came first.
+        The functions run in the order of these calls, in the context (`contextvars`) of the first
+        caller.
         """
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._run)
         self._waiting.append(call)
 
     def group(self, links: tuple[Link, ...]) -> ConnectionGroup:
-        """Return the group of these connections."""
+        """Return the connection group of these connections, which may be in any order."""
         group = self._groups.get(links)
         if group is None:
             key = tuple(sorted(links, key=lambda link: link.bookie_id))
@@ -65,7 +67,7 @@ class Flush:
         return asyncio.get_running_loop().time()
 
     def confirmed(self, sent_at: float, count: int) -> None:
-        """Count entries of coalesced adds that have reached their ack quorum."""
+        """Count `count` entries, sent at loop time `sent_at`, that an ack quorum has by now."""
         self.counters.add_time.observe(self.now() - sent_at, count)
 
     def _run(self) -> None:
@@ -98,11 +100,12 @@ class ConnectionGroup:
         self.links = links
         self._flush = flush
         self._pieces: list[Buffer] = []
-        """The frames of the next flush. Each writer bounds its own part (`max_turn_bytes`)."""
+        """The pieces of the frames to send in the next flush. Each writer limits its own part
+        (`max_turn_bytes`)."""
         self._leaving: list[CoalescedAdds] = []
-        """The coalesced adds of the next flush. The frames of each are contiguous."""
+        """The coalesced adds to send in the next flush. The frames of each are contiguous."""
         self._filling: CoalescedAdds | None = None
-        """The coalesced adds that take the next entry."""
+        """The coalesced adds to which the next entry can be added, or None."""
         self._former: CoalescedAdds | None = None
         self._rests = 0
         self._places: dict[tuple[Link, ...], tuple[int, ...]] = {}
@@ -118,15 +121,15 @@ class ConnectionGroup:
         return found
 
     def put(self, pieces: Sequence[Buffer]) -> None:
-        """Queue frames whose answers no coalesced adds expect."""
+        """Queue frames for the next flush whose answers go to the sinks of their ledgers."""
         self._load()
         self._pieces += pieces
 
     def coalesced(self, ack_quorum: int) -> CoalescedAdds | None:
-        """Return the coalesced adds that take the next entry.
+        """Return the coalesced adds to which the next entry can be added, or None.
 
-        Returns None for `FLUSHES_ALONE` flushes after answers arrived in another order than the
-        adds were sent. Each entry must then be sent by itself.
+        The result is None for `FLUSHES_ALONE` flushes after answers arrived in another order than
+        the adds were sent. Each entry must then be sent by itself.
         """
         coalesced = self._filling
         if coalesced is not None and coalesced.ack_quorum == ack_quorum and not coalesced.sealed:
@@ -156,7 +159,7 @@ class ConnectionGroup:
             self._pieces += coalesced.seal()
 
     def send(self) -> None:
-        """Send what the writers have queued: one buffer, with one write for each connection."""
+        """Send everything that writers have queued, as one buffer, over every connection."""
         self._seal()
         data = b"".join(self._pieces)
         leaving, self._leaving = self._leaving, []

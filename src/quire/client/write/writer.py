@@ -41,7 +41,7 @@ from quire.metadata.ledgers.update import update_ledger
 
 
 def payload_bytes(payload: Buffer, what: str = "an entry") -> bytes:
-    """Return the payload as bytes that nobody can change.
+    """Return a payload as immutable bytes.
 
     A mutable buffer is copied, because its owner may change it before it is sent. A view whose
     items have several bytes, such as a view of integers, is converted: its length counts items, so
@@ -49,7 +49,7 @@ def payload_bytes(payload: Buffer, what: str = "an entry") -> bytes:
 
     Args:
         payload: The payload of an entry, as the caller gave it.
-        what: What the payload is for, as the error message names it.
+        what: The use of the payload, for the error message, such as "an entry".
 
     Returns:
         The bytes.
@@ -70,11 +70,11 @@ def payload_bytes(payload: Buffer, what: str = "an entry") -> bytes:
 
 
 def payload_list(payloads: object, what: str = "an entry") -> Sequence[bytes]:
-    """Return all payloads as bytes that nobody can change.
+    """Return all payloads of a sequence as immutable bytes.
 
     Args:
         payloads: A sequence of payloads, as the caller gave it.
-        what: What a payload is for, as the error message names it.
+        what: The use of a payload, for the error message, such as "an entry".
 
     Returns:
         The payloads, as `payload_bytes` returns them.
@@ -96,7 +96,7 @@ def payload_list(payloads: object, what: str = "an entry") -> Sequence[bytes]:
 
 
 class HowToWrite(TypedDict):
-    """The arguments that every handle takes."""
+    """The keyword arguments with which every `WriteHandle` is created."""
 
     ledger_id: int
     metadata: Versioned[LedgerMetadata]
@@ -374,7 +374,7 @@ class WriteHandle:
         self._session.stop(error)
 
     def _begin_batch(self) -> None:
-        """Schedule the batch that begins now to be sent after this event-loop iteration."""
+        """Schedule the sending of a new batch after this event-loop iteration."""
         if self._traced:
             self._loop.call_soon(self._send_batch)  # the span becomes a child of the caller's
         else:
@@ -425,7 +425,7 @@ class WriteHandle:
         )
 
     def _check_open(self) -> None:
-        """Raise the error that ended this writer, or the error of a closed one."""
+        """Raise an error if this writer has failed or is closed."""
         if self._session.failure is not None:
             raise self._session.failure
         if self._closing is not None:
@@ -465,7 +465,10 @@ class WriteHandle:
         return updated.value.last_segment.ensemble
 
     def _over(self, now: LedgerMetadata) -> QuireError | None:
-        """Return the error that ends the writer if another client fenced or closed the ledger."""
+        """Return the error that ends the writer, or None if the metadata allows it to continue.
+
+        There is an error if the ledger is in recovery or closed.
+        """
         if now.state is LedgerState.IN_RECOVERY:
             return LedgerFencedError(
                 f"ledger {self.ledger_id} is being recovered by another client, so this writer "
@@ -484,7 +487,10 @@ class WriteHandle:
         return None
 
     def _on_metadata(self, stored: Versioned[LedgerMetadata] | None) -> None:
-        """Handle a change of the metadata, made by another client or by this one (rule 37)."""
+        """Handle a change of the ledger's metadata, by another client or by this one (rule 37).
+
+        `stored` is the new metadata, or None if the ledger was deleted.
+        """
         over: QuireError | None
         if stored is None:
             over = NoSuchLedgerError(
@@ -644,9 +650,9 @@ class LedgerWriter(WriteHandle):
         return last
 
     def _chunks(self, payloads: Sequence[bytes]) -> list[Sequence[Buffer]]:
-        """Check every payload, then return them in chunks of about `max_batch_bytes`.
+        """Return the payloads in chunks of at least `_max_batch_bytes` bytes, except the last one.
 
-        All payloads are checked first, so a payload that is too large is found before any is sent.
+        A payload that is too large raises EntryTooLargeError, before any payload is sent.
         """
         chunks: list[Sequence[Buffer]] = []
         start = size = 0

@@ -27,7 +27,7 @@ from quire.codec.wire.v2 import Buffer, add_responses_each
 
 
 class CoalescedPipeline(Protocol):
-    """The part of a ledger's pipeline that coalesced adds use."""
+    """The attributes and methods of a ledger's `AddPipeline` that coalesced adds use."""
 
     coalesced: CoalescedAdds | None
     frozen: bool
@@ -39,15 +39,15 @@ class CoalescedPipeline(Protocol):
 
 
 Row = tuple[CoalescedPipeline, AddEncoder, int, int, int, int, Buffer]
-"""An entry: its pipeline, encoder, ledger, entry id and LAC, the length of the ledger including it,
-and its payload."""
+"""One entry in coalesced adds: its pipeline, encoder, ledger id, entry id and LAC, the length of
+the ledger including the entry, and its payload."""
 
 
 class CoalescedAdds:
-    """The rows, each the entry of one ledger, that are sent as one buffer.
+    """A batch of entries of different ledgers, which is sent to the same members as one buffer.
 
-    A member is identified by its place in the connection group, which may differ from its index in
-    an ensemble.
+    Each *row* of the batch is the entry of one ledger. A member is identified by its place in the
+    connection group, which may differ from its index in an ensemble.
     """
 
     __slots__ = (
@@ -71,19 +71,21 @@ class CoalescedAdds:
         self.ack_quorum = ack_quorum
         self.sent_at = sent_at
         self.acked_by = [0] * members
-        """The number of rows that the member in each place has acknowledged, counted from the first
-        row."""
+        """The number of rows that each member has acknowledged, counted from the first row without
+        a gap. The index is the member's place in the connection group."""
         self.confirmed = 0
-        """The number of rows that an ack quorum has acknowledged."""
+        """The number of rows, from the first on, that an ack quorum has acknowledged."""
         self.sealed = False
-        """Whether it takes no more rows. The ids and `payload_bytes` are known from then on."""
+        """Whether no more rows can be added. `ledger_ids`, `entry_ids` and `payload_bytes` are set
+        from then on."""
         self.ledger_ids: Sequence[int] = ()
         self.entry_ids: Sequence[int] = ()
         self.payload_bytes = 0
         self.waiting: dict[int, Callable[[], object]] = {}
-        """The function to call for a row when the row is confirmed."""
+        """The functions to call when a row is confirmed, by the number of the row."""
         self.detached_rows: set[int] = set()
-        """The rows whose ledger must receive each of its acknowledgements itself."""
+        """The numbers of the rows that were detached: their ledger's own pipeline must receive each
+        acknowledgement."""
         self.over = False
         """Whether no pipeline is attached any more: each row is acknowledged by all members, or
         detached."""
@@ -123,14 +125,16 @@ class CoalescedAdds:
 
     @property
     def answers(self) -> bytes:
-        """The answer of a member that stores all rows, in this order. It is valid only after
-        sealing."""
+        """The answer of a member that stores all rows, in order. It is valid only after `seal`."""
         if not self._answers:
             self._answers = add_responses_each(self.ledger_ids, self.entry_ids)
         return self._answers
 
     def acked(self, place: int, count: int) -> None:
-        """Note that the member in this place has acknowledged the first `count` rows."""
+        """Record that the member at `place` has acknowledged the first `count` rows.
+
+        Rows that an ack quorum has acknowledged now are confirmed.
+        """
         acked_by = self.acked_by
         acked_by[place] = count
         confirmed = sorted(acked_by)[-self.ack_quorum]
@@ -165,14 +169,14 @@ class CoalescedAdds:
         self.detach_all()
 
     def detach_all(self) -> None:
-        """Give each ledger its entry back."""
+        """Detach all pipelines, so that each handles the acknowledgements of its entry itself."""
         self._seal()
         for pipeline in self._pipelines:
             if pipeline.coalesced is self:
                 pipeline.detach()
 
     def _end(self) -> None:
-        """Release all payloads and pipelines."""
+        """Release all payloads and pipelines, because no pipeline is attached any more."""
         self.over = True
         self._pipelines = self._pieces = ()
         self.waiting.clear()

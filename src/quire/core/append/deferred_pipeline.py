@@ -20,7 +20,7 @@ from quire.core.append.pipeline import AddPipeline
 
 
 class DeferredPipeline(AddPipeline):
-    """The add pipeline of a deferred-sync ledger."""
+    """The add pipeline of a deferred-sync ledger, where only a force makes entries durable."""
 
     __slots__ = ("generation",)
 
@@ -39,13 +39,17 @@ class DeferredPipeline(AddPipeline):
         return True
 
     def forced(self, through: int, generation: int) -> bool:
-        """Handle a force that every present member has answered, and return whether entries became
-        durable.
+        """Advance `last_confirmed` after every present member has answered a force.
+
+        Nothing changes if a member has restarted or gone away since the force was sent.
 
         Args:
             through: The entry up to which an ack quorum had accepted everything when the force was
                 sent.
-            generation: The generation in which the force was sent.
+            generation: The value of `generation` when the force was sent.
+
+        Returns:
+            Whether entries became durable.
         """
         if self.frozen or generation != self.generation or through <= self.last_confirmed:
             return False
@@ -53,22 +57,26 @@ class DeferredPipeline(AddPipeline):
         return True
 
     def present(self) -> list[int]:
-        """Return the members that are not away."""
+        """Return the ensemble indexes of the members that are not parked."""
         return [i for i in range(self._ensemble_size) if i not in self._parked]
 
     def has_unforced(self, index: int) -> bool:
-        """Return whether member `index` has to store entries that were pushed and are not
-        durable."""
+        """Return whether member `index` stores any entry that was pushed and is not durable yet."""
         return self._stripe_from(index, self.last_confirmed + 1) <= self.last_pushed
 
     def restart(self, indexes: Iterable[int], now: float) -> None:
-        """Restart these members, which count as having no entry after `last_confirmed`."""
+        """Restart the members at these ensemble indexes at loop time `now`.
+
+        From now on they count as having no entry after `last_confirmed`.
+        """
         self.generation += 1
         super().restart(indexes, now)
 
     def park(self, indexes: Iterable[int]) -> None:
-        """Park these members, which are away. They count as having no entry after
-        `last_confirmed`."""
+        """Park the members at these ensemble indexes: nothing is sent to them until they restart.
+
+        They count as having no entry after `last_confirmed`.
+        """
         self.generation += 1
         for index in indexes:
             self._ahead.pop(index, None)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MembersAfterChange:
-    """The members after an ensemble change, by their indexes."""
+    """The consequences of an ensemble change for the members. Values are ensemble indexes."""
 
     left_out: frozenset[int]
     """The failed members that no bookie replaced. The session continues without them."""
     restarted: frozenset[int]
-    """The members that have acknowledged nothing after the last confirmed entry, and are sent
-    everything after it."""
+    """The members that are sent everything after the last confirmed entry. They count as having
+    acknowledged nothing after it."""
     absent: frozenset[int]
     """The members that were absent before, and still are."""
 
@@ -29,7 +29,7 @@ def members_after_change(
 
     Args:
         before: The ensemble that the session has used so far.
-        now: The ensemble that is in force.
+        now: The ensemble after the change.
         failed: The bookies that failed, by their indexes. Each place starts again unless it is left
             out, even if its bookie is the same in the end (A replaced by B, and B by A: rule 43).
         absent: The indexes of the members that were absent before.

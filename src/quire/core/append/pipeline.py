@@ -32,8 +32,9 @@ from quire.core.append.coalesced_adds import CoalescedAdds
 from quire.core.append.quorum import in_write_set
 
 PUSHES_ALONE = 32
-"""The number of entries that are not attached after an entry had to be detached because the next
-one was pushed. Such a ledger has several entries outstanding most of the time."""
+"""The number of entries that are not attached to coalesced adds after the next entry of a ledger
+forced its attached entry to be detached. A ledger where this happens usually has several entries
+outstanding."""
 
 
 class Block:
@@ -63,7 +64,10 @@ class Block:
         self.next: Block | None = None
 
     def frames(self, entries: Sequence[int]) -> bytes:
-        """Return the frames of these entries of the block, which are ascending."""
+        """Return the ADD frames of the given entries of this block, joined.
+
+        `entries` has their ids, ascending.
+        """
         data = b"".join(self.pieces)
         if len(entries) == self.last - self.first + 1:
             return data
@@ -73,7 +77,7 @@ class Block:
 
 
 class AddPipeline:
-    """The adds of one ledger handle, and what each member of the ensemble has acknowledged."""
+    """The adds of one ledger handle, and the entries that each member has acknowledged."""
 
     __slots__ = (
         "_ack_quorum",
@@ -129,17 +133,17 @@ class AddPipeline:
         self._confirming: Block | None = None
         self._tail: Block | None = None
         self.coalesced: CoalescedAdds | None = None
-        """The coalesced adds that the newest entry is attached to. They stay here after all members
-        have acknowledged it, until the pipeline detaches."""
+        """The coalesced adds that the newest entry is attached to, or None. They stay here, even
+        after all members have acknowledged the entry, until the pipeline detaches."""
         self.row = 0
-        """The row of the newest entry in `coalesced`."""
+        """The number of the row in `coalesced` that is the newest entry."""
         self._places: Sequence[int] = ()
         self._alone_until = -1
 
     # -- sending ------------------------------------------------------------------------------
 
     def push(self, block: Block) -> None:
-        """Add a block, which must follow what was pushed before."""
+        """Add a block of entries, which must follow the last pushed entry."""
         assert block.first == self.last_pushed + 1
         if self.coalesced is not None:
             if not self.coalesced.over:
@@ -188,9 +192,9 @@ class AddPipeline:
         ledger_id: int,
         payload: Buffer,
     ) -> int:
-        """Push one entry as a row of `coalesced`, and return the row.
+        """Push one entry as a row of `coalesced`, and return the number of the row.
 
-        Member i has place `places[i]` in the coalesced adds.
+        `places` has the place in the connection group of each ensemble member.
         """
         self.last_pushed = entry_id = self.last_pushed + 1
         self.length = length = self.length + len(payload)
@@ -201,7 +205,11 @@ class AddPipeline:
         return row
 
     def detach(self) -> None:
-        """Take back the attached entry, with what each member has acknowledged of it."""
+        """Take the attached entry back from the coalesced adds, if there is one.
+
+        The entry becomes a block of its own, unless all members have acknowledged it. Their
+        acknowledgements so far are kept.
+        """
         coalesced, self.coalesced = self.coalesced, None
         if coalesced is None:
             return
@@ -219,18 +227,18 @@ class AddPipeline:
         self._tail = block if any(missing) or self._confirming is not None else None
 
     def stripe(self, index: int, first: int, last: int) -> Sequence[int]:
-        """Return the entries of [first, last] that member `index` stores."""
+        """Return the entry ids in first..last, both included, that member `index` stores."""
         if not self._striped:
             return range(first, last + 1)
         size, quorum = self._ensemble_size, self._write_quorum
         return [entry for entry in range(first, last + 1) if (index - entry) % size < quorum]
 
     def frames_for(self, index: int, after: int) -> Iterator[tuple[int, bytes]]:
-        """Yield what member `index` has to be sent, as (last entry of the block, frames).
+        """Yield the ADD frames to send to member `index`, block by block.
 
-        These are the entries after `after` in the member's stripe, from the first block on that the
-        member has not acknowledged completely. They may include entries that it has acknowledged,
-        and entries that are confirmed.
+        Each item has the last entry of a block, and the frames of the block's entries that the
+        member stores. Entries up to `after` are left out. The first block is the first one that the
+        member has not acknowledged completely, so some of its entries may be acknowledged.
         """
         self.detach()
         block = self._cursors[index]
@@ -245,10 +253,10 @@ class AddPipeline:
     # -- acknowledgements ---------------------------------------------------------------------
 
     def acked_run(self, index: int, first: int, last: int) -> bool:
-        """Note that member `index` has stored all of first..last.
+        """Record that member `index` has stored all entries of first..last.
 
-        Returns whether an ack quorum may now have more than is accepted. If not, `confirm` moves
-        nothing.
+        Returns False if `confirm` would certainly change nothing, because no ack quorum has entries
+        after `accepted`. Otherwise returns True.
         """
         if self.coalesced is not None:
             self._end_coalesced()
@@ -271,7 +279,7 @@ class AddPipeline:
         return self._next[index] - 1 > self.accepted
 
     def acked(self, index: int, entries: Iterable[int]) -> None:
-        """Note that member `index` has stored `entries`, in any order; repetitions are allowed.
+        """Record that member `index` has stored `entries`, in any order and with repetitions.
 
         Entries that were never pushed are ignored, because the member cannot have stored them.
         """
@@ -310,7 +318,7 @@ class AddPipeline:
         return True
 
     def stored_through(self) -> int:
-        """Return the last entry up to which an ack quorum has acknowledged every entry so far."""
+        """Return the last entry up to which every entry has its ack quorum."""
         if self.coalesced is not None:
             self.detach()
         if self._striped:
@@ -341,8 +349,10 @@ class AddPipeline:
     # -- ensemble changes ---------------------------------------------------------------------
 
     def restart(self, indexes: Iterable[int], now: float) -> None:
-        """Restart these members, which are new or were away: from now on they count as having
-        acknowledged nothing after `last_confirmed`."""
+        """Restart the members at these ensemble indexes, which are new or were away.
+
+        From loop time `now` on they count as having acknowledged nothing after `last_confirmed`.
+        """
         self.detach()
         for index in indexes:
             self._parked -= {index}
@@ -353,7 +363,10 @@ class AddPipeline:
             self._restarted_at[index] = now
 
     def park(self, indexes: Iterable[int]) -> None:
-        """Park these members, which are away: nothing is outstanding on them until they restart."""
+        """Park the members at these ensemble indexes, which cannot be reached.
+
+        Nothing is outstanding on them until they restart.
+        """
         self.detach()
         for index in indexes:
             self._parked |= {index}
@@ -365,7 +378,7 @@ class AddPipeline:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is outstanding on any member."""
+        """Whether no member still has to acknowledge an entry."""
         if self.coalesced is not None:
             if self.coalesced.over:
                 return True
@@ -373,10 +386,10 @@ class AddPipeline:
         return not any(self._cursors)
 
     def outstanding_since(self, index: int) -> float | None:
-        """Return since when member `index` has an entry to acknowledge (loop time), or None.
+        """Return the loop time since which member `index` owes an acknowledgement, or None.
 
-        That is the time at which its oldest such block was sent, or at which the member restarted
-        if that is later.
+        That is the time at which the oldest block that it has not acknowledged was sent, or at
+        which the member restarted if that is later. None means that nothing is outstanding.
         """
         self.detach()
         cursor = self._cursors[index]
@@ -385,7 +398,7 @@ class AddPipeline:
         return max(cursor.sent_at, self._restarted_at.get(index, 0.0))
 
     def unaccepted_since(self) -> float | None:
-        """Return when the oldest entry after `accepted` was pushed (loop time), or None."""
+        """Return the loop time at which the oldest entry after `accepted` was pushed, or None."""
         self.detach()
         block = self._confirming
         # With deferred sync, blocks may be accepted but not durable yet.
@@ -394,22 +407,27 @@ class AddPipeline:
         return None if block is None else block.sent_at
 
     def unacked_bytes(self, index: int) -> int:
-        """Return the payload bytes of all entries from the oldest block on that member `index` has
-        not acknowledged completely."""
+        """Return the payload bytes that count as unacknowledged by member `index`.
+
+        They are those of all entries from the first block on that the member has not acknowledged
+        completely.
+        """
         self.detach()
         cursor = self._cursors[index]
         return 0 if cursor is None else self.length - cursor.length_before
 
     @property
     def unconfirmed_bytes(self) -> int:
-        """The payload bytes of the blocks that are not wholly confirmed. With deferred sync, these
-        are the blocks that are not wholly durable."""
+        """The number of payload bytes in the blocks that are not confirmed completely.
+
+        With deferred sync, confirmed means durable.
+        """
         self.detach()
         block = self._confirming
         return 0 if block is None else self.length - block.length_before
 
     def unacked_bytes_max(self) -> int:
-        """Return the largest `unacked_bytes` of all members."""
+        """Return the `unacked_bytes` of the member that has the most."""
         return max(self.unacked_bytes(index) for index in range(self._ensemble_size))
 
     def _stripe_from(self, index: int, entry: int) -> int:
@@ -429,8 +447,11 @@ class AddPipeline:
             self._forget_tail()
 
     def _end_coalesced(self) -> None:
-        """Handle an acknowledgement for this ledger alone, which breaks the order of its coalesced
-        adds."""
+        """Detach, because an acknowledgement arrived for this ledger alone.
+
+        It shows that answers do not arrive in the order of the coalesced adds, so these end for all
+        ledgers.
+        """
         coalesced = self.coalesced
         if coalesced is not None and not coalesced.over:
             coalesced.end_in_disorder()

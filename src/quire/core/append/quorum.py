@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 
 def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
-    """Return the ensemble indexes that store an entry, in order.
+    """Return the ensemble indexes of the members that store an entry, in order.
 
     The first is the entry id modulo the ensemble size. Java's add path truncates the id to 32 bits
     before it divides.
@@ -25,7 +25,7 @@ def in_write_set(index: int, entry_id: int, ensemble_size: int, write_quorum: in
 def stripe(
     index: int, first: int, last: int, ensemble_size: int, write_quorum: int
 ) -> Sequence[int]:
-    """Return the entries in [first, last] that the member with this index stores, ascending."""
+    """Return the entry ids from `first` to `last`, both included, that member `index` stores."""
     if ensemble_size == write_quorum:
         return range(first, last + 1)
     return [
@@ -57,7 +57,10 @@ def covered(known: Collection[int], ensemble_size: int, write_quorum: int, ack_q
 def bearable(
     absent: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int
 ) -> bool:
-    """Return whether every write set still has an ack quorum without the `absent` members."""
+    """Return whether every write set still has an ack quorum without the `absent` members.
+
+    `absent` has their ensemble indexes.
+    """
     for start in range(ensemble_size):
         left = sum((start + k) % ensemble_size not in absent for k in range(write_quorum))
         if left < ack_quorum:

@@ -45,7 +45,10 @@ class SpreadPipeline(AddPipeline):
         return first_open - 1
 
     def _spread_through(self, window: Sequence[int]) -> int:
-        """Return the last entry of this write set up to which every entry is in enough domains."""
+        """Return the last entry up to which each entry is on enough members and fault domains.
+
+        `window` has the ensemble indexes of one write set.
+        """
         needed = self._needed(window)
         found: set[str] = set()
         ranked = sorted(window, key=lambda index: -self._next[index])
@@ -61,7 +64,10 @@ class SpreadPipeline(AddPipeline):
         return min(self._domains_min, len({self._domains[index] for index in window}))
 
     def spread_without(self, absent: Collection[int]) -> bool:
-        """Return whether every write set still spans enough domains without these members."""
+        """Return whether every write set spans enough fault domains without the absent members.
+
+        `absent` has their ensemble indexes.
+        """
         return all(
             len({self._domains[i] for i in window if i not in absent}) >= self._needed(window)
             for window in windows(self._ensemble_size, self._write_quorum)

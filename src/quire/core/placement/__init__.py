@@ -1,9 +1,9 @@
 """The choice of the bookies of an ensemble, and the order in which readers ask them.
 
-There is no I/O: what is known of the bookies (a `View`), what is wanted (`Wanted`) and random
-numbers are arguments. A `Policy` answers. `policies` has those that come with Quire, and
-`DomainPolicy` is the base class for a policy of your own. Ledgers do not store the policy, so
-clients with different policies can work together.
+There is no I/O: the known facts about bookies (a `View`), the ensemble to fill (`Wanted`) and
+random numbers are arguments. A `Policy` makes the choice. `policies` has those that come with
+Quire, and `DomainPolicy` is the base class for a policy of your own. Ledgers do not store the
+policy, so clients with different policies can work together.
 """
 
 from quire.core.placement.choice import Chance, Shuffler, choose, weighed

@@ -82,11 +82,11 @@ def mix(ids: list[str], rng: Shuffler, weights: Mapping[str, float] | None = Non
 def weighed(
     free_bytes: Mapping[str, int], ids: Collection[str], multiple: float
 ) -> dict[str, float]:
-    """Return weights for all `ids`, in proportion to free disk space.
+    """Return weights for the bookies `ids`, in proportion to their free disk space.
 
-    A weight is at most `multiple` times the median, so that a new, empty bookie does not receive
-    every ledger. A bookie whose free space is not known counts as the fullest one. The result is
-    empty if no free space is known.
+    A weight is at most `multiple` times the median free space, so that a new, empty bookie does not
+    receive every ledger. A bookie whose free space is not known counts as the fullest one. The
+    result is empty if no free space is known.
     """
     known = [free_bytes[bookie] for bookie in ids if free_bytes.get(bookie, 0) > 0]
     if not known:

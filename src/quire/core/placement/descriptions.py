@@ -1,4 +1,4 @@
-"""Placement in words: which bookies there are, in which racks, and what is wrong with them."""
+"""Text for messages about placement: bookies, their racks, and why they cannot be chosen."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from quire._runtime.units import are, counted, some_of
 from quire.core.placement.values import Place, View, Wanted
 
 NAMES_MAX = 8
-"""The number of bookies that are named for one rack."""
+"""The largest number of bookies that a message names for one rack."""
 RACKS_MAX = 8
-"""The number of racks that one message names."""
+"""The largest number of racks that one message names."""
 
 
 def bookies_of(places: Sequence[Place]) -> str:
-    """Return the bookies and their racks, such as 'b1 and b2 in /a; b3 in /b'."""
+    """Return the bookies and their racks as text, such as 'b1, b2 in /a; b3 in /b'."""
     racks: dict[str, list[str]] = {}
     for place in places:
         racks.setdefault(place.location, []).append(place.bookie_id)
@@ -23,7 +23,7 @@ def bookies_of(places: Sequence[Place]) -> str:
 
 
 def situation(wanted: Wanted, view: View) -> str:
-    """Return the writable bookies and what speaks against each of them.
+    """Return the writable bookies as text, each with the reason not to choose it, if any.
 
     For example: '5 are writable: rack /a: b1, b2, b3; rack /b: b4 (failed 3 s ago), b5 (in the
     ensemble)'.

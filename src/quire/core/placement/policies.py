@@ -27,7 +27,10 @@ from quire.errors import UsageError
 
 
 def spread(least: int, domain: Callable[[Place], str]) -> Rule:
-    """Return the rule that a write quorum is in at least `least` domains."""
+    """Return the rule that each write quorum has members in at least `least` fault domains.
+
+    `domain` returns the fault domain of a bookie, such as its rack.
+    """
 
     def holds(window: Window) -> bool:
         found = {domain(place) for place in window if place is not None}
@@ -37,7 +40,7 @@ def spread(least: int, domain: Callable[[Place], str]) -> Rule:
 
 
 def every(*rules: Rule) -> Rule:
-    """Return the rule that all of these rules hold."""
+    """Return a rule that holds if all of the given rules hold."""
     return Rule(
         lambda window: all(rule.holds(window) for rule in rules),
         lambda places: all(rule.feasible(places) for rule in rules),
@@ -57,9 +60,9 @@ def region(place: Place) -> str:
 class DomainPolicy:
     """A policy that uses any bookie, on different hosts if possible. It is the base of all others.
 
-    A policy of your own derives from it. It defines the rules (`rules`), the bookies that it admits
-    (`admits`), and which of several it prefers (`rank`). It is made with the `PlacementConfig` of
-    the client.
+    Derive a policy of your own from this class. Override `rules` for the conditions on a write
+    quorum, `admits` for the bookies that may be chosen, and `rank` for the preference among them.
+    The client constructs the policy with its `PlacementConfig`.
     """
 
     default_location = "/default-rack"
@@ -71,26 +74,29 @@ class DomainPolicy:
     # -- what a subclass defines --------------------------------------------------------------
 
     def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
-        """Raise UsageError for quorums with which the policy can never be satisfied."""
+        """Raise UsageError if the policy can never be satisfied with these quorums."""
 
     def rules(self, wanted: Wanted, view: View) -> Sequence[Rule]:
-        """Return the rules, the best first. An ensemble is possible only if one of them holds."""
+        """Return the rules for every write quorum, the best first. One of them must hold."""
         return (ANYTHING,)
 
     def admits(self, place: Place, view: View) -> bool:
-        """Return whether a bookie may be chosen at all."""
+        """Return whether the bookie at `place` may be chosen at all."""
         return True
 
     def rank(self, index: int, place: Place, members: Members, wanted: Wanted, view: View) -> Rank:
-        """Return how well a bookie fits. Smaller is better.
+        """Return how well the bookie `place` fits at an index of the ensemble. Smaller is better.
 
-        Among equal bookies one on a host that has no member yet is preferred. After that the random
-        order decides, which respects weights.
+        Among equal bookies, one on a host without a member is preferred. After that the random
+        order decides, in which heavier bookies tend to come first.
         """
         return ()
 
     def requirement(self, wanted: Wanted, view: View) -> str:
-        """Return the requirement in words that follow the number of bookies."""
+        """Return the policy's requirement, as text that follows "3 bookies".
+
+        For example "in 2 racks for a write quorum of 3". It is empty if there is none.
+        """
         return ""
 
     def adherence(
@@ -137,7 +143,7 @@ class DomainPolicy:
         return f"{text} {requirement}" if requirement else text
 
     def indifferent(self, view: View) -> bool:
-        """Return whether only hosts matter."""
+        """Return whether the policy ignores locations now and considers hosts alone."""
         return type(self) is DomainPolicy
 
     def _any(self, wanted: Wanted, view: View, rng: Chance) -> dict[int, str]:
@@ -166,7 +172,8 @@ class AnyBookie(DomainPolicy):
 class RackAware(DomainPolicy):
     """A policy that puts every write quorum in at least `min_racks` racks.
 
-    The number of racks is enforced, or satisfied as far as possible.
+    With `enforce_racks` an ensemble in fewer racks is refused. Otherwise the policy uses as many
+    racks as it can.
     """
 
     def rules(self, wanted: Wanted, view: View) -> Sequence[Rule]:
@@ -187,8 +194,11 @@ class RackAware(DomainPolicy):
     def _habit(
         self, index: int, location: str, view: View, members: Members, wanted: Wanted
     ) -> Rank:
-        """Prefer the rack of the bookie to replace or, for the first member of a new ensemble, the
-        client's own rack."""
+        """Return a rank that is smallest for the preferred rack.
+
+        That is the rack of the bookie to replace. For the first member of a new ensemble it is the
+        client's own rack.
+        """
         if wanted.gone:
             before = view.find(wanted.gone[index]).location
             return (location != before,)
@@ -315,11 +325,10 @@ class RegionAware(RackAware):
         return Adherence(Level.STRICT)
 
     def read_order(self, bookies: Sequence[str], view: View) -> list[str]:
-        """Return the bookies of the client's region first, but one of another region in second
-        place.
+        """Return the bookies of the client's region first, except for one in second place.
 
-        So if the client's region is in trouble, the second request leaves it. The remaining bookies
-        of other regions come last.
+        The second bookie is in another region, so that the second request leaves a region that is
+        in trouble. The remaining bookies of other regions come last.
         """
         if not view.own_location or self.config.local_reads is False:
             return list(bookies)
@@ -329,9 +338,9 @@ class RegionAware(RackAware):
         return [*near[:1], *far[:1], *near[1:], *far[1:]]
 
     def _durable(self, window: Window, ack_quorum: int) -> bool:
-        """Return whether every ack quorum spans `min_regions`.
+        """Return whether every ack quorum in a write quorum spans `min_regions` regions.
 
-        That is the case if the fullest `min_regions - 1` regions have fewer members than an ack
+        It does if the fullest `min_regions - 1` regions together have fewer members than an ack
         quorum.
         """
         counts = Counter(region(place) for place in window if place is not None)
@@ -345,8 +354,8 @@ class RegionAware(RackAware):
 class ZoneAware(DomainPolicy):
     """A policy for locations of the form '/zone/upgrade-domain'.
 
-    It puts every write quorum in `desired_zones` zones, or at least in `min_zones`. The members in
-    one zone are not all in one upgrade domain.
+    It puts every write quorum in `desired_zones` zones, or at least in `min_zones`. Several members
+    in one zone are not all in one upgrade domain.
     """
 
     default_location = "/default-zone/default-upgradedomain"
@@ -473,16 +482,16 @@ POLICIES: Mapping[str, Callable[[PlacementConfig], DomainPolicy]] = {
 
 
 def neighbours(index: int, members: Members, write_quorum: int) -> list[Place]:
-    """Return the members that share a write quorum with this place."""
+    """Return the known members that share a write quorum with the place at `index`."""
     size, reach = len(members), min(write_quorum, len(members)) - 1
     near = {(index + k) % size for k in range(-reach, reach + 1)} - {index}
     return [member for i in sorted(near) if (member := members[i]) is not None]
 
 
 def apart(window: Window) -> bool:
-    """Return whether no zone has all of its several members in one upgrade domain.
+    """Return whether each zone with several members has them in two or more upgrade domains.
 
-    Places that are still open may change that, so the result is then True.
+    The result is True while a place is still open, because its bookie may satisfy this.
     """
     if None in window:
         return True
@@ -494,5 +503,5 @@ def apart(window: Window) -> bool:
 
 
 def kept(wanted: Wanted) -> list[str]:
-    """Return the members that stay."""
+    """Return the ids of the members that are not to be replaced."""
     return [bookie for bookie in wanted.members if bookie is not None]

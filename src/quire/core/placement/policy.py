@@ -1,4 +1,4 @@
-"""The questions that every placement policy answers."""
+"""The interface of a placement policy."""
 
 from __future__ import annotations
 
@@ -20,24 +20,27 @@ class Policy(Protocol):
     all bookies."""
 
     def indifferent(self, view: View) -> bool:
-        """Return whether only hosts matter with the current knowledge. No ensemble is then
-        wrong."""
+        """Return whether the policy, with the facts in `view`, ignores locations.
+
+        It then considers only hosts, and no ensemble violates it.
+        """
         ...
 
     def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
-        """Raise UsageError for quorums with which the policy can never be satisfied."""
+        """Raise UsageError if the policy can never be satisfied with these quorums."""
         ...
 
     def fill(self, wanted: Wanted, view: View, rng: Chance) -> dict[int, str]:
-        """Return a bookie for each open place, by index.
+        """Return a bookie id for each open place, by ensemble index.
 
-        The bookies are writable and not `barred`, and none is used twice. If there are too few, the
-        result has fewer places or none. A new ensemble is filled completely or not at all.
+        The bookies are in `view.writable` and not in `wanted.barred`, and none is used twice. If
+        there are too few, the result has fewer places or none. A new ensemble is filled completely
+        or not at all.
         """
         ...
 
     def wish(self, wanted: Wanted, view: View) -> str:
-        """Return the requirement in words.
+        """Return the bookies that are wanted, and the policy's requirement, as text.
 
         For example: '3 bookies in 2 racks for a write quorum of 3 (minimum 2 racks, enforced)'.
         """
@@ -46,20 +49,22 @@ class Policy(Protocol):
     def adherence(
         self, members: Sequence[Place], write_quorum: int, ack_quorum: int, view: View
     ) -> Adherence:
-        """Return how well an ensemble satisfies the policy, and where it does not."""
+        """Return how well an ensemble satisfies the policy, and as text where it does not."""
         ...
 
     def ack_domains(
         self, members: Sequence[Place], write_quorum: int, view: View
     ) -> tuple[list[str], int] | None:
-        """Return the fault domain of each member, and in how many domains an entry must be to count
-        as acknowledged.
+        """Return the fault domain of each member, and the number of domains that an entry needs.
 
-        Returns None if the ack quorum is enough.
+        An entry counts as acknowledged once an ack quorum has it in that many domains. Returns None
+        if an ack quorum alone is enough.
         """
         ...
 
     def read_order(self, bookies: Sequence[str], view: View) -> list[str]:
-        """Return the order in which a reader should ask these bookies, as far as nearness
-        matters."""
+        """Return the bookies in the order in which a reader should ask them.
+
+        A policy that prefers near bookies sorts them by distance from the client.
+        """
         ...

@@ -10,27 +10,29 @@ from collections.abc import Callable, Sequence
 
 
 class Standing(enum.IntEnum):
-    """The standing of a bookie. Bookies with a smaller value are asked first."""
+    """The state of a bookie that decides when a reader asks it. Smaller values are asked first."""
 
     GOOD = 0
     FAILED = 1
     """The bookie failed recently."""
     READONLY = 2
+    """The bookie is registered as read-only."""
     SLOW = 3
-    """A speculative read overtook the bookie recently."""
+    """Another bookie, which was asked later, recently answered a read sooner."""
     QUARANTINED = 4
+    """The bookie is in quarantine because of errors or wrong answers."""
     UNAVAILABLE = 5
     """The bookie is not registered."""
 
 
 def read_order(bookies: Sequence[str], standing: Callable[[str], Standing]) -> list[str]:
-    """Return the bookies in the order in which to ask them.
+    """Return the bookies in the order in which a reader should ask them.
 
-    The order changes only if a bookie is slow, in quarantine or unavailable. Read-only bookies and
-    single failures are no reason to put more load on the others.
+    If a bookie is slow, in quarantine or unavailable, all are sorted by standing. Otherwise the
+    order stays: read-only bookies and failures are no reason to put more load on the others.
 
     Args:
-        bookies: The bookies, in their natural order.
+        bookies: The ids of the bookies, in the order to use if all have a good standing.
         standing: A function that returns the standing of a bookie.
     """
     found = [standing(bookie) for bookie in bookies]

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from quire.core.placement.values import Place, View, Wanted
 
 FIRST_STEPS_MAX = 40
-"""The number of members that are tried with all bookies to choose from. Usually the first ones
-fit."""
+"""The largest number of bookies that the first attempt of a search tries in open places. It may
+choose from all bookies, and usually the first ones fit."""
 STEPS_MAX = 1_000
-"""The number of members that are tried after that, with a few bookies of each location. Beyond it
-the rule counts as impossible to satisfy."""
+"""The largest number of bookies that the second attempt of a search tries in open places. It may
+choose from a few bookies of each location. After it, the rule counts as impossible to satisfy."""
 
 Members = list[Place | None]
 Window = Sequence[Place | None]
@@ -47,7 +47,10 @@ ANYTHING = Rule(lambda window: True)
 
 
 def windows(size: int, write_quorum: int) -> list[tuple[int, ...]]:
-    """Return the members of every write quorum, by index."""
+    """Return the ensemble indexes of the members of every write quorum.
+
+    `size` is the ensemble size. If every entry is stored by all members, there is one write quorum.
+    """
     if write_quorum >= size:
         return [tuple(range(size))]
     return [
@@ -62,11 +65,19 @@ def fill(
     rules: Sequence[Rule],
     rank: Callable[[int, Place, Members], Rank],
 ) -> dict[int, str]:
-    """Return a bookie for every open place, by index, such that one of `rules` holds.
+    """Return a bookie id for every open place, by ensemble index, such that one of `rules` holds.
 
-    The first rule that can be satisfied is used; the best comes first. If not all bookies to
-    replace have a replacement, only some of them are replaced. The result is {} if none can be, or
-    if a new ensemble cannot be filled completely.
+    The first rule that can be satisfied is used. If not all bookies to replace have a replacement,
+    only some of them are replaced. The result is {} if none can be replaced, or if a new ensemble
+    cannot be filled completely.
+
+    Args:
+        wanted: The ensemble with its open places.
+        view: The known facts about bookies.
+        options: The bookies to choose from.
+        rules: The rules for every write quorum, the best first.
+        rank: A function that returns how well a bookie fits at an index among the members so far.
+            A smaller result is better.
     """
     for some in _attempts(wanted):
         if len(options) < len(some.holes):
@@ -123,10 +134,10 @@ def _fill_all(
 
 
 def _few(options: Sequence[Place], view: View, holes: int) -> list[Place]:
-    """Return a few bookies of each location: as many as there are places to fill.
+    """Return at most `holes` healthy and `holes` unhealthy bookies of each location.
 
-    Healthy and unhealthy bookies are counted separately, and bookies on different hosts come first.
-    A few are enough, because a rule does not distinguish bookies in one location.
+    `holes` is the number of places to fill. Bookies on different hosts come first. These bookies
+    are enough, because a rule does not distinguish bookies in one location.
     """
     fresh: list[Place] = []
     second: list[Place] = []
@@ -157,7 +168,7 @@ class _Search:
         steps_max: int,
     ) -> None:
         self.steps_left = steps_max
-        """The number of members that may still be tried. Less than 0 means that the search gave
+        """The number of bookies that may still be tried. It is below 0 once the search has given
         up."""
         self._options = options
         self._unhealthy = view.failed_s
@@ -186,7 +197,7 @@ class _Search:
         }
 
     def _place(self, at: int) -> bool:
-        """Return whether the open places from number `at` on could be filled."""
+        """Fill the open places from `self._holes[at]` on, and return whether that succeeded."""
         if at == len(self._holes):
             return True
         index = self._holes[at]

@@ -28,10 +28,11 @@ _LIST = ";"
 
 
 def parse_placement(text: str) -> PlacementConfig:
-    """Parse the name of a policy, followed by settings.
+    """Return the placement configuration in a text such as 'rack-aware,min_racks=3'.
 
-    A policy of your own receives the settings that Quire does not know as its `options`. Raises
-    UsageError, which names what is wrong.
+    The text has the name of a policy, followed by settings. A policy of your own receives the
+    settings that Quire does not know as its `options`. Raises UsageError, which names the setting
+    that is wrong.
     """
     policy, *settings = [part.strip() for part in text.split(",")]
     known: dict[str, object] = {"policy": policy}

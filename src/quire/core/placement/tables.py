@@ -18,11 +18,14 @@ from quire.core.placement.values import parse_location
 from quire.errors import UsageError
 
 DEFAULT_GROUP = "default"
-"""The group of bookies for which none was given."""
+"""The group, in Pulsar's JSON, of a bookie whose location is set without a group."""
 
 
 def parse_lines(text: str) -> dict[str, str]:
-    """Parse a file of lines. Raises UsageError, which names the line."""
+    """Return the locations in a text of lines `NAME LOCATION`, by bookie id or host.
+
+    Raises UsageError, which names the line that is wrong.
+    """
     table: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
@@ -45,7 +48,10 @@ def parse_lines(text: str) -> dict[str, str]:
 
 
 def parse_toml(text: str) -> dict[str, str]:
-    """Parse a TOML file. Raises UsageError, which says what is wrong."""
+    """Return the locations in the table `[locations]` of a TOML text, by bookie id or host.
+
+    Raises UsageError, which says what is wrong.
+    """
     try:
         found = tomllib.loads(text).get("locations")
     except tomllib.TOMLDecodeError as error:
@@ -72,8 +78,11 @@ def parse_mapping(found: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def parse_groups(data: bytes) -> dict[str, str]:
-    """Return the locations in the JSON, by bookie id and by host name. An id takes precedence over
-    a host. Raises UsageError."""
+    """Return the locations in Pulsar's JSON of racks, by bookie id and by host name.
+
+    A bookie id takes precedence over an equal host name. Raises UsageError if the JSON or a
+    location is not valid.
+    """
     hosts: dict[str, str] = {}
     ids: dict[str, str] = {}
     for members in read_groups(data).values():
@@ -89,7 +98,10 @@ def parse_groups(data: bytes) -> dict[str, str]:
 
 
 def read_groups(data: bytes) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the whole JSON. Raises UsageError if it is not a table of groups."""
+    """Return the contents of Pulsar's JSON of racks: the facts about each bookie, by group and id.
+
+    Raises UsageError if the bytes are not a JSON table of groups.
+    """
     try:
         groups = json.loads(data or b"{}")
     except ValueError as error:
@@ -108,10 +120,17 @@ def read_groups(data: bytes) -> dict[str, dict[str, dict[str, Any]]]:
 def with_location(
     data: bytes, bookie: str, location: str | None, group: str = "", host: str = ""
 ) -> bytes:
-    """Return the JSON with this location for one bookie, or without the bookie if it is None.
+    """Return Pulsar's JSON of racks after a change of the location of one bookie.
 
-    A bookie stays in its group unless another `group` is given. A group whose last bookie is
-    removed is removed as well. Everything else in the JSON stays the same.
+    If `location` is None, the bookie is removed. A bookie stays in its group unless another `group`
+    is given. A group that becomes empty is removed. Everything else stays the same.
+
+    Args:
+        data: The JSON to change. Empty bytes stand for an empty table.
+        bookie: The id of the bookie.
+        location: The new location, or None.
+        group: The group to put the bookie into.
+        host: The host name to store with the bookie. If it is empty, a stored host name stays.
     """
     groups = read_groups(data)
     where = next((name for name, members in groups.items() if bookie in members), None)

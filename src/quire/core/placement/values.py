@@ -1,4 +1,4 @@
-"""The values of placement: what is known, what is wanted, and how well an ensemble fits."""
+"""The values of placement: facts about bookies, an ensemble to fill, and how well one fits."""
 
 from __future__ import annotations
 
@@ -29,19 +29,22 @@ def parse_location(text: str) -> str:
 
 
 def parts_of(location: str) -> tuple[str, ...]:
-    """Return the components of a location."""
+    """Return the components of a location, such as ("region", "rack") for '/region/rack'."""
     return tuple(location.split("/")[1:]) if location else ()
 
 
 def region_of(location: str) -> str:
-    """Return the first component: the region, or the zone."""
+    """Return the first component of a location, which is its region or zone.
+
+    The result is empty for an empty location.
+    """
     return location.split("/", 2)[1] if location else ""
 
 
 def distance(one: str, other: str) -> int:
-    """Return the number of components of the deeper location after the part that both share.
+    """Return the distance of two locations: 0 for equal ones, and more the less they share.
 
-    0 means the same place.
+    It is the number of components of the deeper location that follow the common beginning.
     """
     a, b = parts_of(one), parts_of(other)
     shared = 0
@@ -64,26 +67,30 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Everything that is known about the bookies at one moment."""
+    """Everything that a client knows about the bookies at one moment. Keys are bookie ids."""
 
     writable: Mapping[str, Place]
-    """The bookies that may be chosen."""
+    """The bookies that may be chosen, by bookie id."""
     others: Mapping[str, Place] = field(default_factory=dict)
-    """Read-only bookies, those that are not registered, and those that do not fit (`misplaced`)."""
+    """Bookies that are not chosen: read-only, not registered, `misplaced` or failed a moment
+    ago."""
     failed_s: Mapping[str, float] = field(default_factory=dict)
-    """The bookies that failed recently, with the seconds since then, and those in quarantine (-1).
-    They are chosen only if no other bookie is left."""
+    """The bookies that are chosen only if no other is left. The value is the number of seconds
+    since the bookie failed, or -1 if it is in quarantine."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """The weights of the writable bookies. If it is empty, all have the same weight."""
+    """The weights of the writable bookies: a heavier one is chosen more often. If it is empty, all
+    have the same weight."""
     misplaced: Mapping[str, str] = field(default_factory=dict)
     """Writable bookies that are not chosen, with the reason, such as 'its location /a/b/c has 3
     parts, not 2'."""
     located: bool = False
-    """Whether the location of any bookie is known. Without locations racks mean nothing."""
+    """Whether the location of any bookie is known. Otherwise policies cannot spread over racks."""
     own_host: str = ""
+    """The host of this client. It is empty if it is not known."""
     own_location: str = ""
     """The location of this client. It is empty if it is not known."""
     default_location: str = "/default-rack"
+    """The location that stands for an unknown one, which the policy defines."""
 
     def find(self, bookie_id: str) -> Place:
         """Return the place of a bookie, with the default location if nothing is known about it."""
@@ -93,20 +100,23 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An ensemble with places to fill."""
+    """A request to a policy: an ensemble with places for which bookies are to be chosen."""
 
     members: tuple[str | None, ...]
-    """The bookie in each place, or None if the place is to be filled."""
+    """The id of the bookie in each place of the ensemble, or None if the place is to be filled."""
     write_quorum: int
     ack_quorum: int
     gone: Mapping[int, str] = field(default_factory=dict)
-    """The bookies that are to be replaced, by index. It is empty for a new ensemble."""
+    """The bookies that are to be replaced, by ensemble index. It is empty for a new ensemble."""
     exclude: frozenset[str] = frozenset()
     """Bookies that must not be chosen, in addition to the members and the bookies to replace."""
 
     @classmethod
     def new(cls, size: int, write_quorum: int = 0, ack_quorum: int = 0) -> Wanted:
-        """Return a new ensemble to fill. Without quorums every member stores every entry."""
+        """Return an ensemble of `size` open places.
+
+        By default the write quorum is the ensemble size, and the ack quorum is the write quorum.
+        """
         write_quorum = write_quorum or size
         return cls((None,) * size, write_quorum, ack_quorum or write_quorum)
 
@@ -119,24 +129,29 @@ class Wanted:
         ack_quorum: int,
         exclude: frozenset[str] = frozenset(),
     ) -> Wanted:
-        """Return an ensemble with the bookies in `gone` (by index) to replace."""
+        """Return an existing ensemble whose members in `gone`, by index, are to be replaced.
+
+        Bookies in `exclude`, and all present members, are not chosen.
+        """
         members = tuple(None if i in gone else bookie for i, bookie in enumerate(ensemble))
         return cls(members, write_quorum, ack_quorum, dict(gone), exclude | {*ensemble})
 
     @property
     def holes(self) -> list[int]:
-        """The indexes of the places to fill."""
+        """The ensemble indexes of the places to fill, ascending."""
         return [index for index, bookie in enumerate(self.members) if bookie is None]
 
     @property
     def barred(self) -> frozenset[str]:
-        """The bookies that must not be chosen."""
+        """The ids of the bookies that must not be chosen: `exclude`, the members and `gone`."""
         kept = (bookie for bookie in self.members if bookie is not None)
         return self.exclude.union(kept, self.gone.values())
 
     def filled_only(self, holes: list[int]) -> Wanted:
-        """Return the same ensemble with only these places to fill. The other places keep their
-        bookies."""
+        """Return the same ensemble with only the places at these indexes to fill.
+
+        The other places keep the bookies that were to be replaced.
+        """
         members = tuple(
             self.gone.get(i) if bookie is None and i not in holes else bookie
             for i, bookie in enumerate(self.members)
@@ -157,11 +172,11 @@ class Level(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Adherence:
-    """How well an ensemble satisfies a policy, and why. It is false at level FAIL."""
+    """How well an ensemble satisfies a policy, and why. Its truth value is False at level FAIL."""
 
     level: Level
     reason: str = ""
-    """The reason, in words of racks and bookies. It is empty if there is nothing to say."""
+    """The reason for the level as text that names bookies and racks. It may be empty."""
 
     def __bool__(self) -> bool:
         return self.level is not Level.FAIL
