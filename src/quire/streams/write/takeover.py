@@ -51,7 +51,7 @@ class LastRecord:
 
     txid: int
     count: int
-    """The number of user records up to and including this record."""
+    """The number of user records in the segment up to and including this record."""
     entry_id: int
     slot: int
 
@@ -148,7 +148,7 @@ async def complete(
 
 
 def tell_lost(stream: str, segment: StreamSegment) -> None:
-    """Log that a segment was completed without its ledger."""
+    """Log that a segment was completed as lost because its ledger is gone."""
     logger.error(
         "stream %s: ledger %d of segment %d was deleted while the segment was in progress. The "
         "segment is kept as lost; readers report its records as a gap",
