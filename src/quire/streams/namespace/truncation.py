@@ -54,13 +54,13 @@ async def truncate(
 
 @dataclass(frozen=True, slots=True)
 class _Truncated:
-    """What a truncation did, and what it left."""
+    """The result of a truncation: the segments that it changed, and all completed segments."""
 
     changed: list[StreamSegment]
     completed: list[StreamSegment]
-    """All completed segments after it.
+    """All completed segments as they are after the truncation.
 
-    A caller need not read them again, of which there may be very many.
+    A stream may have very many of them, so the caller need not read them again.
     """
 
 
@@ -69,7 +69,11 @@ async def _truncate(
     choose: Callable[[Sequence[StreamSegment]], Awaitable[DLSN | None]],
     life: str | None,
 ) -> _Truncated:
-    """Truncate before the position that `choose` selects for the completed segments."""
+    """Truncate before the position that `choose` returns for the completed segments.
+
+    Nothing is changed if it returns None. Raises NoSuchStreamError if the stream has another life
+    than `life`, and MetadataUnavailableError if its segments change during every attempt.
+    """
     for _ in range(ATTEMPTS_MAX):
         known = await metadata.life()
         if life is not None and known.path != life:
@@ -148,7 +152,7 @@ async def _not_freed(client: Client, truncated: Sequence[StreamSegment]) -> list
 
 
 def _truncated(completed: Sequence[StreamSegment]) -> list[StreamSegment]:
-    """Return the truncated segments that may be freed."""
+    """Return the truncated segments at the beginning, but never the newest completed segment."""
     return list(takewhile(lambda s: s.truncation is Truncation.TRUNCATED, completed[:-1]))
 
 
