@@ -43,7 +43,10 @@ REMEDY = (
 
 
 async def origin_of(source: Namespace, name: str) -> dict[str, Any]:
-    """Return the marker that a copy of this source stream stores. Raises NoSuchStreamError."""
+    """Return the marker that the copy of this source stream stores, as the JSON of `quire-mirror`.
+
+    Raises NoSuchStreamError.
+    """
     metadata = source.metadata(name)
     life = await metadata.life()
     return {
