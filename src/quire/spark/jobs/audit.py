@@ -235,7 +235,7 @@ def _task(cluster: ClusterOptions, do: Work) -> Callable[[Piece], Piece]:
 
 
 class _Turn:
-    """Reports the progress of one round of tasks as a part of all rounds."""
+    """A progress callback for one round of tasks, which reports it as a part of all rounds."""
 
     def __init__(self, progress: ProgressCallback, before: int, total: int) -> None:
         self._progress, self._before, self._total = progress, before, total

@@ -270,7 +270,7 @@ async def check_ends(source: ReplicateEnd, target: ReplicateEnd) -> None:
 
 
 async def matching(source: Namespace, pattern: str) -> list[str]:
-    """Return the names of the matching streams."""
+    """Return the names of the streams that match a shell pattern, in which `*` also matches `/`."""
     return [name for name in await source.streams() if fnmatchcase(name, pattern)]
 
 
@@ -284,7 +284,7 @@ def none_matches(path: str, pattern: str) -> NoSuchStreamError:
 
 @dataclass(slots=True)
 class _Job:
-    """One run of `replicate`."""
+    """The state and the steps of one run of `replicate`."""
 
     source: ReplicateEnd
     target: ReplicateEnd
@@ -651,7 +651,10 @@ async def _preview(
 
 
 async def _grew(source: Namespace, fact: SegmentStatistics, end: int) -> bool:
-    """Return whether a segment has more than the copy shows, which is up to entry `end`."""
+    """Return whether a segment of the source has entries after entry `end`, the last in the copy.
+
+    This is always True for a completed segment.
+    """
     if not fact.segment.in_progress:
         return True
     async with await source.client.open_ledger(

@@ -48,7 +48,7 @@ class ProgressCallback(Protocol):
 
 
 def silent(what: str, done: int, total: int | None) -> None:
-    """Ignore progress."""
+    """Ignore the progress of a job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,11 @@ class OffloadStep:
 
     parts: tuple[SegmentPart, ...]
     behind: DLSN
-    """The position after the segments of `parts`."""
+    """The position after the last segment that this step copies."""
     sequence: int | None
-    """The number of records of the stream before that position, if it is known."""
+    """The number of records in the stream before `behind`, or None if it is unknown."""
     ledger_id: int
-    """The ledger of the last segment of `parts`."""
+    """The ledger of the last segment that this step copies."""
 
 
 @dataclass(frozen=True, slots=True)
