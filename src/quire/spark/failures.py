@@ -14,14 +14,14 @@ from quire import errors
 from quire.errors import JobError, QuireError, UsageError
 
 OURS = re.compile(r"^\s*(?:[\w.]+: )*quire\.errors\.(\w+): (.+)$", re.MULTILINE)
-"""The form of one of Quire's errors in a traceback, also in one that the JVM repeats."""
+"""The form of one of Quire's errors in a traceback, including tracebacks that the JVM repeats."""
 THROWN = re.compile(r"^: (?:[\w.$]+: )*(.+)$", re.MULTILINE)
-"""The form of a JVM error in an error of the bridge to it."""
+"""The form of a JVM error in the text of an error of Py4J, Spark's bridge to the JVM."""
 STATE = re.compile(r"\s*SQLSTATE: \w+|\[USER_RAISED_EXCEPTION\] ")
 STACK = re.compile(r"^\s*(?:at [\w.$]+\(|JVM stacktrace|Traceback \()", re.MULTILINE)
 ENDED = "stopped SparkContext"
 TEXT_MAX = 500
-"""The number of characters of Spark's text that are repeated."""
+"""The largest number of characters of Spark's text that an error repeats."""
 
 
 def one_error(

@@ -33,7 +33,7 @@ ENV_PLACEMENT = "QUIRE_PLACEMENT"
 ENV_TLS = ("QUIRE_TLS_CA", "QUIRE_TLS_CERT", "QUIRE_TLS_KEY")
 DEFAULT_NAMESPACE = "/streams"
 PARTITION_BYTES = 64 * 1024 * 1024
-"""The default size of a task in bytes, at which its fixed cost of about 10 ms does not matter."""
+"""The default largest size of a task in bytes. The fixed cost of a task is about 10 ms."""
 MIN_PARTITIONS_MAX = 10_000
 
 SHARED = ("metadata", "dataset", "password", "tlsCa", "tlsCert", "tlsKey")

@@ -161,7 +161,8 @@ def local_session(
 
 
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""The variable that spark-submit sets for its program, for which a JVM exists already."""
+"""The environment variable by which a program knows that spark-submit has started it, with a JVM.
+"""
 
 
 @contextmanager

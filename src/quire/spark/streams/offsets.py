@@ -38,7 +38,7 @@ _CHECK_NAMES = ("ledger", "sequence", "life")
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The progress in one stream."""
+    """The progress of a query in one stream: a position, and what identifies the stream later."""
 
     position: DLSN
     ledger_id: int | None = None
