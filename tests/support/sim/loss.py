@@ -1,4 +1,4 @@
-"""Helpers of `test_loss` that other test modules also use."""
+"""An autorecovery process that repairs what bookies report as lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from quire_simulator.world.world import World
 
 
 def heal(world: World, client: Client) -> asyncio.Task[None]:
-    """Start an autorecovery process that handles only what the bookie marks."""
+    """Start an autorecovery process that handles only the ledgers that bookies mark.
+
+    It does not search for other under-replicated ledgers.
+    """
     healer = Autorecovery(
         client,
         "healer",
