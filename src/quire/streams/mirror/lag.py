@@ -60,10 +60,9 @@ class Lag:
         return max(left, 0), max(left_bytes, 0), seconds
 
     async def _copy(self) -> tuple[DLSN, int, int]:
-        """Return the copy's last position, and what the copy has of the segment in progress there.
+        """Return the copy's last position, and the numbers of records and of bytes in that segment.
 
-        That is the number of records and the number of bytes, or 0 and 0 if no segment of the copy
-        is in progress.
+        Both numbers are 0 if no segment of the copy is in progress.
         """
         mirror = self._mirror
         tail = mirror.tail

@@ -74,12 +74,15 @@ DIRECT_BYTES_MAX = 4 * 1024 * 1024
 """The largest number of bytes in completed segments that the driver copies itself while it follows.
 """
 LOOKS_MAX = 5
-"""The number of times to read the segments before a missing ledger counts as lost."""
+"""The largest number of times to read the segments before a missing ledger counts as lost."""
 LOOK_DELAY_S = 0.2
 BACKOFF = Backoff(0.2, 5.0)
 """The pauses before another attempt after a transient error."""
 SHOW_S = 5.0
-"""Seconds to wait, before a followed ledger is left, until readers can see its last entry."""
+"""Seconds to wait until readers can see the last copied entry of a segment in progress.
+
+The wait is at the end of a replication, before the copy's ledger is left.
+"""
 SHOW_EACH_S = 0.05
 PASSING = (LedgerError, BookieError, MetadataUnavailableError)
 """The errors after which another attempt may succeed."""
@@ -169,7 +172,7 @@ class Mirror:
         self._claim: WriterClaim | None = None
         self._origin: dict[str, Any] = {}
         self._marked = False
-        """Whether the copy has noted that producers or fencing tokens are used."""
+        """Whether the copy's metadata records that producers or fencing tokens are used."""
         self._settings: dict[str, Any] = {}
         self._well_at = asyncio.get_running_loop().time()
         """The event loop's time at which something was last copied, or there was nothing to copy.
@@ -390,7 +393,7 @@ class Mirror:
             await delete_insisting(self.target.client, partial.ledger_id)
 
     async def _carry_marks(self) -> None:
-        """Note in the copy that producers or fencing tokens are used, if the source has noted it.
+        """Record in the copy that producers or fencing tokens are used, if the source records it.
 
         This must precede the first copied entry that contains a producer or a token.
         """

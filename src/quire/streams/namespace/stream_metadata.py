@@ -174,7 +174,7 @@ class StreamMetadata:
         return await self.tree.exists(self._marks)
 
     async def note_marks(self) -> None:
-        """Note that producers or fencing tokens are used.
+        """Record in the stream's metadata that producers or fencing tokens are used.
 
         Call this before the first of them is appended.
         """
@@ -194,7 +194,7 @@ class StreamMetadata:
             raise self._missing()
 
     async def remove_rest(self) -> None:
-        """Delete what is left of a stream that was deleted.
+        """Delete the nodes that are left of a deleted stream.
 
         If another stream gets the name meanwhile, that stream is not changed.
 
@@ -450,11 +450,14 @@ class StreamMetadata:
     # -- segments -----------------------------------------------------------------------------
 
     async def allocate(self, claim: WriterClaim, ledger_id: int) -> None:
-        """Note that this ledger belongs to the stream, although no segment names it yet."""
+        """Record in the node `allocation` that the stream owns this ledger.
+
+        No segment names the ledger yet.
+        """
         await self._put_allocation(claim, encode_number(ledger_id))
 
     async def free_allocation(self, claim: WriterClaim) -> None:
-        """Note that no ledger is created ahead of its use any more."""
+        """Record in the node `allocation` that no ledger is created ahead of its use."""
         await self._put_allocation(claim, NO_LEDGER)
 
     async def _put_allocation(self, claim: WriterClaim, value: bytes) -> None:

@@ -289,13 +289,12 @@ async def search_segment(
     segment: StreamSegment,
     is_before: Callable[[StreamSegment, Records, int], bool],
 ) -> DLSN | None:
-    """Find the first record of a segment that is not before the wanted place.
+    """Find the first record of a segment that is not before the place where a reader is to begin.
 
     Args:
         reader: A reader of the segment's ledger.
         segment: The segment.
-        is_before: Returns whether the record with this index in its entry is before the wanted
-            place.
+        is_before: Returns whether the record with this index in its entry is before that place.
 
     Returns:
         The position of the record, or None if there is no such record yet.

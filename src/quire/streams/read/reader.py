@@ -39,7 +39,7 @@ H = TypeVar("H")
 
 GAP_CHOICES = ("raise", "deliver", "skip")
 MISSING_LOOKS = 3
-"""The number of times to read the list of segments before a missing ledger counts as lost.
+"""The largest number of times to read the list of segments before a missing ledger counts as lost.
 
 The ledger may be missing only because its segment was truncated a moment ago.
 """

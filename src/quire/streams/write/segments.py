@@ -271,7 +271,7 @@ class Segments:
     # -- ledgers made ahead -------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Create the next ledger in the background."""
+        """Create the next ledger ahead of its use, in the background."""
         if self._spare is None and self._preparing is None:
             self._preparing = self._tasks.start(self._prepare_quietly())
 
@@ -325,7 +325,7 @@ class Segments:
         return self._spare
 
     async def release(self) -> None:
-        """Delete the ledger that was created ahead, and release the lock.
+        """Delete the ledger that was created ahead of its use, and release the lock.
 
         The writer must not use the segments any more.
         """
