@@ -27,7 +27,7 @@ TEXT_MAX = 500
 def one_error(
     error: Exception, doing: str, kept_log: Callable[[], Path | None] = lambda: None
 ) -> Exception:
-    """Return Quire's error behind an error that Spark raised.
+    """Return the error of Quire's that an error of Spark contains.
 
     If there is none, return a JobError with Spark's first line. It begins with `doing`, the name of
     the work, and names the file that `kept_log` returns, if any, as the place of Spark's output. An

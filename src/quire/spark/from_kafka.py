@@ -1,4 +1,4 @@
-"""The options of Spark's Kafka connector, and what Quire's data source has in their place.
+"""The options of Spark's Kafka connector, and the options of Quire that replace them.
 
 A program that comes from Kafka has these names. The error for them says what to write instead.
 `docs/guides/spark-from-kafka.md` has both side by side.

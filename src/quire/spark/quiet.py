@@ -1,4 +1,4 @@
-"""Less noise: what Spark prints that nobody can act on is left out.
+"""The suppression of those messages of Spark that nobody can act on.
 
 Warnings and errors that mean something are printed as before.
 """

@@ -224,7 +224,7 @@ def job_session(
 
 
 def _interrupt(session: SparkSession) -> None:
-    """Cancel what a session runs in a process of others, and stop the session.
+    """Cancel all jobs of a session whose JVM this program did not start, and stop the session.
 
     The calls are made in another thread, because an interrupted call of this thread may still wait
     for its answer on the thread's connection to Java.

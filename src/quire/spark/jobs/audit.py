@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 NAMESPACE = "/streams"
 DEFAULT_SLOTS = 4
-"""The assumed number of concurrent tasks if Spark does not tell it."""
+"""The assumed number of concurrent tasks with Spark Connect, which does not report it."""
 SCHEMA = "ledger bigint, first bigint, last bigint, bookie string, kind string, detail string"
 
 Work = Callable[[Client, Piece, bytes], Coroutine[Any, Any, Piece]]

@@ -55,7 +55,7 @@ TRANSACTION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RecordKey:
-    """The key of a record, and the mark that removes a key.
+    """The definition of a record's key, and of the records that remove a key (tombstones).
 
     The key is one of `field`, `prefix`, `sql` and `own`.
     """
@@ -146,7 +146,7 @@ class CompactResult:
     version: str | None = None
     """The name of the table's version, or None for a stream."""
     changed: bool = True
-    """Whether there was something new."""
+    """Whether the run changed the target. It did not if the stream had nothing new."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as the command prints it."""

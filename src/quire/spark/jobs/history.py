@@ -64,7 +64,7 @@ class HistoryFacts:
     """The number of segments that are read from the bookies, from the boundary on."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the facts as the command prints them."""
+        """Return the fields as the command prints them."""
         return {
             "stream": self.stream,
             "directory": self.directory,
@@ -430,7 +430,7 @@ class LiveTail:
                         yield from self.of_piece(client, piece)
 
     def of_piece(self, client: blocking.Client, piece: StreamSplit) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one piece, from its ledger or from the files."""
+        """Yield the records of one split, from its ledger or, if that is gone, from the files."""
         from quire.spark.streams.reader import BATCH_BYTES, BATCH_ROWS
 
         gathered, upcoming = RecordColumns(self.columns), piece.first
@@ -460,9 +460,9 @@ class LiveTail:
             yield from ledger.read_runs(piece.first, piece.last)
 
     def _offloaded(self, piece: StreamSplit) -> Iterator[pa.RecordBatch]:
-        """Yield the rest of a piece whose ledger is gone.
+        """Yield the records of a split whose ledger is gone, from the files.
 
-        Raises StreamGapError if its records are not in the files either.
+        Raises StreamGapError if the records are not in the files either.
         """
         import pyarrow.compute as pc
 
@@ -490,7 +490,7 @@ class LiveTail:
 
 
 def _exists(client: blocking.Client, piece: StreamSplit) -> bool:
-    """Return whether the ledger of a piece still exists.
+    """Return whether the ledger of a split still exists.
 
     Bookies may forget the entries of a deleted ledger before its reader learns that it was deleted.
     """

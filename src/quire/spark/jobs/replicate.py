@@ -397,7 +397,7 @@ class _Job:
         self.running[mirror.name] = group.create_task(run())
 
     async def _guarded(self, mirror: Mirror, work: Any) -> None:
-        """Record the error of one stream, so that the others continue."""
+        """Do the work on one stream, and record its error, so that the other streams continue."""
         try:
             await work
         except QuireError as error:
@@ -486,7 +486,7 @@ class ReplicaPreview:
     stream: str
     """The name of the stream."""
     new: bool = False
-    """Whether there is no copy yet."""
+    """Whether the copy does not exist yet, and would be created."""
     segments: int = 0
     """The number of segments that would be completed in the copy."""
     in_progress: bool = False

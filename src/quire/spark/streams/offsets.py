@@ -55,7 +55,10 @@ class Offsets:
     namespace: str
     streams: Mapping[str, StreamOffset]
     begins: bool = False
-    """Whether the query begins here, at a place that a later call could not find again."""
+    """Whether a query begins at these offsets, because a stream is read from `latest`.
+
+    A later call would return later offsets.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that the checkpoint stores."""

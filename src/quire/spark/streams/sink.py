@@ -151,7 +151,7 @@ async def open_streams(client: Client, options: StreamWriteOptions) -> Namespace
 async def check_streams(
     streams: Namespace, options: StreamWriteOptions, columns: SinkColumns
 ) -> list[str]:
-    """Return the streams that may be written, and create them if that is wanted.
+    """Return the names of the streams that may be written, and create them if the options say so.
 
     Raises NoSuchStreamError and UsageError.
     """

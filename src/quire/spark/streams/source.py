@@ -31,7 +31,7 @@ from quire.spark.streams.reader import StreamTasks
 T = TypeVar("T")
 
 IDLE_GAP_S = 0.05
-"""Seconds after the answer "nothing to read" within which another question shows an idle query.
+"""Seconds after the answer "nothing to read" in which another call shows that the query is idle.
 
 Spark asks an idle query every 10 ms, so such a call waits for new records. Any other call returns
 at once, because a query with several sources may have work for the other sources.

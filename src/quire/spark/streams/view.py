@@ -1,4 +1,4 @@
-"""The driver's view of one stream: its segments, its end, and the amount between two places.
+"""The driver's view of one stream: its segments, its end, and the records between two positions.
 
 As little as possible is read. The metadata has all that is needed about completed segments. For the
 segment in progress, the last acknowledged entry has it. Entries in the middle are read only to find
@@ -28,7 +28,7 @@ from quire.streams.read.records import decode
 READERS_MAX = 4
 """The largest number of ledgers of one stream that are kept open."""
 LOOKS_MAX = 5
-"""The number of times to read the segments before a missing ledger counts as lost.
+"""The largest number of times to read the segments before a missing ledger counts as lost.
 
 The ledger may be missing only because its segment was truncated a moment ago.
 """
@@ -66,7 +66,7 @@ class StreamView:
         self.name = name
         self.segments: list[StreamSegment] = []
         self.life: str | None = None
-        """The id of the life that `segments` belong to.
+        """The id of the stream's life that `segments` belong to (`StreamMetadata.life_id`).
 
         It is "" if the client may not read it, and None before the first `look`.
         """
@@ -100,7 +100,7 @@ class StreamView:
         self._readers.clear()
 
     def origin(self, segment: StreamSegment) -> Origin:
-        """Return the origin of the records of a segment."""
+        """Return the stream and the segment from which records come, as an `Origin`."""
         return Origin(self.name, segment, self.txid_is_time)
 
     def now_ms(self) -> int:

@@ -154,7 +154,7 @@ class Manifest:
     stream: str
     """The name of the stream."""
     life: str
-    """The life of the stream, which distinguishes it from others with the same name."""
+    """The path of the node that identifies the stream among all that ever had its name."""
     start: DLSN
     """The position at which the history begins.
 
@@ -369,7 +369,7 @@ class OffloadClaim:
             )
 
     def settle(self, manifest: Manifest) -> None:
-        """Commit the newest manifest again, or an empty one, and remove what former jobs left.
+        """Commit the newest manifest again, or an empty one, and remove files of former jobs.
 
         No manifest of a former claim can then become the newest any more.
         """

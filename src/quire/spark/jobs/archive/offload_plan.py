@@ -37,7 +37,7 @@ class OffloadPlan:
     """The segments that a job copies, in steps. A manifest is written after each step."""
 
     start: DLSN
-    """The position at which the history begins, if there is none yet."""
+    """The position at which the history begins, if no history exists before this job."""
     gaps: tuple[Gap, ...]
     """The records from `start` on that no longer exist."""
     turns: tuple[OffloadStep, ...] = ()
