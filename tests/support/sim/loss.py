@@ -10,9 +10,9 @@ from quire_simulator.world.world import World
 
 
 def heal(world: World, client: Client) -> asyncio.Task[None]:
-    """Start an autorecovery process that handles only the ledgers that bookies mark.
+    """Start an autorecovery process without the periodic check of all ledgers, and return its task.
 
-    It does not search for other under-replicated ledgers.
+    It repairs the ledgers that bookies have marked.
     """
     healer = Autorecovery(
         client,
