@@ -55,7 +55,7 @@ class Offsets:
     namespace: str
     streams: Mapping[str, StreamOffset]
     begins: bool = False
-    """Whether a query begins at these offsets, because a stream is read from `latest`.
+    """Whether a query begins with this progress, because it reads a stream from `latest`.
 
     A later call would return later offsets.
     """
