@@ -37,7 +37,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class StreamLife:
-    """The node of one life of a stream, as it was read."""
+    """The node that identifies one stream among all that ever had its name, as it was read."""
 
     path: str
     value: bytes

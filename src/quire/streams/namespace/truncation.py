@@ -120,7 +120,7 @@ def _marked(segment: StreamSegment, before: DLSN) -> StreamSegment:
 async def would_free(
     client: Client, metadata: StreamMetadata, before: DLSN | None
 ) -> list[StreamSegment]:
-    """Return the segments that `free` would free now, or after `truncate` to this position.
+    """Return the segments that `free` would free now, or would after a truncation to `before`.
 
     Nothing is changed.
     """
@@ -131,7 +131,10 @@ async def would_free(
 async def _would_free(
     client: Client, completed: Sequence[StreamSegment], before: DLSN | None
 ) -> list[StreamSegment]:
-    """Do what `would_free` does, with the completed segments as they were just read."""
+    """Return the segments that `free` would free, or would after a truncation to `before`.
+
+    `completed` are the completed segments, as they were just read.
+    """
     if before is not None:
         completed = [_marked(segment, before) for segment in completed]
     return await _not_freed(client, _truncated(completed))
@@ -173,7 +176,11 @@ async def free(client: Client, metadata: StreamMetadata) -> list[StreamSegment]:
 async def _free(
     client: Client, metadata: StreamMetadata, completed: Sequence[StreamSegment], life: str
 ) -> list[StreamSegment]:
-    """Do what `free` does, with the completed segments of this life as they were just read."""
+    """Delete the ledgers of truncated segments and then their nodes, as `free` does.
+
+    `completed` are the completed segments of the stream with the life `life`, as they were just
+    read.
+    """
     truncated = _truncated(completed)
     there = await _not_freed(client, truncated)
     for segment in truncated[:-1]:

@@ -98,7 +98,7 @@ def owners_as_json(claims: Sequence[OwnerClaim] | None) -> list[dict[str, Any]] 
 
 
 def owners_in_words(owners: Sequence[dict[str, Any]] | None) -> str:
-    """Return the result of `owners_as_json` for use in a table, or "" if there is no owner."""
+    """Return owners, in the form of `owners_as_json`, as one text for a table, or "" for none."""
     if owners is None:
         return "unknown"
     found = []

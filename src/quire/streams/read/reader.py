@@ -309,7 +309,8 @@ class StreamReader:
     ) -> AsyncGenerator[RecordBatch | Gap, None]:
         """Yield the records from the position on, up to the end of the segment.
 
-        In a segment in progress this stops at the last acknowledged record, or follows it.
+        In a segment in progress this stops at the last acknowledged record, or with `follow` waits
+        for further records.
         """
         first = self._at.entry_id if self._at.lssn == segment.lssn else 0
         try:

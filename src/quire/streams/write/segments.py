@@ -201,7 +201,7 @@ class Segments:
         self.rng = client.rng
         self.open: SegmentWriter | None = None
         self.opening: Callable[[], bytes | None] = lambda: None
-        """Returns the control record with which each segment begins, or None."""
+        """A function that returns the control record with which each segment begins, or None."""
         self._client = client
         self._settings = settings
         self._tasks = tasks

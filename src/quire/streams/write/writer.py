@@ -79,7 +79,9 @@ class StreamWriter:
         self._last: PendingEntry | None = None
         self._ending = False
         self._marks = segments.taken.marks
-        """The control state after all entries that were handed over."""
+        """The producers and the fencing token after all entries that were appended, acknowledged or
+        not.
+        """
         self._writer_task = WriterTask(segments, settings, tasks, budget)
 
     # -- state --------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class ByteBudget:
     """
 
     def __init__(self, limit_bytes: int, outer: ByteBudget | None = None) -> None:
-        """Create a budget. Bytes that are taken here are also taken from `outer`."""
+        """Create a budget. Bytes that are in use here are also in use in `outer`."""
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self._outer = outer
@@ -67,7 +67,7 @@ class ByteBudget:
         self._free.set()
 
     def take(self, size_bytes: int) -> None:
-        """Take bytes, even above the limit."""
+        """Count bytes as in use, here and in `outer`, even above the limit."""
         self.used_bytes += size_bytes
         if self.used_bytes >= self.limit_bytes:
             self._free.clear()
@@ -122,7 +122,7 @@ class WriterTask:
         that.
         """
         self._settled: ControlState = segments.taken.marks.copy()
-        """The control state after all acknowledged entries."""
+        """The producers and the fencing token after all acknowledged entries."""
         segments.opening = self._settled.snapshot
         self._task = tasks.start(self._run())
 
