@@ -111,7 +111,7 @@ class ReplicateResult:
     target_namespace: str
     """The namespace in the target."""
     streams: tuple[StreamReplica, ...]
-    """The streams that match."""
+    """The result for each stream whose name matches."""
     seconds: float
     """The duration of the run in seconds."""
 
@@ -510,7 +510,7 @@ class ReplicatePreview:
     target_namespace: str
     """The namespace in the target."""
     streams: tuple[ReplicaPreview, ...]
-    """The streams that match."""
+    """The preview for each stream whose name matches."""
 
     @property
     def failed(self) -> tuple[ReplicaPreview, ...]:

@@ -102,7 +102,7 @@ class StreamSplit:
     end: DLSN | None = None
     """The position before which to end, or None for the end of entry `last`."""
     size_bytes: int = 0
-    """The approximate size of the entries."""
+    """The approximate number of payload bytes in the entries."""
     records: int | None = None
     """The number of records, if it is known from the metadata, without a request to a bookie."""
     first_sequence: int = 0

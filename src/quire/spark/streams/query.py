@@ -186,9 +186,9 @@ class StreamQuery:
     async def latest(self, start: Offsets, *, limited: bool, wait: bool) -> Offsets | None:
         """Return the offsets at which the next trigger ends, or None if there is nothing to read.
 
-        With `limited` the options that limit a trigger apply. With `wait` the call waits a second
-        for new records. If the query begins at `start`, the answer is the same place at once, so
-        that the checkpoint stores it before anything is read.
+        With `limited` the options that limit a trigger apply. With `wait` the call waits for new
+        records, for at most `POLL_S` seconds. If `start` has `begins`, the result is `start`
+        without it, at once, so that the checkpoint stores the offsets before anything is read.
         """
         start.check(self._cluster, self.streams.path)
         if start.begins:

@@ -179,7 +179,10 @@ class StreamTasks:
 
 
 async def open_split(client: Client, split: StreamSplit, password: bytes) -> LedgerReader:
-    """Do what `StreamTasks.open` does, on the event loop of the client."""
+    """Open the ledger of a split, once bookies know that all its entries are acknowledged.
+
+    Raises NoSuchLedgerError. The call runs on the event loop of the client.
+    """
     segment = split.origin.segment
     ledger = await client.open_ledger(segment.ledger_id, password=password)
     if not ledger.ledger_closed and not segment.in_progress:

@@ -396,7 +396,7 @@ class Committer:
             call(self.commit_written(client.aio, written))
 
     async def commit_written(self, client: Client, written: Sequence[StreamMessage]) -> None:
-        """Do what `commit` does, on the event loop of the client."""
+        """Publish what the messages report, one stream after another, on the client's loop."""
         streams = await open_streams(client, self._options)
         sweep = any(message.sweep for message in written)
         for name, batch in sorted(batches_of(written).items()):
@@ -438,7 +438,7 @@ class Committer:
             await streams.retain(name)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Delete the ledgers that are not published.
+        """Delete the ledgers that are not published. An error is only logged.
 
         Spark also calls this after a `commit` that raised, which may have published everything.
         """
@@ -450,7 +450,7 @@ class Committer:
             logger.warning("the ledgers of a failed job are left for a sweep: %s", error)
 
     async def abort_written(self, client: Client, written: Sequence[StreamMessage]) -> None:
-        """Do what `abort` does, on the event loop of the client."""
+        """Delete the ledgers in the messages that are not published, on the client's loop."""
         streams = await open_streams(client, self._options)
         for name, batch in sorted(batches_of(written).items()):
             await publishing.abort(streams, name, batch, built_for(name, written))

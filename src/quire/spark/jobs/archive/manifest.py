@@ -310,7 +310,7 @@ class OffloadHistory:
         return OffloadClaim(self, key, self.newest())
 
     def check_files(self, manifest: Manifest) -> None:
-        """Raise HistoryDamagedError if a file is missing, or has another size than it had."""
+        """Raise HistoryDamagedError if a file is missing or differs in size from the manifest."""
         found = self.store.files(DATA)
         for file in manifest.files:
             size_bytes = found.get(file.name)
