@@ -1,4 +1,4 @@
-"""Record which functions of Quire are called, in the order of their first calls."""
+"""A recorder of the functions of Quire that are called, in the order of their first calls."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import quire
 
 SOURCE = Path(quire.__file__).parent
 Function = tuple[str, str]
-"""The file below the package, and the qualified name."""
+"""A function: the path of its file below the package, and its qualified name."""
 
 
 class CallTrace:
-    """Records calls in the thread that enters it, and in threads that start while it is entered.
+    """A recorder of calls, in the thread that enters it and in threads that start meanwhile.
 
     A thread that is already running takes part once it has called `follow_this_thread`.
     """

@@ -1,4 +1,4 @@
-"""Helpers of `test_cli_arguments` that other test modules also use."""
+"""All commands of `quire`, by the words that select them."""
 
 from __future__ import annotations
 

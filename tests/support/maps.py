@@ -1,4 +1,4 @@
-"""The maps of ARCHITECTURE.md as values, and what they can be compared with.
+"""The maps of ARCHITECTURE.md as values, and the comparison of a map with the source.
 
 A map is a table below a heading. A row with a number is a step: a file below `src/quire`, a
 function, what it does, and its calls that lead to other steps. A row with a number and a letter is
@@ -79,7 +79,7 @@ def read_map(heading: str) -> Map:
 
 @cache
 def definitions(file: str) -> dict[str, ast.AST]:
-    """Return what a file defines by qualified name: classes, functions, and assigned names."""
+    """Return what a file defines, by qualified name: classes, functions, and assigned names."""
     found: dict[str, ast.AST] = {}
 
     def note(body: Iterable[ast.stmt], prefix: str) -> None:
@@ -105,7 +105,7 @@ def names_used(node: ast.AST) -> set[str]:
 
 
 def untrue(steps: Sequence[Step]) -> list[str]:
-    """Return what the source does not contain: files, functions, and calls between steps."""
+    """Return a text for each file, function or call that the source does not contain."""
     wrong: list[str] = []
     for step in steps:
         if not (SOURCE / step.file).is_file():
@@ -124,7 +124,7 @@ def untrue(steps: Sequence[Step]) -> list[str]:
 
 
 def out_of_order(steps: Sequence[Step], calls: Sequence[Function]) -> list[str]:
-    """Return steps that were not called, or that were called before the previous step."""
+    """Return a text for each step that was not called, or was called before the step before it."""
     position = {function: at for at, function in enumerate(calls)}
     wrong: list[str] = []
     latest, before = -1, ""

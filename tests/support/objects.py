@@ -1,4 +1,4 @@
-"""Objects on three bookies in this process.
+"""A cluster of three bookies in this process, for tests of objects.
 
 The metadata store has a hook that models lost requests, lost answers, and interleaved operations.
 """
@@ -22,7 +22,7 @@ BOOKIES = 3
 
 
 class LateClock:
-    """A clock by which everything that exists is old, until the test changes it."""
+    """A clock that is one hour fast, so that all ledgers are old. A test may change `ahead_ms`."""
 
     def __init__(self) -> None:
         self.ahead_ms = 3_600_000
@@ -58,7 +58,7 @@ class Bench:
 
 @asynccontextmanager
 async def object_bench(path: Path, bookies: int = BOOKIES) -> AsyncIterator[Bench]:
-    """Run bookies with their data below `path`."""
+    """Run bookies with their data below `path`, and yield the cluster."""
     cluster = MemoryCluster("test", clock=SystemClock(), rng=random.Random(3))
     cluster.initialise()
     async with AsyncExitStack() as stack:

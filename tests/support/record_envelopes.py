@@ -25,7 +25,10 @@ def envelope(
     count: int | None = None,
     extra: bytes = b"",
 ) -> bytes:
-    """Return the payload of a record. The last arguments make it differ from the format."""
+    """Return the payload of a record with an envelope.
+
+    Keyword arguments make it differ from the documented format.
+    """
     flags = (key is not None) + 2 * (event_time_us is not None)
     content = b""
     if event_time_us is not None:

@@ -1,4 +1,4 @@
-"""Audit ledgers, and replace members in one fragment, for tests that need no job around it."""
+"""Audits of ledgers, and the replacement of members in one fragment, without a job around them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quire.replication.repair.opened_ledger import OpenedLedger
 
 
 async def audited(client: Client, ids: Sequence[int], password: bytes = b"") -> list[Finding]:
-    """Audit these ledgers completely, in this process."""
+    """Audit these ledgers completely in this process, and return the findings."""
     audit = Audit()
     for piece in audit.looking(ids):
         audit.saw(await audit_pieces.look(client, piece, password))
@@ -29,9 +29,9 @@ async def audited(client: Client, ids: Sequence[int], password: bytes = b"") -> 
 async def replicate_fragment(
     client: Client, ledger: OpenedLedger, fragment: Fragment, replacements: Mapping[int, str]
 ) -> CopyResult:
-    """Replace the members at these indexes.
+    """Replace members of one fragment of a ledger, by their index in the ensemble.
 
-    This copies their entries, waits until these are durable, and names the new members in the
+    This copies their entries, waits until the copies are durable, and names the new members in the
     metadata. The error of a copy is raised.
     """
     async with CopyBatch(client, ledger) as batch:

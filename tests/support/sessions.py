@@ -1,6 +1,7 @@
-"""End the processes of a session, including everything that its command left.
+"""The end of all processes in a session, including everything that its command left.
 
-Spark's drivers are started in sessions. Their workers join process groups of their own.
+Spark's drivers are started in sessions of their own. Their workers join process groups of their
+own, so killing one process group would not reach them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def kill_session(session: int, spared: int = 0) -> None:
 
 
 def in_session(session: int) -> list[int]:
-    """Return the processes that have not ended, the youngest first."""
+    """Return the ids of the session's processes that have not ended, the youngest first."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

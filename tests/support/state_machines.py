@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Counter:
-    """Counts its commands."""
+    """A state machine that counts its commands. Each command returns the count."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -21,7 +21,10 @@ VECTORS: dict[str, dict[str, Any]] = {
     )["vectors"]
 }
 TESTED: set[str] = set()
-"""The names of the vectors that have a test. It is filled while the test modules are imported."""
+"""The names of the golden vectors that have a test.
+
+It is filled while the test modules are imported.
+"""
 
 
 def named(pattern: str) -> list[str]:
@@ -43,7 +46,7 @@ def encode_record_set(
     """Return the payload of a record with the flag RECORD_SET.
 
     Raises:
-        UsageError: It would have more than MAX_ENTRY_BYTES.
+        UsageError: The payload would have more than MAX_ENTRY_BYTES.
     """
     sizes = list(map(len, payloads))
     parts: list[Buffer] = [b""] * (2 * len(sizes))

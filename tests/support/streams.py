@@ -1,4 +1,4 @@
-"""Helpers of `test_streams` that other test modules also use."""
+"""A namespace on simulated bookies, for tests of streams."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Bench:
         return [record async for record in reader]
 
     async def numbers(self, name: str) -> list[int]:
-        """Return the numbers of the segments, negative while in progress."""
+        """Return the numbers of the segments in order, negative for a segment in progress."""
         segments = await self.streams.segments(name)
         return [-s.lssn if s.in_progress else s.lssn for s in segments]
 

@@ -1,4 +1,4 @@
-"""Wait for a condition with a time limit, never for a fixed time."""
+"""Waits for a condition with a time limit, and never for a fixed time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, TypeVar, cast
 T = TypeVar("T")
 
 LIMIT_S = 60.0
-"""Reached only in a failing test."""
+"""The seconds after which a wait fails its test."""
 ASYNC_POLL_S = 0.001
 POLL_S = 0.05
-"""An interval that suits checks that run a command or a request."""
+"""Seconds between two checks of a condition that runs a command or a request."""
 
 
 async def until(
@@ -25,11 +25,11 @@ async def until(
     limit_s: float = LIMIT_S,
     poll_s: float = ASYNC_POLL_S,
 ) -> T:
-    """Return what `look` gives once that is `right`. `look` may be a function or a coroutine
-    function.
+    """Call `look` until `right` holds for its result, and return that result.
 
-    Seconds are those of the loop, which may be simulated. `what` describes the condition, if the
-    code of `look` does not.
+    `look` may be a function or a coroutine function. Raises AssertionError after `limit_s` seconds
+    of the event loop, whose time may be simulated. `what` describes the condition for the error, if
+    the code of `look` does not.
     """
     found: Any = None
     bound = asyncio.timeout(limit_s)
@@ -55,7 +55,7 @@ def wait_for(
     limit_s: float = LIMIT_S,
     poll_s: float = POLL_S,
 ) -> T:
-    """Do the same as `until`, without an event loop."""
+    """Do what `until` does, in a thread without an event loop."""
     deadline = time.monotonic() + limit_s
     while not right(found := look()):
         if time.monotonic() > deadline:

@@ -33,7 +33,7 @@ class Leader(ContextHandle[AsyncLeader[ResultT]], Generic[ResultT]):
 
     @property
     def machine(self) -> StateMachine[ResultT]:
-        """The machine itself."""
+        """The application's state machine, to which the commands are applied."""
         return self._opened.machine
 
     @property
@@ -116,7 +116,7 @@ class Follower(ContextHandle[AsyncFollower[ResultT]], Generic[ResultT]):
 
     @property
     def machine(self) -> StateMachine[ResultT]:
-        """The machine itself."""
+        """The application's state machine, to which the commands are applied."""
         return self._opened.machine
 
     @property

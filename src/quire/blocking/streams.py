@@ -591,8 +591,9 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
     def roll(self) -> None:
         """Complete the open segment, if there is one. Later records go to a new segment.
 
-        On return every record that was appended before is durable, and the segment is completed. If
-        the call is interrupted, the segment is completed in the background.
+        On return the segment is completed, and its records are durable. Records of calls that have
+        not returned, or of `submit_many`, may go to the next segment, and may not be durable yet:
+        call `flush` first. If the call is interrupted, the segment is completed in the background.
 
         Raises:
             QuireError: The writer failed. See `append`.

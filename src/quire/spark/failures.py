@@ -14,20 +14,20 @@ from quire import errors
 from quire.errors import JobError, QuireError, UsageError
 
 OURS = re.compile(r"^\s*(?:[\w.]+: )*quire\.errors\.(\w+): (.+)$", re.MULTILINE)
-"""The form of one of Quire's errors in a traceback, also in one that the JVM repeats."""
+"""The form of one of Quire's errors in a traceback, including tracebacks that the JVM repeats."""
 THROWN = re.compile(r"^: (?:[\w.$]+: )*(.+)$", re.MULTILINE)
-"""The form of a JVM error in an error of the bridge to it."""
+"""The form of a JVM error in the text of an error of Py4J, Spark's bridge to the JVM."""
 STATE = re.compile(r"\s*SQLSTATE: \w+|\[USER_RAISED_EXCEPTION\] ")
 STACK = re.compile(r"^\s*(?:at [\w.$]+\(|JVM stacktrace|Traceback \()", re.MULTILINE)
 ENDED = "stopped SparkContext"
 TEXT_MAX = 500
-"""The number of characters of Spark's text that are repeated."""
+"""The largest number of characters of Spark's text that an error repeats."""
 
 
 def one_error(
     error: Exception, doing: str, kept_log: Callable[[], Path | None] = lambda: None
 ) -> Exception:
-    """Return Quire's error behind an error that Spark raised.
+    """Return the error of Quire's that an error of Spark contains.
 
     If there is none, return a JobError with Spark's first line. It begins with `doing`, the name of
     the work, and names the file that `kept_log` returns, if any, as the place of Spark's output. An

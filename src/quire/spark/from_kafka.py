@@ -1,4 +1,4 @@
-"""The options of Spark's Kafka connector, and what Quire's data source has in their place.
+"""The options of Spark's Kafka connector, and the options of Quire that replace them.
 
 A program that comes from Kafka has these names. The error for them says what to write instead.
 `docs/guides/spark-from-kafka.md` has both side by side.
@@ -39,12 +39,14 @@ PLACES: dict[str, str] = {
     "fetchOffset.numRetries": "leave it out",
     "fetchOffset.retryIntervalMs": "leave it out",
 }
-"""The replacement of each option of Kafka's connector."""
+"""The replacement of each option of Spark's Kafka connector, by option name."""
 _NAMES = {name.lower(): name for name in PLACES}
 
 
 def kafka_option(name: str) -> tuple[str, str] | None:
-    """Return an option's usual spelling and its place, or None if it is not one of Kafka's.
+    """Return the usual spelling and the replacement of an option of Spark's Kafka connector.
+
+    Returns None if the connector has no such option.
 
     Args:
         name: The name in lower case.

@@ -21,8 +21,7 @@ from types import FrameType
 from typing import Any
 
 END_LIMIT_S = 10.0
-"""Seconds that Java may take to end by itself. It stops its context and removes temporary files.
-After that it is killed."""
+"""Seconds that Java may take to stop its context and remove temporary files before it is killed."""
 
 
 class JavaProcesses:
@@ -32,7 +31,7 @@ class JavaProcesses:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __bool__(self) -> bool:
-        """Return whether one was started and not yet ended."""
+        """Return whether a recorded process has not been ended yet."""
         return bool(self._processes)
 
     @contextmanager

@@ -33,7 +33,10 @@ ENV_PLACEMENT = "QUIRE_PLACEMENT"
 ENV_TLS = ("QUIRE_TLS_CA", "QUIRE_TLS_CERT", "QUIRE_TLS_KEY")
 DEFAULT_NAMESPACE = "/streams"
 PARTITION_BYTES = 64 * 1024 * 1024
-"""The default size of a task in bytes, at which its fixed cost of about 10 ms does not matter."""
+"""The default largest size of a task in bytes.
+
+A task of this size takes much longer than its fixed cost of about 10 ms.
+"""
 MIN_PARTITIONS_MAX = 10_000
 
 SHARED = ("metadata", "dataset", "password", "tlsCa", "tlsCert", "tlsKey")
@@ -372,7 +375,7 @@ def parse_positive(text: str) -> int:
 
 
 def parse_partitions(text: str) -> int:
-    """Return a number of tasks. Raises ValueError."""
+    """Return a number of tasks, from 1 to MIN_PARTITIONS_MAX. Raises ValueError."""
     number = parse_positive(text)
     if number > MIN_PARTITIONS_MAX:
         raise ValueError(f"{number} is too large: use at most {MIN_PARTITIONS_MAX}")
@@ -380,14 +383,14 @@ def parse_partitions(text: str) -> int:
 
 
 def parse_boolean(text: str) -> bool:
-    """Return the boolean that a text stands for. Raises ValueError."""
+    """Return the boolean for "true" or "false", in any case of letters. Raises ValueError."""
     if text.lower() not in ("true", "false"):
         raise ValueError(f"{text!r} is neither true nor false")
     return text.lower() == "true"
 
 
 def parse_name(text: str) -> str:
-    """Return a text that is not empty. Raises ValueError."""
+    """Return the text if it is not empty. Raises ValueError."""
     if not text:
         raise ValueError("its value is empty")
     return text

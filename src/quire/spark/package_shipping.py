@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 PACKAGES = ("quire", "pyspark_quire")
 NOT_SHIPPED = frozenset(("__pycache__", "cli", "testing"))
-"""The directories that no task needs."""
+"""The names of directories that are not sent to executors, because no task needs them."""
 STAMP = (2013, 1, 1, 0, 0, 0)
-"""The time stamp of all files.
+"""The modification time of all files in the archive.
 
 The same sources then make the same archive, which Spark sends only once.
 """

@@ -1,4 +1,4 @@
-"""Less noise: what Spark prints that nobody can act on is left out.
+"""The suppression of those messages of Spark that nobody can act on.
 
 Warnings and errors that mean something are printed as before.
 """
@@ -14,7 +14,9 @@ from typing import Any
 
 LOG_FILE = Path(__file__).with_name("log4j2.properties")
 JAVA_OPTIONS = "SPARK_SUBMIT_OPTS"
-"""The variable with options of Java that `spark-submit` adds to those of the configuration."""
+"""The environment variable whose options `spark-submit` adds to Java's options from the
+configuration.
+"""
 WITH_JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 PROGRESS = "spark.ui.showConsoleProgress"
 
@@ -58,7 +60,7 @@ def quiet_worker() -> None:
 
 
 class _Traceback:
-    """The module `traceback`, as Spark's daemon uses it, without broken pipes."""
+    """The module `traceback` as Spark's daemon gets it, which does not print broken pipes."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(traceback, name)

@@ -161,7 +161,8 @@ def local_session(
 
 
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""The variable that spark-submit sets for its program, for which a JVM exists already."""
+"""The environment variable by which a program knows that spark-submit has started it, with a JVM.
+"""
 
 
 @contextmanager
@@ -223,7 +224,7 @@ def job_session(
 
 
 def _interrupt(session: SparkSession) -> None:
-    """Cancel what a session runs in a process of others, and stop the session.
+    """Cancel all jobs of a session whose JVM this program did not start, and stop the session.
 
     The calls are made in another thread, because an interrupted call of this thread may still wait
     for its answer on the thread's connection to Java.

@@ -67,7 +67,7 @@ ROWS_AT_ONCE = 256
 """The number of rows that are read together and passed to Spark as one batch."""
 
 UNAVAILABLE = (MetadataUnavailableError, ClientClosedError)
-"""Errors that do not concern a single item."""
+"""The errors that end the read of a table, because they do not concern a single item in it."""
 
 STRING, LONG, TIME = StringType(), LongType(), TimestampType()
 BOOLEAN = BooleanType()
@@ -119,14 +119,14 @@ def table_schema(table: str) -> StructType:
 
 @dataclass(frozen=True, slots=True)
 class TablePartition(InputPartition):  # type: ignore[misc]
-    """One task. For tables of ledgers it covers the ids from `first` to `last`."""
+    """One task that reads a table, or the ledgers from id `first` to id `last` in it."""
 
     first: int = 0
     last: int = 2**63 - 1
 
 
 class TableReader(DataSourceReader):  # type: ignore[misc]
-    """Reads one table."""
+    """Spark's reader of one table of metadata."""
 
     def __init__(self, options: TableOptions, schema: StructType) -> None:
         self._options = options
@@ -143,7 +143,7 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
 
     @worker.plainly
     def partitions(self) -> list[TablePartition]:
-        """Return the tasks."""
+        """Return the tasks that read the table."""
         options = self._options
         if options.table not in ("ledgers", "fragments"):
             return [TablePartition()]
@@ -234,7 +234,11 @@ async def _fragments(client: Client, options: TableOptions, part: TablePartition
 async def _metadata(
     client: Client, part: TablePartition
 ) -> AsyncGenerator[list[tuple[int, Any]], None]:
-    """Yield ledgers with their metadata, or with the reason as a text if it cannot be read."""
+    """Yield lists of (ledger id, metadata) for the ledgers of a task.
+
+    If the metadata cannot be read, its place has the reason as a text. Deleted ledgers are left
+    out.
+    """
 
     async def read(ledger_id: int) -> tuple[int, Any]:
         try:

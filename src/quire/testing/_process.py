@@ -23,16 +23,19 @@ from pathlib import Path
 from quire.errors import StartError, UsageError
 
 STOP_TIMEOUT_S = 20.0
-"""Seconds to wait after SIGTERM before SIGKILL is sent."""
+"""Seconds that a process may take to end after SIGTERM before it gets SIGKILL."""
 KILL_TIMEOUT_S = 10.0
 STOPPING_POLL_S = 0.1
 SAID_BYTES_MAX = 4096
-"""The largest size, in bytes, of a server's ready line, and of the end of its log for messages."""
+"""The largest number of bytes that are read of a server's ready line, or of the end of its log."""
 
 LOOPBACK = "127.0.0.1"
 PORT_MIN = 15_000
 EPHEMERAL_PORT_MIN = 32_768
-"""The default of Linux, used if /proc does not say."""
+"""The lowest port that Linux assigns to outgoing connections by default.
+
+It is used if /proc does not say what the setting of this machine is.
+"""
 PORT_ATTEMPTS_MAX = 1_000
 
 _LAUNCH = Path(__file__).with_name("_launch.py")
@@ -51,7 +54,7 @@ def _launcher() -> list[str]:
 
 
 class StoppedError(StartError):
-    """Raised when a start was called off. Nothing failed."""
+    """The error of a start that was called off by its `stopping` event. Nothing failed."""
 
 
 # -- the thread that starts children ----------------------------------------------------------
@@ -177,8 +180,10 @@ class ServerProcess:
         self._paused = False
         self._ready = False
         self._asked = False
-        """Whether the process was asked to stop. A second SIGTERM might reach it when its signal
-        handlers are gone, and kill it."""
+        """Whether the process was already asked to stop.
+
+        A second SIGTERM might reach the process when its signal handlers are gone, and kill it.
+        """
 
     # -- what is known ------------------------------------------------------------------------
 
@@ -379,10 +384,7 @@ class ServerProcess:
         process.send_signal(number)
 
     def _own_process(self) -> subprocess.Popen[bytes] | None:
-        """Return the process, or None in a fork of the process that started it.
-
-        A fork must not end the process.
-        """
+        """Return the process, or None in a fork of this program, which must not end it."""
         return self._process if self._owner == os.getpid() else None
 
     def _close_output(self) -> None:

@@ -44,8 +44,10 @@ from quire.testing._process import (
 )
 
 START_TIMEOUT_S = 60.0
-"""Seconds for all bookies together to start. A bookie that was killed waits for its old
-registration to expire."""
+"""Seconds for a bookie, or for all bookies of a cluster together, to start.
+
+A bookie that was killed waits for its old registration to expire.
+"""
 ZOOKEEPER_ROOT = "/ledgers"
 DEFAULT_BOOKIES = 3
 BOOKIES_MAX = 1_000
@@ -55,7 +57,9 @@ SMALL_ARGUMENTS = ("--set", f"segment_bytes={16 * 1024 * 1024}")
 the current segment, the next one, and 8 MiB of reserve. Without them the size of a segment depends
 on the disk, and is up to 256 MiB."""
 STAT_BLOCK_BYTES = 512
-"""The unit of `st_blocks`, which POSIX leaves open and every system defines so."""
+"""The number of bytes in one unit of `st_blocks`. POSIX does not define it, and every system uses
+512.
+"""
 
 _STATE_FILE = "cluster.json"
 _LOCK_FILE = "cluster.lock"
@@ -245,7 +249,7 @@ class LocalCluster:
 
     @property
     def left_out(self) -> list[str]:
-        """The ids of the bookies that the directory has, and that this cluster does not start."""
+        """The ids of the bookies that the directory has data of, and that are not started."""
         return [f"{LOOPBACK}:{port}" for port in self._state.bookie_ports[len(self.bookies) :]]
 
     def disk_bytes(self) -> int:
@@ -501,7 +505,7 @@ def _lock(directory: Path) -> IO[str]:
 
 
 def _blocks_bytes(path: Path) -> int:
-    """Return the bytes of a file's blocks, or 0 if the file is gone."""
+    """Return the number of bytes that a file takes on the disk, or 0 if the file is gone."""
     try:
         return path.lstat().st_blocks * STAT_BLOCK_BYTES
     except FileNotFoundError:
@@ -533,7 +537,7 @@ def _write_state(directory: Path, state: _State) -> None:
 
 
 def _write_secret(path: Path, text: str) -> None:
-    """Write a file that only this account can read, in the place of an earlier one."""
+    """Write a file that only this account can read, and replace an earlier file of that name."""
     path.unlink(missing_ok=True)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE_MODE)
     with os.fdopen(file, "w") as opened:

@@ -1,1 +1,1 @@
-"""Helpers for tests of clients against bookies in memory."""
+"""Helpers for tests of clients and bookies in one process."""

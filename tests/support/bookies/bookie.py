@@ -27,7 +27,10 @@ SMALL = BookieConfig(segment_bytes=8 * 1024 * 1024, min_free_bytes=0)
 
 
 class Unguarded:
-    """A collection guard that allows every pass. `test_collection_guard` tests the real one."""
+    """A substitute for the collection guard that allows every pass of garbage collection.
+
+    `test_collection_guard` tests the real one.
+    """
 
     async def check(self) -> None:
         pass
@@ -57,7 +60,7 @@ async def running_bookie(
     more: Sequence[RealDisk] = (),
     log: EventLog = lambda event, **fields: None,
 ) -> AsyncIterator[Bookie]:
-    """Run a bookie.
+    """Run a bookie in the block, on loopback and with real directories.
 
     Pass `metadata` if the bookie is to be started again. `more` are data directories besides the
     first.
@@ -105,7 +108,7 @@ class Peer:
         self.writer.write(data)
 
     async def receive(self) -> bytes:
-        """Return one frame, or b"" if the connection was closed."""
+        """Return one frame with its length, or b"" if the connection was closed."""
         async with asyncio.timeout(ANSWER_S):
             try:
                 head = await self.reader.readexactly(4)
@@ -134,7 +137,7 @@ async def peer_of(bookie: Bookie) -> AsyncIterator[Peer]:
 
 
 async def polls_wait(bookie: Bookie, count: int) -> None:
-    """Wait until this number of readers waits on this bookie for new entries."""
+    """Wait until `count` long polls of readers wait on this bookie for new entries."""
     async with asyncio.timeout(ANSWER_S):
         while bookie.service.long_polls.count != count:
             await asyncio.sleep(0.001)

@@ -42,7 +42,7 @@ TOO_HIGH_BY = 1_000
 
 
 class Lie(enum.StrEnum):
-    """The kinds of lies, named like the rows of docs/explanation/byzantine-bookies.md."""
+    """The kinds of lies, with the names of the rows in docs/explanation/byzantine-bookies.md."""
 
     WRONG_BYTES = "wrong bytes"
     """One bit of the payload is flipped, and the digest is unchanged."""
@@ -52,26 +52,29 @@ class Lie(enum.StrEnum):
     """A neighbouring entry is returned instead of the requested one."""
     DROPPED = "acknowledged, not stored"
     STALE_LAC = "stale LAC"
-    """The first entry is returned if the last one is requested."""
+    """The first entry is returned if the last one is requested, so the LAC seems older."""
     HIGH_LAC = "LAC too high"
     """The LAC in answers to long polls, which no digest covers, is too high."""
     DENIED = "no such entry"
-    """The answer is that the entry, or the list of a ledger's entries, does not exist."""
+    """The bookie answers that the entry, or the list of a ledger's entries, does not exist."""
 
 
 @dataclass(slots=True)
 class _Conversation:
-    """One connection."""
+    """The state of one proxied connection."""
 
     rest: dict[str, bytearray] = field(
         default_factory=lambda: {"request": bytearray(), "answer": bytearray()}
     )
-    """The received part of an incomplete frame, by direction."""
+    """The part of an incomplete frame that has arrived, by direction."""
     asked: dict[int, int] = field(default_factory=dict)
-    """The entry that each transaction of protocol v3 asked for."""
+    """The entry id that each request of protocol v3 asks for, by transaction id."""
 
     def frames(self, way: str, chunk: bytes) -> list[bytes]:
-        """Return the frames that are complete now."""
+        """Add a chunk in one direction, and return the frames that are complete.
+
+        `way` is "request" or "answer".
+        """
         rest = self.rest[way]
         rest += chunk
         bounds = frame_bounds(rest)
@@ -89,18 +92,20 @@ class ByzantineProxy(ProxyThread):
         digest: DigestType = DigestType.CRC32C,
         password: bytes = b"",
     ) -> None:
-        """Create a proxy that tells no lies yet. `password` is what the proxy uses as the ledgers'
-        password.
+        """Create a proxy that tells no lies yet.
+
+        Forged digests are computed with `digest` and with `password` as the password of the
+        ledgers.
         """
         super().__init__(listen, server)
         self.lie: Lie | None = None
-        """The current lie, or None to be honest. It may change at any time."""
+        """The current lie, or None to be honest. A test may change it at any time."""
         self.digest = digest
         self.password = password
         self.told = 0
-        """The number of lies so far."""
+        """The number of answers so far in which the proxy has lied."""
         self._held: dict[int, dict[int, bytes]] = {}
-        """The entries that it was asked to store, by ledger and entry."""
+        """The entries that clients have sent to the bookie, by ledger id and entry id."""
 
     def _pass_on(
         self,
@@ -132,7 +137,7 @@ class ByzantineProxy(ProxyThread):
     # -- requests ----------------------------------------------------------------------------
 
     def _request(self, conversation: _Conversation, frame: bytes) -> bytes | None:
-        """Return an answer in place of the bookie's, or None to pass the request on."""
+        """Return the proxy's own answer to a request, or None to pass the request on."""
         if frame[LENGTH.size] == v3.FIRST_BYTE:
             return self._request_v3(conversation, frame)
         version, opcode, _ = split_word(*LENGTH.unpack_from(frame, LENGTH.size))
@@ -288,7 +293,7 @@ class ByzantineProxy(ProxyThread):
 
 
 def _flipped(body: bytes) -> bytes:
-    """Flip a bit of the last byte, which belongs to the payload, because there is one."""
+    """Return an entry with the last bit flipped, which belongs to the payload."""
     assert len(body) > META_BYTES
     return body[:-1] + bytes((body[-1] ^ 1,))
 

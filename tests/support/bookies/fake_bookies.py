@@ -1,7 +1,7 @@
-"""Bookies in memory, connected without a network.
+"""Bookies in memory, connected to a client without a network.
 
-The test decides what each bookie stores, answers and holds back. Time is that of the loop, so with
-`SimulatedLoop` nothing really waits.
+The test decides what each bookie stores, answers and holds back. Time is that of the event loop, so
+with `SimulatedLoop` nothing really waits.
 
     cluster = await FakeCluster.made(4)
     client = cluster.client()
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 LEDGER = 7
 PASSWORD = b"secret"
 PATIENCE_S = 600
-"""Simulated seconds."""
+"""The seconds of simulated time after which a test fails."""
 CONFIG = ClientConfig(add_timeout_s=5.0, read_timeout_s=5.0, speculative_read_s=1.0)
 T = TypeVar("T")
 
@@ -68,11 +68,11 @@ def payload(entry_id: int) -> bytes:
 
 
 _LENGTHS = [0]
-"""The sum of the sizes of the payloads before each entry, as far as it was asked for."""
+"""The number of payload bytes before each entry, by entry id. It grows when more is needed."""
 
 
 async def created(client: Client, shape: tuple[int, int, int] = (3, 3, 2)) -> LedgerWriter:
-    """Create the only ledger and return its writer."""
+    """Create the ledger `LEDGER`, which is the only one of a test, and return its writer."""
     size, write_quorum, ack_quorum = shape
     writer = await client.create_ledger(
         ensemble_size=size, write_quorum=write_quorum, ack_quorum=ack_quorum,
@@ -91,12 +91,12 @@ class Ask:
 
 
 Answer = bytes | QuireError | None
-"""The answer to a read: None for silence, or an error for the client."""
+"""The answer to a read: the entry, an error for the client, or None for no answer."""
 
 
 @dataclass
 class FakeBookie:
-    """Stores what it receives and answers honestly, unless the test decides otherwise."""
+    """A bookie that stores what it receives, and is honest unless the test decides otherwise."""
 
     name: str
     entries: dict[int, bytes] = field(default_factory=dict)
@@ -105,19 +105,22 @@ class FakeBookie:
     """The entry id, flags and entry bytes of each add, in order."""
     fenced: bool = False
     key: bytes = b""
-    """The master key that a read which fences must carry. If it is empty, any is accepted."""
+    """The master key that a fencing read must carry, or b"" if every key is accepted."""
     down: bool = False
     connects_in_s: float = 0
-    """Seconds that a connection to it takes."""
+    """Seconds that opening a connection to the bookie takes."""
     answers_in_s: float = 0
-    """Seconds that a read takes. Reads that are written together are answered together."""
+    """Seconds that a read takes. Reads that are sent together are answered together."""
     says: Callable[[Ask], Answer | type[Ellipsis]] | None = None
-    """Returns the answer to a read, or Ellipsis for the honest answer."""
+    """A function that returns the answer to a read, or Ellipsis for the honest answer.
+
+    None makes all answers honest.
+    """
     add_error: int = Code.OK
     holds_acks: bool = False
     """Whether adds are stored but not answered until the test calls `release`."""
     lists: bool = False
-    """Whether it can list its entries, as Apache's bookies cannot with their usual storage."""
+    """Whether the bookie can list its entries. Apache's bookies cannot with their usual storage."""
     links: list[FakeLink] = field(default_factory=list)
 
     def answer(self, ask: Ask) -> Answer:
@@ -135,14 +138,14 @@ class FakeBookie:
         return self.entries.get(entry) or no_entry(self.name, ask.entry)
 
     def no(self, ask: Ask) -> Answer:
-        """Deny everything. For use as `says`."""
+        """Return the answer that the entry does not exist. Tests use the method as `says`."""
         return no_entry(self.name, ask.entry)
 
     def silent(self, ask: Ask) -> Answer:
         return None
 
     def release(self) -> None:
-        """Answer the adds that were held back, and hold back no more."""
+        """Answer the adds that were held back, and answer later adds at once."""
         self.holds_acks = False
         for link in self.links:
             link.answer_adds()
@@ -159,7 +162,7 @@ def no_entry(bookie: str, entry: int) -> QuireError:
 
 
 class FakeLink(BookieChannel):
-    """A connection to one bookie."""
+    """A client's connection to one fake bookie."""
 
     def __init__(self, bookie: FakeBookie) -> None:
         super().__init__(bookie.name)
@@ -258,7 +261,7 @@ class FakeLink(BookieChannel):
 
 
 class _Control(ControlChannel):
-    """A connection for protocol v3, of which the fake bookie knows only the list of entries."""
+    """A connection for protocol v3, of which a fake bookie supports only the list of entries."""
 
     def __init__(self, bookie: FakeBookie) -> None:
         super().__init__(bookie.name)
@@ -283,7 +286,7 @@ class _Control(ControlChannel):
 
 
 class FakePool(BookiePool):
-    """Connects to fake bookies instead of hosts."""
+    """A pool of connections that lead to fake bookies instead of hosts."""
 
     def __init__(self, bookies: dict[str, FakeBookie], *how: Any) -> None:
         self.fakes = bookies
@@ -310,8 +313,9 @@ class FakeCluster:
 
     @classmethod
     async def made(cls, count: int, config: ClientConfig = CONFIG) -> FakeCluster:
-        """Create a cluster. Its bookies stay registered during the whole test, even while they are
-        down.
+        """Create a cluster with `count` bookies.
+
+        They stay registered during the whole test, even while they are down.
         """
         cluster = cls(count, config)
         for name in cluster.bookies:
@@ -343,9 +347,9 @@ class FakeCluster:
         segments: tuple[Segment, ...] | None = None,
         on: Callable[[int], Collection[str]] | None = None,
     ) -> LedgerMetadata:
-        """Create a ledger with these entries on their write sets, or on the bookies in `on`.
+        """Create a ledger with these entries on their write sets, or on the bookies of `on`.
 
-        If its state is CLOSED, it ends after the last of them.
+        If its state is CLOSED, it ends after the last of the entries.
         """
         size, quorum, ack = quorums
         self.codec = EntryCodec(LEDGER, digest, PASSWORD)
@@ -380,9 +384,10 @@ class FakeCluster:
         return _LENGTHS[entry_id + 1]
 
     def entry(self, entry_id: int, content: bytes | None = None, lac: int | None = None) -> bytes:
-        """Return an entry as its writer makes it, with the LAC one less than its id.
+        """Return the bytes of an entry as its writer sends them.
 
-        With other `content`, the digest is valid for that content.
+        Its LAC is `lac`, or one less than its id. With other `content`, the digest is valid for
+        that.
         """
         body = payload(entry_id) if content is None else content
         before = entry_id - 1 if lac is None else lac

@@ -1,4 +1,4 @@
-"""Helpers of `test_lost_directory` that other test modules also use."""
+"""A bookie with several data directories, of which tests lose and replace some."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def entry(ledger_id: int) -> bytes:
 
 
 class Place:
-    """The directories of bookie b, its cluster, and the commands on them."""
+    """The directories of bookie b, its cluster, and the commands that tests run on them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -59,7 +59,10 @@ class Place:
         return self.in_store(run)
 
     def codes(self, *names: str) -> dict[int, int]:
-        """Return the codes of reads of ledgers 1 and 2, and of a ledger that was never written."""
+        """Run the bookie on these directories, and return the codes of reads of entry 0, by ledger.
+
+        The ledgers are 1, 2, and 77, which was never written.
+        """
 
         async def ask(bookie: Bookie) -> dict[int, int]:
             async with peer_of(bookie) as peer:
@@ -87,7 +90,7 @@ class Place:
         return done.stderr
 
     def state(self) -> dict[str, bytes]:
-        """Return the cookies in the cluster and in each directory."""
+        """Return the files in `current` of each directory, and the cookie in the cluster."""
         files = [*self.root.glob("*/current/*")]
         found = {str(one.relative_to(self.root)): one.read_bytes() for one in files}
         with suppress(CookieError):

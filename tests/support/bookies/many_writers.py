@@ -1,4 +1,4 @@
-"""Helpers of `test_many_writers` that other test modules also use."""
+"""A client with many writers, on bookies that answer when the test says so."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from quire_simulator.metadata.store import MemoryStore
 
 
 class FarEnd:
-    """The transport of a connection to a bookie that stores what it receives.
+    """The transport of a connection to a bookie that stores entries.
 
-    It answers when the test calls `answer`.
+    The bookie acknowledges them when the test calls `answer`.
     """
 
     def __init__(self, link: BookieChannel) -> None:
         self.link = link
         self.writes: list[bytes] = []
         self.stored: dict[int, list[int]] = {}
-        """The entries of each ledger, in the order of their arrival."""
+        """The ids of the entries that arrived, by ledger and in the order of their arrival."""
         self._unanswered: list[tuple[int, int]] = []
 
     def write(self, data: bytes) -> None:
@@ -40,7 +40,7 @@ class FarEnd:
             self._unanswered.append((ledger, entry))
 
     def answer(self) -> None:
-        """Answer everything that is stored, in one chunk."""
+        """Acknowledge all entries that were not acknowledged yet, in one chunk."""
         unanswered, self._unanswered = self._unanswered, []
         chunk = b"".join(add_response(Code.OK, *ids) for ids in unanswered)
         if chunk:
@@ -63,7 +63,10 @@ class FarEnd:
 
 
 class FarEnds(AsyncioNetwork):
-    """A network of far ends by port number. Connections to ports in `refuses` fail."""
+    """A network whose connections end at a `FarEnd`, by port number.
+
+    Connections to the ports in `refuses` fail.
+    """
 
     def __init__(self) -> None:
         self.ends: dict[int, FarEnd] = {}
@@ -88,7 +91,7 @@ class FarEnds(AsyncioNetwork):
 
 @asynccontextmanager
 async def many_writers(count: int, bookies: int = 3) -> AsyncIterator[tuple[FarEnds, Any, Any]]:
-    """Yield the network, the client, and writers that have one acknowledged entry each."""
+    """Yield the network, the client, and `count` writers with one acknowledged entry each."""
     network = FarEnds()
     cluster = MemoryCluster("test", clock=SystemClock(), rng=random.Random(1))
     cluster.initialise()
@@ -113,7 +116,7 @@ async def many_writers(count: int, bookies: int = 3) -> AsyncIterator[tuple[FarE
 
 
 async def drained(network: FarEnds, writers: list[LedgerWriter], last: int) -> None:
-    """Wait until all connected bookies have acknowledged this entry of all writers."""
+    """Answer and wait until all connected bookies have acknowledged entry `last` of all writers."""
     async with asyncio.timeout(10):
         while not all(w.last_add_confirmed >= last and w._session.pipeline.idle for w in writers):
             await asyncio.sleep(0)

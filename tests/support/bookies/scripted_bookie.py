@@ -1,4 +1,4 @@
-"""A bookie on loopback that gives the answers of a test: protocol v3, and reads of v2."""
+"""A bookie on loopback that gives the answers of a test: to protocol v3, and to reads of v2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.codec.wire.messages_pb2 import Request, Response
 from quire.codec.wire.v2 import Code, Opcode
 
 Answer = bytes | None
-"""The frame of an answer, or None for silence."""
+"""The frame of an answer, or None if the bookie does not answer."""
 
 
 class ScriptedBookie:
@@ -26,11 +26,11 @@ class ScriptedBookie:
         self.entries: dict[int, bytes] = {}
         self.requests: list[Request] = []
         self.reads: list[int] = []
-        """The first entries of v2 reads."""
+        """The first entry id of each v2 read, in order."""
         self.batch_bytes: list[int] = []
-        """The size limits of batch reads."""
+        """The size limit in bytes of each batch read, in order."""
         self.kept_back: list[tuple[_Connection, bytes]] | None = None
-        """If this is a list, v2 answers are collected here for the test to send."""
+        """The v2 answers that were not sent, for the test to send, or None to send each at once."""
         self.speaks_v3 = True
         self.connections: set[_Connection] = set()
         self.port = 0
@@ -120,7 +120,7 @@ class _Connection(asyncio.Protocol):
 
 
 def answer_to(request: Request, code: int = Code.OK) -> Response:
-    """Return an answer frame, to which the test adds the part of the operation."""
+    """Return an answer to a request, to which the caller adds the operation's part."""
     return v3.response(request.header.operation, request.header.txnId, code)
 
 

@@ -1,4 +1,4 @@
-"""Helpers of `test_tail` that other test modules also use."""
+"""Bookies that answer long polls as a test decides, and a client that tails a ledger on them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ PIGGYBACK = v3.ReadFlag.PIGGYBACK
 
 
 soon = partial(until, limit_s=10.0)
-"""Wait for a condition, but much less long than a long poll with `PATIENT` takes."""
+"""Wait for a condition for at most 10 seconds, which is less than a long poll of `PATIENT` takes.
+"""
 
 
 @dataclass
@@ -54,7 +55,7 @@ class World:
 
 @asynccontextmanager
 async def world(*bookies: ScriptedBookie, config: ClientConfig = CONFIG) -> AsyncIterator[World]:
-    """Yield an open ledger on these bookies, whose write sets contain all of them."""
+    """Yield a client and an open ledger on these bookies. Each bookie stores every entry."""
     cluster = MemoryCluster("test", clock=SystemClock(), rng=random.Random(1))
     cluster.initialise()
     store = MemoryStore(cluster)
@@ -81,9 +82,9 @@ async def world(*bookies: ScriptedBookie, config: ClientConfig = CONFIG) -> Asyn
 
 
 class Honest(ScriptedBookie):
-    """Answers from its `lac` and its entries like a real bookie.
+    """A bookie that answers from its `lac` and its entries as a real bookie does.
 
-    A poll stays open while the LAC does not advance.
+    A long poll stays open while the LAC does not advance.
     """
 
     def __init__(self) -> None:
@@ -118,7 +119,7 @@ class Honest(ScriptedBookie):
 
 
 class GivesTheLast(Honest):
-    """Answers a poll for no particular entry with the last one, as bookies do.
+    """A bookie that answers a poll for no particular entry with its last entry, as bookies do.
 
     With `proves`, the answer also has the explicit LAC, as from Quire's bookies.
     """

@@ -1,4 +1,4 @@
-"""Helpers of `test_tls_bookie` that other test modules also use."""
+"""The frames with which a connection to a bookie is upgraded to TLS, and a read of entry 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Helpers of `test_bookie_v3` that other test modules also use."""
+"""Entries and the master key of the ledgers in tests of a bookie's protocol v3."""
 
 from __future__ import annotations
 

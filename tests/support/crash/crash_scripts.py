@@ -28,7 +28,10 @@ COMPACTING = replace(
 
 
 def look(store: PromisingStore) -> None:
-    """Do what a bookie does every few seconds, such as write an index cache that is due."""
+    """Call `check_space`, which a bookie does every few seconds, and which starts what is due.
+
+    An example is writing an index cache.
+    """
     store.store.check_space()
 
 
@@ -36,7 +39,7 @@ Entries = list[tuple[int, int, bytes]]
 
 
 class Writer:
-    """Adds entries with ascending ids."""
+    """A source of steps that add entries, with ascending ids in each ledger."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
@@ -140,7 +143,7 @@ def no_more_room(store: PromisingStore) -> None:
 
 
 def until_full(writer: Writer) -> Step:
-    """Add entries until they are refused."""
+    """Return a step that adds entries until they are refused."""
 
     def step(store: PromisingStore) -> None:
         while store.store.writable:
@@ -154,7 +157,7 @@ def until_full(writer: Writer) -> Step:
 
 
 def recovery_add(writer: Writer, *ledger_ids: int) -> Step:
-    """Append an entry of a recovery, which may use the reserve."""
+    """Return a step that adds an entry as a recovery does, which may use the reserve."""
     add = writer.made(1, 900, *ledger_ids)
     return lambda store: store.append(add, reserve=True)
 
@@ -170,7 +173,7 @@ def expect(*, writable: bool) -> Step:
 
 
 def fills() -> Iterator[Step]:
-    """Fill the disk.
+    """Fill the disk, and free a part of it.
 
     Fences and adds of recoveries use the reserve. A ledger is dropped, and a compaction uses the
     space reserved for it. Adds continue in the freed space.
@@ -205,7 +208,7 @@ def fills() -> Iterator[Step]:
 
 
 def wide() -> Iterator[Step]:
-    """Fill several disk blocks with what a segment records about its ledgers."""
+    """Write so many ledgers that a segment's records about them fill several disk blocks."""
     writer = Writer(5)
     for _ in range(3):
         yield writer.add(1, 900, *range(1, 61))
@@ -217,6 +220,9 @@ ROLLS = Script(rolls, TINY)
 DELETES = Script(deletes, TINY)
 COMPACTS = Script(compacts, COMPACTING)
 WIDE = Script(wide, replace(TINY, segment_bytes=64 * 1024, index_cache_segments=100))
-"""Only for defects, because the other scripts have more of everything else."""
+"""The script `wide`, which only tests of defects use.
+
+The other scripts cover everything else better.
+"""
 FILLS = Script(fills, COMPACTING)
 SCRIPTS = (FIRST_START, ROLLS, DELETES, COMPACTS, FILLS)

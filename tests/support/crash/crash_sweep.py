@@ -1,4 +1,4 @@
-"""Play a script, and lose power at every operation on its disk, in every possible way.
+"""The loss of power at every disk operation of a script, in every possible way.
 
 Each state that the disk may then have is opened by a new store and compared with the promises
 (`promises`). In addition, for a share of the states:
@@ -31,28 +31,32 @@ from tests.support.storage.storage import sim_disk
 
 Step = Callable[[PromisingStore], object]
 LOOP_TURN = 0.3
-"""The probability that the event loop runs while a worker is at an operation."""
+"""The probability that the event loop runs while a worker is at a disk operation."""
 
 LATE = 0.3
-"""The probability that a worker that was woken begins later than the other."""
+"""The probability that one of two workers that were woken begins only after the other."""
 
 CACHES_MAX = 3
-"""The number of older index caches that are tried with a state."""
+"""The largest number of older index caches that are tried with one state."""
 
 ROOM_BYTES = 1 << 20
-"""The space that is freed on a disk that was full."""
+"""The number of bytes that are freed on a disk that was full."""
 
 EARLIER_MAX = 4
-"""The number of states that are tried again with an index cache that was written later."""
+"""The largest number of states that are tried again with an index cache written later."""
 
 
 class BrokenPromiseError(BaseException):
-    """Raised in the code that was using the disk, which must not handle it."""
+    """A broken promise, with the place at which it was found.
+
+    It is raised in the code that was using the disk. That code must not handle it, so it is a
+    BaseException.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The steps of a store until it is stopped."""
+    """The steps that a store runs before it is stopped, and the store's configuration."""
 
     steps: Callable[[], Iterator[Step]]
     config: StorageConfig
@@ -68,21 +72,21 @@ class Counts:
 
     operations: int = 0
     states: int = 0
-    """Distinct contents of the disk, each opened at least once."""
+    """The number of distinct contents of the disk, each of which was opened at least once."""
     exhaustive: int = 0
-    """Operations at which every possible state was tried."""
+    """The number of operations at which every possible state was tried."""
     starts: int = 0
     second: int = 0
-    """Power losses during or after a start."""
+    """The number of states after a power loss during or after a start."""
     index: int = 0
-    """States whose files beside the segments were changed."""
+    """The number of states that were tried with other files beside the segments."""
     caches: int = 0
-    """States with another index cache or none, and starts that used an index cache."""
+    """The number of states that were tried with another index cache, or with none."""
     cached: int = 0
     full: int = 0
-    """Starts on a disk without space for adds."""
+    """The number of starts on a disk without space for adds."""
     early: int = 0
-    """Entries that were read during a start."""
+    """The number of entries that were read during starts."""
 
     def __str__(self) -> str:
         return (
@@ -95,7 +99,7 @@ class Counts:
 
 
 class SideBySide(PromisingStore):
-    """A store whose log, maintenance and event loop run side by side.
+    """A store whose log worker, maintenance worker and event loop run side by side.
 
     While one of them is at a disk operation, the others may do anything.
     """
@@ -107,13 +111,16 @@ class SideBySide(PromisingStore):
         self._rng = rng
 
     def pause(self) -> None:
-        """Let the others run before an operation of a worker."""
+        """Perhaps let the other worker and the event loop run before a disk operation."""
         self._threads.pause()
         if self._threads.running and self._rng.random() < LOOP_TURN:
             self._turn()
 
     def _turn(self) -> bool:
-        """Run one iteration of the event loop: posted callbacks, and the next outside step."""
+        """Run one iteration of the event loop: posted callbacks, and the next step of `feed`.
+
+        Returns whether there was anything to do.
+        """
         busy = [one.deliver() for one in (self.log, self.maintenance)]
         if self.feed:
             self.feed.popleft()(self)
@@ -131,7 +138,7 @@ class SideBySide(PromisingStore):
 
 
 def together(*steps: Step) -> Step:
-    """Let these steps arrive one by one while the workers are at work."""
+    """Return a step that runs these steps one by one while the workers are at work."""
 
     def feed(store: PromisingStore) -> None:
         assert isinstance(store, SideBySide)
@@ -150,8 +157,10 @@ class Sweep:
         seed: int = 1,
         every: int = 10,
     ) -> None:
-        """Create a sweep with up to `states_max` states per operation, of which every n-th is tried
-        in depth.
+        """Create a sweep that tries up to `states_max` states of the disk for each operation.
+
+        One in `every` states is tried in depth, and the process is killed at one in `every`
+        operations.
         """
         self._script = script
         self._states_max = states_max
@@ -161,16 +170,19 @@ class Sweep:
         self._seen: set[tuple[bytes, tuple[int, int]]] = set()
         self._digests: set[bytes] = set()
         self._older: dict[str, InodeContent] = {}
-        """The first versions of the files beside the segments."""
+        """The first version of each file beside the segments, by name."""
         self._caches: list[InodeContent] = []
-        """All index caches so far, oldest first."""
+        """All index caches that the store has written so far, oldest first."""
         self._earlier: list[tuple[SimDisk, Promises, str]] = []
-        """A few states from before the last index cache was written."""
+        """A few states since the last index cache was written: disk, promises, and place."""
         self._subject: SideBySide
         self.counts = Counts()
 
     def run(self) -> Counts:
-        """Run the sweep. `BrokenPromiseError` describes the place and the broken promise."""
+        """Run the sweep, and return the counts.
+
+        Raises BrokenPromiseError, which describes the place and the broken promise.
+        """
         disk = sim_disk(1, cold_read_probability=0.0)
         self._subject = subject = SideBySide(disk, self._config, self._rng)
         disk.before_operation = self._at_operation
@@ -218,7 +230,11 @@ class Sweep:
     def _start(
         self, disk: SimDisk, promises: Promises, where: str, *, then: str = ""
     ) -> PromisingStore:
-        """Start and check. With `then`, also lose power at each operation of the start."""
+        """Start a store on the disk, check it, and return it.
+
+        With `then`, power is also lost at each operation of the start. `then` describes that in
+        errors.
+        """
         subject = PromisingStore(disk, self._config, promises.copy())
         operations = 0
 
@@ -250,8 +266,9 @@ class Sweep:
                 self._start(found, promises, where)
 
     def _kill(self, disk: SimDisk, promises: Promises, where: str) -> None:
-        """Kill the process. What the next start serves from the page cache must survive a power
-        loss.
+        """Kill the process, start it again on the page cache that is left, and then lose power.
+
+        What the start has served must survive the loss of power.
         """
         left = disk.copy()
         left.kill()
@@ -293,7 +310,7 @@ class Sweep:
                 self._start(disk.holding(changed), promises, f"{where}, {what}")
 
     def _index_cache(self, disk: SimDisk, promises: Promises, where: str) -> None:
-        """Start with another index cache. It may be used only if it belongs to these segments."""
+        """Start with other index caches. A start may use only one that belongs to the segments."""
         contents = contents_of(disk)
         there = contents.get(CACHE_NAME)
         now = contents_of(self._subject.sim).get(CACHE_NAME)
@@ -328,10 +345,10 @@ class Sweep:
 
 
 def aside(name: str) -> bool:
-    """Return whether a file in the log's directory is not a segment.
+    """Return whether a file is in the log's directory and is not a segment.
 
-    Such files are the mark of a clean stop, preallocated files, and index caches. An index cache
-    that is newer than the segments is among the states of the disk itself.
+    Examples are the mark of a clean stop, preallocated files, and index caches. An index cache that
+    is newer than the segments is among the states of the disk itself.
     """
     return name.startswith(f"{LOG_DIRECTORY}/") and not name.endswith(".seg")
 
@@ -353,9 +370,10 @@ def without_trailer(content: InodeContent | None) -> InodeContent | None:
 
 
 def go_on(subject: PromisingStore) -> None:
-    """Continue with new adds, a fence, a clean stop and another start.
+    """Continue with new adds, a fence, a clean stop and another start, and check everything.
 
-    No files may be left over. On a full disk, space is freed first, which the store must notice.
+    No files of segments may be left over. On a full disk, space is freed first, which the store
+    must notice.
     """
     rng = random.Random(7)
     if not subject.store.writable:

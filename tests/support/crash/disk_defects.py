@@ -1,4 +1,4 @@
-"""Defects that a sweep must find: syncs that are missing, too late, or of the wrong file."""
+"""Defects that a sweep must find: a sync that is missing, too late, or of the wrong file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ class Defect:
     script: Script
     """The script that reveals the defect."""
     every: int
-    """One in this many states is tried in depth, and one in this many operations with a kill."""
+    """The share of what is tried in depth: one in this many states, and one in this many
+    operations.
+
+    At these operations the process is killed.
+    """
 
     @property
     def name(self) -> str:

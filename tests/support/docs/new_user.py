@@ -1,4 +1,4 @@
-"""Follow the README as a new user, from a copy of the source to an open dashboard.
+"""The steps of the README as a new user takes them, from a copy of the source to a dashboard.
 
 make bench-new-user     a clone, a new environment, and the seconds of each step
 """
@@ -27,31 +27,34 @@ from tests.support.docs.pages import ROOT, Block, Typed, blocks, typed
 
 SECTION = "## Quickstart"
 LIMIT_S = 60.0
-"""The time limit of one step, except for the installation."""
+"""The seconds after which one step fails, except for the installation."""
 INSTALL_LIMIT_S = 1200.0
 OPEN_LIMIT_S = 90.0
-"""The time limit from the end of the installation to an open dashboard."""
+"""The seconds from the end of the installation to an open dashboard after which it fails."""
 POLL_S = 0.05
 DASHBOARD = re.compile(r"^Dashboard: (http://\S+)$", re.MULTILINE)
 LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv", "env", "data", "build", "dist", "out", ".*_cache", ".hypothesis"
 )
-"""Compiled files stay, because an installation makes them."""
+"""The names that a copy of the source leaves out.
+
+Compiled files are not among them, because an installation makes them.
+"""
 
 
 class NewUserError(AssertionError):
-    """A step of the README failed."""
+    """The error of a step of the README that failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     name: str
     ended_s: float
-    """Seconds since the first step began."""
+    """Seconds from the beginning of the first step to the end of this one."""
 
 
 def quickstart(source: Path) -> list[Block]:
-    """Return the console blocks of the README's section in order."""
+    """Return the console blocks of the README's section "Quickstart", in order."""
     readme = source / "README.md"
     lines = readme.read_text(encoding="utf-8").splitlines()
     first = lines.index(SECTION) + 1
@@ -68,7 +71,7 @@ def kind_of(block: Block) -> str:
 
 
 def install(source: Path) -> dict[str, str]:
-    """Type the README's installation in `source`, and return the shell's environment afterwards."""
+    """Run the README's installation in `source`, and return the shell's environment afterwards."""
     [block] = [one for one in quickstart(source) if kind_of(one) == "install"]
     script = "\n".join(one.command for one in typed(block))
     kept = {name: text for name, text in os.environ.items() if not name.startswith("QUIRE_")}
@@ -88,9 +91,9 @@ def install(source: Path) -> dict[str, str]:
 
 
 def not_installed(source: Path, directory: Path) -> dict[str, str]:
-    """Return the environment of a shell whose `quire` and `python` are those of `source`.
+    """Return the environment of a shell that runs Quire from `source` without an installation.
 
-    The packages are those of this interpreter.
+    Its programs `quire` and `python` use the packages of this interpreter.
     """
     bin_directory = directory / "bin"
     bin_directory.mkdir()
@@ -104,12 +107,15 @@ def not_installed(source: Path, directory: Path) -> dict[str, str]:
 
 
 def copy_source(target: Path) -> None:
-    """Copy the source like a clone, but with uncommitted changes."""
+    """Copy the source to `target` as a clone does, but with uncommitted changes."""
     shutil.copytree(ROOT, target, ignore=LEFT_OUT)
 
 
 def follow(source: Path, environment: dict[str, str]) -> list[Step]:
-    """Follow the README after the installation. NewUserError names a failing step."""
+    """Follow the README after the installation, and return the steps.
+
+    Raises NewUserError, which names the step that failed.
+    """
     begun_s = time.monotonic()
     steps: list[Step] = []
 
@@ -159,7 +165,7 @@ def run(command: str, source: Path, environment: dict[str, str]) -> str:
 
 @contextmanager
 def server(start: Typed, source: Path, environment: dict[str, str]) -> Iterator[str]:
-    """Run the cluster in another terminal until Ctrl-C, and yield the address of its dashboard."""
+    """Run a server in another terminal until Ctrl-C, and yield the address of its dashboard."""
     with tempfile.TemporaryDirectory() as scratch:
         out, err = Path(scratch) / "out", Path(scratch) / "err"
         with out.open("wb") as to_out, err.open("wb") as to_err:
@@ -191,7 +197,7 @@ def server(start: Typed, source: Path, environment: dict[str, str]) -> Iterator[
 
 
 class _Files(html.parser.HTMLParser):
-    """Collects the paths that a page loads."""
+    """A parser that collects the paths of the files that a page loads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,7 +210,7 @@ class _Files(html.parser.HTMLParser):
 
 
 def look_at(dashboard: str) -> None:
-    """Load the page, what it refers to, and what it requests first."""
+    """Load the dashboard's page, the files that it names, and the data that it requests first."""
     page = _Files()
     page.feed(get(dashboard).decode())
     if not page.paths:

@@ -1,4 +1,7 @@
-"""Run the blocks of a page as a reader would: one shell, one Python and one directory per page."""
+"""A runner of the blocks of a page, as a reader would run them.
+
+Each page has one shell, one Python and one directory.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +42,9 @@ from tests.support.processes.forked_server import FRESH, ForkedServer, forked_qu
 PROGRAMS = str(Path(sys.executable).parent)
 """The directory of the program `quire`."""
 LIMIT_S = 60.0
-"""The time limit of one command or one block of Python."""
+"""The seconds after which one command or one block of Python fails the test."""
 SPARK_LIMIT_S = 300.0
-"""The time limit if Spark does the work."""
+"""The seconds after which one command or block on a page about Spark fails the test."""
 POLL_S = 0.02
 PORTS = {
     "3181": 0,
@@ -54,8 +57,9 @@ PORTS = {
     "8082": 7,
     "2181": 8,
 }
-"""The ports of bookies, HTTP servers and ZooKeeper on the pages. In tests, consecutive free ports
-replace them, in the order of these numbers.
+"""The ports of bookies, HTTP servers and ZooKeeper on the pages, each with an index.
+
+In tests, the free port with this index in a row of free ports replaces the port.
 """
 SERVER = re.compile(
     r"^\s*(\w+=\S+\s+)*(quire (local|ui|http|zookeeper|autorecovery start"
@@ -64,19 +68,25 @@ SERVER = re.compile(
 FOLLOWS = re.compile(r"^\s*quire (stream|ledger) .*(\s-f|\s--follow)\b")
 COMMENT = re.compile(r"\s+# .*$")
 PAYLOAD = re.compile(r"quire (ledger (read|write)|stream (read|write|tail)|object|simulate)\b")
-"""Commands that use descriptors of their own process, or start other processes."""
+"""The form of commands that need a process of their own.
+
+They use the descriptors of their process, or start other processes.
+"""
 SHELL = re.compile(r"[|&;<>$`(*?]")
 QUOTED = re.compile(r"'[^']*'")
 LOOP = re.compile(r"\b(while|until)\b")
-"""A loop may fail several times, and only the last command of its pipe counts."""
+"""The form of commands with a loop, which run without `pipefail`.
+
+A loop may fail several times, and only the last command of its pipe counts.
+"""
 NOT_HERE = ("pip", "apt", "docker", "kubectl", "python3", "scripts/lock", "sudo", "useradd")
-"""Commands that change the machine or take long, and are never run by a test."""
+"""The programs that no test runs, because they change the machine or take long."""
 READ_ONLY = ("", "text", "mermaid")
-"""Languages of pictures, messages and formats, which are not run."""
+"""The languages of blocks with pictures, messages and formats, which are not run."""
 
 
 class PageError(AssertionError):
-    """A block did not do what its page says."""
+    """The error of a block that did not do what its page says."""
 
 
 class PageRunner:
@@ -91,8 +101,8 @@ class PageRunner:
     ) -> None:
         """Prepare to run a page.
 
-        With `spark` there is a session, and blocks that need one are run. On a page that is not
-        about Spark, only these are run.
+        With `spark` there is a Spark session, and blocks that need it are run. On a page that is
+        not about Spark, no other blocks are run then.
         """
         self.page = page
         self._spark = spark
@@ -204,7 +214,7 @@ class PageRunner:
             raise PageError(f"{self._at(block.line)}: cannot run the language {block.language!r}")
 
     def _check_unit(self, text: str) -> None:
-        """Check what `systemctl edit` adds to our unit, with systemd if it is installed."""
+        """Check additions to Quire's systemd unit, with systemd if it is installed."""
         unit = configparser.ConfigParser(strict=False, interpolation=None)
         unit.read_string(text)
         ours = (ROOT / "deploy" / "systemd" / "quire-bookie.service").read_text(encoding="utf-8")
@@ -221,8 +231,9 @@ class PageRunner:
             assert not said, said
 
     def _look_at(self, block: Block) -> None:
-        """Check a block that is not run: that its commands and options exist, and its Python
-        compiles.
+        """Check a block without running it.
+
+        Its commands and options must exist, and its Python must compile.
         """
         if block.hidden:
             return
@@ -307,7 +318,7 @@ class PageRunner:
                 self._differs(one, output + said)
 
     def _execute(self, command: str) -> tuple[int, str, str]:
-        """Return the status, standard output and standard error."""
+        """Run a command, and return its exit status, standard output and standard error."""
         if command.split(maxsplit=1)[0] in NOT_HERE:
             raise PageError(f"{self.page.name}: {command}: changes this machine; mark the block")
         plain = COMMENT.sub("", command.replace("\\\n", " "))
@@ -345,7 +356,10 @@ class PageRunner:
         return process.returncode, output.decode(), said.decode()
 
     def _within(self, words: list[str]) -> tuple[int, str, str]:
-        """Run one of our commands that needs no shell in this process, which is faster."""
+        """Run a command of Quire's that needs no shell in this process, which is faster.
+
+        Returns its exit status, standard output and standard error.
+        """
         with (
             self._as_environment(),
             contextlib.chdir(self._where),
@@ -402,7 +416,7 @@ class PageRunner:
             self._differs(one, said)
 
     def _follow(self, one: Typed, command: str) -> None:
-        """Run a command, and end it with Ctrl-C when it has shown what the page shows."""
+        """Run a command, and end it with Ctrl-C when it has printed what the page shows."""
         process, log = self._start(command)
         self._servers.append((command, process))
         shown = self._meant(one.shown)
@@ -412,7 +426,7 @@ class PageRunner:
         assert process.wait(self._limit_s) in (0, 130), command
 
     def _end_servers(self, *, check: bool) -> None:
-        """End the last server first, each by its own process id."""
+        """End the servers that the page has started, the last one first, each by its process id."""
         bad: list[str] = []
         for command, process in reversed(self._servers):
             if process.poll() is None:
@@ -449,7 +463,7 @@ class PageRunner:
 
 @contextlib.contextmanager
 def interrupted_after(limit_s: float) -> Iterator[None]:
-    """Raise a TimeoutError in code that blocks for longer."""
+    """Raise a TimeoutError in the block if it takes longer than `limit_s` seconds."""
 
     def late(number: int, frame: object) -> None:
         raise TimeoutError(f"not finished in {limit_s} s")
@@ -464,7 +478,7 @@ def interrupted_after(limit_s: float) -> Iterator[None]:
 
 
 def matches(shown: str, output: str, numbers: bool = False) -> bool:
-    """Return whether the output matches what is shown.
+    """Return whether a command's output matches the output that the page shows.
 
     `...` matches anything, and at the end of a line also further lines. Spaces at the ends of lines
     do not count. With `numbers`, any numbers match, including singular and plural.
@@ -482,16 +496,17 @@ def matches(shown: str, output: str, numbers: bool = False) -> bool:
 
 
 def replaced(text: str, meant: dict[str, str]) -> str:
-    """Replace each key by its value, the longest first, and never within a replaced value.
+    """Replace each key of `meant` in the text by its value, the longest key first.
 
-    The port that replaces 3184 may be 18080, although 8080 is a port on pages too.
+    Nothing is replaced within a replaced value. The port that replaces 3184 may be 18080, although
+    8080 is a port on pages too.
     """
     keys = "|".join(re.escape(said) for said in sorted(meant, key=len, reverse=True))
     return re.sub(keys, lambda match: meant[match[0]], text)
 
 
 def ports_in_a_row(count: int) -> int:
-    """Return the first of this number of consecutive free ports."""
+    """Return the first of `count` consecutive free ports."""
     while True:
         first = free_ports(1)[0]
         if all(is_free(port) for port in range(first, first + count)):
@@ -499,7 +514,7 @@ def ports_in_a_row(count: int) -> int:
 
 
 def parse_quire(words: list[str]) -> None:
-    """Parse the arguments of `quire` as the command would, without running it."""
+    """Parse the arguments of a `quire` command, without running it, and raise for wrong ones."""
     context = click.Context(cli, info_name="quire")
     command: click.Command = cli
     while isinstance(command, click.Group):

@@ -34,33 +34,36 @@ TITLE = re.compile(r"title=\"([^\"]+)\"")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Something to be run or read, in the order of the page."""
+    """A fenced block of a page, to be run or only read."""
 
     line: int
     language: str
     text: str
     title: str = ""
     not_run: str = ""
-    """Why the block is not run, or empty if it is."""
+    """The reason why the block is not run, or "" if it is."""
     status: int = 0
     hidden: bool = False
     spark: bool = False
     numbers: bool = False
-    """Whether other numbers may be shown."""
+    """Whether the numbers in the output may differ from those on the page."""
     interrupted: bool = False
-    """Whether the last command is ended by Ctrl-C once it has shown what the page shows."""
+    """Whether the last command is ended by Ctrl-C once it has printed what the page shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """`said` on the page means `meant` here. Variables are expanded."""
+    """A text `said` of the page, and the text `meant` that replaces it in the test.
+
+    Environment variables in `meant` are expanded.
+    """
 
     said: str
     meant: str
 
 
 def all_pages() -> list[Path]:
-    """Return every page of the site, README first."""
+    """Return the paths of all pages of the site, beginning with the README."""
     top = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
     return [*top, *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -74,7 +77,7 @@ def section(text: str, heading: str) -> str:
 
 
 def needs(page: Path) -> set[str]:
-    """Return what all blocks of a page need: `spark`, and `long` if they take minutes."""
+    """Return what the blocks of a page need: "spark", and "long" if they take minutes."""
     found = PAGE_NEEDS.search(page.read_text(encoding="utf-8"))
     return set(found[1].split(", ")) if found else set()
 
@@ -136,7 +139,7 @@ class Typed:
 
 
 def typed(block: Block) -> list[Typed]:
-    """Return the commands of a console block.
+    """Return the commands of a console block, each with the output that the page shows.
 
     A line that ends with a backslash continues in the next one. A line that begins a document
     (`<<'END'`) continues to the line that ends it.

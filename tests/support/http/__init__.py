@@ -1,1 +1,1 @@
-"""Helpers for tests of the HTTP server and what it reports."""
+"""Helpers for tests of the HTTP server and its reports."""

@@ -1,4 +1,4 @@
-"""Descriptions of bookies and of autorecovery, in which tests look for problems."""
+"""Descriptions of bookies and of autorecovery, and the problems that the HTTP API finds in them."""
 
 from __future__ import annotations
 

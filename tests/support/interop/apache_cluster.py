@@ -33,7 +33,10 @@ STOP_LIMIT_S = 15.0
 BOOKIE_HEAP_MB = 192
 TOOL_HEAP_MB = 96
 SHELL_LINE = r"%replace{%m %X}{ \{\}$}{}%n"
-"""The message with its attributes, in which 4.18 has what 4.17 says in the message."""
+"""The log4j pattern of BookieShell's lines: the message, and then its attributes.
+
+Version 4.18 has in attributes what 4.17 says in the message.
+"""
 SESSION_TIMEOUT_MS = 6_000
 """Milliseconds for which a killed bookie stays registered."""
 
@@ -61,7 +64,7 @@ SMALL = {
 
 
 class JavaProcess:
-    """A server of Apache's in its own process."""
+    """A Java server of Apache's project in a process of its own."""
 
     def __init__(
         self,
@@ -96,20 +99,20 @@ class JavaProcess:
             )
 
     def check(self) -> None:
-        """Check that it runs."""
+        """Fail the test, with the end of the log, unless the process runs."""
         assert self.alive, f"{self.name} ended; its log:\n{self.last_words()}"
 
     def last_words(self, lines: int = 30) -> str:
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
 
     def kill(self) -> None:
-        """Send SIGKILL."""
+        """Kill the process with SIGKILL, and return when it is gone."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def stop(self) -> None:
-        """Send SIGTERM, and SIGKILL if that takes too long."""
+        """Stop the process with SIGTERM, and with SIGKILL if it does not end in time."""
         if self._process is None:
             return
         self._process.terminate()
@@ -118,7 +121,7 @@ class JavaProcess:
         self.kill()
 
     def pause(self) -> None:
-        """Send SIGSTOP: the process is alive but silent. `kill` still works."""
+        """Pause the process with SIGSTOP: it is alive but silent. `kill` still works."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -208,7 +211,7 @@ class Cluster:
     def add_apache(
         self, count: int = 1, storage: str = "sorted", **settings: object
     ) -> list[ApacheBookie]:
-        """Launch more of Apache's bookies. `wait_ready` waits for all."""
+        """Launch `count` more of Apache's bookies. `wait_ready` waits until they serve."""
         added = []
         for port in free_ports(count):
             number = len(self.bookies) + 1
@@ -228,7 +231,7 @@ class Cluster:
     def add_quire(
         self, count: int = 1, arguments: Sequence[str] = (), **settings: object
     ) -> list[BookieProcess]:
-        """Launch more of our bookies.
+        """Launch `count` more of Quire's bookies, and return at once. `wait_ready` waits for them.
 
         `settings` are those of `quire.BookieConfig`, and `arguments` are passed to the command.
         """
@@ -280,8 +283,9 @@ class Cluster:
         wait_for(lambda: wanted <= set(self.children("available")), f"{wanted} register")
 
     def wait_gone(self, *bookies: Bookie) -> None:
-        """Wait until the sessions of these bookies have expired, so that nobody considers them
-        available.
+        """Wait until the sessions of these bookies have expired.
+
+        From then on nobody considers the bookies available.
         """
         lost = {bookie.id for bookie in bookies}
         wait_for(
@@ -292,11 +296,11 @@ class Cluster:
     # -- tools --------------------------------------------------------------------------------
 
     def shell(self, *words: str) -> str:
-        """Return the output of Apache's BookieShell, in the words of 4.17."""
+        """Run Apache's BookieShell, and return its output in the words of version 4.17."""
         return self._shell(self._configure("shell"), words)
 
     def shell_of(self, bookie: Bookie, *words: str) -> str:
-        """Return BookieShell's output with the configuration that Apache's bookie would have."""
+        """Run BookieShell with the configuration of Apache's bookie, and return its output."""
         configuration = self._configure(
             f"shell-{bookie.port}", bookiePort=bookie.port, advertisedAddress=LOOPBACK
         )
@@ -367,7 +371,7 @@ class Cluster:
 
     @property
     def zookeeper(self) -> str:
-        """HOST:PORT"""
+        """The address of the ZooKeeper server, as HOST:PORT."""
         return self._zookeeper.address
 
     @property
@@ -376,7 +380,10 @@ class Cluster:
         return self._kazoo
 
     def children(self, path: str) -> list[str]:
-        """Return the children of a path below the cluster's root, or none if it does not exist."""
+        """Return the names of the children of a path below /ledgers, except for "readonly".
+
+        The result is empty if the path does not exist.
+        """
         try:
             found: list[str] = self.kazoo.get_children(f"/ledgers/{path}")
         except NoNodeError:
@@ -384,7 +391,7 @@ class Cluster:
         return [name for name in found if name != "readonly"]
 
     def underreplicated(self) -> list[int]:
-        """Return the ledgers that the auditor has marked and no worker has finished yet."""
+        """Return the ids of the ledgers that the auditor has marked and that are not finished."""
         found = []
         waiting = ["underreplication/ledgers"]
         while waiting:

@@ -1,4 +1,4 @@
-"""Apache BookKeeper's Java client, from Python (JPype): the client to compare with.
+"""Apache BookKeeper's Java client in Python (JPype), to which Quire's client is compared.
 
 The virtual machine lives in this process, and the first client starts it. Its threads never call
 into Python.
@@ -41,7 +41,7 @@ EXPLICIT_LAC_INTERVAL_MS = 50
 LENGTH_BYTES = 4
 MASTER_KEY_BYTES = 20
 ENTRY_BYTES = 32
-"""The size of an entry without digest and payload."""
+"""The number of bytes that an entry has besides its digest and its payload."""
 THREE_BYTES_FROM = 1 << 15
 BATCH_BYTES = 1 << 20
 
@@ -68,7 +68,7 @@ def class_path() -> str:
 
 @functools.cache
 def start_jvm() -> None:
-    """Start the JVM. QUIRE_INTEROP_LOG=warn shows the client's log (long if bookies die)."""
+    """Start the JVM. With QUIRE_INTEROP_LOG=warn, the client's log is shown."""
     jpype.startJVM(
         f"-Xmx{HEAP_MB}m",
         f"-XX:MaxDirectMemorySize={DIRECT_MB}m",
@@ -86,7 +86,7 @@ def java(name: str) -> Any:
 
 
 def attempt(call: Callable[..., T], *arguments: object) -> T:
-    """Make the call, and raise Java's exception as a ClientError."""
+    """Call `call`, and raise an exception of Java's as a ClientError."""
     try:
         return call(*arguments)
     except java("java.util.concurrent.ExecutionException") as error:
@@ -118,11 +118,11 @@ FEATURES = {
     "v2": frozenset({Feature.BATCH_READ, Feature.EXPLICIT_LAC, Feature.UNCONFIRMED_READ}),
     "v3": frozenset(Feature) - {Feature.BATCH_READ},
 }
-"""The features of Apache's client, by protocol."""
+"""The optional features of Apache's client, by protocol version."""
 
 
 class ApacheClient:
-    """One `org.apache.bookkeeper.client.BookKeeper`."""
+    """Apache's client, one `org.apache.bookkeeper.client.BookKeeper`."""
 
     close_cuts = True
 
@@ -134,7 +134,7 @@ class ApacheClient:
         explicit_lac: bool = False,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        """Connect. `settings` are further keys of a client's configuration."""
+        """Connect to the cluster at `uri`. `settings` are keys of a client's configuration."""
         self.name = f"apache-{protocol}"
         self.features = FEATURES[protocol]
         self.v2 = protocol == "v2"
@@ -216,14 +216,14 @@ class ApacheClient:
         return described(found)
 
     def entries_of(self, bookie_id: str, ledger_id: int, count: int) -> list[int]:
-        """Return which of the first entries a bookie reports to have."""
+        """Return which of the ledger's entries 0 to `count` - 1 a bookie reports to have."""
         admin = java("org.apache.bookkeeper.client.BookKeeperAdmin")(self.java, self._configuration)
         bookie = java("org.apache.bookkeeper.net.BookieId").parse(bookie_id)
         found = result(admin.asyncGetListOfEntriesOfLedger(bookie, ledger_id))
         return [number for number in range(count) if found.isEntryAvailable(number)]
 
     def disk_space(self) -> dict[str, tuple[int, int]]:
-        """Return the free and total bytes by bookie."""
+        """Return the free and the total bytes of each bookie, by its id."""
         return {
             str(entry.getKey().toString()): (
                 int(entry.getValue().getFreeDiskSpace()),
@@ -250,7 +250,7 @@ class _Handle:
         attempt(self.java.close)
 
     def abandon(self) -> None:
-        """Leave the ledger open, as a handle that is not closed does."""
+        """Leave the ledger open. A handle of Java's that is not closed does nothing more."""
 
 
 class ApacheWriter(_Handle):
@@ -293,7 +293,7 @@ class ApacheReader(_Handle):
         return _taken(result(self.java.readUnconfirmedAsync(first, last)), first)
 
     def read_batch(self, first: int, count: int, size: int = BATCH_BYTES) -> list[bytes]:
-        """Return as many entries as one batch read gives."""
+        """Return the payloads that one batch read from entry `first` gives, at most `count`."""
         return _taken(result(self.java.batchReadAsync(first, count, size)), first)
 
     def refresh(self) -> int:
@@ -316,7 +316,7 @@ class ApacheReader(_Handle):
         return bool(self.java.isClosed())
 
     def describe(self) -> Described:
-        """Return the metadata as this handle knows it."""
+        """Return the metadata of the ledger as this reader knows it."""
         return described(self.java.getLedgerMetadata())
 
 
@@ -353,10 +353,10 @@ def described(metadata: Any) -> Described:
 
 
 def v3_add_overhead_bytes(ledger_id: int) -> int:
-    """Return the size of an add of entry 0 besides digest and payload.
+    """Return the number of bytes of an add of entry 0 besides digest and payload.
 
-    The frame contains the number of the request as a varint. From here on it has three bytes, for
-    two million requests.
+    The frame contains the number of the request as a varint. From the call on, that number has
+    three bytes, for two million requests.
     """
     channel = java("org.apache.bookkeeper.proto.PerChannelBookieClient")
     field = channel.class_.getDeclaredField("txnIdGenerator")
@@ -380,7 +380,7 @@ def v3_add_overhead_bytes(ledger_id: int) -> int:
 
 
 def initialise_cluster(uri: str) -> None:
-    """Initialise the cluster as `bookkeeper shell initnewcluster` does."""
+    """Initialise the cluster at `uri` as `bookkeeper shell initnewcluster` does."""
     configuration = java("org.apache.bookkeeper.conf.ServerConfiguration")()
     configuration.setMetadataServiceUri(uri)
     made = attempt(

@@ -1,4 +1,4 @@
-"""Apache's DistributedLog, from Python (JPype), to compare our streams with."""
+"""Apache's DistributedLog in Python (JPype), to which Quire's streams are compared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 DL = "org.apache.distributedlog"
 BULK = 500
-"""The number of records requested at once."""
+"""The number of records that a bulk read requests at once."""
 SETTINGS: Mapping[str, object] = {
     "enableImmediateFlush": True,
     "writerOutputBufferSize": 0,
@@ -32,11 +32,14 @@ SETTINGS: Mapping[str, object] = {
     "zkSessionTimeoutSeconds": 6,
     "bkcZKSessionTimeoutSeconds": 6,
 }
-"""Each record is an entry and is visible at once. Tests set everything else."""
+"""The settings of Apache's client in tests: each record is an entry and is visible at once.
+
+A test sets all other settings that it needs.
+"""
 
 
 def attempt(call: Callable[..., T], *arguments: object) -> T:
-    """Make the call, and raise Java's exception as a StreamError."""
+    """Call `call`, and raise an exception of Java's as a StreamError."""
     try:
         return call(*arguments)
     except java("java.util.concurrent.ExecutionException") as error:
@@ -79,7 +82,7 @@ def bind(uri: str, zookeeper: str, ledgers_path: str = "/ledgers", federated: bo
 
 
 class ApacheStreams:
-    """One `org.apache.distributedlog.api.namespace.Namespace`.
+    """Apache's streams: one `org.apache.distributedlog.api.namespace.Namespace`.
 
     `settings` have the names of `DistributedLogConfiguration`.
     """
@@ -160,15 +163,16 @@ class ApacheStreams:
             reader.close()
 
     def subscribed(self, stream: str, subscriber: str) -> ApacheStreamReader:
-        """Return a reader that begins at the subscriber's position, and excludes others of its
-        name.
+        """Return a reader that begins at the stored position of a subscriber.
+
+        The reader holds the subscriber's lock, so no other reader can use the name.
         """
         manager = attempt(self.java.openLog, stream)
         reader = result(manager.getAsyncLogReaderWithLock(subscriber))
         return ApacheStreamReader(manager, reader)
 
     def read_blocking(self, stream: str, count: int, start: DLSN | int) -> list[Got]:
-        """Read with Apache's other reader, which has its own pipeline."""
+        """Read `count` records with Apache's blocking reader, which has its own implementation."""
         manager = attempt(self.java.openLog, stream)
         begin = to_dlsn(start) if isinstance(start, DLSN) else start
         reader = attempt(manager.openLogReader, begin)
@@ -204,7 +208,7 @@ class ApacheStreams:
         attempt(self.manager(stream).purgeLogsOlderThan, txid)
 
     def truncate(self, stream: str, before: DLSN) -> None:
-        """Truncate the stream. Java truncates through a writer."""
+        """Truncate a stream before a position. Java truncates through a writer."""
         writer = self.writer(stream)
         writer.truncate(before)
         writer.close()
@@ -223,7 +227,7 @@ class ApacheStreams:
 
 
 class ApacheStreamWriter:
-    """An `AsyncLogWriter`."""
+    """Apache's writer of a stream: one `AsyncLogWriter`."""
 
     def __init__(self, manager: Any, writer: Any) -> None:
         self._manager = manager
@@ -240,12 +244,12 @@ class ApacheStreamWriter:
         return [from_dlsn(result(future)) for future in begun]
 
     def write_each(self, records: Sequence[Sent]) -> list[DLSN]:
-        """Write records as single entries, all outstanding at once."""
+        """Write each record as an entry of its own, without waiting in between."""
         begun = [self.java.write(self._record(txid, payload)) for txid, payload in records]
         return [from_dlsn(result(future)) for future in begun]
 
     def write_set(self, txid: int, payloads: Sequence[bytes], compression: str = "NONE") -> DLSN:
-        """Write all as members of one record, and return the position of the first."""
+        """Write all payloads as one record set, and return the position of the first."""
         codec = java(f"{DL}.io.CompressionCodec$Type").valueOf(compression)
         packed = java(f"{DL}.LogRecordSet").newWriter(1 << 16, codec)
         future = java("java.util.concurrent.CompletableFuture")
@@ -276,7 +280,7 @@ class ApacheStreamWriter:
 
 
 class ApacheStreamReader:
-    """An `AsyncLogReader`."""
+    """Apache's reader of a stream: one `AsyncLogReader`."""
 
     def __init__(self, manager: Any, reader: Any) -> None:
         self._manager = manager

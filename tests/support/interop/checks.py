@@ -13,7 +13,7 @@ from tests.support.interop.sides import Client, ClientError, Code, Described, Re
 from tests.support.waiting import wait_for
 
 POLL_MS = 500
-"""The time limit of one long poll, which does not end when the writer closes."""
+"""The timeout of one long poll in milliseconds. A poll does not end when the writer closes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Pair:
 
     @property
     def turns(self) -> tuple[tuple[Client, Client], ...]:
-        """Pairs of a first and a second client. `one` is in each pair."""
+        """Pairs of clients for two roles: (one, other), (other, one) and (one, one)."""
         return (self.one, self.other), (self.other, self.one), (self.one, self.one)
 
 
@@ -39,10 +39,11 @@ def check_closed(
     shape: Shape,
     closed_by: Client | None = None,
 ) -> Described:
-    """Check that all clients find exactly this in a closed ledger.
+    """Check that all clients find exactly these payloads in a closed ledger.
 
-    `closed_by` recovered it from a writer that was busy or had just replaced a bookie. In that case
-    the length that Apache's client writes may be wrong.
+    `closed_by` is the client that recovered the ledger from a writer that was busy or had just
+    replaced a bookie. The length that Apache's client stores may then be wrong, so it is not
+    checked. Returns the metadata.
     """
     length_counts = closed_by is None or closed_by.name == "quire"
     descriptions = [client.describe(ledger_id) for client in clients]
@@ -64,7 +65,7 @@ def check_closed(
 
 
 def check_read(reader: Reader, sent: Sequence[bytes]) -> None:
-    """Check a reader that has read nothing yet."""
+    """Check that a reader that has read nothing yet reads exactly these payloads."""
     last = len(sent) - 1
     # This must come first. If Apache's client recovers a ledger that its busy writer then closes
     # lower, bookies keep a LAC beyond the end, and Apache's readers trust a LAC that they have
@@ -94,12 +95,12 @@ def tailed(reader: Reader, entry_id: int) -> bytes:
 
 
 class Stream:
-    """Appends in its own thread until an append is refused."""
+    """A thread that appends entries with a writer until an append is refused."""
 
     BATCH = 20
 
     def __init__(self, writer: Writer, pause_s: float = 0.0) -> None:
-        """Start with pauses of `pause_s` between two batches."""
+        """Start the thread, with pauses of `pause_s` seconds between two batches."""
         self.writer = writer
         self.acknowledged = 0
         self.error: ClientError | None = None
@@ -131,16 +132,19 @@ class Stream:
         wait_for(there, f"{count} entries are acknowledged")
 
     def goes_on(self, count: int = 200) -> None:
-        """Wait until this number of further entries is acknowledged."""
+        """Wait until `count` further entries are acknowledged."""
         self.reaches(self.acknowledged + count)
 
     @classmethod
     def sent(cls, count: int) -> list[bytes]:
-        """Return the first payloads."""
+        """Return the payloads of the first `count` entries."""
         return [cls.payload(number) for number in range(count)]
 
     def stop(self) -> int:
-        """Stop, and return the number of acknowledged entries."""
+        """Stop appending, and return the number of acknowledged entries.
+
+        Raises the error with which an append was refused, if there was one.
+        """
         self._stop.set()
         self._thread.join()
         if self.error is not None:
@@ -148,7 +152,7 @@ class Stream:
         return self.acknowledged
 
     def ends(self) -> ClientError:
-        """Wait for the end, and return its error."""
+        """Wait until an append is refused, and return its error."""
         self._thread.join()
         assert self.error is not None
         return self.error

@@ -1,4 +1,4 @@
-"""The type of the fixture `shared_cluster`, which returns a cluster by its kind of bookies."""
+"""The type of the fixture `shared_cluster`: a function from a kind of bookies to a cluster."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from tests.support.interop.sides import (
 
 Operation = Callable[[Pair], None]
 NEEDS: dict[Operation, Feature] = {}
-"""The features that some operations need, because not every client has them."""
+"""The optional feature that an operation needs. Operations that need none are not included."""
 
 
 def needs(feature: Feature) -> Callable[[Operation], Operation]:
@@ -125,7 +125,7 @@ def many_ledgers_at_once(pair: Pair) -> None:
 
 
 def read_while_open(pair: Pair) -> None:
-    """Readers see what is known to be acknowledged, and do not fence."""
+    """Readers of an open ledger see what is known to be acknowledged, and do not fence it."""
     sent = payloads(40)
     for first, second in pair.turns:
         writer = first.create()
@@ -164,7 +164,7 @@ def read_unconfirmed(pair: Pair) -> None:
 
 @needs(Feature.LONG_POLL)
 def tail(pair: Pair) -> None:
-    """Each entry arrives, and the last one arrives when the writer closes."""
+    """A tailing reader receives each entry, and the last one when the writer closes the ledger."""
     sent = payloads(60)
     for writing in pair.both:
         writer = writing.create()
@@ -183,7 +183,7 @@ def tail(pair: Pair) -> None:
 
 @needs(Feature.LONG_POLL)
 def tail_nothing(pair: Pair) -> None:
-    """A poll that finds nothing new ends at its timeout without an error."""
+    """A long poll that finds nothing new ends at its timeout without an error."""
     writer = pair.other.create()
     writer.append(b"first")
     reader = pair.one.open(writer.ledger_id)
@@ -269,7 +269,7 @@ def recover(pair: Pair, shape: Shape = PLAIN) -> None:
 
 
 def wrong_password(pair: Pair) -> None:
-    """A wrong password opens nothing and fences nothing."""
+    """A client with a wrong password can neither open nor fence a ledger."""
     sent = payloads(3)
     for first, second in pair.turns:
         writer = first.create()
@@ -301,7 +301,10 @@ def delete(pair: Pair) -> None:
 
 
 def largest_entry(pair: Pair) -> None:
-    """The largest payload works in both directions. One byte more is refused to that writer."""
+    """The largest payload can be written and read by both clients.
+
+    A writer refuses a payload that is one byte larger.
+    """
     for digest in DIGESTS:
         # Use all bookies: with a spare one, Apache's writer would replace bookies forever.
         shape = Shape(4, 4, 3, digest)
@@ -328,7 +331,7 @@ def largest_entry(pair: Pair) -> None:
 
 
 def adv_writer(pair: Pair, shape: Shape = PLAIN) -> None:
-    """Ids may come in any order, and are acknowledged in the order of the ids."""
+    """Entries with ids of the caller may be written in any order, and are acknowledged by id."""
     sent = payloads(50)
     order = [number ^ 3 for number in range(48)] + [49, 48]
     writer = pair.one.create_adv(shape)
@@ -339,7 +342,7 @@ def adv_writer(pair: Pair, shape: Shape = PLAIN) -> None:
 
 
 def adv_writer_refuses(pair: Pair) -> None:
-    """An id is refused the second time, and entries above a gap when the ledger is closed."""
+    """A writer refuses an id that was used before, and its close refuses ids above a gap."""
     writer = pair.one.create_adv()
     held = writer.begin(2, b"two")
     taken = Code.DUPLICATE_ENTRY, Code.INCORRECT_PARAMETER
@@ -358,7 +361,10 @@ def adv_writer_refuses(pair: Pair) -> None:
 
 
 LEDGER_IDS = itertools.count(7_000_000_001)
-"""Ledger ids chosen by the caller, above 32 bits. Other ids are assigned from 0 on."""
+"""Ledger ids that need more than 32 bits, for ledgers whose id the caller chooses.
+
+Other ledgers get ids from 0 on.
+"""
 
 
 def adv_ledger_id(pair: Pair) -> None:
@@ -373,7 +379,7 @@ def adv_ledger_id(pair: Pair) -> None:
 
 
 def adv_recover(pair: Pair) -> None:
-    """Recovery ends at the first gap."""
+    """Recovery of a ledger whose caller chooses the entry ids ends the ledger at the first gap."""
     writer = pair.one.create_adv()
     writer.write_all([(1, b"one"), (0, b"nil")])
     writer.begin(3, b"three")
@@ -390,8 +396,9 @@ def adv_recover(pair: Pair) -> None:
 
 @needs(Feature.DEFERRED_SYNC)
 def deferred_sync(pair: Pair) -> None:
-    """Only a force confirms. Closing cuts off unforced entries in Apache's client, and forces in
-    ours.
+    """Entries with deferred sync are confirmed only by a force.
+
+    Closing the ledger cuts off unforced entries with Apache's client, and forces them with Quire's.
     """
     sent = payloads(30)
     writer = pair.one.create(deferred_sync=True)
@@ -418,7 +425,7 @@ def deferred_sync(pair: Pair) -> None:
 
 @needs(Feature.DEFERRED_SYNC)
 def deferred_sync_recovered(pair: Pair) -> None:
-    """Recovery keeps what survived. Bookies that did not crash have everything."""
+    """Recovery keeps all entries with deferred sync if no bookie has crashed."""
     sent = payloads(30)
     writer = pair.one.create(deferred_sync=True)
     writer.append_all(sent[:20])

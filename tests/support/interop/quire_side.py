@@ -1,4 +1,4 @@
-"""Our client, with the interface of `sides`."""
+"""Quire's client, with the common interface of `sides`."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class QuireClient:
         password: bytes = PASSWORD,
         digest: str = "CRC32C",
     ) -> QuireReader:
-        """Open the ledger with the digest of the metadata."""
+        """Open a ledger. The digest comes from the ledger's metadata, and `digest` is ignored."""
         return QuireReader(run(self.aio.open_ledger(ledger_id, password=password, recover=recover)))
 
     def delete(self, ledger_id: int) -> None:
@@ -139,12 +139,12 @@ class QuireClient:
         )
 
     def entries_of(self, bookie_id: str, ledger_id: int) -> list[int]:
-        """Return the entries that a bookie reports to have."""
+        """Return the ids of the ledger's entries that a bookie reports to have."""
         found = run(self.aio.list_entries(bookie_id, ledger_id))
         return [number for first, last in found for number in range(first, last + 1)]
 
     def disk_space(self, bookie_id: str) -> tuple[int, int]:
-        """Return the free and total bytes."""
+        """Return the free and the total bytes of a bookie."""
         found = run(self.aio.bookie_info(bookie_id))
         return found.free_bytes, found.total_bytes
 
@@ -235,7 +235,7 @@ class QuireReader:
         self.ledger_id = aio.ledger_id
         self._entries: AsyncGenerator[quire.Entry, None] | None = None
         self._upcoming = -1
-        """The next entry that `_entries` yields."""
+        """The id of the entry that the iterator `_entries` yields next."""
         self._arriving: asyncio.Task[quire.Entry | None] | None = None
 
     def read(self, first: int, last: int) -> list[bytes]:
@@ -254,8 +254,9 @@ class QuireReader:
         return run(self.aio.refresh())
 
     def tail(self, entry_id: int, timeout_ms: int) -> bytes | None:
-        """Wait for an entry. The iteration continues across calls while the entries are
-        consecutive.
+        """Wait for an entry, and return its payload, or None at the timeout.
+
+        One iteration serves consecutive calls as long as the entries are consecutive.
         """
         return run(self._tail(entry_id, timeout_ms))
 

@@ -1,4 +1,4 @@
-"""Our streams, with the interface of `stream_sides`."""
+"""Quire's streams, with the common interface of `stream_sides`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class QuireStreams:
 
     @classmethod
     def make(cls, uri: str, path: str, *, password: bytes = b"", **settings: Any) -> QuireStreams:
-        """Open a namespace, and create it if necessary. The caller gives the txids."""
+        """Open a namespace, and create it if it does not exist. Callers give the txids."""
 
         async def make() -> Namespace:
             client = await quire.connect(uri)
@@ -80,7 +80,7 @@ class QuireStreams:
         return run(self.aio.streams())
 
     def ledgers(self) -> list[int]:
-        """Return the ledgers of the whole cluster."""
+        """Return the ids of all ledgers of the cluster."""
 
         async def find() -> list[int]:
             return [ledger_id async for ledger_id in self.aio.client.list_ledgers()]
@@ -88,7 +88,7 @@ class QuireStreams:
         return run(find())
 
     def entries(self, ledger_id: int) -> list[bytes]:
-        """Return the confirmed entries of a ledger."""
+        """Return the payloads of the confirmed entries of a ledger."""
 
         async def find() -> list[bytes]:
             async with await self.aio.client.open_ledger(ledger_id, password=b"") as reader:
@@ -183,7 +183,7 @@ class QuireStreamReader:
         return [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
 
     async def _more(self) -> bool:
-        """Fetch more records, and return False if the stream has ended."""
+        """Fetch further records, and return False if the stream has ended."""
         batch = await anext(self._batches, None)
         if batch is None:
             return False

@@ -1,4 +1,4 @@
-"""A common interface of both clients: Apache's and ours must pass the same list of operations.
+"""A common interface of Apache's client and Quire's client, for tests that run on both.
 
 All calls block. `ApacheClient` (in `apache_java`) and `QuireClient` (in `quire_side`) implement it.
 The `features` of a client are the optional ones that it supports.
@@ -12,21 +12,21 @@ from enum import Enum, auto
 from typing import Protocol
 
 CALL_LIMIT_S = 60
-"""The time limit of a single call, reached only in a failing test."""
+"""Seconds after which a single call fails the test."""
 
 PASSWORD = b"one secret"
 DIGESTS = ("CRC32", "CRC32C", "MAC", "DUMMY")
-"""The digests, with the names of Apache's API."""
+"""The digests by the names that Apache's API gives them."""
 DIGEST_BYTES = {"CRC32": 8, "CRC32C": 4, "MAC": 20, "DUMMY": 0}
 FRAME_BYTES = 5 << 20
-"""The largest frame of both sides, including its length."""
+"""The largest size in bytes of a frame, including its length, for both clients."""
 V2_ADD_OVERHEAD_BYTES = 60
-"""The size of an add, and of the answer to a read, besides digest and payload."""
+"""The number of bytes besides digest and payload of a v2 add, and of the answer to a v2 read."""
 NO_ENTRY = -1
 
 
 class Code:
-    """The result codes of Apache's client, which ours uses too."""
+    """The result codes of Apache's client, which Quire's errors have as well."""
 
     READ = -1
     DIGEST_MATCH = -5
@@ -44,7 +44,7 @@ class Code:
 
 
 class ClientError(Exception):
-    """A call of either client failed."""
+    """The failure of a call of either client, with Apache's result code."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{text} (code {code})")
@@ -62,7 +62,7 @@ class Feature(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of a ledger."""
+    """The quorums, the digest and the password of a ledger."""
 
     ensemble: int = 3
     write_quorum: int = 3
@@ -104,9 +104,9 @@ class Writer(Protocol):
     def append(self, payload: bytes) -> int: ...
 
     def append_all(self, payloads: Sequence[bytes]) -> list[int]:
-        """Append all at once, and return their entry ids.
+        """Append all payloads without waiting in between, and return their entry ids.
 
-        An error has the number of leading entries that were acknowledged (`done`).
+        An error has, as `done`, the number of leading entries that were acknowledged.
         """
         ...
 
@@ -118,23 +118,26 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
     def abandon(self) -> None:
-        """Never write again, and leave the ledger open."""
+        """Stop writing for good, and leave the ledger open."""
         ...
 
 
 class AdvWriter(Protocol):
-    """A writer whose caller chooses the ids."""
+    """A writer of a ledger whose caller chooses the entry ids."""
 
     ledger_id: int
 
     def write(self, entry_id: int, payload: bytes) -> int: ...
 
     def write_all(self, entries: Sequence[tuple[int, bytes]]) -> list[int]:
-        """Begin all writes in this order, all outstanding at once."""
+        """Write the (entry id, payload) pairs in this order, without waiting in between.
+
+        Returns the entry ids in the same order once all writes are acknowledged.
+        """
         ...
 
     def begin(self, entry_id: int, payload: bytes) -> Callable[[], int]:
-        """Begin a write, and return a function that waits for it."""
+        """Begin a write, and return a function that waits for it and returns the entry id."""
         ...
 
     @property
@@ -154,23 +157,23 @@ class Reader(Protocol):
 
     @property
     def last_add_confirmed(self) -> int:
-        """The LAC as far as it is known without a request."""
+        """The LAC as far as the reader knows it, without a request."""
         ...
 
     def refresh(self) -> int:
-        """Request the LAC."""
+        """Request the LAC from the bookies, and return it."""
         ...
 
     def tail(self, entry_id: int, timeout_ms: int) -> bytes | None:
-        """Wait until this entry is confirmed, by long poll if the protocol has it.
+        """Wait until this entry is confirmed, and return its payload, or None at the timeout.
 
-        Return None at the timeout.
+        The wait is a long poll if the protocol has one.
         """
         ...
 
     @property
     def closed(self) -> bool:
-        """Whether the ledger is known to be closed."""
+        """Whether the reader knows that the ledger is closed."""
         ...
 
     def close(self) -> None: ...
@@ -180,8 +183,9 @@ class Client(Protocol):
     name: str
     features: frozenset[Feature]
     close_cuts: bool
-    """Whether closing a ledger with deferred sync cuts off unforced entries. If not, it forces
-    them.
+    """Whether closing a ledger with deferred sync cuts off unforced entries.
+
+    Otherwise closing forces them.
     """
 
     def create(
@@ -206,7 +210,7 @@ class Client(Protocol):
     def delete(self, ledger_id: int) -> None: ...
 
     def largest_payload(self, ledger_id: int, shape: Shape) -> int:
-        """Return the largest payload of entry 0 that fits in one frame of this client."""
+        """Return the size in bytes of the largest payload of entry 0 that fits in one frame."""
         ...
 
     def describe(self, ledger_id: int) -> Described: ...
@@ -215,7 +219,7 @@ class Client(Protocol):
 
 
 def payloads(count: int, size: int = 100) -> list[bytes]:
-    """Return different payloads, with sizes around `size`."""
+    """Return `count` different payloads, with sizes of up to about twice `size`."""
     return [
         (b"%d:" % number + bytes((number * 7 + at) % 251 for at in range(number % (2 * size))))
         for number in range(count)

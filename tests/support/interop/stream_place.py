@@ -12,13 +12,13 @@ from tests.support.interop.stream_sides import Streams
 
 BY_JAVA = "/messaging/java"
 BY_QUIRE = "/messaging/quire"
-"""The namespaces by the side that created them."""
+"""The namespace that Quire has created. Java has created the namespace `BY_JAVA`."""
 SIDES = ("apache", "quire")
 
 
 @dataclass
 class Place:
-    """A cluster, with as many clients of both sides as a test needs."""
+    """A cluster with two namespaces, and as many clients of both projects as a test needs."""
 
     cluster: Cluster
     opened: list[Streams] = field(default_factory=list)
@@ -42,7 +42,10 @@ class Place:
         return made
 
     def pair(self, writing: str) -> tuple[Streams, Streams]:
-        """Return the writing and the reading side, in a namespace that the reading side created."""
+        """Return a client of the project `writing`, and a client of the other project to read.
+
+        Both use the namespace that the reading project has created.
+        """
         if writing == "apache":
             return self.apache(BY_QUIRE), self.quire(BY_QUIRE)
         return self.quire(BY_JAVA), self.apache(BY_JAVA)

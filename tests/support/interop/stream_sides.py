@@ -1,4 +1,4 @@
-"""A common interface of Apache's DistributedLog and our streams.
+"""A common interface of Apache's DistributedLog and Quire's streams.
 
 All calls block. `ApacheStreams` (in `apache_streams`) and `QuireStreams` (in `quire_streams`)
 implement it.
@@ -13,7 +13,7 @@ from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import StreamSegment
 
 Sent = tuple[int, bytes]
-"""A txid and a payload."""
+"""A record to write: its txid and its payload."""
 
 
 class Got(NamedTuple):
@@ -26,7 +26,7 @@ class Got(NamedTuple):
 
 
 class StreamError(Exception):
-    """A call of either side failed. `kind` is the name of the exception's class."""
+    """The failure of a call of either project. `kind` is the name of the exception's class."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(f"{kind}: {text}")
@@ -35,11 +35,11 @@ class StreamError(Exception):
 
 class StreamWriter(Protocol):
     def write(self, txid: int, payload: bytes) -> DLSN:
-        """Write one record, and wait for the acknowledgement."""
+        """Write one record, wait until it is acknowledged, and return its position."""
         ...
 
     def write_all(self, records: Sequence[Sent]) -> list[DLSN]:
-        """Write all records, outstanding at once."""
+        """Write all records without waiting in between, and return their positions."""
         ...
 
     def end_stream(self) -> None: ...
@@ -47,12 +47,12 @@ class StreamWriter(Protocol):
     def close(self) -> None: ...
 
     def abandon(self) -> None:
-        """Never write again, and leave the segment in progress."""
+        """Stop writing for good, and leave the segment in progress."""
         ...
 
 
 class StreamReader(Protocol):
-    """A reader that follows the stream."""
+    """A reader that follows a stream until the stream is ended."""
 
     @property
     def ended(self) -> bool:
@@ -60,14 +60,14 @@ class StreamReader(Protocol):
         ...
 
     def take(self, count: int) -> list[Got]:
-        """Wait for this number of records, or fewer if the stream ends."""
+        """Wait for `count` further records and return them, or fewer if the stream ends."""
         ...
 
     def close(self) -> None: ...
 
 
 class Streams(Protocol):
-    """One namespace."""
+    """One namespace of streams, as a client of either project sees it."""
 
     name: str
 
@@ -82,11 +82,11 @@ class Streams(Protocol):
     def writer(self, stream: str) -> StreamWriter: ...
 
     def reader(self, stream: str, start: DLSN | int | None = None) -> StreamReader:
-        """Return a reader from a position, from a txid, or from the beginning."""
+        """Return a reader that begins at a position, a txid, or by default the oldest record."""
         ...
 
     def read(self, stream: str, count: int, start: DLSN | int | None = None) -> list[Got]:
-        """Read this number of records, and check that no more are acknowledged."""
+        """Read `count` records, and check that no more are acknowledged."""
         ...
 
     def segments(self, stream: str) -> list[StreamSegment]: ...
@@ -103,7 +103,7 @@ class Streams(Protocol):
 
 
 def records(count: int, first_txid: int = 1, size: int = 100) -> list[Sent]:
-    """Return different records. Every tenth is empty, every seventh repeats the previous txid."""
+    """Return different records: every tenth is empty, every seventh repeats a txid."""
     made = []
     txid = first_txid
     for number in range(count):

@@ -3,8 +3,8 @@
     apache NAMESPACE_URI STREAM FIRST
     quire METADATA_URI NAMESPACE STREAM FIRST
 
-Record N has txid N and N in decimal as its payload. A printed number and all before it are
-acknowledged.
+Record N has txid N and N in decimal as its payload. The program prints the number of a record once
+that record and all before it are acknowledged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Helpers of `conftest` that other test modules also use."""
+"""The metadata stores that the same tests run on: in memory, in SQLite and in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SESSION_TIMEOUT_MS = 4_000
 
 
 PATIENCE_S = 30.0
-"""The time limit of every wait for a condition, reached only in a failing test."""
+"""Seconds after which a wait for a condition fails the test."""
 
 
 class Backend(Protocol):
-    """One cluster of one driver."""
+    """One cluster in one kind of metadata store, with as many sessions as a test needs."""
 
     name: str
     uri: str
@@ -38,16 +38,16 @@ class Backend(Protocol):
     async def take_id(
         self, loser: MetadataStore, winner: MetadataStore, address: BookieAddress
     ) -> None:
-        """End the session of `loser`, and give its bookie's id to `winner` meanwhile."""
+        """End the session of `loser`, and register the id of its bookie for `winner` meanwhile."""
         ...
 
     async def close(self) -> None: ...
 
 
 def end_session(store: ZooKeeperStore) -> None:
-    """Close the session as a second client of the same session would.
+    """End the session of a ZooKeeper store from outside, by a second client of the same session.
 
-    The server drops everything ephemeral, and tells the first client that its session has expired.
+    The server drops everything ephemeral, and tells the store that its session has expired.
     """
     thief = KazooClient(hosts=store._zk.servers, client_id=store._zk._client.client_id)
     thief.start()
@@ -56,7 +56,7 @@ def end_session(store: ZooKeeperStore) -> None:
 
 
 async def connect(where: MetadataURI, **options: Any) -> ZooKeeperStore:
-    """Return a store that the test closes itself."""
+    """Return a store that is connected to ZooKeeper, which the test closes itself."""
     return await ZooKeeperStore.connect(where, clock=SystemClock(), rng=random.Random(), **options)
 
 
@@ -65,7 +65,7 @@ async def ids_of(store: MetadataStore) -> list[int]:
 
 
 async def tree(raw: ZooKeeperConnection, path: str) -> dict[str, bytes]:
-    """Return the values of all nodes below `path`, by their relative paths."""
+    """Return the values of the node at `path` and of all below it, by relative path."""
     found: dict[str, bytes] = {}
     todo = [path]
     while todo:
@@ -79,7 +79,7 @@ _roots = itertools.count()
 
 
 def next_root() -> str:
-    """Return a ledgers root that no other test uses."""
+    """Return the path of a ledgers root that no other test uses."""
     return f"/test-{os.getpid()}-{next(_roots)}/ledgers"
 
 

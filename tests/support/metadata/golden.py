@@ -10,4 +10,4 @@ GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "golden" / "metadata.json").read_text(encoding="utf-8")
 )
 NAMED: dict[str, Any] = {vector["name"]: vector for vector in GOLDEN["vectors"]}
-"""The vectors by name."""
+"""The golden vectors for metadata, by name."""

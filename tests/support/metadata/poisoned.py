@@ -1,6 +1,7 @@
 """A cluster with one bad item: a ledger with unreadable metadata, or a broken mark.
 
-`Scene` is a simulated cluster with bookies. `File` is a metadata store in a file, for commands.
+A mark is a node of the under-replication tree, which says that a ledger must be replicated. `Scene`
+is a simulated cluster with bookies. `File` is a metadata store in a file, for commands.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from quire_simulator.world.world import World, bookie_id
 from tests.support.metadata.metadata import in_store
 
 POISON = b"BookieMetadataFormatVersion\t9\nof a time to come"
-"""Metadata in a format of a later version."""
+"""The bytes of ledger metadata in a format that only a later version of Quire could read."""
 WHY = (
     "ledger metadata was written by a later version of Quire or BookKeeper: it has format 9, but "
     "this version knows only the formats 1 to 3"
@@ -39,7 +40,7 @@ QUORUMS = (3, 3, 2)
 
 @dataclass
 class Scene:
-    """Four bookies and three closed ledgers, of which the second cannot be read."""
+    """A simulated cluster of four bookies and three closed ledgers: the second is unreadable."""
 
     world: World
     client: Client
@@ -67,7 +68,7 @@ class Scene:
         return [fields for name, fields in self.events if name == event]
 
     def poison(self, ledger_id: int) -> bytes:
-        """Make the metadata of a ledger unreadable, and return what it was."""
+        """Make the metadata of a ledger unreadable, and return the metadata that it had before."""
         node = self.world.cluster.ledgers[ledger_id]
         before, node.data = node.data, POISON
         node.version += 1
@@ -114,14 +115,14 @@ def scene(play: Callable[[Scene], Awaitable[None]], seed: int = 1) -> None:
 
 
 async def broken_mark(store: MetadataStore, ledger_id: int) -> None:
-    """Store a mark that no version can parse."""
+    """Store an under-replication mark for the ledger whose content no version can parse."""
     path = mark_path(replication_root(store.uri), ledger_id)
     await store.tree.make_path(path.rpartition("/")[0])
     await store.tree.commit(Create(path, b"no mark at all {"))
 
 
 async def stray_mark(store: MetadataStore, at: int, of: int) -> None:
-    """Store the mark of one ledger at the path of another."""
+    """Store the under-replication mark of ledger `of` in the directory for ledger `at`."""
     root = replication_root(store.uri)
     above = mark_path(root, at).rpartition("/")[0]
     await store.tree.make_path(above)

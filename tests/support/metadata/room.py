@@ -1,4 +1,4 @@
-"""Ledger metadata that has no room for another ensemble."""
+"""Ledger metadata that is so large that another ensemble does not fit into its node."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.support.bookies.fake_bookies import LEDGER, FakeCluster
 
 
 def filled(now: LedgerMetadata, size: int) -> LedgerMetadata:
-    """Return the metadata with custom metadata that makes it exactly this large."""
+    """Return the metadata with custom metadata, so that it is exactly `size` bytes long."""
     large = replace(now, custom={"k": bytes(size)})
     return replace(now, custom={"k": bytes(2 * size - len(encode(large)))})
 
 
 async def fill(cluster: FakeCluster, size: int = NODE_BYTES_MAX) -> None:
-    """Fill the metadata of the ledger without its writer."""
+    """Make the ledger's stored metadata `size` bytes long, without its writer."""
     stored = await cluster.store.read_ledger(LEDGER)
     await update_ledger(cluster.store, LEDGER, stored, lambda now: (
         None if now.custom else filled(now, size)

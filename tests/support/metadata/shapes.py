@@ -1,4 +1,4 @@
-"""Ledger metadata of a given shape, for the pure rules about replicas."""
+"""Ledger metadata with chosen ensembles and quorums, for the pure rules about replicas."""
 
 from __future__ import annotations
 

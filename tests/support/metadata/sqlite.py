@@ -1,4 +1,4 @@
-"""Helpers of `test_metadata_sqlite` that other test modules also use."""
+"""SQLite metadata stores with a controlled clock and processes, and programs that use them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from quire.metadata.sqlite.store import SqliteStore
 from tests.support.metadata.backends import Backend
 
 LONG_MS = 3_600_000
-"""A session timeout that no test waits for: only the death of the process ends such a lease."""
+"""A session timeout in milliseconds that no test waits for.
+
+A session with it ends only when its process dies.
+"""
 
 
 class FakeMachine:
-    """A machine whose clock and processes the test controls."""
+    """The machine as a SQLite store sees it, whose clock and processes the test controls."""
 
     def __init__(self) -> None:
         self.boot = "boot-1"
@@ -67,7 +70,7 @@ def path_of(backend: Backend) -> Path:
 
 @contextmanager
 def process(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a program that is killed at the end."""
+    """Run a program in the block, and kill it at the end."""
     running = subprocess.Popen(
         [sys.executable, "-c", program, *arguments],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Helpers of `test_tree` that other test modules also use."""
+"""The loss of a session, for tests of every metadata store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.metadata.backends import Backend, end_session
 
 
 async def lose_session(backend: Backend, store: MetadataStore) -> None:
-    """End the session of `store` in the cluster. The store must find out itself."""
+    """End the session of `store` in the cluster, without telling the store."""
     if isinstance(store, MemoryStore):
         store.expire_session()
     elif isinstance(store, SqliteStore):

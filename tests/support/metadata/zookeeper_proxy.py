@@ -1,7 +1,7 @@
 """A proxy in front of ZooKeeper that loses connections at a chosen moment.
 
-It splits the streams into ZooKeeper's frames. So for any request, the server can have executed it
-while the client does not know.
+It splits the streams into ZooKeeper's frames. A test can therefore choose, for any request, that
+the server executes it while the client does not know.
 
     client -> server   length, then the first frame: ConnectRequest; others: xid, type, body
     server -> client   length, then the first frame: ConnectResponse; others: xid, zxid, error, body
@@ -28,9 +28,9 @@ class Loss(enum.Enum):
     REQUEST = "request"
     """The server never receives the request."""
     ANSWER = "answer"
-    """The server has executed the request."""
+    """The server has executed the request, and the client does not receive the answer."""
     SESSION = "session"
-    """The server has executed the request, and then the session ends."""
+    """The server has executed the request, the client gets no answer, and then the session ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +38,22 @@ class Request:
     xid: int
     kind: int
     path: str
-    """'' if the request does not begin with a path."""
+    """The path of the node, or '' if the request does not begin with a path."""
 
 
 @dataclass(slots=True)
 class _Pair:
-    """One client's connection, and ours to the server."""
+    """The connection of one client, and the proxy's own connection to the server for it."""
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
     doomed: int | None = None
-    """The xid whose answer ends the connection."""
+    """The xid of the request whose answer ends the connection, or None."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
 
 class Proxy:
-    """The proxy: `async with Proxy(host, port) as proxy`, and connect to `proxy.port`."""
+    """A running proxy: use `async with Proxy(host, port) as proxy`, and connect to `proxy.port`."""
 
     def __init__(self, host: str, port: int) -> None:
         self._upstream = host, port
@@ -62,12 +62,12 @@ class Proxy:
         self._wanted: Callable[[Request], bool] | None = None
         self._loss = Loss.ANSWER
         self.open = asyncio.Event()
-        """If this is cleared, new connections wait, and old ones pass nothing on."""
+        """An event. While it is cleared, new connections wait, and old ones pass nothing on."""
         self.open.set()
         self.lost: list[Request] = []
         """The requests that were lost so far."""
         self.seen: list[Request] = []
-        """Every request but pings."""
+        """Every request that the proxy has received, except for pings."""
         self.sessions: set[int] = set()
 
     async def __aenter__(self) -> Proxy:
@@ -84,9 +84,9 @@ class Proxy:
             await self._end(pair)
 
     def lose(self, wanted: Callable[[Request], bool], loss: Loss, *, reopen: bool = True) -> None:
-        """Lose the connection at the next request that is `wanted`.
+        """Lose the connection at the next request for which `wanted` returns True.
 
-        Without `reopen`, new connections wait until `open` is set.
+        Without `reopen`, new connections wait until the event `open` is set.
         """
         self._wanted, self._loss, self._reopen = wanted, loss, reopen
 
@@ -187,7 +187,7 @@ class Proxy:
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes:
-    """Return a frame with its length, or b'' at the end."""
+    """Return a frame that begins with its length, or b'' at the end of the stream."""
     try:
         head = await reader.readexactly(_LENGTH.size)
         return head + await reader.readexactly(_LENGTH.unpack(head)[0])

@@ -1,4 +1,4 @@
-"""The unmutated copy: it must pass everything, and shows which test executes which line.
+"""The unmutated copy, which must pass everything, and shows which test executes which line.
 
 Both are measured once for a tree and kept beside it. If the unmutated copy does not pass, no result
 of a mutant would mean anything, so a `VoidError` ends the sample.
@@ -28,24 +28,24 @@ PYTEST = (
     "-m", "pytest", "-q", "-x", "--no-header", "--tb=line",
     "-p", "tests.support.mutation.pytest_plugin", "--hypothesis-seed=0",
 )  # fmt: skip
-"""The arguments of every run of tests. Hypothesis draws the same examples each time."""
+"""The arguments of every run of pytest. Hypothesis draws the same examples each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The facts that were measured with the unmutated copy."""
+    """The durations and the coverage of the tests, as measured with the unmutated copy."""
 
     tree: Tree
     seconds: dict[str, float]
-    """The seconds of each test. They include the cost of measuring."""
+    """The seconds that each test took, by its name. They include the cost of measuring."""
     contexts: CoverageData
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Return the tests that execute the mutated statement.
+        """Return the names of the tests that execute the mutated statement.
 
-        They are unit tests of its room, and properties. What is executed when a module is imported
-        concerns each test: for such a statement, these are all unit tests of the room, and the
-        properties that execute anything in the file.
+        They are unit tests of the mutant's room, and property tests. Code that runs when its module
+        is imported concerns each test. For a statement there, the result has all unit tests of the
+        room, and the property tests that execute anything in the file.
         """
         source = self.tree.read(mutant.path)
         by_line = self._tests_by_line(mutant.path)
@@ -68,9 +68,10 @@ class Baseline:
 
 
 def measure(tree: Tree, place: Path, *, with_tests: bool) -> Baseline | None:
-    """Check the unmutated copy, unless that was done before. Files in `place` keep the result.
+    """Run the unmutated copy, unless that was done before, and return what was measured.
 
-    Without tests, only one seed of each workload is checked, and the result is None.
+    Files in `place` keep the result. Without `with_tests`, only one seed of each workload is run,
+    and the result is None.
 
     Raises:
         VoidError: A test or an invariant fails without any mutant.

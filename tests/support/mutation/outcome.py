@@ -1,4 +1,4 @@
-"""The error that ends a sample, and what a stage found."""
+"""The result of one stage for one mutant, and the error that ends a sample."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 class VoidError(Exception):
-    """The unmutated copy fails in the same way, or was changed, so nothing can be concluded."""
+    """The unmutated copy fails in the same way, or was changed, so no conclusion is possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Outcome:
 
     found: bool
     by: str
-    """The test or invariant that failed, or ''."""
+    """The name of the test or invariant that failed, or '' if none did."""
     tried: int
-    """The number of chosen tests, or of seeds that began."""
+    """The number of tests that were chosen, or of seeds that began."""
     seconds: float

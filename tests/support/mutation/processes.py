@@ -15,25 +15,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MEMORY_MAX_BYTES = 6 << 30
-"""The address space of one process. A mutant may well allocate without an end."""
+"""The largest address space of one process in bytes. A mutant may allocate without end."""
 PR_SET_PDEATHSIG = 1
 LOOK_S = 0.5
 """Seconds between two checks whether the sample was interrupted."""
 OUTPUT_KEPT = 4000
-"""The number of characters of a process' output that are kept, from its end."""
+"""The number of characters that are kept from the end of a process's output."""
 
 
 stopping = threading.Event()
-"""Set when the sample is interrupted. It ends all processes, in whichever thread they are run."""
+"""An event that is set when the sample is interrupted.
+
+It ends all processes, whichever threads run them.
+"""
 
 
 class StoppedError(Exception):
-    """The sample was interrupted while a process ran."""
+    """The error of a run that ended because the sample was interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended. The status is None if its time was over."""
+    """The end of a process: its output, and its status, or None if it was out of time."""
 
     status: int | None
     output: str
@@ -70,7 +73,7 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and all that it started, such as a bookie of a unit test."""
+    """Kill the process and all processes of its session, such as a bookie of a unit test."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -78,7 +81,7 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
 
 
 def restrain(seconds: int) -> None:
-    """Limit the memory and the life of this process. It also dies with its parent.
+    """Limit the memory and the run time of this process, and let it die with its parent.
 
     A mutant that hangs must end even if the process that watches it has been killed.
     """

@@ -1,4 +1,4 @@
-"""The score by room, and the survivors with their diffs."""
+"""The report of a sample: the score by room, and the mutants that survived, with their diffs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEAD = f"{'room':<12} {'drawn':>6} {'by tests':>9} {'by seeds':>9} {'survived':>
 
 
 def report(session: Session, tree: Tree) -> Iterator[str]:
-    """Yield the lines of the report."""
+    """Yield the lines of the report on a sample."""
     drawn = session.drawn
     done = [n for n in range(len(drawn.mutants)) if session.is_done(n)]
     found_by = {n: _found_by(session, n) for n in done}

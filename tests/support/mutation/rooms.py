@@ -1,4 +1,4 @@
-"""The rooms whose code is mutated, and the workloads of the simulator that match each folder.
+"""The rooms, whose code is mutated, and the simulator's workloads that exercise each folder.
 
 A room is a folder directly below src/quire.
 """
@@ -12,7 +12,7 @@ ROOMS = ("core", "storage", "client", "bookie", "replication", "streams")
 PACKAGE = "src/quire"
 
 SEEDS_MAX = 300
-"""The number of seeds that one mutant gets, over all its workloads together."""
+"""The largest number of seeds that one mutant gets, over all its workloads together."""
 
 WORKLOADS: dict[str, tuple[str, ...]] = {
     "core": ("all", "recovery", "race", "takeover", "fences", "space"),
@@ -39,7 +39,10 @@ WORKLOADS: dict[str, tuple[str, ...]] = {
     "replication/moves": ("decommission", "racks"),
     "streams": ("streams", "relay", "lives"),
 }
-"""The workloads of each folder. A folder without a row has those of the folder that holds it."""
+"""The simulator's workloads that exercise each folder below src/quire.
+
+A folder that is not a key has the workloads of the folder that contains it.
+"""
 
 
 def room_of(path: str) -> str:
@@ -48,7 +51,7 @@ def room_of(path: str) -> str:
 
 
 def workloads_of(path: str) -> tuple[str, ...]:
-    """Return the workloads that match the folder of a source file."""
+    """Return the simulator's workloads that exercise the folder of a source file."""
     folder = path.removeprefix(f"{PACKAGE}/")
     while folder not in WORKLOADS:
         folder = folder.rpartition("/")[0]
@@ -56,9 +59,10 @@ def workloads_of(path: str) -> tuple[str, ...]:
 
 
 def seeds_of(path: str, seeds_max: int, first_seed: int = 0) -> list[tuple[str, int]]:
-    """Return workload and seed of each run for a mutant of this file.
+    """Return the (workload, seed) pairs for the runs against a mutant of a file.
 
-    The workloads take turns, so all of them get the same number of seeds.
+    There are `seeds_max` of them, from seed `first_seed` on. The workloads alternate, so all of
+    them get about the same number of seeds.
     """
     workloads = workloads_of(path)
     turns = ((workload, seed) for seed in count(first_seed) for workload in workloads)

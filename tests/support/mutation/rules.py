@@ -1,7 +1,8 @@
 """The places that are never mutated, because a change there means nothing.
 
-Each rule is a function of a node of the syntax tree. A place is left out if a rule holds for the
-node itself or for a node around it. `RULES` has them all, with the sentence that documents each.
+Each rule is a function of two nodes of the syntax tree, a node and its parent. A place is left out
+if a rule holds for its node or for any node around it. `RULES` maps each rule to the words that
+document it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from itertools import pairwise
 from parso.tree import BaseNode, NodeOrLeaf
 
 Rule = Callable[[NodeOrLeaf, NodeOrLeaf], bool]
-"""Whether a place inside `child` is meaningless, because `child` is a part of `parent`."""
+"""A function that says whether changes inside `child` mean nothing, as a part of `parent`."""
 
 LOG_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 LOG_FUNCTIONS = frozenset({"log_event", "_log_event"})
@@ -31,8 +32,10 @@ def in_annotation(child: NodeOrLeaf, parent: NodeOrLeaf) -> bool:
 
 
 def in_type_alias(child: NodeOrLeaf, parent: NodeOrLeaf) -> bool:
-    """Outside of functions, a name that begins with a capital is that of a type, unless it has only
-    capitals, as constants have.
+    """Return whether a node is in the value of a type alias.
+
+    An alias is an assignment outside of functions to a name that begins with a capital letter and
+    has lower-case letters as well. (The name of a constant has none.)
     """
     if parent.type != "expr_stmt" or child is parent.children[0]:
         return False
@@ -87,7 +90,7 @@ def in_log_call(child: NodeOrLeaf, parent: NodeOrLeaf) -> bool:
 
 
 def in_error_text(child: NodeOrLeaf, parent: NodeOrLeaf) -> bool:
-    """Texts are f-strings within a `raise`, or within a call of a class `...Error`."""
+    """Return whether a node is an f-string within a `raise`, or in a call of a class `...Error`."""
     if child.type != "fstring":
         return False
     return any(
@@ -108,11 +111,14 @@ RULES: dict[Rule, str] = {
     in_log_call: "the arguments of calls that log",
     in_error_text: "the text of an error",
 }
-"""The rules for places within something. Docstrings and other strings have no places at all."""
+"""The rules, each with words that document it.
+
+They apply to places within something. Docstrings and other strings have no places at all.
+"""
 
 
 def is_meaningless(node: NodeOrLeaf) -> bool:
-    """Say whether no change of this node can have a meaning."""
+    """Return whether no change of this node can have a meaning."""
     if node.type == "if_stmt" and is_type_checking(node):
         return True  # The statement itself. For nodes inside of it, `under_type_checking` holds.
     return any(
@@ -130,13 +136,13 @@ def ancestors(node: NodeOrLeaf) -> Iterator[BaseNode]:
 
 
 def called(trailer: NodeOrLeaf | None) -> str | None:
-    """Return the last name of the function that this pair of parentheses calls."""
+    """Return the last name of the function that is called with these parentheses, or None."""
     before = trailer.get_previous_sibling() if trailer is not None else None
     return last_name(before) if before is not None else None
 
 
 def last_name(node: NodeOrLeaf) -> str | None:
-    """Return the last name in `a.b.c`, or in a decorator, with or without arguments."""
+    """Return the last name in an expression `a.b.c`, or in a decorator, or None if it has none."""
     if node.type == "name":
         return str(node.value)
     children = getattr(node, "children", ())

@@ -1,4 +1,4 @@
-"""Draw mutants at random, and run each of them against tests and seeds."""
+"""The random choice of mutants, and the run of each against tests and against seeds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Tell = Callable[[int, str, Outcome], None]
 
 
 def sites_of_rooms(tree: Tree) -> list[Site]:
-    """Return all sites of the rooms, in the order of their paths."""
+    """Return all sites in the rooms (`rooms.ROOMS`), in the order of their paths."""
     files = [
         str(file.relative_to(tree.root))
         for room in ROOMS
@@ -31,7 +31,7 @@ def sites_of_rooms(tree: Tree) -> list[Site]:
 
 
 def draw(tree: Tree, among: list[Site], seed: int, count: int) -> tuple[list[Mutant], int]:
-    """Draw mutants, and return them with the number of draws that gave none.
+    """Draw `count` mutants at random, and return them with the number of sites that gave none.
 
     Each site has the same chance. Then one of its changes is drawn. If the result is no valid
     Python, another site is drawn.

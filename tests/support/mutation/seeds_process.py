@@ -16,10 +16,15 @@ import time
 from tests.support.mutation.processes import check_imports_from, restrain
 
 CPU_MAX_S = 60.0
-"""The processor time of one run. A simulated run waits for nothing, so the load of the machine
-does not count."""
+"""Seconds of processor time that one run may take.
+
+A simulated run waits for nothing, so the load of the machine does not count.
+"""
 CLOCK_MAX_S = 900
-"""The time of one run, which ends only a run whose threads wait for each other."""
+"""Seconds that one run may take by the clock.
+
+This ends only a run whose threads wait for each other.
+"""
 
 BEGINS, BROKEN, PASSED = "begins: ", "broken: ", "passed: "
 

@@ -29,7 +29,7 @@ UNIT, SIMULATOR = "unit tests", "simulator"
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The drawn mutants, and everything that decided which they are."""
+    """The mutants of a sample, and everything that decided which mutants were drawn."""
 
     seed: int
     count: int
@@ -39,9 +39,9 @@ class Drawn:
     tree: str
     commit: str
     sites: int
-    """The number of sites among which they were drawn."""
+    """The number of sites from which the mutants were drawn."""
     redrawn: int
-    """The number of sites that gave no valid Python, and were replaced by another draw."""
+    """The number of drawn sites that gave no valid Python, so that others replaced them."""
     mutants: tuple[Mutant, ...]
 
     @property
@@ -60,14 +60,14 @@ class Session:
     place: Path
     drawn: Drawn
     results: dict[tuple[int, str], Outcome] = field(default_factory=dict)
-    """The outcome by number of the mutant, and stage."""
+    """The outcome of each stage that has ended, by the mutant's number and the stage's name."""
 
     @property
     def work(self) -> Path:
         return self.place / "work"
 
     def add(self, number: int, stage: str, outcome: Outcome) -> None:
-        """Note an outcome. It is on disk when this returns."""
+        """Note the outcome of a stage. It is on disk when this returns."""
         line = json.dumps({"number": number, "stage": stage, **asdict(outcome)})
         with (self.place / "results.jsonl").open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
@@ -76,7 +76,7 @@ class Session:
         self.results[number, stage] = outcome
 
     def is_done(self, number: int) -> bool:
-        """Say whether the mutant was found, or has survived the simulator."""
+        """Return whether the tests found the mutant, or it was run in the simulator."""
         unit = self.results.get((number, UNIT))
         return (unit is not None and unit.found) or (number, SIMULATOR) in self.results
 
@@ -130,7 +130,7 @@ def locked(place: Path) -> Iterator[None]:
 
 
 def take_tree(root: Path, working_tree: Path) -> str:
-    """Copy the working tree, unless the same tree is there already, and return its digest."""
+    """Copy the working tree below `root`, unless that copy exists, and return its digest."""
     new = root / "trees" / f"new-{os.getpid()}"
     new.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -145,10 +145,10 @@ def take_tree(root: Path, working_tree: Path) -> str:
 
 
 def open_tree(root: Path, digest: str) -> Tree:
-    """Return the copy with this digest.
+    """Return the copy of the source tree with this digest.
 
     Raises:
-        VoidError: The copy was changed.
+        VoidError: The copy is missing or was changed.
     """
     tree = Tree(root / "trees" / digest / "copy")
     if not tree.root.is_dir() or not tree.digest().startswith(digest):

@@ -1,4 +1,4 @@
-"""One mutant against seeds of the simulator."""
+"""The run of one mutant against seeds of the simulator."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tests.support.mutation.seeds_process import (
 from tests.support.mutation.tree import Tree
 
 FAR_FROM_IT = 3
-"""A time-out counts only if the unmutated copy takes less than the limit divided by this."""
+"""The factor by which the unmutated copy must stay below the limit for a time-out to count."""
 TIME_OUTS = (-signal.SIGPROF, -signal.SIGALRM)
 
 Runs = Sequence[tuple[str, int]]
-"""Workload and seed of each run."""
+"""The (workload, seed) pairs of some runs."""
 
 
 def run_seeds(tree: Tree, runs: Runs) -> Outcome:
-    """Run these seeds in a copy of the source tree until one fails."""
+    """Run one seed after another in a copy of the source tree, until one fails."""
     command = [sys.executable, "-m", "tests.support.mutation.seeds_process", json.dumps(runs)]
     begin = time.monotonic()
     ended = run(command, tree.root, tree.environment, CLOCK_MAX_S * (len(runs) + 1))
@@ -57,10 +57,11 @@ def run_seeds(tree: Tree, runs: Runs) -> Outcome:
 
 
 def find_by_seeds(mutated: Tree, unmutated: Tree, runs: Runs) -> Outcome:
-    """Run the seeds in a mutated copy, and the one that fails in the unmutated copy as well.
+    """Run the seeds in a mutated copy until one fails, and that one in the unmutated copy as well.
 
     Raises:
-        VoidError: It fails there too, or is so slow that a time-out does not count.
+        VoidError: The seed fails in the unmutated copy too, or is so slow there that a time-out of
+            the mutant does not count.
     """
     outcome = run_seeds(mutated, runs)
     if outcome.found:

@@ -23,7 +23,7 @@ from cosmic_ray.mutating import mutate_code
 from tests.support.mutation.rules import is_meaningless
 
 NEED_ARGUMENTS = ("core/VariableReplacer", "core/VariableInserter")
-"""Operators that Cosmic Ray leaves out as well, unless it is given a variable."""
+"""The operators that are not used because they need the name of a variable."""
 
 NODES_OF_FAMILY: dict[str, tuple[str, ...]] = {
     "AddNot": ("if_stmt", "while_stmt", "assert_stmt", "test"),
@@ -41,13 +41,19 @@ NODES_OF_FAMILY: dict[str, tuple[str, ...]] = {
     "ReplaceUnaryOperator": ("factor", "not_test"),
     "ZeroIterationForLoop": ("for_stmt",),
 }
-"""The nodes at which the operators of a family look. They would ignore all others, slowly."""
+"""The types of syntax nodes that the operators of a family can change.
+
+The operators would ignore all other nodes, but slowly.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change of one file. `occurrence` is what Cosmic Ray calls so: the number of the place
-    among all places of this operator in the file."""
+    """One change of one file.
+
+    `occurrence` is Cosmic Ray's number of the place, among all places in the file that this
+    operator can change.
+    """
 
     path: str
     operator: str
@@ -62,7 +68,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place, and every change that one family of operators can make there."""
+    """A place in a file, with every change that one family of operators can make there."""
 
     path: str
     line: int
@@ -72,7 +78,10 @@ class Site:
 
 
 def family_of(operator: str) -> str:
-    """Return the family, such as ReplaceBinaryOperator for core/ReplaceBinaryOperator_Add_Sub."""
+    """Return the family of an operator.
+
+    It is ReplaceBinaryOperator for core/ReplaceBinaryOperator_Add_Sub.
+    """
     return operator.removeprefix("core/").partition("_")[0]
 
 
@@ -93,7 +102,10 @@ def _operators_at() -> dict[str, list[tuple[str, Any]]]:
 
 
 def positions(source: str) -> Iterator[tuple[Any, str, int, tuple[int, int], tuple[int, int]]]:
-    """Yield node, operator, occurrence, begin and end of every change of this text."""
+    """Yield the syntax node, operator, occurrence, begin and end of every possible change.
+
+    Begin and end are (line, column) pairs.
+    """
     counts: dict[str, int] = defaultdict(int)
     at = _operators_at()
     for node in ast_nodes(get_ast(source)):
@@ -104,7 +116,7 @@ def positions(source: str) -> Iterator[tuple[Any, str, int, tuple[int, int], tup
 
 
 def sites(path: str, source: str) -> list[Site]:
-    """Return the sites of a source text in their order, without those that mean nothing."""
+    """Return the sites of a source text in order, without places where a change means nothing."""
     found: dict[tuple[int, int, str], list[Mutant]] = defaultdict(list)
     for node, operator, occurrence, begin, end in positions(source):
         if not is_meaningless(node):
@@ -114,7 +126,7 @@ def sites(path: str, source: str) -> list[Site]:
 
 
 def mutated(mutant: Mutant, source: str) -> str | None:
-    """Return the changed text, or None if it is no valid Python or means the same as before."""
+    """Return the changed text, or None if it is no valid Python or means the same as `source`."""
     text = mutate_code(source, operators()[mutant.operator], mutant.occurrence)
     if text is None:
         return None
@@ -138,9 +150,9 @@ def diff(mutant: Mutant, source: str) -> str:
 
 
 def lines_of(mutant: Mutant, source: str) -> range:
-    """Return the lines of the innermost statement that the change is in.
+    """Return the line numbers of the innermost statement that contains the change.
 
-    Of a compound statement, only the lines before its body count.
+    For a compound statement, such as an `if`, these are only the lines before its body.
     """
     best = range(mutant.line, mutant.end_line + 1)
     for node in ast.walk(ast.parse(source)):
@@ -161,7 +173,7 @@ def _first_line(node: ast.stmt | ast.excepthandler) -> int:
 
 
 def is_in_function(mutant: Mutant, source: str) -> bool:
-    """Say whether the change is in the body of a function, and not in its header or outside."""
+    """Return whether the change is in the body of a function, and not in its header or outside."""
     return any(
         isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.body[0].lineno <= mutant.line <= (node.end_lineno or 0)

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COMPARED = ("src", "simulator", "tests", "pyproject.toml", "docs")
-"""The files that are the identity of a tree. Documents are among them, as some tests read them."""
+"""The files and folders whose content identifies a tree, including the documents that tests read.
+"""
 NEEDED = (*COMPARED, "deploy", "README.md", "Makefile", "ARCHITECTURE.md", "CONTRIBUTING.md")
 CACHED = ("src", "simulator", "tests")
 
@@ -31,9 +32,9 @@ class Tree:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of processes that import this copy, and no other one.
+        """The environment variables of processes that import this copy and no other.
 
-        They write no bytecode, and strings have the same hash in each of them.
+        The processes write no bytecode, and strings have the same hash in each of them.
         """
         kept = {name: value for name, value in os.environ.items() if not name.startswith("QUIRE_")}
         return kept | {
@@ -47,7 +48,7 @@ class Tree:
         return (self.root / path).read_text(encoding="utf-8")
 
     def digest(self) -> str:
-        """Return a digest of all files that decide a result."""
+        """Return a digest of all files of the copy that can change a result."""
         whole = hashlib.sha256()
         for path in sorted(files_of(self.root)):
             content = (self.root / path).read_bytes()
@@ -56,10 +57,10 @@ class Tree:
 
     @contextmanager
     def mutated(self, path: str, text: str, place: Path) -> Iterator[Tree]:
-        """Make a copy in the directory `place`, with another text for one file.
+        """Make a copy in the directory `place` in which the file `path` has another text.
 
-        The copy is deleted at the end. A process that is killed before leaves it behind, in
-        `place`, which the next run of the sample clears.
+        The copy is deleted at the end. If the process is killed before, the copy stays in `place`,
+        which the next run of the sample clears.
         """
         root = place / f"{os.getpid()}-{os.urandom(4).hex()}"
         try:
@@ -85,7 +86,7 @@ def files_of(root: Path) -> Iterator[str]:
 
 
 def copy_of_working_tree(working_tree: Path, root: Path) -> Tree:
-    """Copy what git knows, or would add, of the working tree to `root`, and compile it."""
+    """Copy the working tree to `root` and compile it: all files that git knows or would add."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *NEEDED],
         cwd=working_tree, check=True, capture_output=True, text=True,

@@ -1,4 +1,4 @@
-"""One mutant against the tests that execute the mutated statement."""
+"""The run of one mutant against the tests that execute the mutated statement."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from tests.support.mutation.tree import Tree
 
 CPU_MIN_S, CLOCK_MIN_S = 30.0, 300.0
 FACTOR = 10.0
-"""The limits are these seconds, and this many times what the chosen tests took when they were
-measured. The clock ends tests that wait for each other. It has much time, because the machine may
-do other work."""
+"""The factor on the measured time of the chosen tests that both of their limits allow.
+
+The limits are `CPU_MIN_S` and `CLOCK_MIN_S` seconds, and this many times the measured time. The
+limit by the clock ends tests that wait for each other. It is large, because the machine may do
+other work.
+"""
 TIME_OUT = "time-out"
 FAR_FROM_IT = 1 / 3
-"""A time-out counts only if the unmutated copy takes less than this part of the time."""
+"""The share of the limits within which the unmutated copy must end for a time-out to count."""
 SUMMARY = re.compile(r"^(?:FAILED|ERROR) (\S+\.py(?:::\S.*?)?)(?: - .*)?$", re.MULTILINE)
 NO_TEST_RAN = 5
 
@@ -36,7 +39,7 @@ def run_tests(
     A failure is then repeated with the unmutated copy, where it must not happen.
 
     Raises:
-        VoidError: The test fails there as well.
+        VoidError: The test also fails in the unmutated copy.
     """
     if not tests:
         return Outcome(found=False, by="", tried=0, seconds=0.0)
@@ -65,7 +68,7 @@ def _failed_test(ended: Ended) -> str:
 def _pytest(
     tree: Tree, tests: Sequence[str], seconds: Mapping[str, float], share: float = 1.0
 ) -> Ended:
-    """Run these tests within a share of their limits."""
+    """Run the tests in the copy, within `share` of the limits that their measured time gives."""
     measured_s = FACTOR * sum(seconds[name] for name in tests)
     clock_s, cpu_s = share * (CLOCK_MIN_S + measured_s), share * (CPU_MIN_S + measured_s)
     cost_s: dict[str, float] = defaultdict(float)

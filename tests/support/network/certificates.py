@@ -1,4 +1,4 @@
-"""Certificates for tests as PEM files, which `trustme` creates each time."""
+"""TLS certificates for tests, as PEM files that `trustme` creates for each test."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ PAST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 class Files:
     certificate: str
     private_key: str
-    """The key in PKCS#8, the only format that Java reads."""
+    """The path of the private key in PKCS#8, the only format that Java reads."""
 
 
 class Authority:
-    """A certificate authority. `ca` is its file."""
+    """A certificate authority. `ca` is the path of its own certificate."""
 
     def __init__(self, directory: Path, name: str = "ca") -> None:
         self.directory = directory
@@ -45,7 +45,7 @@ class Authority:
     ) -> Files:
         """Issue a certificate into files named after `name`, and replace them if they exist.
 
-        `ends` is the end of its validity.
+        `ends` is the time at which the certificate's validity ends.
         """
         signed = self._ca.issue_cert(
             *(names or (LOOPBACK, "localhost")),

@@ -5,7 +5,8 @@
 
 A kernel without netem cannot lose packets. A program sees a lost packet only as TCP presents it:
 nothing arrives for a retransmission timeout, then everything does. If this happens repeatedly, the
-connection ends. `stall_share` and `reset_share` do this to chunks.
+connection ends. `stall_share` and `reset_share` have these effects on chunks, which are the pieces
+of up to 64 KiB that the proxy reads.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from typing import Any, Self
 
 CHUNK_BYTES = 64 * 1024
 STALL_S = 0.2
-"""The smallest retransmission timeout of Linux."""
+"""Seconds by which a stalled chunk is late: the smallest retransmission timeout of Linux."""
 END_LIMIT_S = 10.0
 WAITING_CHUNKS_MAX = 1_024
-"""The most waiting chunks in one direction of a connection."""
+"""The largest number of chunks that wait in one direction of a connection."""
 
 Address = tuple[str, int]
 Way = Coroutine[Any, Any, None]
@@ -33,21 +34,21 @@ Way = Coroutine[Any, Any, None]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The faults of every chunk in both directions. Chunks never overtake each other."""
+    """The delays and losses of all chunks in both directions. Chunks never overtake each other."""
 
     delay_s: tuple[float, float] = (0.0, 0.0)
-    """The smallest and largest delay, evenly distributed."""
+    """The smallest and the largest delay of a chunk in seconds, evenly distributed."""
     stall_share: float = 0.0
-    """The share of chunks that come `STALL_S` later, with all chunks after them."""
+    """The share of chunks, from 0 to 1, that come `STALL_S` later, with all chunks after them."""
     reset_share: float = 0.0
-    """The share of chunks that end their connection without an answer."""
+    """The share of chunks, from 0 to 1, that end their connection instead of being passed on."""
 
 
 NONE = Fault()
 
 
 class ProxyThread:
-    """Accepts connections at one address, and opens one to the server for each of them.
+    """A proxy that accepts connections at one address, and opens one to the server for each.
 
     Subclasses decide what happens to the data (`_pass_on`).
     """
@@ -122,7 +123,7 @@ class ProxyThread:
         client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
-        """Pass data on until one side ends, and then end both."""
+        """Pass data on in both directions until one side ends, and then end both connections."""
         ways = [asyncio.ensure_future(way) for way in self._pass_on(*client, *server)]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -138,8 +139,9 @@ class ProxyThread:
         from_server: asyncio.StreamReader,
         to_server: asyncio.StreamWriter,
     ) -> tuple[Way, Way]:
-        """Return two coroutines, from the client to the server and back, which run until their
-        reader ends.
+        """Return two coroutines that pass data on: from the client to the server, and back.
+
+        Each runs until its reader ends.
         """
         raise NotImplementedError
 
@@ -148,7 +150,7 @@ class FaultProxy(ProxyThread):
     def __init__(self, listen: Address, server: Address, *, seed: int = 0) -> None:
         super().__init__(listen, server)
         self.fault = NONE
-        """The current fault. A change affects what comes from then on."""
+        """The current fault. A change affects only chunks that arrive from then on."""
         self.stalled = self.resets = 0
         self._chance = random.Random(seed)
 
@@ -162,9 +164,9 @@ class FaultProxy(ProxyThread):
         return self._late(from_client, to_server), self._late(from_server, to_client)
 
     async def _late(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read chunks as they come, and delay each: the delay does not limit the rate.
+        """Pass chunks on, each after its delay, until the reader ends or the connection is reset.
 
-        Ends after the last of them.
+        The next chunk is read while others wait, so the delay does not limit the rate.
         """
         waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(WAITING_CHUNKS_MAX)
         both = [
@@ -183,7 +185,10 @@ class FaultProxy(ProxyThread):
     async def _receive(
         self, reader: asyncio.StreamReader, waiting: asyncio.Queue[tuple[float, bytes]]
     ) -> bool:
-        """Receive chunks, and return whether the connection ended normally."""
+        """Queue chunks with the times at which they are due, until the reader ends.
+
+        Returns whether the connection ended normally, and not by a reset.
+        """
         now = self._loop.time
         latest = 0.0
         while chunk := await reader.read(CHUNK_BYTES):

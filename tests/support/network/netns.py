@@ -5,9 +5,9 @@
         net["client"].run(work)         # a coroutine, on a thread that lives in that namespace
         net.cut("bookie", "client")
 
-Each machine has one cable to the hub, which forwards. A cut is a routing rule of the hub that is as
-silent as a pulled cable: nobody is notified, and retransmissions arrive once it is healed. Open
-files of this process hold the namespaces, so nothing remains when the process ends.
+Each machine has one cable to the hub, which forwards packets. A cut is a routing rule of the hub.
+It is as silent as a pulled cable: nobody is notified, and retransmissions arrive once the cut has
+ended. Open files of this process hold the namespaces, so nothing remains when the process ends.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ THIS_THREAD = "/proc/thread-self/ns/net"
 COMMAND_LIMIT_S = 20.0
 MACHINES_MAX = 200
 ESTABLISHED = "01"
-"""The code of this state in the kernel's table of TCP connections."""
+"""The code for established connections in the kernel's table of TCP connections."""
 
 
 class NamespacesRefused(Exception):
-    """The kernel or the installed software does not permit namespaces."""
+    """The error of a machine whose kernel or software does not permit network namespaces."""
 
 
 def refused() -> str:
-    """Return '' if namespaces can be created here, or why not."""
+    """Return the reason why namespaces cannot be created here, or '' if they can."""
     try:
         with Net(["a", "b"]) as net:
             net.cut("a", "b")
@@ -50,14 +50,14 @@ def refused() -> str:
 
 
 class Machine:
-    """One namespace."""
+    """A machine: one network namespace with a cable to the hub."""
 
     def __init__(self, name: str, number: int) -> None:
         self.name = name
         self.address = f"10.99.{number}.2"
         self.gateway = f"10.99.{number}.1"
         self.cable = f"cable{number}"
-        """The hub's end of the cable."""
+        """The name of the network interface at the hub's end of the cable."""
         self._file = _new_namespace()
 
     @property
@@ -66,12 +66,12 @@ class Machine:
 
     @property
     def prefix(self) -> list[str]:
-        """Return the words to put before a command that must run on this machine."""
+        """The words to put before a command that is to run on this machine."""
         return ["nsenter", f"--net={self.path}", "--"]
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Put this thread, and the threads and processes that it starts, on this machine."""
+        """Move this thread, and all that it starts, to this machine while the block runs."""
         before = os.open(THIS_THREAD, os.O_RDONLY | os.O_CLOEXEC)
         try:
             _call("setns", self._file, CLONE_NEWNET)
@@ -81,7 +81,7 @@ class Machine:
             os.close(before)
 
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Run the work to its end on a separate thread of this machine."""
+        """Run a coroutine on a new thread of this machine, and return a future of its result."""
         done: Future[T] = Future()
 
         def run() -> None:
@@ -98,7 +98,7 @@ class Machine:
         return self.start(work).result()
 
     def flows(self) -> list[tuple[str, int, str, int]]:
-        """Return the established TCP connections: own address and port, and those of the peer."""
+        """Return the established TCP connections: own address and port, then those of the peer."""
         with self.entered(), open("/proc/thread-self/net/tcp", encoding="ascii") as table:
             rows = [line.split() for line in table.readlines()[1:]]
         return [(*_endpoint(row[1]), *_endpoint(row[2])) for row in rows if row[3] == ESTABLISHED]
@@ -117,7 +117,7 @@ class Net:
         self._hub: Machine | None = None
         self._cut: set[tuple[str, str]] = set()
         self._silenced: list[str] = []
-        """The rules that drop single flows."""
+        """The routing rules that drop the data of single connections."""
 
     def __getitem__(self, name: str) -> Machine:
         return self._machines[name]
@@ -145,11 +145,11 @@ class Net:
     # -- cables -------------------------------------------------------------------------------
 
     def cut(self, one: str, other: str) -> None:
-        """Let nothing arrive between the two."""
+        """Drop everything between two machines, in both directions."""
         self._rules("add", [(one, other), (other, one)])
 
     def cut_way(self, sender: str, receiver: str) -> None:
-        """Drop what the sender sends to the receiver. The other direction stays open."""
+        """Drop everything from `sender` to `receiver`. The opposite direction stays open."""
         self._rules("add", [(sender, receiver)])
 
     def silence(self, machine: str, *others: str) -> int:
@@ -237,7 +237,10 @@ def _ip(machine: Machine, lines: list[str]) -> None:
 
 
 def _new_namespace() -> int:
-    """Return an open file that holds a new namespace. The thread that made it has ended."""
+    """Return a file descriptor that holds a new network namespace.
+
+    The thread that created the namespace has ended.
+    """
     made: Future[int] = Future()
 
     def make() -> None:
@@ -254,7 +257,7 @@ def _new_namespace() -> int:
 
 
 def _call(name: str, *arguments: int) -> None:
-    """Call a function of the C library that Python has only since 3.12."""
+    """Call a function of the C library that Python offers only from version 3.12 on."""
     if sys.platform != "linux":
         raise NamespacesRefused("network namespaces exist only on Linux")
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""Helpers of `test_byzantine` that other test modules also use."""
+"""A cluster with one Byzantine bookie, and what clients, audits and repairs must detect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from tests.support.bookies.byzantine_proxy import ByzantineProxy, Lie, flipped_p
 from tests.support.network.fault_proxy import Address
 
 LOOPBACK, LIAR = "127.0.0.1", "127.0.0.2"
-"""The liar has its own host. Every ensemble has a bookie of each host, so the liar is in all."""
+"""The hosts of the honest bookies and of the Byzantine one.
+
+Every ensemble has a bookie of each host, so the Byzantine bookie is in every ensemble.
+"""
 
 
 CRC32, CRC32C, HMAC, DUMMY = (
@@ -30,16 +33,19 @@ CRC32, CRC32C, HMAC, DUMMY = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the table."""
+    """One kind of lie, and what it must lead to. A row of docs/explanation/byzantine-bookies.md."""
 
     lie: Lie
     digests: tuple[DigestType, ...]
     sees_lies: bool
-    """Whether a client may receive a wrong byte from a read, a tail, or after a recovery."""
+    """Whether a client may receive a wrong byte from a read, from a tail, or after a recovery."""
     finding: Kind | None
-    """The audit's finding about the liar. There are none about other bookies."""
+    """The kind of finding that an audit reports about the Byzantine bookie, or None.
+
+    There are no findings about other bookies.
+    """
     suspected: Misbehaviour | None
-    """The suspicion of a client that reads the ledger."""
+    """The misbehaviour of which a client that reads the ledger suspects the bookie, or None."""
 
 
 ROWS = (
@@ -62,9 +68,9 @@ class Place:
     uri: str
     liar: ByzantineProxy
     bookie: str
-    """The liar's id."""
+    """The id of the Byzantine bookie."""
     detours: Mapping[Address, Address] = field(default_factory=dict)
-    """Addresses that clients use instead of those that bookies have registered."""
+    """The addresses that clients use instead of those that bookies have registered."""
 
 
 PATIENCE_S = 60
@@ -114,7 +120,7 @@ async def connected(place: Place) -> AsyncIterator[quire.Client]:
 
 
 async def everywhere(writer: LedgerWriter) -> None:
-    """Wait until all members have acknowledged everything appended."""
+    """Wait until all members of the ensemble have acknowledged everything that was appended."""
     while writer._session.pipeline.unacked_bytes_max():
         await asyncio.sleep(0.001)
 
@@ -127,10 +133,10 @@ async def write(
     close: bool = True,
     followed: bool = False,
 ) -> tuple[int, list[bytes]]:
-    """Write a ledger of `ENTRIES` that all honest members have.
+    """Write a ledger with `ENTRIES` entries that all honest members have.
 
-    Return its id, and with `followed` the payloads that a reader received meanwhile. Without
-    `close`, its writer is abandoned.
+    Returns its id, and with `followed` the payloads that a reader received meanwhile. Without
+    `close`, the writer is abandoned and the ledger stays open.
     """
     seen: list[bytes] = []
     async with connected(place) as client, connected(place) as other:
@@ -190,7 +196,10 @@ async def audited(place: Place, ledger_id: int) -> list[Finding]:
 
 
 def wrong_ones(found: list[bytes]) -> list[int]:
-    """Return which entries are lies, and check that everything else is right and complete."""
+    """Return the ids of the entries that are lies, and check that all others are right.
+
+    `found` must have `ENTRIES` payloads, and each lie must be a flipped bit.
+    """
     assert len(found) == ENTRIES
     wrong = [entry for entry in range(ENTRIES) if found[entry] != RIGHT[entry]]
     assert [found[entry] for entry in wrong] == [flipped_payload(RIGHT[e]) for e in wrong]
@@ -226,10 +235,10 @@ async def check_readers_audit_and_repair(place: Place, row: Row, digest: DigestT
 
 
 async def check_second_opener(place: Place, row: Row, digest: DigestType) -> None:
-    """Check that every acknowledged entry is there.
+    """Check that a second client, which recovers an open ledger, finds every acknowledged entry.
 
-    If digests can be forged, a recovery may accept the liar's bytes and write them to the others,
-    depending on who answers first.
+    If digests can be forged, a recovery may accept the Byzantine bookie's bytes and write them to
+    the others, depending on who answers first.
     """
     liar = place.liar
     liar.digest = digest

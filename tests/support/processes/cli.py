@@ -1,4 +1,4 @@
-"""The command `quire` as scripts run it: a process, its outputs and its exit status."""
+"""The command `quire` as scripts run it: as a process with outputs and an exit status."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ class Done:
         return self.out
 
     def fails(self, status: int, *named: str) -> str:
-        """Return the only line on standard error, which must contain these names."""
+        """Check the exit status, and return the only line on standard error.
+
+        The line must begin with "error: ", and contain each of these texts.
+        """
         assert self.status == status, (self.status, self.err)
         (line,) = self.err.splitlines()
         assert line.startswith("error: "), line
@@ -40,7 +43,7 @@ class Done:
 
 
 class Quire:
-    """Runs commands against one cluster, which the environment names."""
+    """A runner of commands against one cluster, which is named in their environment."""
 
     def __init__(self, uri: str = "", directory: Path | None = None) -> None:
         self.uri = uri
@@ -49,7 +52,7 @@ class Quire:
         self._directory = directory
 
     def __call__(self, *arguments: str, stdin: bytes = b"", **environment: str) -> Done:
-        """Run a command to its end, with more variables in its environment."""
+        """Run a command to its end, and return its result. `environment` has further variables."""
         done = subprocess.run(
             [*(COMMAND if FRESH else forked_command()), *arguments],
             input=stdin,
@@ -62,12 +65,12 @@ class Quire:
         return Done(done.returncode, done.stdout, done.stderr.decode())
 
     def initialised(self) -> Quire:
-        """Initialise the cluster, which a bookie needs to start."""
+        """Initialise the cluster, which a bookie needs to start, and return this runner."""
         self("cluster", "init").ok()
         return self
 
     def write(self, data: bytes, *arguments: str) -> str:
-        """Write a new ledger of these lines, and return its id as printed."""
+        """Write the lines in `data` as entries of a new ledger, and return its id as printed."""
         out = self("ledger", "write", *arguments, stdin=data).ok()
         ledger_id = out.decode().removesuffix("\n")
         assert ledger_id.isdecimal(), out
@@ -96,7 +99,7 @@ class Running:
         return self.process.pid
 
     def line(self) -> str:
-        """Return the next line on standard output, or '' at its end."""
+        """Return the next line on standard output, or '' at the end of the output."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().decode().rstrip("\n")
 
@@ -115,7 +118,7 @@ class Running:
             ) from None
 
     def why_ended(self) -> str:
-        """Return the command's standard error, for messages.
+        """Return the command's exit status and its standard error, for messages.
 
         A command that still runs is killed, because its output was not as expected.
         """
@@ -126,7 +129,10 @@ class Running:
         return f"status {self.process.wait()}: {said}"
 
     def end(self, number: signal.Signals | None = None) -> Done:
-        """Send a signal or end its input, and return the result."""
+        """Wait until the command has ended, and return its result.
+
+        With `number` that signal is sent first. Otherwise the command's input is closed.
+        """
         if number is not None:
             self.process.send_signal(number)
             # Its input stays open, so the signal alone must end it.
@@ -152,7 +158,7 @@ class Running:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return all processes below `pid`."""
+    """Return the ids of all processes that descend from process `pid`."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,10 +1,10 @@
-"""Run commands without waiting for imports: each `quire ...` is forked from a process with Quire.
+"""A server that runs commands without imports: it forks each `quire ...` from a process with Quire.
 
 A command that runs to its end is represented by a small program that waits for it. A server
 (`forked_server`) becomes a child of the process that asked for it, which adopts it.
 
-    command_server.py serve PATH                       listens there until its input ends
-    python -I -S command_server.py PATH ARGUMENT...    runs one command there
+    command_server.py serve PATH                       listens at PATH until its input ends
+    python -I -S command_server.py PATH ARGUMENT...    runs one command at that server
 
 A fork takes a few milliseconds instead of half a second of CPU time. The second program represents
 the command: it passes on its standard streams, environment and working directory, waits, and exits
@@ -29,17 +29,20 @@ LENGTH_BYTES = 8
 STREAMS = 3
 BACKLOG = 64
 EXIT_GONE = 125
-"""No command of ours exits with this status."""
+"""The exit status for a command that was lost, because the server or the requester is gone.
+
+No command of Quire's exits with it.
+"""
 PR_SET_PDEATHSIG = 1
 ADOPTED_S = 10.0
-"""The longest wait of a server until it is a child of the process that asked for it."""
+"""Seconds for which a server waits to become a child of the process that asked for it."""
 
 
 # -- the server, which imports Quire ----------------------------------------------------------
 
 
 def serve(path: str) -> None:
-    """Serve requests. Returns once in each process that becomes a command."""
+    """Serve requests at a socket. Returns once in each forked process that becomes a command."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen(BACKLOG)
@@ -63,7 +66,11 @@ def serve(path: str) -> None:
 
 
 def mind(connection: socket.socket) -> bool:
-    """Fork the command and report how it ended. Return False in the command."""
+    """Fork the command, and report its exit status to the requester.
+
+    For a server, report the process id at once instead. Returns True in the process that waits, and
+    False in the process that becomes the command.
+    """
     try:
         request, streams = receive(connection)
     except EOFError:
@@ -90,7 +97,10 @@ def mind(connection: socket.socket) -> bool:
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, object], list[int]]:
-    """Return the request and its streams. EOFError means that the requester was killed."""
+    """Return the request and the descriptors of its standard streams.
+
+    Raises EOFError if the requester was killed.
+    """
     size = STREAMS * array.array("i").itemsize
     data, ancillary, _, _ = connection.recvmsg(LENGTH_BYTES, socket.CMSG_SPACE(size))
     streams = array.array("i")
@@ -109,9 +119,10 @@ def receive(connection: socket.socket) -> tuple[dict[str, object], list[int]]:
 
 
 def be_child_of(request: dict[str, object]) -> None:
-    """Wait until this process is a child of `parent`, and end with it by `signal`, if there is one.
+    """Wait until this process is a child of the requester, and let it die with the requester.
 
-    Like a process that `subprocess` starts, it has a session of its own.
+    The request has the requester's id as `parent`, and as `signal` the signal to receive at its
+    end, or 0 for none. Like a process that `subprocess` starts, this one has a session of its own.
     """
     os.setsid()
     deadline = time.monotonic() + ADOPTED_S

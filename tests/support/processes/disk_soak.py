@@ -33,7 +33,7 @@ from tests.support.storage.small_disk import MIB, SmallDisk
 BOOKIES = 3
 DISK_MB = 512
 LIVE_BYTES_MAX = 160 * MIB
-"""The most payload bytes. Above this, ledgers are deleted as others are created."""
+"""The largest number of payload bytes in live ledgers. Above it, ledgers are deleted."""
 SEGMENT_BYTES = 16 * MIB
 WORKERS = 12
 KILL_EVERY_S = 20.0
@@ -43,9 +43,11 @@ READS_PER_LEDGER = 1
 ENTRY_BYTES_MAX = 4_096
 SPACE_RATIO_MAX = 1.3
 GROWTH_MAX = 1.25
-"""The largest growth of resident memory from the second third of the run to the last."""
+"""The largest factor by which resident memory may grow from the second third of the run to the
+last.
+"""
 ENTRY_OVERHEAD_BYTES = 60
-"""The approximate size of a frame on the disk besides its payload."""
+"""The approximate number of bytes that an entry takes on the disk besides its payload."""
 SETTINGS = {
     "segment_bytes": SEGMENT_BYTES,
     "min_free_bytes": 2 * SEGMENT_BYTES,
@@ -70,10 +72,10 @@ def payload(ledger_id: int, entry_id: int) -> bytes:
 
 @dataclass
 class Kept:
-    """A live ledger."""
+    """A live ledger and its expected content."""
 
     last: int
-    """The last acknowledged entry."""
+    """The id of the last acknowledged entry."""
     size_bytes: int
     closed: bool
 
@@ -205,7 +207,7 @@ class Server:
         self.memory.append((at, _resident_bytes(self.process.pid)))
 
     def log_bytes(self) -> int:
-        """Return the space of its directory, including preallocated parts."""
+        """Return the bytes that the bookie's directory takes, with preallocated files."""
         found = (self.disk.seen / self.name).rglob("*")
         return sum(os.lstat(path).st_blocks * 512 for path in found)
 
@@ -216,7 +218,10 @@ def _resident_bytes(pid: int) -> int:
 
 
 async def disturb(servers: list[Server], begin: float, until: float) -> int:
-    """Kill one bookie after the other, and record their memory."""
+    """Kill and restart one bookie after the other until `until`, and record their memory.
+
+    Returns the number of kills.
+    """
     kills, due = 0, begin + KILL_EVERY_S
     while (now := time.monotonic()) < until:
         if now >= due:
@@ -232,7 +237,7 @@ async def disturb(servers: list[Server], begin: float, until: float) -> int:
 
 
 async def settle(servers: list[Server], live_bytes: int) -> bool:
-    """Wait until every disk is small enough, and return whether that happened."""
+    """Wait until every disk holds little more than the live bytes, and return whether it does."""
     bound = SPACE_RATIO_MAX * live_bytes + 2 * SEGMENT_BYTES
     try:
         async with asyncio.timeout(SETTLE_S):

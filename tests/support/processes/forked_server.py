@@ -1,9 +1,9 @@
 """Servers that start without imports: forks of the process that runs commands (`command_server`).
 
 A bookie spends most of the processor time of its start, a third of a second, on imports, and the
-tests start hundreds. A forked one runs the same command, is a child of the tests with a process id
-of its own, and is killed, stopped and waited for as any other. With QUIRE_FRESH_COMMANDS=1 each
-server gets an interpreter of its own.
+tests start hundreds of bookies. A forked one runs the same command, is a child of the tests with a
+process id of its own, and is killed, stopped and waited for as any other. With
+QUIRE_FRESH_COMMANDS=1 each server gets an interpreter of its own.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tests.support.processes.command_server import LENGTH_BYTES
 COMMAND_SERVER = Path(__file__).with_name("command_server.py")
 CAN_FORK = hasattr(os, "pidfd_open")
 FRESH = bool(os.environ.get("QUIRE_FRESH_COMMANDS")) or not CAN_FORK
-"""Whether each command gets its own interpreter, as for users.
+"""Whether each command gets an interpreter of its own, as for users.
 
-If not, commands that run to their end are forked from a process that has imported Quire
+Otherwise commands that run to their end are forked from a process that has imported Quire
 (`command_server`).
 """
 TIMEOUT_S = 60.0
@@ -44,7 +44,7 @@ one_at_a_time = threading.Lock()
 
 @cache
 def forked_command() -> list[str]:
-    """Return the words to put before the arguments of a `quire` command that runs to its end."""
+    """Return the words that replace `quire` in a command that runs to its end."""
     directory = tempfile.mkdtemp(prefix="quire-commands-")
     path = str(Path(directory) / "socket")
     server = subprocess.Popen(
@@ -66,7 +66,7 @@ def forked_command() -> list[str]:
 
 @cache
 def forked_quire() -> Path:
-    """Return a directory for PATH: its program `quire` is forked and runs to its end."""
+    """Return a directory for PATH whose program `quire` runs a command to its end by a fork."""
     *words, path = forked_command()
     program = Path(path).with_name("bin") / "quire"
     program.parent.mkdir()
@@ -78,7 +78,7 @@ def forked_quire() -> Path:
 class ForkedServer(subprocess.Popen[bytes]):
     """A running `quire ARGUMENT...` that was forked: a child of this process, in its own session.
 
-    `with_parent` is the signal that it gets if this process ends, or 0.
+    `with_parent` is the signal that the process receives when this process ends, or 0 for none.
     """
 
     def __init__(self, arguments: Sequence[str], with_parent: int = 0, **pipes: Any) -> None:
@@ -106,7 +106,10 @@ class ForkedServer(subprocess.Popen[bytes]):
 
 
 def ask(text: bytes, streams: list[int]) -> int:
-    """Let the server of commands fork this request with these streams. Return the process id."""
+    """Let the server of commands fork a process for this request, and return its process id.
+
+    `text` is the request as JSON, and `streams` are the descriptors of its standard streams.
+    """
     path = forked_command()[-1]
     with adopting(), socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
@@ -121,9 +124,10 @@ def ask(text: bytes, streams: list[int]) -> int:
 
 @contextmanager
 def adopting() -> Iterator[None]:
-    """Within the block, a descendant becomes a child of this process when its own parent ends.
+    """Adopt descendants in the block: they become children of this process when their parents end.
 
-    Outside of it, other orphans belong to the system, which also removes them when they end.
+    Outside of the block, the system adopts processes whose parents end, and removes them when they
+    end.
     """
     with one_at_a_time:
         subreaper(True)
@@ -139,7 +143,7 @@ def subreaper(on: bool) -> None:
 
 
 def fork_bookies() -> None:
-    """From now on fork the bookies of each `LocalCluster` of this process."""
+    """Let every `LocalCluster` of this process fork its bookies from now on."""
     if FRESH:
         return
     start = _process._popen

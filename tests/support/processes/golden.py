@@ -1,4 +1,4 @@
-"""Start clusters on copies of the golden data, with the version of Quire under test.
+"""Clusters on copies of the golden data, which run the version of Quire under test.
 
     with GoldenCluster(SETS[0], tmp_path) as cluster:
         cluster.quire("ledger", "list")
@@ -34,7 +34,7 @@ FILLER = "golden-filler"
 
 
 def sets_with(has: Callable[[Json], bool]) -> list[Path]:
-    """Return the sets whose description of the cluster satisfies `has`. There must be at least one.
+    """Return the sets of golden data whose description satisfies `has`. There must be at least one.
 
     A test of something that the first versions did not record runs on the later sets only. A skip
     would hide that no set has it.
@@ -45,7 +45,7 @@ def sets_with(has: Callable[[Json], bool]) -> list[Path]:
 
 
 def payload(text: str, times: int = 1) -> bytes:
-    """Return the bytes of an entry from the text in the golden data."""
+    """Return the payload of an entry that the golden data describes by a repeated text."""
     return text.encode("latin-1") * times
 
 
@@ -85,7 +85,7 @@ class GoldenCluster:
         return [str(self.directory / one) for one in self.bookies[name]["directories"]]
 
     def ledger(self, what: str) -> Json:
-        """Return the ledger with this description."""
+        """Return the golden data's record of the ledger whose description is `what`."""
         (found,) = [one for one in self.expected["ledgers"] if one["what"] == what]
         return dict(found)
 
@@ -105,7 +105,7 @@ class GoldenCluster:
     # -- processes ----------------------------------------------------------------------------
 
     def move(self) -> None:
-        """Rewrite the cookies, which name the directories in which the data was made."""
+        """Rewrite the cookies, which still name the directories in which the data was made."""
         for name in self.bookies:
             named = [word for one in self.directories(name) for word in ("--dir", one)]
             self.quire("bookie", "cookie", "update", self.bookies[name]["id"], *named)
@@ -139,7 +139,7 @@ class GoldenCluster:
         return self.directory / f"{name}.log"
 
     def events(self, name: str, event: str) -> list[Json]:
-        """Return what the bookie has logged under this name."""
+        """Return the events of this kind that the bookie has logged."""
         lines = self.log(name).read_text().splitlines(keepends=True)
         found = [json.loads(line) for line in lines if line.endswith("\n")]
         return [one for one in found if one["event"] == event]
@@ -183,7 +183,7 @@ OK, UNAUTHORIZED, FENCED = 0, 102, 104
 
 
 def add(port: int, ledger_id: int, entry_id: int, master_key: bytes) -> int:
-    """Add an entry to any ledger in protocol v2, and return the bookie's code."""
+    """Add an entry to any ledger in protocol v2, and return the code in the bookie's answer."""
     ids = b"".join(one.to_bytes(8, "big") for one in (ledger_id, entry_id, 0, 1))
     frame = ADD_HEADER + master_key + ids + bytes(8) + b"x"
     with socket.create_connection(("127.0.0.1", port), LIMIT_S) as connection:
@@ -224,9 +224,10 @@ def zookeeper(golden: Path, directory: Path) -> Iterator[str]:
 
 
 def load_nodes(address: str, nodes: Json) -> None:
-    """Create the nodes, each with its version and its counter of sequential children.
+    """Create the golden nodes, each with its version and its counter of sequential children.
 
-    The binding of a namespace names the address of ZooKeeper, which is another one now.
+    The binding of a namespace names the address of ZooKeeper, so it gets the address of this
+    server.
     """
     client = KazooClient(hosts=address)
     client.start()
@@ -249,7 +250,7 @@ def load_nodes(address: str, nodes: Json) -> None:
 
 
 def _created(client: KazooClient, path: str) -> int:
-    """Return how many children the node has had."""
+    """Return the number of children that were ever created below a node."""
     stat = client.get(path)[1]
     return int(stat.cversion + stat.numChildren) // 2
 

@@ -1,4 +1,4 @@
-"""Helpers of `test_http` that other test modules also use."""
+"""A client for the HTTP API of bookies and other servers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 WAIT_S = 60.0
 TOKEN = "the-token-of-the-tests"
-"""The token of clusters whose HTTP API the tests use to change something."""
+"""The HTTP token of clusters in which tests change something over the HTTP API."""
 
 
 class Http:
-    """An HTTP client of one server, which sends the token, if there is one."""
+    """A client of one HTTP server. It sends the token if it was given one."""
 
     def __init__(self, url: str, token: str = "") -> None:
         self.url = url
@@ -45,7 +45,10 @@ class Http:
         return value
 
     def metrics(self) -> dict[str, float]:
-        """Return the samples with no label but `directory`, and those with `success="true"`."""
+        """Return the values of metrics by name, as the server reports them now.
+
+        These are samples whose only label is `directory`, or that have `success="true"`.
+        """
         found, text = {}, self.get("/metrics")
         for family in text_string_to_metric_families(text):
             for sample in family.samples:

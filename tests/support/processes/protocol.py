@@ -1,4 +1,4 @@
-"""Helpers of `test_protocol` that other test modules also use."""
+"""A raw connection to a bookie process, for tests of the wire protocol."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ANSWER_S = 20.0
 
 
 class Peer:
-    """A raw connection to the bookie."""
+    """A raw connection to the first bookie of a cluster."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.socket = socket.create_connection(("127.0.0.1", cluster.bookies[0].port))
@@ -29,7 +29,7 @@ class Peer:
             pass  # The bookie closed the connection while we were sending. `receive` reports it.
 
     def receive(self) -> bytes:
-        """Return one frame, or b"" if the connection was closed."""
+        """Return one frame with its length, or b"" if the connection was closed."""
         head = self._exactly(4)
         if not head:
             return b""

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 LINES_MAX = 25
-"""The number of lines of each log."""
+"""The number of lines that are shown from the end of each log."""
 LOGS_MAX = 12
-"""The number of logs of one test."""
+"""The largest number of logs that are shown for one test."""
 TAIL_BYTES = 16 * 1024
 
 

@@ -2,9 +2,9 @@
 
     python stream_program.py URI NAMESPACE STREAM PIECE LAST
 
-Sends the records 0, 1, 2 ... as one producer, starting after the last record in the stream. Prints
-`begin NEXT`, then `acked N` after each acknowledged piece up to record LAST, then `done`. Ends with
-`failed ERRORNAME` if appends fail for good.
+The program appends the records 0, 1, 2 ... as one producer, starting after the last record in the
+stream. It prints `begin NEXT`, then `acked N` after each acknowledged piece up to record LAST, then
+`done`. It prints `failed ERRORNAME` and ends if appends fail for good.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Helpers of `conftest` that other test modules also use."""
+"""The features of the machine that some tests need, and why they are missing here."""
 
 from __future__ import annotations
 

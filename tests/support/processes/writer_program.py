@@ -2,9 +2,10 @@
 
     python writer_program.py URI ENSEMBLE WRITE_QUORUM ACK_QUORUM PIECE PAUSE_MS
 
-Prints `ledger ID`, then `acked LAST` after each acknowledged piece. Ends with `closed LAST` when
-its standard input ends, or with `failed ERRORNAME` if appends fail for good. It pauses for PAUSE_MS
-after each burst of pieces, because nobody needs more while a bookie starts.
+The program prints `ledger ID`, then `acked LAST` after each acknowledged piece. It ends with
+`closed LAST` when its standard input ends, or with `failed ERRORNAME` if appends fail for good. It
+pauses for PAUSE_MS milliseconds after each burst of pieces, because nobody needs more while a
+bookie starts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import quire
 from quire.errors import QuireError
 
 BURST = 20
-"""The number of pieces in a burst. Bookies are disturbed in the middle of one."""
+"""The number of pieces in a burst. Tests disturb bookies in the middle of one."""
 
 
 def payload(ledger_id: int, entry_id: int) -> bytes:

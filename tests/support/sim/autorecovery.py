@@ -1,4 +1,4 @@
-"""Helpers of `test_autorecovery` that other test modules also use."""
+"""A simulated cluster with autorecovery processes that tests start and stop."""
 
 from __future__ import annotations
 
@@ -63,9 +63,10 @@ class Scene:
         return (await self.client.ledger_metadata(ledger_id)).segments[0].ensemble
 
     async def whole(self, ledger_id: int, lost: str) -> None:
-        """Wait until the ledger is complete.
+        """Wait until a ledger is replicated completely.
 
-        It must not name the lost bookie, and each member must report that it has its part.
+        Its metadata must not name the bookie `lost`, it must have no under-replication mark, and
+        each member must report that it has its entries.
         """
         await until(
             lambda: self.client.ledger_metadata(ledger_id),
@@ -86,7 +87,7 @@ class Scene:
 
 
 async def has_all(client: Client, ledger_id: int) -> None:
-    """Check that each member of each segment reports to have its part."""
+    """Check that each member of each segment reports to have all entries that it should store."""
     metadata = await client.ledger_metadata(ledger_id)
     for segment in metadata.segments:
         end = metadata.segment_end(segment, metadata.last_entry_id)

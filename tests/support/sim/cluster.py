@@ -1,4 +1,4 @@
-"""Helpers of `test_cluster` that other test modules also use."""
+"""The names of simulated bookies, the number of seeds, and payloads that tests share."""
 
 from __future__ import annotations
 

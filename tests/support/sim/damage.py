@@ -1,4 +1,4 @@
-"""Helpers of `test_damage` that other test modules also use."""
+"""A simulated cluster in which tests damage segments, and check what is reported and repaired."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Scene:
         self.victim = ""
 
     async def write(self, count: int = LEDGERS, *, entries: int = ENTRIES) -> None:
-        """Write ledgers whose entries are interleaved in the segments of three bookies."""
+        """Write and close `count` ledgers on three bookies, with their entries interleaved."""
         writers = [await self.client.create_ledger(password=b"pw") for _ in range(count)]
         for start in range(0, entries, 50):
             for writer in writers:
@@ -66,9 +66,9 @@ class Scene:
         return self.world.bookies[self.victim].store
 
     def rot(self, chance: random.Random, pages: int = 3) -> tuple[int, list[int]]:
-        """Damage some blocks of a sealed segment, and its last block.
+        """Flip a bit in `pages` random blocks, and in the last block, of a sealed segment.
 
-        Return the numbers of the segment and of the blocks.
+        Returns the number of the segment and the numbers of the blocks.
         """
         sealed = [one.number for one in self.store.usage() if one.state == "sealed"]
         number = chance.choice(sealed)
@@ -81,7 +81,10 @@ class Scene:
         return number, chosen
 
     def refuses(self, lacking: dict[int, list[tuple[int, int]]]) -> None:
-        """Check that damage is reported as damage and never as absence."""
+        """Check that reads of damaged entries report damage, and never absence.
+
+        `lacking` has the ranges (first entry, last entry) of damaged entries, by ledger.
+        """
         for ledger_id, ranges in lacking.items():
             for first, last in ranges:
                 for entry_id in (first, last):
@@ -98,7 +101,7 @@ class Scene:
                     await asyncio.sleep(0.5)
 
     def check(self) -> None:
-        """Check that the store of the damaged bookie returns every entry."""
+        """Check that the victim's store returns every entry as it was written."""
         for ledger_id in self.ledgers:
             at = 0
             while at < ENTRIES:

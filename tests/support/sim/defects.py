@@ -1,4 +1,4 @@
-"""Two defects for tests of failure reports. `mutants` has the defects that must be found."""
+"""Two defects that tests of failure reports put in. `mutants` has the defects to be found."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def one_ack_less_is_enough(patch: pytest.MonkeyPatch) -> None:
 
 
 def failing_plan(workload: str) -> RunPlan:
-    """Return the first plan that fails with the current defect."""
+    """Return the first plan of a workload that fails with the present defect."""
     for seed in range(SEEDS):
         plan = RunPlan.make(seed, workload)
         if run_plan(plan).failure is not None:

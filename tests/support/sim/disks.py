@@ -14,7 +14,7 @@ LEDGERS = 6
 
 
 async def write_ledgers(world: World) -> None:
-    """Start the bookie and write ledgers 0..LEDGERS-1 with one entry each, closed."""
+    """Start the bookie, and write closed ledgers 0 to LEDGERS - 1 with one entry each."""
     await world.start(BOOKIE)
     client = world.client("client")
     for n in range(LEDGERS):
@@ -25,7 +25,7 @@ async def write_ledgers(world: World) -> None:
 
 
 def ledgers_on(disk: SimDisk) -> list[int]:
-    """Return the ledgers that a stopped bookie has on this disk: some, but not all of LEDGERS."""
+    """Return which of the ledgers a stopped bookie has on this disk: some of them, but not all."""
     there = content_of(disk).ledgers
     assert there is not None
     found = [n for n in range(LEDGERS) if n in there]
@@ -34,8 +34,9 @@ def ledgers_on(disk: SimDisk) -> list[int]:
 
 
 def first_that_is_not_cut_off(cut_off: Callable[[int], bool]) -> int:
-    """Return the smallest operation number at which the command is not interrupted.
+    """Return the first operation at which an interruption comes too late for the command.
 
-    `cut_off` interrupts the command at an operation, and returns False if it ended before that.
+    `cut_off` interrupts the command at the operation with this number, and returns whether the
+    command was still running.
     """
     return next(operation for operation in count(1) if not cut_off(operation))

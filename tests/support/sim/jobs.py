@@ -1,4 +1,4 @@
-"""Helpers of `test_jobs` that other test modules also use."""
+"""Ledgers on a simulated bookie that a job is to decommission or recover."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.sim.replication import (
 
 
 async def names(client: Client, bookie: str) -> list[int]:
-    """Return the ledgers whose metadata names the bookie."""
+    """Return the ids of the ledgers whose metadata names the bookie."""
     found = []
     async for ledger_id in client.list_ledgers():
         metadata = await client.ledger_metadata(ledger_id)
@@ -20,7 +20,7 @@ async def names(client: Client, bookie: str) -> list[int]:
 
 
 async def filled(client: Client, bookie: str, quorums: tuple[int, int, int] = PLAIN) -> list[int]:
-    """Create closed ledgers, of which several are on this bookie."""
+    """Create closed ledgers until three of them are on this bookie, and return the ids of all."""
     ids: list[int] = []
     while len(await names(client, bookie)) < 3:
         ids.append((await write(client, 60 + len(ids), quorums)).ledger_id)

@@ -1,4 +1,4 @@
-"""Helpers of `test_loss` that other test modules also use."""
+"""An autorecovery process that repairs what bookies report as lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from quire_simulator.world.world import World
 
 
 def heal(world: World, client: Client) -> asyncio.Task[None]:
-    """Start an autorecovery process that handles only what the bookie marks."""
+    """Start an autorecovery process without the periodic check of all ledgers, and return its task.
+
+    It repairs the ledgers that bookies have marked.
+    """
     healer = Autorecovery(
         client,
         "healer",

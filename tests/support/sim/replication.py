@@ -1,4 +1,4 @@
-"""Helpers of `test_replication` that other test modules also use."""
+"""Simulated clusters and ledgers for tests of replication."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def write(
 
 
 async def settled(writer: Any) -> None:
-    """Wait until every member has everything, not only the ack quorum."""
+    """Wait until every member of the ensemble has every entry, and not only the ack quorum."""
     pipeline = writer._session.pipeline
     while pipeline.unacked_bytes_max():
         await asyncio.sleep(0.001)
@@ -60,7 +60,7 @@ async def read_all(client: Client, ledger_id: int) -> list[bytes]:
 
 
 async def has(client: Client, ledger_id: int, bookie: str) -> list[int]:
-    """Return the entries that the bookie reports to have."""
+    """Return the ids of the ledger's entries that the bookie reports to have."""
     ranges = await client.list_entries(bookie, ledger_id)
     return [entry for first, last in ranges for entry in range(first, last + 1)]
 

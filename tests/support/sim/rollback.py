@@ -1,4 +1,4 @@
-"""Helpers of `test_rollback` that other test modules also use."""
+"""Recoveries and reads on simulated bookies whose directories are rolled back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def payload(number: int) -> bytes:
 
 
 async def recovered_end(world: World, ledger_id: int, name: str) -> int | None:
-    """Recover the ledger and return its last entry, or None if that fails, as without a quorum."""
+    """Recover the ledger with a new client, and return the id of its last entry.
+
+    Returns None if the recovery fails, for example without a quorum.
+    """
     client = world.client(name)
     try:
         async with asyncio.timeout(60.0):
@@ -35,7 +38,7 @@ async def recovered_end(world: World, ledger_id: int, name: str) -> int | None:
 
 
 async def answer_of(world: World, name: str, ledger_id: int, entry_id: int) -> int:
-    """Return the code with which the bookie answers a read of this entry."""
+    """Return the protocol's code with which the bookie answers a read of this entry."""
     service = world.bookies[name].service
     try:
         await service.store.read_blocking(ledger_id, entry_id, 1, 1 << 20)

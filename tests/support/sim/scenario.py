@@ -1,7 +1,7 @@
-"""A small world that uses everything, for tests of determinism.
+"""A small simulated program that uses every feature of the simulator, for tests of determinism.
 
 It has a store with a worker and a disk on two nodes, clients with timeouts, and faults. It prints
-nothing, and returns what must be the same.
+nothing, and returns values that must be the same in every run of a seed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ PORT = 3181
 
 
 class Store(asyncio.Protocol):
-    """Writes what it receives to a file, and answers with as many bytes once that is synced."""
+    """A server that writes what it receives to a file and syncs it.
+
+    Its answer after the sync has as many bytes.
+    """
 
     def __init__(self, file, worker) -> None:
         self.file, self.worker = file, worker

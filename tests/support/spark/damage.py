@@ -1,4 +1,4 @@
-"""Damage replicas in a known way."""
+"""Ledgers on real bookies, and damage to single replicas of their entries."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write(
     digest: str = "crc32c",
     close: bool = True,
 ) -> blocking.LedgerWriter:
-    """Write a ledger, and return when all members have everything."""
+    """Write a ledger, and return its writer when all members have their entries."""
     writer = client.create_ledger(
         ensemble_size=quorums[0], write_quorum=quorums[1], ack_quorum=quorums[2],
         digest=digest, password=PASSWORD,
@@ -79,9 +79,9 @@ def ensemble(client: blocking.Client, ledger_id: int) -> tuple[str, ...]:
 def swap_for_empty(
     client: blocking.Client, ledger_id: int, index: int, new: str, but: Sequence[int]
 ) -> None:
-    """Replace a member by `new`, which has only these entries of the ledger.
+    """Replace a member of the ensemble by `new`, which gets only the entries in `but`.
 
-    It looks as if `new` had lost the others and denied them.
+    To readers it seems that `new` has lost the other entries.
     """
     call(_swap(client.aio, ledger_id, index, new, but))
 
@@ -110,7 +110,7 @@ async def _swap(client: Client, ledger_id: int, index: int, new: str, but: Seque
 
 
 def flip(bookie: BookieProcess, content: bytes) -> None:
-    """Change one bit in the middle of `content`, wherever the stopped bookie stores it."""
+    """Flip one bit in the middle of `content`, wherever the stopped bookie stores it."""
     found = 0
     for path in sorted(Path(bookie.directory).rglob("*")):
         if not path.is_file():

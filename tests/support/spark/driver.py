@@ -1,6 +1,6 @@
-"""One run of a Spark driver, to be killed: `python driver.py '{"mode": "query", ...}'`.
+"""A Spark driver that tests kill: `python driver.py '{"mode": "query", ...}'`.
 
-Exits with 0 when everything is written, and with 3 when the query or the job failed.
+It exits with 0 when everything is written, and with 3 when the query or the job failed.
 """
 
 from __future__ import annotations

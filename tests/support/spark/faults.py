@@ -1,4 +1,4 @@
-"""A data source that fails where the test decides."""
+"""Data sources that fail where the test decides."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ class FaultyWriter(QuireWriter):
         return super().write(self._with_trouble(iterator))
 
     def _with_trouble(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        """Fail in the first attempt of every second partition, after some rows were written."""
+        """Yield the rows of a task, but fail after some of them as `fault` demands.
+
+        Most faults are in the first attempt of every second partition. With "all tasks raise",
+        every attempt of partition 1 fails.
+        """
         partition, attempt = task()
         hit = partition % 2 == 1 and attempt == 0
         for batch in iterator:
@@ -56,7 +60,7 @@ class FaultyWriter(QuireWriter):
 
 
 class FaultyDataSource(QuireDataSource):
-    """A data source like `quire`. The option `fault` names the fault."""
+    """A data source like `quire`, whose option `fault` names a fault."""
 
     @classmethod
     def name(cls) -> str:
@@ -75,11 +79,11 @@ class FaultyDataSource(QuireDataSource):
 
 WAIT_S = 120.0
 PAUSE_S = 1_200.0
-"""The pause of a process that outlives its driver. The test ends it in any case."""
+"""Seconds for which a process pauses that is to outlive its driver. The test ends it before."""
 
 
 class Faults:
-    """Faults that happen once each.
+    """The faults that a test has ordered, each of which happens once.
 
     A fault is a file in a directory, named after the fault, the step and the batch. The process
     that reaches the step renames the file before it fails.
@@ -96,7 +100,7 @@ class Faults:
         return True
 
     def wait(self, name: str, at_most_s: float = WAIT_S) -> None:
-        """Wait until the test has created this file."""
+        """Wait until the test has created the file `name`, or raise TimeoutError."""
         deadline = time.monotonic() + at_most_s
         while not os.path.exists(f"{self.directory}/{name}"):
             if time.monotonic() > deadline:
@@ -110,7 +114,8 @@ class Faults:
     def step(self, step: str, batch: int | str = "any") -> None:
         """Cause the fault that the test has ordered for this step of the driver, if there is one.
 
-        At a `kill` the driver waits. The test kills it when it finds the file `taken.kill...`.
+        For the fault `kill` the driver only waits. The test kills it when it finds the file
+        `taken.kill...`.
         """
         for number in (batch, "any"):
             if self.take(f"kill.{step}.{number}"):
@@ -121,7 +126,7 @@ class Faults:
                 raise RuntimeError(f"injected: {step}")
 
     def rows(self, batch: int | str, rows: Iterator[Any]) -> Iterator[Any]:
-        """Yield the rows of a task, with the faults that happen after the first of them."""
+        """Yield the rows of a task, and cause the faults that are ordered after its first rows."""
         partition, attempt = task()
         place = f"{batch}.{partition}"
         if attempt:
@@ -141,7 +146,7 @@ class Faults:
 
 
 def java_above(pid: int) -> int:
-    """Return the JVM to which a Python worker belongs."""
+    """Return the process id of the JVM to which a Python worker belongs."""
     while True:
         with open(f"/proc/{pid}/stat") as stat:
             name, rest = stat.read().split("(", 1)[1].rsplit(")", 1)
@@ -229,7 +234,7 @@ class FaultyQueryWriter(StreamQueryWriter):
 
 
 class FaultyStreams(QuireDataSource):
-    """A data source like `quire` for streams. The option `faults` is a directory (`Faults`)."""
+    """A data source like `quire` for streams, whose option `faults` is a directory of `Faults`."""
 
     @classmethod
     def name(cls) -> str:
@@ -248,7 +253,7 @@ class FaultyStreams(QuireDataSource):
 
 
 class Numbers(DataSource):
-    """A source of 0, 1, 2, ... in `value`, up to the option `total`.
+    """A data source with the rows 0, 1, 2, ... in `value`, up to the option `total`.
 
     Each micro-batch has `perBatch` rows, in `partitions` consecutive parts.
     """

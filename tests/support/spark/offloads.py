@@ -1,4 +1,4 @@
-"""Helpers of the tests of offload and history."""
+"""The streams and records of tests of the jobs `offload` and `history`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from quire.streams import DLSN
 NAMESPACE = "/spark/offload"
 
 Fact = tuple[DLSN, int, int, bytes]
-"""Position, txid, sequence and value of a record."""
+"""The position, txid, sequence id and payload of a record."""
 
 
 def facts(streams: Namespace, name: str, **how: Any) -> list[Fact]:
-    """Return the records as the reader of streams gives them."""
+    """Return the records of a stream as its reader delivers them."""
     return [(r.position, r.txid, r.sequence, r.payload) for r in streams.open_reader(name, **how)]
 
 
@@ -32,7 +32,7 @@ def facts_of_rows(rows: Any) -> list[Fact]:
 
 
 def offloaded(directory: Path, name: str) -> list[Fact]:
-    """Return the valid records in the files, in order."""
+    """Return the records in the files that the newest manifest names, in order."""
     history = OffloadHistory(str(directory), name)
     manifest = history.newest()
     files = manifest.files if manifest else ()
@@ -57,7 +57,11 @@ def cluster_options(uri: str) -> ClusterOptions:
 def growing(
     streams: Namespace, name: str, total: int, per_segment: int, **settings: Any
 ) -> Iterator[int]:
-    """Write one more segment at each step, and leave the last one in progress."""
+    """Append `total` records in segments of `per_segment`, one more segment at each step.
+
+    Yields the number of records before the segment that was just written. The last segment stays in
+    progress until the end.
+    """
     streams.create_stream(name, settings=settings)
     with streams.open_writer(name) as writer:
         for at in range(0, total, per_segment):

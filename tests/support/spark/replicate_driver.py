@@ -1,4 +1,4 @@
-"""One run of a replicating driver, to be killed at a given step:
+"""A program that replicates streams, and is killed at a given step:
 
 python replicate_driver.py '{"source": URI, "target": URI, "namespace": "/a", "scratch": DIR,
                              "kill": "after-publish", "continuous": true}'
@@ -33,7 +33,7 @@ STEPS: dict[str, tuple[Any, str]] = {
 
 
 def kill_at(step: str) -> None:
-    """Kill the driver before or after the first call of this step."""
+    """Arrange that this process is killed before or after the first call of a step."""
     when, _, name = step.partition("-")
     owner, attribute = STEPS[name]
     original: Callable[..., Awaitable[Any]] = getattr(owner, attribute)

@@ -1,4 +1,4 @@
-"""Helpers of the tests of streams in Spark: the data source without Spark around it."""
+"""The data source for streams without Spark around it, as Spark would call it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def batches(reader: Any, partitions: Any) -> Iterator[pa.RecordBatch]:
 
 
 def rows(uri: str, **options: Any) -> list[Row]:
-    """Return the rows of a batch read, task after task."""
+    """Return the rows of a batch read, in the order of the tasks."""
     reader = batch_reader(uri, **options)
     return [row for b in batches(reader, reader.partitions()) for row in b.to_pylist()]
 
@@ -57,7 +57,7 @@ def values(uri: str, **options: Any) -> list[bytes]:
 def append(
     streams: Namespace, name: str, payloads: list[bytes], *, segments: int = 1, create: bool = True
 ) -> None:
-    """Write the payloads in this number of segments, and close."""
+    """Append the payloads to a stream in `segments` segments, and close the writer."""
     with streams.open_writer(name, create=create) as writer:
         share = -(-len(payloads) // segments)
         for at in range(0, len(payloads), share):
@@ -71,5 +71,5 @@ def numbered(first: int, last: int, size: int = 0) -> list[bytes]:
 
 
 def message_of(error: PySparkException) -> str:
-    """Return what a user looks for in Spark's error: the last line of the traceback."""
+    """Return the last line of the traceback in Spark's error, which is what users look for."""
     return [line for line in str(error).splitlines() if "quire.errors." in line][-1]

@@ -1,4 +1,4 @@
-"""Spark in typical setups, in a separate process: `python where.py '{"mode": "connect", ...}'`.
+"""A program that runs Spark in a typical setup: `python where.py '{"mode": "connect", ...}'`.
 
 The last line on standard output is the result as JSON.
 """
@@ -38,7 +38,7 @@ def connect(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def executors(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Run with executor processes whose Python does not have the package, so it is shipped."""
+    """Run Spark with executor processes whose Python does not have Quire, so that it is shipped."""
     events = Path(arguments["scratch"], "events")
     events.mkdir()
     spark = local_session(
@@ -64,7 +64,7 @@ def executors(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def pythons_with_quire(spark: Any) -> list[str]:
-    """Return where the tasks' Python has the package, or "" if it does not."""
+    """Return the places from which the tasks' Pythons import Quire, each "" if it is not found."""
 
     def look(batches: Any) -> Any:
         import importlib.util
@@ -81,7 +81,10 @@ def pythons_with_quire(spark: Any) -> list[str]:
 
 
 def everything(spark: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Read, write, and run a streaming query, a table of metadata, jobs, and an error."""
+    """Use most features in one session, and return what they gave.
+
+    These are reads, writes, a streaming query, a table of metadata, jobs, and an error.
+    """
     cluster = ClusterOptions(arguments["metadata"], arguments["password"].encode())
     options = {**cluster.options(), "stream": "where"}
     frame = spark.range(0, RECORDS, 1, 3).selectExpr(f"id % {KEYS} AS key", "id AS number")

@@ -6,8 +6,8 @@
 Spark's own daemon imports nothing, so each worker does. The workers import from `pyspark.zip`,
 which Spark puts first in the path and which has only sources that are compiled each time. That
 takes more than a second of CPU time for each process that plans, reads or writes, and a query has a
-few. Here workers use the installed PySpark and run the same code. With QUIRE_FRESH_COMMANDS=1,
-Spark uses its own daemon.
+few. With this program, workers use the installed PySpark and run the same code. With
+QUIRE_FRESH_COMMANDS=1, Spark uses its own daemon.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 
 DAEMON = "pyspark.daemon"
 PACKED = ("pyspark.zip", "py4j-")
-"""How Spark's own path entries begin."""
+"""The beginnings of the names of the archives that Spark puts into the path."""
 
 
 def write_python(directory: Path) -> str:
-    """Write an executable for PYSPARK_PYTHON, and return its path."""
+    """Write an executable to which PYSPARK_PYTHON can be set, and return its path."""
     path = directory / "python"
     # Spark also asks it for its version with -c.
     path.write_text(

@@ -1,1 +1,1 @@
-"""Helpers for tests of a store on a simulated disk."""
+"""Helpers for tests of a store, mostly on a simulated disk."""

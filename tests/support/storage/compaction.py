@@ -1,4 +1,4 @@
-"""Helpers of `test_storage_compaction` that other test modules also use."""
+"""A store that compacts at every check of its space."""
 
 from __future__ import annotations
 

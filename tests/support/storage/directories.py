@@ -1,4 +1,4 @@
-"""Several data directories on simulated disks, whose workers the test runs."""
+"""A bookie's data directories on several simulated disks, whose workers the test runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.storage.storage import SMALL, HandClock, HandTimers, HandWork
 
 
 class DirectoriesOnDisks:
-    """A bookie's directories, opened again and again on the same disks."""
+    """The data directories of one bookie, opened again and again on the same disks."""
 
     def __init__(self, count: int = 2, seed: int = 1, config: StorageConfig = SMALL) -> None:
         self.disks = [SimDisk(random.Random(seed + n), f"disk-{n}") for n in range(count)]
@@ -27,7 +27,7 @@ class DirectoriesOnDisks:
         self.report: RecoveryReport
 
     def open(self, broken: Collection[int] = ()) -> RecoveryReport:
-        """Start a new process. The directories with these numbers cannot be used."""
+        """Start a new process. The directories with the numbers in `broken` are not usable."""
         self.timers = HandTimers()
         self.workers: list[HandWorker] = []
         self.stores = []
@@ -47,7 +47,7 @@ class DirectoriesOnDisks:
         return self.report
 
     def pump(self, only: Sequence[int] | None = None) -> None:
-        """Run until nothing is left to do except timers.
+        """Run the workers until they have nothing left to do. Timers do not run.
 
         `only` limits this to the directories with these numbers.
         """

@@ -1,4 +1,4 @@
-"""Helpers of `test_index_cache` that other test modules also use."""
+"""A store that writes its index cache at every check, and never compacts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def opened(config: object = EAGER) -> StoreOnDisk:
 
 
 def fill(box: StoreOnDisk, segments: int, *ledger_ids: int) -> None:
-    """Add entries until this number of further segments is sealed."""
+    """Append entries until `segments` further segments are sealed."""
     wanted = box.store.stats().sealed_segments + segments
     upcoming = dict.fromkeys(ledger_ids, 0)
     for one in ledger_ids:
@@ -36,7 +36,7 @@ def fill(box: StoreOnDisk, segments: int, *ledger_ids: int) -> None:
 
 
 def look(box: StoreOnDisk) -> None:
-    """Do what a bookie does every few seconds, with all consequences."""
+    """Call `check_space`, which a bookie does every few seconds, and do all that becomes due."""
     box.store.check_space()
     for _ in range(5):
         box.idle()

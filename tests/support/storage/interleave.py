@@ -1,6 +1,6 @@
 """Workers that pause before each disk operation, so that others can run in between.
 
-Only one thread runs at a time, and a seed decides which. So whatever it finds can be repeated.
+Only one thread runs at a time, and a seed decides which one. Failures can therefore be repeated.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ import threading
 from collections.abc import Callable, Sequence
 
 SWITCH = 0.4
-"""The probability that another thread continues at an operation."""
+"""The probability that another thread continues when a thread pauses before an operation."""
 
 
 class _StoppedError(BaseException):
-    """Raised in waiting threads when another thread has failed."""
+    """The error in waiting threads that ends them when another thread has failed."""
 
 
 class Interleaving:
-    """Runs calls side by side. They must call `pause` before each operation."""
+    """A scheduler that runs calls side by side, each in a thread of which only one runs at a time.
+
+    The calls must call `pause` before each operation.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -29,7 +32,7 @@ class Interleaving:
         self._error: BaseException | None = None
 
     def run(self, calls: Sequence[Callable[[], object]]) -> None:
-        """Run all calls to their ends. An exception in one ends the others, and is raised."""
+        """Run all calls to their ends. If one raises, the others are ended, and this raises."""
         if not calls:
             return
         self._turns = [threading.Semaphore(0) for _ in calls]
@@ -54,7 +57,7 @@ class Interleaving:
         return self._current >= 0
 
     def pause(self) -> None:
-        """Perhaps let another thread run first."""
+        """Let another thread run first, with the probability `SWITCH`."""
         if not self.running or len(self._alive) < 2 or self._rng.random() >= SWITCH:
             return
         me = self._current

@@ -1,6 +1,6 @@
-"""Change files of a data directory into what a later version of Quire could write.
+"""Changes of a data directory's files into what a later version of Quire could write.
 
-Each change is valid: every checksum fits. So nothing but a version, a flag or a kind is unknown.
+Each changed file is valid: every checksum fits. Only a version, a flag or a kind is unknown.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 NEWEST = sorted(GOLDEN.glob("*/cluster.tar.xz"))[-1]
 _U32 = struct.Struct("<I")
 SEALED, UNSEALED = "bookie-1", "bookie-3"
-"""Directories of the golden data. The second one was not stopped cleanly."""
+"""The names of two data directories of the golden data.
+
+The bookie of the first one was stopped cleanly, and the bookie of the second one was not.
+"""
 
 Change = Callable[[Path], Path]
-"""Changes one file of a data directory, and returns it."""
+"""A function that changes one file of a data directory, and returns the file's path."""
 
 
 def golden_directory(name: str, target: Path) -> Path:
-    """Return a copy of a data directory of the golden data."""
+    """Copy a data directory of the golden data below `target`, and return its path."""
     with tarfile.open(NEWEST) as archive:
         members = [one for one in archive.getmembers() if one.name.startswith(f"{name}/")]
         archive.extractall(target, members, filter="data")
@@ -39,12 +42,12 @@ def segments(directory: Path) -> list[Path]:
 
 
 def sealed(directory: Path) -> Path:
-    """Return the oldest sealed segment."""
+    """Return the path of the oldest sealed segment."""
     return next(path for path in segments(directory) if b"QSEALED" in path.read_bytes()[-200:])
 
 
 def open_segment(directory: Path) -> Path:
-    """Return the newest segment without a footer that has a group with runs."""
+    """Return the path of the newest segment that has no footer and has a group with runs."""
     for path in reversed(segments(directory)):
         data = path.read_bytes()
         if data[:8] == b"QSEGMENT" and b"QSEALED" not in data[-200:] and _group_with_runs(data):
@@ -61,7 +64,10 @@ def without_shortcuts(directory: Path) -> None:
 
 
 def lines(name: str, *, checked: bool, old: bytes, new: bytes) -> Change:
-    """Replace a line of `current/NAME`, whose first line may be a checksum of the others."""
+    """Return a change of a line in the file `current/NAME`.
+
+    With `checked`, the first line of the file is a checksum of the others, and is updated.
+    """
 
     def change(directory: Path) -> Path:
         path = directory / "current" / name
@@ -130,7 +136,7 @@ def segment_header(directory: Path) -> Path:
 
 
 def trailer(at: int, value: bytes) -> Change:
-    """Change bytes of the trailer of a sealed segment."""
+    """Return a change of the trailer of a sealed segment: `value` at offset `at`."""
 
     def change(directory: Path) -> Path:
         path = sealed(directory)
@@ -149,7 +155,7 @@ def _seal(data: bytearray, at: int, value: bytes) -> None:
 
 
 def footer_record(at: int, value: bytes) -> Change:
-    """Change bytes of the first state record in a footer."""
+    """Return a change of the first state record in a footer: `value` at its offset `at`."""
 
     def change(directory: Path) -> Path:
         without_shortcuts(directory)
@@ -168,7 +174,7 @@ def footer_record(at: int, value: bytes) -> Change:
 
 
 def _group_with_runs(data: bytes | bytearray) -> int:
-    """Return the offset of a group with runs, or 0."""
+    """Return the offset of the first group with runs, or 0 if there is none."""
     at = data.find(GROUP_MAGIC)
     while at > 0:
         if at % 4096 == 0 and _U32.unpack_from(data, at + 48)[0]:
@@ -178,7 +184,7 @@ def _group_with_runs(data: bytes | bytearray) -> int:
 
 
 def group(at: int, value: bytes) -> Change:
-    """Change bytes of a group in a segment that is not sealed."""
+    """Return a change of a group in an unsealed segment: `value` at offset `at` in the group."""
 
     def change(directory: Path) -> Path:
         path = open_segment(directory)

@@ -1,4 +1,4 @@
-"""A store that may be stopped at any moment, and checks of what it had promised."""
+"""A store that may be stopped at any moment, and the check that it keeps what it has promised."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.storage.storage import Entries, StoreOnDisk, key_of, run
 
 T = TypeVar("T")
 EARLY_LOOKS = 4
-"""The number of entries that are read at each step of a start."""
+"""The approximate number of entries that are read at each step of a start."""
 BOOKIE_ID = "bookie-1:3181"
 INSTANCE_ID = "0f5f2f51-7a4a-4d0c-9d0b-2a9e4d5c6b7a"
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that waits for nothing except event-loop iterations."""
+    """Run a coroutine that waits only for event-loop iterations, and return its result."""
     while True:
         try:
             coroutine.send(None)
@@ -36,29 +36,37 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
 
 @dataclass(slots=True)
 class Promises:
-    """Everything that was reported to be durable, and what may exist besides."""
+    """Everything that a store has reported as durable, and everything else that it may hold."""
 
     acknowledged: Entries = field(default_factory=dict)
     fenced: set[int] = field(default_factory=set)
     lacs: dict[int, bytes] = field(default_factory=dict)
-    """The last packet of an explicit LAC, by ledger."""
+    """The last explicit LAC that was reported durable, as a packet, by ledger."""
     dropped: dict[int, bool] = field(default_factory=dict)
-    """The deleted ledgers, and whether they were fenced. They may be back after a crash."""
+    """The ledgers whose deletion has begun, and whether each was fenced.
+
+    After a crash they may exist again.
+    """
     deleted: dict[int, bool] = field(default_factory=dict)
-    """Ledgers whose deletion is durable. They must not be back."""
+    """The ledgers whose deletion is durable, and whether each was fenced. They must not exist
+    again.
+    """
     refused: set[int] = field(default_factory=set)
-    """Ledgers that were fenced and durably deleted. They must be refused or fenced."""
+    """The ids of ledgers that were fenced and whose deletion is durable.
+
+    The store must refuse to create them again, or hold them fenced.
+    """
     cookies: dict[str, StoredItem] = field(default_factory=dict)
-    """The cookies of the metadata store, which does not crash."""
+    """The cookies in the metadata store, which does not crash, by bookie id."""
     seen: Entries = field(default_factory=dict)
-    """Everything that was ever written or promised. Nothing else may ever be read."""
+    """Every entry that was ever appended. No other entry may ever be read."""
     seen_lacs: dict[int, set[bytes]] = field(default_factory=dict)
     version: int = 0
-    """Increases with each promise, and when a promise is withdrawn."""
+    """A number that grows with each promise, and when a promise is withdrawn."""
 
     @property
     def mark(self) -> tuple[int, int]:
-        """Return a value that changes whenever the promises change."""
+        """A value that changes whenever the promises change."""
         return self.version, len(self.cookies)
 
     def copy(self) -> Promises:
@@ -71,7 +79,7 @@ class Promises:
 
 
 class PromisingStore(StoreOnDisk):
-    """A store with a bookie's cookie that records what it promises."""
+    """A store with the cookie of a bookie, which records what it promises."""
 
     def __init__(
         self, disk: SimDisk, config: StorageConfig, promises: Promises | None = None
@@ -87,9 +95,9 @@ class PromisingStore(StoreOnDisk):
         cluster.cookies = self.promises.cookies
         self.metadata = MemoryStore(cluster)
         self.serving = False
-        """Whether it is open."""
+        """Whether the store is open."""
         self.early_entries = 0
-        """The number of entries that were read while the log was loaded."""
+        """The number of entries that were read while the store loaded its log."""
 
     def open(self) -> RecoveryReport:
         rng = random.Random(5)
@@ -99,7 +107,10 @@ class PromisingStore(StoreOnDisk):
         return report
 
     def before_recovery(self) -> None:
-        """Check that reads during the loading are right or find nothing, at every step."""
+        """Arrange that entries are read at every step while the store loads its log.
+
+        Each read must return the right entry, or find nothing.
+        """
         loading, [early] = self.store._loading, self.store.early
         advance, keys = loading.advance, sorted(self.promises.seen)
         keys = keys[:: len(keys) // EARLY_LOOKS + 1]
@@ -128,7 +139,10 @@ class PromisingStore(StoreOnDisk):
         reserve: bool = False,
         cuts: Sequence[int] = (),
     ) -> None:
-        """Append as `StoreOnDisk` does. A refused ledger is created again, as by a recovery add."""
+        """Append entries as `StoreOnDisk.append` does.
+
+        A ledger that the store refuses to create is created again, as an add of a recovery does.
+        """
         for ledger_id in sorted({entry[0] for entry in entries} - self.store.ledgers.keys()):
             self.promises.deleted.pop(ledger_id, None)
             if self.store.is_refused(ledger_id):
@@ -149,8 +163,10 @@ class PromisingStore(StoreOnDisk):
         self.store.write_explicit_lac(ledger_id, packet, done)
 
     def drop(self, ledger_ids: Any) -> None:
-        """Drop ledgers. When this is durable, they must not come back, and must be refused if they
-        were fenced.
+        """Delete ledgers, and record what that promises.
+
+        Once the deletion is durable, the ledgers must not exist again. Those that were fenced must
+        be refused.
         """
         promises, gone = self.promises, sorted(set(ledger_ids))
         refused = {ledger_id for ledger_id in gone if self.store.ledgers[ledger_id].fenced}
@@ -191,8 +207,9 @@ class PromisingStore(StoreOnDisk):
     # -- checks -----------------------------------------------------------------------------------
 
     def check(self) -> Entries:
-        """Check that everything promised exists, and all else is complete or missing; return all
-        entries.
+        """Check that everything promised exists, and return all entries.
+
+        Everything else must be complete or missing.
         """
         store, promises = self.store, self.promises
         assert self.report.problems == (), self.report.problems
@@ -240,7 +257,10 @@ class PromisingStore(StoreOnDisk):
             assert store.is_refused(ledger_id), f"ledger {ledger_id} is no longer refused"
 
     def readable(self) -> Entries:
-        """Read everything that the index names. `DamagedError` means that something is missing."""
+        """Read every entry that the index names, and return the entries.
+
+        A DamagedError means that an entry is missing.
+        """
         found: Entries = {}
         for ledger_id in self.store.ledgers:
             for first, last in drive(self.store.entry_ranges(ledger_id)):

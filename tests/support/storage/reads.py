@@ -1,4 +1,4 @@
-"""Helpers of `test_storage_reads` that other test modules also use."""
+"""Stores with sealed segments, and a recorder of the disk reads that a store requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGE = replace(
 
 
 class Recorder:
-    """A `blocking.BlockingReader` that records its requests."""
+    """A `blocking.BlockingReader` that executes requests at once and records them."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -59,7 +59,10 @@ def opened(config: Any = SMALL, cold: float = 0.0) -> tuple[StoreOnDisk, Recorde
 
 
 def sealed(cold: float, entries: int, size: int, ledgers: int = 1) -> tuple[StoreOnDisk, Recorder]:
-    """Write entries of ledgers in turn into one sealed segment."""
+    """Write entries of `ledgers` ledgers in turn into one sealed segment, and return the store.
+
+    `cold` is the probability that a read has to wait for the disk.
+    """
     box, recorder = opened(LARGE, cold)
     for at in range(0, entries, 20):
         places = range(at, min(entries, at + 20))

@@ -1,7 +1,7 @@
-"""Check the answers of a store when one bit of its disk is wrong.
+"""The check of a store's answers when one bit of its disk is wrong.
 
-It may return the right bytes or report damage. It may deny an entry only if it reports that absence
-is unknown. What it knows of fences, keys, explicit LACs and deletions must be right.
+The store may return the right bytes or report damage. It may deny an entry only if it reports that
+absence is unknown. What it knows of fences, keys, explicit LACs and deletions must be right.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tests.support.storage.storage import key_of
 def bits_of(
     disk: SimDisk, name: str, rng: random.Random, per_page: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield (offset, bit) pairs: this number for each page of a file, within its written part.
+    """Yield the (offset, bit) pairs to flip: `per_page` random ones in each written page of a file.
 
-    Of pages that were only preallocated, the first and the last get one each.
+    Of pages that were only preallocated, the first and the last get one pair each.
     """
     file = disk.open(name)
     size = file.size()
@@ -40,7 +40,7 @@ def bits_of(
 
 
 def check_rotten(subject: PromisingStore) -> Counter[str]:
-    """Check that the store keeps to the rules, and return the counts of its answers."""
+    """Check the answers of a store with a wrong bit, and return their number by kind."""
     answers: Counter[str] = Counter()
     store, promises = subject.store, subject.promises
     unknown = store.negatives_unknown
@@ -70,7 +70,7 @@ def check_rotten(subject: PromisingStore) -> Counter[str]:
 
 
 def _check_state(subject: PromisingStore) -> None:
-    """Check the state of a store that reports no loss."""
+    """Check fences, explicit LACs, ends and deletions of a store that reports no unknown loss."""
     store, promises = subject.store, subject.promises
     for ledger_id in promises.fenced:
         assert store.ledgers[ledger_id].fenced, f"the fence of ledger {ledger_id} is gone"
@@ -90,10 +90,10 @@ def _check_state(subject: PromisingStore) -> None:
 def sweep_rot(
     subject: PromisingStore, names: Sequence[str], rng: random.Random, per_page: int
 ) -> Counter[str]:
-    """Flip this number of bits in each page of these files, one at a time.
+    """Flip `per_page` bits in each page of these files, one at a time, and check the answers.
 
-    Check the answers of an open store, of one that starts with the damaged file, and of one that
-    starts once more after that.
+    The answers are those of an open store, of a store that starts with the damaged file, and of one
+    that starts once more after that. Returns how many there were of each kind.
     """
     answers: Counter[str] = Counter()
     for name in names:

@@ -1,4 +1,4 @@
-"""A store that is scrubbed, on a simulated disk, whose workers the test runs."""
+"""A store on a simulated disk that is scrubbed, and that records the damage it reports."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ EAGER = replace(
     scrub_interval_s=5.0,
     scrub_bytes_per_s=0,
 )
-"""Scrubs at every check."""
+"""A configuration that scrubs every 5 seconds without a limit on the rate, and never compacts."""
 ON_SUSPICION = replace(EAGER, scrub_interval_s=0.0)
 
 
 class Box(StoreOnDisk):
-    """A store whose reports of damage and failures are recorded."""
+    """A store that records its reports of damage and of failures."""
 
     def __init__(self, disk: SimDisk, config: StorageConfig) -> None:
         super().__init__(disk, config)
@@ -46,7 +46,7 @@ class Box(StoreOnDisk):
         return report
 
     def later(self, times: int = 4) -> None:
-        """Let time pass, and do whatever is due."""
+        """Let `times` minutes pass, and each time do everything that is due."""
         for _ in range(times):
             self.clock.ms += 61_000
             self.store.check_space()
@@ -65,7 +65,10 @@ class Box(StoreOnDisk):
         self.disk.flip_bit(segment_name(number), block * BLOCK_BYTES + at)
 
     def unreadable(self) -> dict[int, list[tuple[int, int]]]:
-        """Read every entry, and return the damaged ones. None may be absent or wrong."""
+        """Read every acknowledged entry, and return the ranges of damaged ones by ledger.
+
+        Every other entry must be right, and none may be absent.
+        """
         found: dict[int, list[tuple[int, int]]] = {}
         for (ledger_id, entry_id), entry in self.acknowledged.items():
             try:
@@ -75,7 +78,7 @@ class Box(StoreOnDisk):
         return {ledger_id: merged(ranges) for ledger_id, ranges in sorted(found.items())}
 
     def heal(self, lacking: dict[int, list[tuple[int, int]]]) -> None:
-        """Repair the entries as a worker does."""
+        """Append the entries in these ranges again, as a replication worker repairs them."""
         for ledger_id, ranges in lacking.items():
             for first, last in ranges:
                 entries = range(first, last + 1)

@@ -1,4 +1,4 @@
-"""Directories with a bookie's segments, inspected and damaged while it is stopped."""
+"""Data directories with segments that tests inspect and damage while their bookie is stopped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEDGERS = (1, 2, 3, 4)
 
 
 def filled(disk: Disk, sealed: int = 3) -> StoreOnDisk:
-    """Write ledgers 1 to 4 in turn over several segments. Ledger 2 is fenced."""
+    """Write ledgers 1 to 4 in turn until `sealed` segments are sealed. Ledger 2 is fenced."""
     box = StoreOnDisk(disk)
     box.open()
     turn = 0
@@ -44,7 +44,7 @@ def rebuilt(disk: Disk, *, dry_run: bool = False) -> dict[int, Rebuilt]:
 
 
 def flip(disk: Disk, number: int, at: int) -> None:
-    """Flip one bit of a segment's file."""
+    """Flip one bit of the byte at offset `at` in a segment's file."""
     file = disk.open(segment_name(number))
     (old,) = bytes(file.read(at, 1) or b"")
     file.write([bytes([old ^ 4])], at)
@@ -53,7 +53,7 @@ def flip(disk: Disk, number: int, at: int) -> None:
 
 
 def forgetful(seal: SealInput) -> Sealed:
-    """Write an index that does not name ledger 3."""
+    """Return an index that does not name ledger 3, in place of the right one."""
     kept = [one for one in seal.ledgers if one[0] != 3]
     return write_footer(SealInput(seal.directory_id, seal.segment, kept, seal.records))
 
@@ -77,7 +77,7 @@ def contents(disk: Disk) -> dict[str, bytes]:
 
 
 def spoilt(disk: Disk, number: int, part: str) -> None:
-    """Flip one bit of this part of a segment's index."""
+    """Flip one bit in a part of a segment's index, such as "rows" or "trailer"."""
     with open_segment(disk, number) as one:
         trailer = one.description.trailer
     assert trailer is not None

@@ -4,9 +4,9 @@
         subprocess.Popen([*disk.prefix, "quire", "bookie", "--dir", str(disk.path), ...])
         disk.leave(0)          # a file takes what is free
 
-It is mounted in a mount namespace that one process holds, which ends with this process. So nothing
-stays mounted, whatever happens to a test. Where the kernel gives namespaces to everybody, root is
-not needed, except for an ext4 image (`SmallDisk(..., image=True)`).
+It is mounted in a mount namespace that one process holds, which ends with this process. Nothing
+therefore stays mounted, whatever happens to a test. If the kernel gives namespaces to everybody,
+root is not needed, except for an ext4 image (`SmallDisk(..., image=True)`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from typing import Self
 
 MIB = 1 << 20
 _HOLD = "mount {what} && echo mounted && exec cat"
-"""`cat` ends with its input, which ends with the process that started it."""
+"""The shell command that mounts the file system and keeps the mount namespace alive.
+
+`cat` ends with its input, which ends with the process that started it.
+"""
 
 
 class MountRefused(Exception):
-    """The kernel or the installed software does not permit the mount."""
+    """The error of a machine whose kernel or software does not permit the mount."""
 
 
 class SmallDisk:
@@ -80,7 +83,7 @@ class SmallDisk:
 
     @property
     def seen(self) -> Path:
-        """The directory as seen by processes outside the namespace, such as this one."""
+        """The path of the directory for processes outside the namespace, such as this one."""
         assert self._holder is not None
         return Path(f"/proc/{self._holder.pid}/root{self.path}")
 
@@ -93,14 +96,14 @@ class SmallDisk:
         return (found.f_blocks - found.f_bfree) * found.f_frsize
 
     def leave(self, size_bytes: int) -> None:
-        """Fill the disk up to this number of free bytes, with a separate file."""
+        """Fill the disk with a separate file until `size_bytes` are free."""
         with open(self.seen / "ballast", "ab") as file:
             while (more := self.free_bytes() - size_bytes) > 0:
                 os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, more)
 
 
 def refused(directory: Path) -> str:
-    """Return '' if such disks can be created here, or why not."""
+    """Return the reason why small disks cannot be created here, or '' if they can."""
     try:
         with SmallDisk(directory, 1):
             return ""

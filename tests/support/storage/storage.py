@@ -1,4 +1,4 @@
-"""A store on a simulated disk, whose workers and timers the test runs."""
+"""A store on a simulated disk, whose workers and timers run when the test says so."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ SMALL = StorageConfig(
     footer_cache_bytes=4096,
     max_open_files=2,
 )
-"""Segments that are small enough for a test to fill."""
+"""A configuration with segments that are small enough for a test to fill."""
 EAGER = replace(SMALL, compact_minor_interval_s=0.0, compact_major_interval_s=0.0)
-"""Compacts at every check."""
+"""A configuration with which the store compacts at every check of its space."""
 
 
 def key_of(ledger_id: int) -> bytes:
@@ -43,12 +43,12 @@ def key_of(ledger_id: int) -> bytes:
 
 
 def make_entry(ledger_id: int, entry_id: int, payload: bytes) -> bytes:
-    """Return entry bytes as a client sends them, without a digest, which nobody checks here."""
+    """Return an entry as a client sends it, but without a digest, which no test checks."""
     return struct.pack(">qqqq", ledger_id, entry_id, entry_id - 1, len(payload)) + payload
 
 
 Entries = dict[tuple[int, int], bytes]
-"""(ledger id, entry id) -> entry bytes."""
+"""Entries as a client sends them, by (ledger id, entry id)."""
 
 
 def make_batch(entries: Iterable[tuple[int, int, bytes]], cuts: Sequence[int] = ()) -> LogBatch:
@@ -91,7 +91,7 @@ def make_batch(entries: Iterable[tuple[int, int, bytes]], cuts: Sequence[int] = 
 
 
 class HandWorker:
-    """An `interfaces.Worker` whose step runs when `run` is called."""
+    """An `interfaces.Worker` whose step runs only when the test calls `run`."""
 
     def __init__(self) -> None:
         self._step: Callable[[], None] | None = None
@@ -112,7 +112,10 @@ class HandWorker:
         self._posted.append(callback)
 
     def step(self) -> bool:
-        """Run one step if it was woken. What it posted waits for `deliver`."""
+        """Run one step if the worker was woken, and return whether it was.
+
+        Callbacks that the step has posted wait for `deliver`.
+        """
         if not self._awake or self._step is None:
             return False
         self._awake = False
@@ -135,7 +138,7 @@ class HandWorker:
 
 
 class HandTimers:
-    """A `call_later` whose timers run when `fire` is called."""
+    """A replacement for `call_later`, whose timers run only when the test calls `fire`."""
 
     def __init__(self) -> None:
         self._waiting: list[_Timer] = []
@@ -174,17 +177,17 @@ class HandClock:
 
 
 class StoreOnDisk:
-    """One store, opened again and again on one disk, and what it has promised."""
+    """A store that is opened again and again on one disk, and what it has acknowledged."""
 
     def __init__(self, disk: Disk, config: StorageConfig = SMALL) -> None:
         self.disk = disk
         self.config = config
         self.clock = HandClock()
         self.written: Entries = {}
-        """Everything that was ever appended."""
+        """Every entry that was ever appended, acknowledged or not."""
         self.acknowledged: Entries = {}
         self.fenced: set[int] = set()
-        """Ledgers whose fence was reported durable."""
+        """The ids of the ledgers whose fence was reported durable."""
         self.errors: list[StorageError] = []
         self.acknowledged_order: list[int] = []
         self._batches = itertools.count()
@@ -192,7 +195,7 @@ class StoreOnDisk:
         self.report: RecoveryReport
 
     def open(self) -> RecoveryReport:
-        """Recover and start as a new process. The disk may raise."""
+        """Recover and start the store as a new process does. A fault of the disk may raise."""
         self.log, self.maintenance, self.timers = HandWorker(), HandWorker(), HandTimers()
         rng = random.Random(5)
         ensure_directory(self.disk, rng.randbytes)
@@ -205,15 +208,15 @@ class StoreOnDisk:
         return self.report
 
     def before_recovery(self) -> None:
-        """Called when the store exists but has not recovered yet."""
+        """Do nothing. `open` calls this when the store exists but has not recovered yet."""
 
     def pump(self) -> None:
-        """Run until nothing is left to do except timers."""
+        """Run the workers until they have nothing left to do. Timers do not run."""
         while self.log.run() | self.maintenance.run():
             pass
 
     def idle(self) -> None:
-        """Run until nothing is left to do, including timers."""
+        """Run the workers and the timers until nothing is left to do."""
         self.pump()
         for _ in range(3):
             self.timers.fire()
@@ -227,7 +230,10 @@ class StoreOnDisk:
         patient: bool = False,
         cuts: Sequence[int] = (),
     ) -> None:
-        """Append without waiting, and create ledgers as needed."""
+        """Append entries without waiting, and create their ledgers if they do not exist.
+
+        Each entry is (ledger id, entry id, payload). `cuts` are explained at `make_batch`.
+        """
         for ledger_id in sorted({entry[0] for entry in entries}):
             if ledger_id not in self.store.ledgers:
                 self.store.create_ledger(ledger_id, key_of(ledger_id))
@@ -259,7 +265,7 @@ class StoreOnDisk:
         self.store.fence(ledger_id, done)
 
     def drop(self, ledger_ids: Iterable[int]) -> None:
-        """Drop ledgers. Nothing is promised about them from here on."""
+        """Delete ledgers in the store, and expect nothing more of them."""
         gone = set(ledger_ids)
         self.store.drop_ledgers(sorted(gone))
         for entries in (self.written, self.acknowledged):
@@ -282,7 +288,7 @@ def lacks(store: LedgerStore | LedgerDirectories) -> dict[int, list[tuple[int, i
 
 
 def run(coroutine: object) -> list[memoryview]:
-    """Run a coroutine that waits for nothing except event-loop iterations."""
+    """Run a coroutine that waits only for event-loop iterations, and return its result."""
     try:
         while True:
             assert coroutine.send(None) is None, "it waits"  # type: ignore[attr-defined]
@@ -295,7 +301,7 @@ def sim_disk(seed: int = 1, **options: object) -> SimDisk:
 
 
 def opened(config: StorageConfig = SMALL, **options: Any) -> StoreOnDisk:
-    """Open a new store. Its reads find everything cached, unless `options` of the disk differ."""
+    """Open a new store. Every read finds its data cached, unless `options` of the disk differ."""
     options.setdefault("cold_read_probability", 0.0)
     box = StoreOnDisk(sim_disk(1, **options), config)
     box.open()
@@ -311,12 +317,12 @@ def disk_of(box: StoreOnDisk) -> SimDisk:
 def entries(
     ledger_id: int, first: int, count: int, size: int = 100
 ) -> list[tuple[int, int, bytes]]:
-    """Return entries with different payloads for `StoreOnDisk.append`."""
+    """Return `count` entries of a ledger with different payloads, for `StoreOnDisk.append`."""
     return [(ledger_id, first + i, b"%d" % (first + i) * size) for i in range(count)]
 
 
 def fill_segments(box: StoreOnDisk, ledger_id: int, count: int) -> None:
-    """Add entries until `count` more segments are sealed."""
+    """Append entries of one ledger until `count` more segments are sealed."""
     wanted = box.store.stats().sealed_segments + count
     while box.store.stats().sealed_segments < wanted:
         first = box.store.last_entry_id(ledger_id) + 1 if ledger_id in box.store.ledgers else 0
@@ -325,7 +331,7 @@ def fill_segments(box: StoreOnDisk, ledger_id: int, count: int) -> None:
 
 
 def mixed(box: StoreOnDisk, segments: int = 3, ledgers: int = 6, size: int = 300) -> None:
-    """Fill sealed segments that many ledgers share."""
+    """Append entries of many ledgers in turn until `segments` more segments are sealed."""
     rng = random.Random(4)
     upcoming = dict.fromkeys(range(1, ledgers + 1), 0)
     wanted = box.store.stats().sealed_segments + segments
@@ -343,7 +349,7 @@ def mixed(box: StoreOnDisk, segments: int = 3, ledgers: int = 6, size: int = 300
 
 
 def compact(box: StoreOnDisk) -> list[Compaction]:
-    """Compact until nothing is left to compact."""
+    """Run compaction until there is nothing left to compact, and return all compactions."""
     done: list[Compaction] = []
     box.store.on_compaction = done.append
     for _ in range(200):
@@ -364,7 +370,7 @@ def sealed(box: StoreOnDisk) -> list[int]:
 
 
 def check(box: StoreOnDisk) -> None:
-    """Check that all acknowledged entries exist, and no other entries of these ledgers."""
+    """Check that every acknowledged entry can be read, and that their ledgers have no others."""
     for (ledger_id, entry_id), entry in box.acknowledged.items():
         assert box.read(ledger_id, entry_id) == [entry]
     for ledger_id in {key[0] for key in box.acknowledged}:

@@ -1,8 +1,8 @@
-"""Append to a store as fast as it acknowledges, and print what was acknowledged, until killed.
+"""A program that appends to a store as fast as the store acknowledges, until it is killed.
 
     python -m tests.support.storage.storage_program DIRECTORY
 
-Prints `ready` when the fence of ledger FENCED is durable, and then a line `LEDGER ENTRY` for the
+It prints `ready` when the fence of ledger FENCED is durable, and then a line `LEDGER ENTRY` for the
 last entry of each acknowledged batch.
 """
 

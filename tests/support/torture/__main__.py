@@ -1,4 +1,7 @@
-"""Run the torture test, and print its figures. The exit status is 1 if a promise was broken."""
+"""The command that runs the torture test and prints its figures.
+
+The exit status is 1 if a promise was broken.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ async def _create_streams(uri: str) -> None:
 def torture(
     directory: Path, minutes: float, seed: int, bookies: int, only: Collection[str] = ()
 ) -> bool:
-    """Run everything in `directory`, print the figures, and return whether all promises hold."""
+    """Run the test in `directory`, print the figures, and return whether all promises hold."""
     chance = random.Random(seed)
     with place(directory, bookies, chance) as found:
         found.run(lambda: _prepare(found.uri))

@@ -42,29 +42,32 @@ CONFIG = quire.ClientConfig(
     lost_quorum_wait_s=10.0,
 )
 SHAPES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2))
-"""Every entry is on two bookies at least, because one directory at a time may be rolled back."""
+"""The ensemble size, write quorum and ack quorum of the ledgers that writers choose from.
+
+Every entry is on two bookies at least, because one directory at a time may be rolled back.
+"""
 ENTRIES_MAX = 1_500
-"""The most entries of a ledger."""
+"""The largest number of entries in a ledger."""
 PIECE_MAX = 40
-"""The most entries or records of one append."""
+"""The largest number of entries or records in one append."""
 PAUSE_S = 0.03
-"""The longest pause between two appends, so that the load leaves time for the faults."""
+"""The longest pause between two appends in seconds, so that the load leaves time for the faults."""
 WRITERS_AT_ONCE = 3
-"""The ledgers that one writer program writes at the same time."""
+"""The number of ledgers that one writer program writes at the same time."""
 LIVE_MAX = 120
-"""The number of ledgers above which the deleter deletes old ones."""
+"""The number of ledgers above which the deleter program deletes old ones."""
 SETTLED_S = 10.0
 """Seconds without a change after which a ledger may be recovered or deleted by other programs."""
 NAMESPACE = "/torture"
 STREAMS = ("one", "two", "three")
 SUBSCRIBER = "consumer"
 CONSUMED_MAX = 2_000
-"""The number of records after which a consumer commits, and perhaps truncates."""
+"""The largest number of records that a consumer reads before it commits, and perhaps truncates."""
 SHORT_PAUSE_S = 0.2
 
 
 class Program:
-    """The state of a program: its client, its journal, and the promises to all programs."""
+    """One client program: its client, its own journal, and the promises of all journals."""
 
     def __init__(self, client: quire.Client, directory: Path, name: str, seed: int) -> None:
         self.client = client
@@ -75,7 +78,7 @@ class Program:
         self.promises = Promises()
 
     def failed(self, error: QuireError) -> None:
-        """Count an error of a call. During faults, calls may fail; promises must still hold."""
+        """Count a call that failed. Calls may fail during faults, but promises must still hold."""
         self.journal.add("counted", f"failed:{type(error).__name__}", 1)
 
     def refresh(self) -> dict[int, LedgerPromise]:
@@ -130,7 +133,7 @@ class Program:
             writer.abandon()
 
     async def recover(self) -> None:
-        """Open any ledger with recovery, also under its writer, and compare it."""
+        """Recover a random ledger, perhaps while it is written, and check its entries."""
         ledger = self.some_ledger(settled=self.chance.random() < 0.8)
         if ledger is None:
             await asyncio.sleep(SHORT_PAUSE_S)
@@ -151,7 +154,7 @@ class Program:
         self.journal.add("counted", "entries-read", len(payloads))
 
     async def read(self) -> None:
-        """Read or follow a ledger without recovery, while anything happens to it."""
+        """Read or follow a random ledger without recovery, and check its entries."""
         ledger = self.some_ledger()
         if ledger is None:
             await asyncio.sleep(SHORT_PAUSE_S)
@@ -175,12 +178,12 @@ class Program:
         self.journal.add("counted", "entries-read", next_entry)
 
     def _denied(self, ledger: int, error: QuireError) -> None:
-        """Report that a ledger or an entry was denied, unless the ledger was deleted."""
+        """Report a broken promise: an entry was denied, unless the ledger was deleted."""
         if ledger in self.refresh():
             self.journal.add("wrong", f"ledger {ledger} was denied: {error}")
 
     async def delete(self) -> None:
-        """If there are too many ledgers, delete the one that has been unchanged for longest."""
+        """Delete the ledger that was unchanged for longest if there are more than `LIVE_MAX`."""
         live = self.refresh()
         if len(live) <= LIVE_MAX:
             await asyncio.sleep(1.0)
@@ -199,7 +202,7 @@ class Program:
     # -- streams ------------------------------------------------------------------------------
 
     async def produce(self) -> None:
-        """Take over one stream, append to it for a while, and leave it in one way or another."""
+        """Take over a random stream, append for a while, and then close or abandon the writer."""
         chance, stream = self.chance, self.chance.choice(STREAMS)
         async with self.client.namespace(NAMESPACE) as streams:
             writer = await streams.open_writer(stream)
@@ -259,7 +262,10 @@ class Program:
                 self.journal.add("counted", "truncations", 1)
 
     def _consumed(self, stream: str, payload: bytes, expected: dict[str, int]) -> None:
-        """Check that a record continues what was consumed of its producer."""
+        """Check that a record is the next one of its producer.
+
+        `expected` has the number of the next record by producer, and is updated.
+        """
         found = record_of(payload)
         if found is None:
             self.journal.add("wrong", f"stream {stream}: a record is different: {payload[:40]!r}")

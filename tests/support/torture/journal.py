@@ -29,7 +29,7 @@ SUFFIX = ".journal"
 
 
 class Journal:
-    """The file of one program. Each line is one write, so a killed program leaves no half line."""
+    """The journal of one program. Each line is one write, so a kill leaves no half line."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -47,12 +47,13 @@ class LedgerPromise:
     """The promises about one ledger, which later reads must confirm."""
 
     acked: int = -1
-    """The last acknowledged entry."""
+    """The id of the last acknowledged entry, or -1 if there is none."""
     ends: set[int] = field(default_factory=set)
-    """Every end that a close or a recovery reported. There may be only one."""
+    """The last entry ids that closes and recoveries of the ledger reported. There may be only one.
+    """
     deleting: bool = False
     changed_s: float = 0.0
-    """The time of the last line about the ledger."""
+    """The monotonic time in seconds of the last line about the ledger."""
 
 
 @dataclass
@@ -61,23 +62,23 @@ class ProducerPromise:
 
     acked: int = -1
     truncated: int = 0
-    """Records before this one may be gone."""
+    """The number of the first record that must still exist. The records before it may be gone."""
 
 
 @dataclass
 class Promises:
-    """All files of a run together."""
+    """The promises in all journals of a run."""
 
     ledgers: dict[int, LedgerPromise] = field(default_factory=dict)
     streams: dict[str, dict[str, ProducerPromise]] = field(default_factory=dict)
     figures: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     acked_s: list[float] = field(default_factory=list)
-    """The times of all acknowledgements."""
+    """The monotonic times in seconds of all acknowledgements."""
     _read_bytes: dict[Path, int] = field(default_factory=dict)
 
     def update(self, directory: Path) -> None:
-        """Read what was added to the files of a directory since the last call."""
+        """Read the lines that were added to the journals in `directory` since the last call."""
         for path in sorted(directory.glob(f"*{SUFFIX}")):
             with path.open("rb") as file:
                 file.seek(self._read_bytes.get(path, 0))
@@ -151,7 +152,7 @@ def record_of(payload: bytes) -> tuple[str, int] | None:
 def check_ledger(
     ledger_id: int, promise: LedgerPromise, end: int, payloads: list[bytes]
 ) -> Iterator[str]:
-    """Yield every promise that a closed ledger breaks."""
+    """Yield a text for every promise that a closed ledger with this content breaks."""
     if end < promise.acked:
         yield f"ledger {ledger_id} ends at {end}, but entry {promise.acked} was acknowledged"
     if other := promise.ends - {end}:
@@ -167,7 +168,7 @@ def check_ledger(
 def check_stream(
     stream: str, promises: dict[str, ProducerPromise], payloads: list[bytes]
 ) -> Iterator[str]:
-    """Yield every promise that a whole stream breaks."""
+    """Yield a text for every promise that a stream with these records breaks."""
     seen: dict[str, list[int]] = {name: [] for name in promises}
     for payload in payloads:
         found = record_of(payload)

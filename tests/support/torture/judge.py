@@ -1,4 +1,4 @@
-"""Check that every promise in the journals is kept when the faults have ended."""
+"""The check that every promise in the journals is kept when the faults have ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.support.torture.journal import Promises, check_ledger, check_stream
 
 CONFIG = quire.ClientConfig(add_timeout_s=10.0, read_timeout_s=30.0, bookies_wait_s=60.0)
 QUIET_LIMIT_S = 300.0
-"""Seconds within which everything must be readable and on its whole write quorum."""
+"""Seconds within which all bookies must serve, and every entry must be on its whole write quorum.
+"""
 POLL_S = 2.0
 
 
@@ -26,11 +27,11 @@ class Verdict:
     entries: int = 0
     records: int = 0
     quiet_s: float = 0.0
-    """Seconds until every entry was on its whole write quorum."""
+    """Seconds after the end of the faults until every entry was on its whole write quorum."""
 
 
 async def judge(uri: str, bookies: int, promises: Promises) -> Verdict:
-    """Read everything, and compare it with what was promised."""
+    """Read everything in the cluster, and compare it with what was promised."""
     verdict = Verdict(list(promises.wrong))
     begin_s = time.monotonic()
     deadline_s = begin_s + QUIET_LIMIT_S
@@ -66,9 +67,9 @@ async def judge(uri: str, bookies: int, promises: Promises) -> Verdict:
 
 
 async def _registered(client: quire.Client) -> int:
-    """Return the number of bookies that serve.
+    """Return the number of bookies that serve, including those that are read-only.
 
-    One that was healed after a loss stays read-only for some minutes.
+    A bookie that has repaired a loss stays read-only for some minutes.
     """
     bookies = await client.bookies()
     return len(bookies.writable) + len(bookies.readonly)
@@ -91,7 +92,7 @@ async def _streams(client: quire.Client, promises: Promises, verdict: Verdict) -
 
 
 async def _missing(client: quire.Client) -> list[str]:
-    """Return what an audit of all ledgers finds: entries that are not on their write quorum."""
+    """Return a text for each finding of an audit of all ledgers, such as a missing replica."""
     ids = [
         number async for ledgers in client.metadata.list_ledgers() for number in ledgers.ledger_ids
     ]

@@ -1,4 +1,4 @@
-"""The faults of a torture run: which, whom, when and how long is drawn from the seed."""
+"""The faults of a torture run: their kind, target, time and duration are drawn from the seed."""
 
 from __future__ import annotations
 
@@ -24,48 +24,54 @@ from tests.support.torture.place import (
 )
 
 PAUSE_MAX_S = 3.0
-"""The longest time between the beginnings of two faults."""
+"""The longest time in seconds between the beginnings of two faults."""
 FAULT_MAX_S = 12.0
 SESSION_S = 4.0
 FAULTS_AT_ONCE_MAX = 4
 TICK_S = 0.1
 LOG = "faults.log"
-"""The file that names each fault with its time, to be read beside the logs of the servers."""
+"""The name of the file that lists each fault with its time.
+
+It is to be read beside the logs of the servers.
+"""
 CHECK_EVERY_S = 1.0
-"""The time between two checks for programs that ended and must be started again."""
+"""Seconds between two checks for programs that ended and must be started again."""
 
 End = Callable[[], None]
 
 
 class Nemesis:
-    """Begins and ends faults.
+    """The source of faults, which begins them and ends them.
 
-    Each kind is a method that returns a function that ends the fault, or None if it cannot begin.
+    Each kind of fault is a method. It begins the fault and returns a function that ends it, or it
+    returns None if the fault cannot begin now.
     """
 
     def __init__(self, place: Place, chance: random.Random, only: Collection[str] = ()) -> None:
-        """`only` limits the kinds of faults. Without it, every kind is drawn."""
+        """Prepare the faults. Only the kinds in `only` are drawn, or every kind if it is empty."""
         self._place = place
         self._only = only
         self._log = (place.directory / LOG).open("a", encoding="utf-8")
         self._chance = chance
         self.counts: Counter[str] = Counter()
-        """The faults so far, by kind."""
+        """The number of faults so far, by kind."""
         self.trouble: list[str] = []
-        """Processes that ended by themselves, or did not stop, with their last words.
+        """The processes that ended by themselves, or did not stop, each with the last line of its
+        log.
 
         A bookie ends by itself if its former registration outlives it, as when ZooKeeper is paused.
         """
         self._ends: list[tuple[float, int, End]] = []
         self._rolled_back: tuple[BookieServer, int] | None = None
-        """The bookie whose directory was rolled back, until it reports that it is healed.
+        """The bookie whose directory was rolled back, or None once it has reported that it is
+        repaired.
 
-        With it is the number of such reports before.
+        The second value is the number of events "loss_healed" in its log before the roll back.
         """
         self._restarts: list[tuple[float, Server]] = []
 
     def run(self, until_s: float) -> None:
-        """Disturb the cluster until this time of `time.monotonic`, and end all faults."""
+        """Begin and end faults until the monotonic time `until_s`, and then end all of them."""
         due_s = checked_s = time.monotonic()
         while (now_s := time.monotonic()) < until_s:
             if now_s >= due_s:
@@ -145,7 +151,7 @@ class Nemesis:
         return end
 
     def _check(self) -> None:
-        """Start the processes again that ended without a fault, and note each of them as trouble.
+        """Start the processes that ended without a fault again, and note each of them in `trouble`.
 
         A client program that ended with status 0 is no trouble.
         """
@@ -262,7 +268,7 @@ class Nemesis:
         return bookie, other
 
     def _healed(self) -> None:
-        """Join everything again. All cuts end with the first of them."""
+        """End all cuts of the network at once, including those of other faults."""
         assert self._place.net is not None
         self._place.net.heal()
 
@@ -304,17 +310,20 @@ class Nemesis:
         return end
 
     def _maybe_copy(self, bookie: BookieServer) -> None:
-        """Copy the directory of a bookie that does not run, for a later roll back."""
+        """Copy the directory of a bookie that does not run, so that it can be rolled back later.
+
+        An existing copy is replaced only sometimes, so that copies grow old.
+        """
         if bookie.copy is None or self._chance.random() < 0.3:
             copy = self._place.directory / "copies" / bookie.name
             copy_directory(bookie.data, copy)
             bookie.copy, bookie.served = copy, bookie.events("serving")
 
     def _roll_back(self) -> End | None:
-        """Put an older copy in the place of a bookie's directory.
+        """Replace a bookie's directory with an older copy.
 
-        Until it is healed, no other directory is rolled back, because an entry may have only two
-        copies.
+        No other directory is rolled back until the bookie has repaired its loss, because an entry
+        may have only two copies.
         """
         if self._rolled_back is not None:
             return None

@@ -1,9 +1,9 @@
 """The machines, disks and servers of a torture run.
 
-With the rights for it (on Linux, as root), every server is on a machine of its own (a network
-namespace, see `tests.support.network.netns`), and every bookie on a small disk of its own. Without
-them, everything is on loopback and on the disk of this machine, and the faults of networks or full
-disks are left out. `Place.left_out` says which.
+On Linux as root, every server has a machine of its own (a network namespace, see
+`tests.support.network.netns`), and every bookie has a small disk of its own. Otherwise everything
+is on loopback and on the disk of this machine, and the faults of networks or full disks are left
+out. `Place.left_out` says which.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Server:
     machine: str
     process: ServerProcess
     busy: bool = False
-    """Whether a fault has the process now. No other fault may take it."""
+    """Whether a fault is using the process now, so that no other fault may take it."""
 
     def start(self) -> None:
         if not self.process.alive:
@@ -94,20 +94,20 @@ class Server:
 @dataclass
 class BookieServer(Server):
     data: Path = Path()
-    """Its data directory, as this process sees it."""
+    """The path of the bookie's data directory, as this process sees it."""
     disk: SmallDisk | None = None
     copy: Path | None = None
-    """An older copy of its data directory, made while the bookie did not run."""
+    """An older copy of the bookie's data directory, made while the bookie did not run, or None."""
     served: int = 0
-    """How often the bookie had begun to serve when the copy was made."""
+    """The number of times that the bookie had begun to serve when the copy was made."""
 
     def events(self, name: str) -> int:
-        """Return how often its log has an event."""
+        """Return the number of times that the bookie's log has the event `name`."""
         return self.process.log_path.read_text(errors="replace").count(f'"event": "{name}"')
 
 
 class ZooKeeperServer(Server):
-    """`quire zookeeper` starts Java. Signals must reach the Java process, too."""
+    """A process `quire zookeeper`, which starts Java. Signals go to the Java process, too."""
 
     def signal(self, number: signal.Signals) -> None:
         for pid in descendants(self.process.pid):
@@ -143,7 +143,7 @@ class Place:
         return [self.zookeeper, *self.bookies, *self.healers, *self.programs]
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine on a client machine."""
+        """Run a coroutine on the machine of the clients, and return its result."""
         return asyncio.run(work()) if self.net is None else self.net[OTHERS].run(work)
 
 
@@ -153,7 +153,7 @@ def prefix(net: Net | None, machine: str) -> list[str]:
 
 @contextmanager
 def place(directory: Path, bookies: int, chance: random.Random) -> Iterator[Place]:
-    """Start the servers. The programs of clients are described, but not started."""
+    """Start the servers, and yield the place. The clients' programs are defined but not started."""
     names = [f"bookie-{number}" for number in range(bookies)]
     left_out: list[str] = []
     with ExitStack() as stack:
@@ -245,7 +245,7 @@ def _end(found: Place) -> None:
 
 
 def start_all(servers: Sequence[Server]) -> None:
-    """Start what does not run, and wait until everything serves.
+    """Start the servers that do not run, and wait until all of them serve.
 
     A server that fails to start is tried again, because its former registration may not have
     expired yet.
@@ -265,6 +265,6 @@ def start_all(servers: Sequence[Server]) -> None:
 
 
 def copy_directory(source: Path, target: Path) -> None:
-    """Copy a data directory with the times of its files, and replace `target`."""
+    """Replace the directory `target` with a copy of `source` that keeps the times of the files."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target, symlinks=True)

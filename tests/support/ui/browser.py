@@ -1,4 +1,4 @@
-"""A Chromium of this machine."""
+"""The search for a Chromium on this machine, and Playwright, which drives it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def executable() -> str | None:
 
 
 def missing() -> str:
-    """Return what is missing, or ''."""
+    """Return a text that says what browser tests lack on this machine, or '' if nothing."""
     if find_spec("playwright") is None:
         return "Playwright is missing (it is in requirements/dev.lock: run make)"
     if executable() is None:

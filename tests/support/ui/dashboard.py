@@ -1,4 +1,4 @@
-"""Helpers of `conftest` that other test modules also use."""
+"""A running dashboard with known content, and the browser tabs of its tests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ READ = 12
 
 
 LARGE_ID = 2**62 + 1
-"""Too large for JavaScript's numbers."""
+"""A ledger id that JavaScript's numbers cannot represent exactly."""
 
 
 FIRST_SCRIPT = """
@@ -50,12 +50,15 @@ FIRST_SCRIPT = """
     if (token) sessionStorage.setItem('quire.token', token);
   }
 """
-"""Runs before the scripts of each page: the values of a window's earlier tabs are removed."""
+"""The script that runs before the scripts of each page. It takes the token in place of `%s`.
+
+It removes the values that earlier tabs of the window have stored, and stores the token.
+"""
 
 
 @dataclass
 class Dashboard:
-    """`quire ui` of a cluster."""
+    """A process `quire ui` that serves the dashboard of a cluster."""
 
     cluster: LocalCluster
     server: Running
@@ -87,8 +90,9 @@ class Dashboard:
 
 @dataclass
 class Seen:
-    """The answers that a page got, its errors, and the URLs outside of the dashboard that it
-    requested. At the end of a test, there may be none of the last two.
+    """The answers that a page got, its errors, and the URLs outside of the dashboard it requested.
+
+    A test fails at its end if there are errors or such URLs.
     """
 
     errors: list[str] = field(default_factory=list)
@@ -109,12 +113,12 @@ class Tab:
         self.page.wait_for_selector("main [aria-busy=false]", state="attached")
 
     def answer(self, action: str) -> None:
-        """Press a button of the question that is asked."""
+        """Press the button `action` in the dialog that asks for confirmation."""
         asked = self.page.get_by_role("dialog")
         asked.get_by_role("button", name=action, exact=True).click()
 
     def check(self, name: str) -> None:
-        """Check what holds for every page: headings, labels, width, no error."""
+        """Check what must hold on every page: headings, labels, width, and no error."""
         page = self.page
         expect(page.locator("h1")).to_have_count(1)
         expect(page.get_by_role("alert")).to_be_empty()
@@ -131,7 +135,7 @@ class Tab:
         assert not unnamed, f"{name} has a table without headings, or a field without a label"
 
     def picture(self, name: str) -> None:
-        """Keep a picture of the page if QUIRE_SCREENSHOTS is set."""
+        """Save a picture of the page if QUIRE_SCREENSHOTS is set."""
         if not os.environ.get("QUIRE_SCREENSHOTS"):
             return
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
@@ -139,7 +143,7 @@ class Tab:
 
 
 class Windows:
-    """Windows of a browser. Each test has a tab of its own in one of them.
+    """The windows of one browser. Each test has a tab of its own in one of them.
 
     A new window costs the browser about half a second of processor time more than a new tab. A tab
     begins without cookies, permissions and stored values, as a new window does.
@@ -151,7 +155,7 @@ class Windows:
 
     @contextmanager
     def tab(self, url: str, *, token: str = "", **options: Any) -> Iterator[Tab]:
-        """Open a tab of the server at `url`, in the window with these options of Playwright.
+        """Open a tab for the server at `url`, in the window with these options of Playwright.
 
         An error on its pages fails the test.
         """

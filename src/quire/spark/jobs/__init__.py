@@ -63,7 +63,7 @@ __all__ = [
 
 
 class _Jobs(ModuleType):
-    """A package whose names refer to the jobs, whatever was imported first.
+    """A package whose attributes are always the jobs, and never the submodules of the same names.
 
     Importing a submodule sets it as an attribute of its package, and most jobs have the name of
     their module.

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 NAMESPACE = "/streams"
 DEFAULT_SLOTS = 4
-"""The assumed number of concurrent tasks if Spark does not tell it."""
+"""The assumed number of concurrent tasks with Spark Connect, which does not report it."""
 SCHEMA = "ledger bigint, first bigint, last bigint, bookie string, kind string, detail string"
 
 Work = Callable[[Client, Piece, bytes], Coroutine[Any, Any, Piece]]
@@ -235,7 +235,7 @@ def _task(cluster: ClusterOptions, do: Work) -> Callable[[Piece], Piece]:
 
 
 class _Turn:
-    """Reports the progress of one round of tasks as a part of all rounds."""
+    """A progress callback for one round of tasks, which reports it as a part of all rounds."""
 
     def __init__(self, progress: ProgressCallback, before: int, total: int) -> None:
         self._progress, self._before, self._total = progress, before, total

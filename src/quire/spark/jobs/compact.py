@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 NAMESPACE = "/streams"
 COLUMNS = ("segment", "entry", "slot", "sequence", "txid", "time", "value")
 ENVELOPE = {"key": "own_key", "headers": "headers", "event_time": "event_time"}
-"""The columns of a record's envelope, and their names beside the column `key` of the result."""
+"""The columns with keys, headers and event times, and their names in the result of `latest`.
+
+The result has a column `key` already, so a record's own key becomes `own_key`.
+"""
 POSITION = COLUMNS[:3]
 TRANSACTION = re.compile(
     r"compact:([0-9a-f]{16}):([\d-]+:[\d-]+:[\d-]+)>([\d-]+:[\d-]+:[\d-]+):(.*)"
@@ -52,7 +55,7 @@ TRANSACTION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RecordKey:
-    """The key of a record, and the mark that removes a key.
+    """The definition of a record's key, and of the records that remove a key (tombstones).
 
     The key is one of `field`, `prefix`, `sql` and `own`.
     """
@@ -105,7 +108,7 @@ class RecordKey:
         return f.expr(self.sql or "").cast("string")
 
     def tombstone(self) -> Column | None:
-        """Return whether a record removes its key, or None if no record does."""
+        """Return the condition that a record removes its key, or None if no record does."""
         from pyspark.sql import functions as f
 
         text = f.col("value").cast("string")
@@ -143,7 +146,7 @@ class CompactResult:
     version: str | None = None
     """The name of the table's version, or None for a stream."""
     changed: bool = True
-    """Whether there was something new."""
+    """Whether the run changed the target. It did not if the stream had nothing new."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as the command prints it."""
@@ -329,7 +332,7 @@ class CompactSource:
         }
         """The properties that a target must have in common with this run."""
         self.life = call(self._life(client.aio))
-        """The life of the stream, which differs if the stream was deleted and created again."""
+        """The path of the node that identifies the stream among all that ever had its name."""
 
     async def _life(self, aio: Client) -> str:
         async with await open_namespace(
@@ -382,7 +385,7 @@ class CompactSource:
 
 @dataclass(frozen=True, slots=True)
 class CompactSpan:
-    """The part of the stream that a run reads."""
+    """The positions in the stream between which a run reads, and the number of records there."""
 
     start: DLSN
     end: StreamOffset
@@ -390,7 +393,7 @@ class CompactSpan:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing new."""
+        """Whether the stream has nothing new for this run to read."""
         return self.end.position <= self.start
 
 

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 LIVE_PARTITION_BYTES = 64 * 1024 * 1024
 LOOKS_MAX = 5
-"""The number of times to read manifest and segments until they fit together."""
+"""The largest number of times to read the segments and the manifest until there is no gap between.
+
+A gap may only mean that a segment was offloaded and freed between the two reads.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class HistoryFacts:
     """The number of segments that are read from the bookies, from the boundary on."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the facts as the command prints them."""
+        """Return the fields as the command prints them."""
         return {
             "stream": self.stream,
             "directory": self.directory,
@@ -221,7 +224,7 @@ def _place(place: Start | str | None) -> Start | None:
 class _Plan:
     files: tuple[HistoryFile, ...]
     start: DLSN | None
-    """The first position to read, if the files have records before it."""
+    """The first position to read from the files, or None if no file has records before it."""
     end: DLSN | None
     live: tuple[StreamSplit, ...]
 
@@ -295,7 +298,7 @@ def _gaps(manifest: Manifest | None, first: DLSN, last: DLSN | None) -> list[Gap
 async def _bounds(
     view: Any, found: OffloadHistory, manifest: Manifest | None, start: Start, end: Start | None
 ) -> tuple[DLSN, DLSN | None]:
-    """Return the positions of the wanted places."""
+    """Return the positions of `start` and `end`. The position of `end` is None if `end` is None."""
 
     async def position(place: Start) -> DLSN:
         if isinstance(place, DLSN) or manifest is None or place == LATEST:
@@ -311,7 +314,7 @@ async def _bounds(
 
 
 def in_files(history: OffloadHistory, files: Iterable[HistoryFile], place: Start) -> DLSN | None:
-    """Return the position of the first record in the files that is not before the place.
+    """Return the position of the first record in the files that is not before `place`.
 
     Returns None if there is no such record.
     """
@@ -405,9 +408,9 @@ def _live(
 
 @dataclass(frozen=True, slots=True)
 class LiveTail:
-    """Reads, in tasks, the part of the stream that was only on bookies when the read was planned.
+    """The part of a stream that was only on bookies when the read was planned, as tasks read it.
 
-    It has plain values, so that Spark can send it to tasks.
+    All fields are plain values, so that Spark can send it to tasks.
     """
 
     cluster: ClusterOptions
@@ -416,7 +419,7 @@ class LiveTail:
     parts: tuple[StreamPartition, ...] = ()
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the records of the parts with these numbers."""
+        """Yield the records of those parts whose numbers are in the first column of `batches`."""
         from quire.spark.worker import prepare
 
         prepare()
@@ -427,7 +430,7 @@ class LiveTail:
                         yield from self.of_piece(client, piece)
 
     def of_piece(self, client: blocking.Client, piece: StreamSplit) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one piece, from its ledger or from the files."""
+        """Yield the records of one split, from its ledger or, if that is gone, from the files."""
         from quire.spark.streams.reader import BATCH_BYTES, BATCH_ROWS
 
         gathered, upcoming = RecordColumns(self.columns), piece.first
@@ -457,9 +460,9 @@ class LiveTail:
             yield from ledger.read_runs(piece.first, piece.last)
 
     def _offloaded(self, piece: StreamSplit) -> Iterator[pa.RecordBatch]:
-        """Yield the rest of a piece whose ledger is gone.
+        """Yield the records of a split whose ledger is gone, from the files.
 
-        Raises StreamGapError if its records are not in the files either.
+        Raises StreamGapError if the records are not in the files either.
         """
         import pyarrow.compute as pc
 
@@ -487,7 +490,7 @@ class LiveTail:
 
 
 def _exists(client: blocking.Client, piece: StreamSplit) -> bool:
-    """Return whether the ledger of a piece still exists.
+    """Return whether the ledger of a split still exists.
 
     Bookies may forget the entries of a deleted ledger before its reader learns that it was deleted.
     """

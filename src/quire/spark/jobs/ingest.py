@@ -46,7 +46,7 @@ SUFFIXES = {
 }  # fmt: skip
 COMPRESSED = frozenset(("bz2", "deflate", "gz", "lz4", "snappy", "xz", "zst"))
 FORMAT_OPTIONS = {"csv": {"header": "true"}}
-"""The options that are set unless the caller sets them."""
+"""The options of Spark's reader by file format, which apply unless the caller sets them."""
 WATCH_S = 0.5
 """Seconds between two checks of a running query."""
 STOPPED_BY = "stopped"
@@ -100,7 +100,7 @@ class IngestTarget:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files to read."""
+    """The files that an ingest reads, and how Spark reads them."""
 
     paths: Sequence[str]
     """The paths in the form that Spark accepts."""
@@ -114,14 +114,14 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class IngestBatch:
-    """The part of a batch for one stream."""
+    """The number of records and bytes that one stream got from an ingest."""
 
     stream: str
     """The name of the stream."""
     records: int
     """The number of records."""
     bytes: int
-    """The stored bytes."""
+    """The number of bytes that the records of the batch take in the stream."""
     repeated: bool
     """Whether the batch was published before, so that nothing was added now."""
 
@@ -233,7 +233,7 @@ def _published(
     names: Sequence[str],
     txn_id: str,
 ) -> dict[str, tuple[int, int]]:
-    """Return the records and bytes of the batch in each stream that has it."""
+    """Return the number of records and of bytes of the batch in each stream that has it."""
 
     async def look(aio: Client) -> dict[str, tuple[int, int]]:
         found: dict[str, tuple[int, int]] = {}
@@ -326,7 +326,7 @@ def _make_namespace(client: blocking.Client, cluster: ClusterOptions, target: In
 async def _make_sure(
     aio: Client, cluster: ClusterOptions, target: IngestTarget, names: Sequence[str]
 ) -> None:
-    """Check that the streams exist, or create them.
+    """Raise NoSuchStreamError if a stream does not exist, or create it if `create` is set.
 
     A query that waits for files would not report a stream that is missing.
     """
@@ -385,7 +385,7 @@ def _column(frame: DataFrame, name: str) -> Column:
 def sink_options(
     cluster: ClusterOptions, target: IngestTarget, streams: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the options of the sink."""
+    """Return the options of the sink, by name, that write to these streams."""
     options: dict[str, Any] = {
         **cluster.options(), "namespace": target.namespace, "valueColumn": VALUE,
         "createStream": str(target.create).lower(),

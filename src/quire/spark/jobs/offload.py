@@ -75,7 +75,10 @@ WAIT_S = 30.0
 The session of a job that was killed ends within this time.
 """
 FAILED_IN_A_ROW_MAX = 3
-"""The number of consecutive streams whose failure means that the cluster or the directory fails."""
+"""The number of consecutive streams that must fail for the job to give up the other streams.
+
+The cluster or the directory has then probably failed.
+"""
 FORMATS = ("parquet", "delta", "iceberg")
 PATTERN_SIGNS = "*?["
 LOCKS = ".quire/offloads"
@@ -489,7 +492,7 @@ class _Run:
         return self.metadata.paths.name
 
     def all(self, spark: SparkSession, progress: ProgressCallback) -> StreamOffload:
-        """Offload the stream."""
+        """Offload the stream, and return what was done."""
         history = OffloadHistory(self.store, self.name)
         found = history.newest()
         if found is not None:
@@ -584,7 +587,7 @@ class _Run:
         return OffloadPlan(start, tuple(gaps), tuple(turns), sum(sizes[:count]))
 
     async def _size(self, segment: StreamSegment) -> int | None:
-        """Return the size of a segment's ledger, or None if the ledger was deleted."""
+        """Return the payload bytes in a segment's ledger, or None if the ledger was deleted."""
         try:
             return max((await self.client.ledger_metadata(segment.ledger_id)).length, 0)
         except NoSuchLedgerError:

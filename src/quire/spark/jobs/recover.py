@@ -53,7 +53,7 @@ PIECE_BYTES = 64 * 1024 * 1024
 """The approximate number of payload bytes that one task copies."""
 PIECE_LEDGERS_MAX = 200
 LEDGERS_AT_ONCE = 4
-"""The number of ledgers that one task copies at the same time."""
+"""The largest number of ledgers that one task copies at the same time."""
 
 
 def recover(
@@ -185,7 +185,7 @@ def _pieces(
 
 
 def _look(cluster: ClusterOptions, piece: Piece) -> Piece:
-    """Return which of these ledgers name the bookie, and for how many entries.
+    """Return which of the piece's ledgers name the bookie, and for how many entries, in a task.
 
     Ledgers that cannot be read are returned as `unreadable`, each with the reason.
     """

@@ -130,7 +130,7 @@ def _repair(cluster: ClusterOptions, piece: Piece) -> Piece:
 
 
 def task_locks(client: Client) -> ReplicationLocks:
-    """Return the locks of a task. They show other processes the host that runs it."""
+    """Return the under-replication locks for a task, with its host as the owner."""
     return ReplicationLocks(client.metadata, socket.gethostname(), client.clock)
 
 

@@ -111,7 +111,7 @@ class ReplicateResult:
     target_namespace: str
     """The namespace in the target."""
     streams: tuple[StreamReplica, ...]
-    """The streams that match."""
+    """The result for each stream whose name matches."""
     seconds: float
     """The duration of the run in seconds."""
 
@@ -270,7 +270,7 @@ async def check_ends(source: ReplicateEnd, target: ReplicateEnd) -> None:
 
 
 async def matching(source: Namespace, pattern: str) -> list[str]:
-    """Return the names of the matching streams."""
+    """Return the names of the streams that match a shell pattern, in which `*` also matches `/`."""
     return [name for name in await source.streams() if fnmatchcase(name, pattern)]
 
 
@@ -284,7 +284,7 @@ def none_matches(path: str, pattern: str) -> NoSuchStreamError:
 
 @dataclass(slots=True)
 class _Job:
-    """One run of `replicate`."""
+    """The state and the steps of one run of `replicate`."""
 
     source: ReplicateEnd
     target: ReplicateEnd
@@ -397,7 +397,7 @@ class _Job:
         self.running[mirror.name] = group.create_task(run())
 
     async def _guarded(self, mirror: Mirror, work: Any) -> None:
-        """Record the error of one stream, so that the others continue."""
+        """Do the work on one stream, and record its error, so that the other streams continue."""
         try:
             await work
         except QuireError as error:
@@ -486,7 +486,7 @@ class ReplicaPreview:
     stream: str
     """The name of the stream."""
     new: bool = False
-    """Whether there is no copy yet."""
+    """Whether the copy does not exist yet, and would be created."""
     segments: int = 0
     """The number of segments that would be completed in the copy."""
     in_progress: bool = False
@@ -510,7 +510,7 @@ class ReplicatePreview:
     target_namespace: str
     """The namespace in the target."""
     streams: tuple[ReplicaPreview, ...]
-    """The streams that match."""
+    """The preview for each stream whose name matches."""
 
     @property
     def failed(self) -> tuple[ReplicaPreview, ...]:
@@ -651,7 +651,10 @@ async def _preview(
 
 
 async def _grew(source: Namespace, fact: SegmentStatistics, end: int) -> bool:
-    """Return whether a segment has more than the copy shows, which is up to entry `end`."""
+    """Return whether a segment of the source has entries after entry `end`, the last in the copy.
+
+    This is always True for a completed segment.
+    """
     if not fact.segment.in_progress:
         return True
     async with await source.client.open_ledger(

@@ -1,4 +1,7 @@
-"""The tasks of `replicate`, and the collection of many streams' segments into Spark jobs."""
+"""The tasks of `replicate`, and the collection of many streams' segments into Spark jobs.
+
+A piece describes a ledger to copy, as `quire.streams.mirror.copy.Piece` does.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from quire.spark.jobs.tasks import ClusterOptions
 from quire.streams.mirror.copy import Piece, copy_ledger
 
 PIECES_MAX = 256
-"""The largest number of pieces in one Spark job."""
+"""The largest number of ledgers to copy in one Spark job."""
 GATHER_S = 0.02
-"""Seconds that the first piece waits for pieces of other streams."""
+"""Seconds to wait for pieces of other streams before a Spark job begins."""
 
 
 def copy_piece(source: ClusterOptions, target: ClusterOptions, piece: Piece) -> Piece:
@@ -34,7 +37,7 @@ def copy_piece(source: ClusterOptions, target: ClusterOptions, piece: Piece) -> 
 
 
 def error_of(answer: Piece) -> QuireError | None:
-    """Return the error in a task's answer, or None."""
+    """Return the error that a task's answer contains, or None if the task succeeded."""
     if "error" not in answer:
         return None
     kind: Any = getattr(errors, answer["error"], JobError)
@@ -43,18 +46,18 @@ def error_of(answer: Piece) -> QuireError | None:
 
 
 class SegmentCopier:
-    """Collects the pieces of all streams into Spark jobs, and runs one job at a time."""
+    """A collector of the pieces of all streams, which runs one Spark job after another for them."""
 
     def __init__(self, run: Callable[[Sequence[Piece]], list[Piece]]) -> None:
-        """Create a copier. `run` blocks until the answers are there."""
+        """Create a copier. `run` runs a Spark job, and blocks until it has the answers."""
         self._run = run
         self._waiting: deque[tuple[Piece, asyncio.Future[Piece]]] = deque()
         self._work = asyncio.Event()
 
     async def copy(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """Return the answers of the tasks in the order of `pieces`.
+        """Have the ledgers of the pieces copied by tasks, and return their answers in this order.
 
-        Raises the first error of a task, or the error of Spark.
+        Raises the first error of a task, or the error of Spark. `serve` must be running.
         """
         loop = asyncio.get_running_loop()
         futures = []
@@ -71,7 +74,7 @@ class SegmentCopier:
         return answers
 
     async def serve(self) -> None:
-        """Run jobs until cancelled."""
+        """Run Spark jobs for the pieces that callers of `copy` wait for, until cancelled."""
         while True:
             await self._work.wait()
             await asyncio.sleep(GATHER_S)

@@ -1,4 +1,4 @@
-"""Work in pieces that Spark's tasks do, without passing payloads through the JVM.
+"""Work that Spark's tasks do in pieces, without passing payloads through the JVM.
 
 A piece says what to do (ledger, first, last, bookie), and its task answers with a few numbers.
 """
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Piece = Mapping[str, Any]
-"""Values that JSON can represent. An answer has the same form."""
+"""The description of the work of one task, as values that JSON can represent.
+
+The answer of the task has the same form.
+"""
 
 PIECES_MAX = 20_000
 """The largest number of pieces in one Spark job. Larger work is divided into several jobs.
@@ -48,7 +51,7 @@ class ProgressCallback(Protocol):
 
 
 def silent(what: str, done: int, total: int | None) -> None:
-    """Ignore progress."""
+    """Ignore the progress of a job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,15 @@ from quire.streams import Namespace, StreamSegment
 from quire.streams.read.segment_list import SegmentList
 
 BACKOFF = Backoff(0.2, 5.0)
-"""The pauses after errors."""
+"""The pauses after an error before the stream is followed again."""
 
 
 class StreamFollower:
-    """Calls `tell` once when there is, or may be, something new, and then waits until `take`.
+    """A follower of one stream, which calls `tell` when there may be new records.
 
-    A query that is busy is therefore not notified repeatedly. The arguments of `tell` are the name
-    of the stream, and whether its segments may have changed.
+    It calls `tell` once, and not again before `take` is called, so a busy query is not notified
+    repeatedly. The arguments of `tell` are the name of the stream, and whether its segments may
+    have changed.
     """
 
     def __init__(
@@ -38,11 +39,11 @@ class StreamFollower:
         self._task = tasks.start(self._run())
 
     def take(self) -> None:
-        """Note that everything up to now is known."""
+        """Allow the next call of `tell`, because the query has read all that it knows of now."""
         self._taken.set()
 
     def stop(self) -> None:
-        """Stop following."""
+        """Stop following the stream. `tell` is not called any more."""
         self._task.cancel()
 
     async def _run(self) -> None:
@@ -58,7 +59,7 @@ class StreamFollower:
                 await retry.pause()
 
     async def _follow(self, listed: SegmentList) -> None:
-        """Follow the stream as long as its newest segment stays the same."""
+        """Follow the stream until its newest segment changes or is completed."""
         newest = listed.segments[-1] if listed.segments else None
         if newest is None or not newest.in_progress:
             await self._news()
@@ -87,7 +88,10 @@ class StreamFollower:
 
 
 async def _first(one: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any]) -> bool:
-    """Return whether `one` ended first. The other one is cancelled."""
+    """Run two coroutines until one has ended, cancel the rest, and return whether `one` has ended.
+
+    Raises the error of a coroutine that failed.
+    """
     tasks = [asyncio.ensure_future(one), asyncio.ensure_future(other)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

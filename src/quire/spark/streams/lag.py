@@ -14,7 +14,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from quire._runtime.units import counted
 
 QUERIES_MAX = 1_000
-"""The number of queries that are remembered. The oldest are forgotten first."""
+"""The largest number of queries whose lags are kept. The oldest are forgotten first."""
 
 logger = logging.getLogger("quire.spark")
 
@@ -38,7 +38,7 @@ class StreamLag:
 
 
 class LagListener(StreamingQueryListener):  # type: ignore[misc]
-    """Keeps the newest lag of every query, and logs it (`quire.spark`, level INFO).
+    """A listener that keeps the newest lag of every query, and logs it (`quire.spark`, level INFO).
 
     It keeps the lags of the last `QUERIES_MAX` queries that reported one, including queries that
     have ended. The queries report their lag themselves, so the listener contacts neither bookies

@@ -38,7 +38,7 @@ _CHECK_NAMES = ("ledger", "sequence", "life")
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The progress in one stream."""
+    """The progress of a query in one stream: a position, and what identifies the stream later."""
 
     position: DLSN
     ledger_id: int | None = None
@@ -55,7 +55,10 @@ class Offsets:
     namespace: str
     streams: Mapping[str, StreamOffset]
     begins: bool = False
-    """Whether the query begins here, at a place that a later call could not find again."""
+    """Whether a query begins with this progress, because it reads a stream from `latest`.
+
+    A later call would return later offsets.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that the checkpoint stores."""

@@ -17,7 +17,7 @@ from quire.streams import DLSN, Gap, StreamSegment, Truncation
 from quire.streams.read.arrow import Origin
 
 COUNT_BYTES = 1
-"""The weight of a record whose row is made from metadata."""
+"""The size in bytes that a record counts when a task makes its row from metadata alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class StreamSplit:
     end: DLSN | None = None
     """The position before which to end, or None for the end of entry `last`."""
     size_bytes: int = 0
-    """The approximate size of the entries."""
+    """The approximate number of payload bytes in the entries."""
     records: int | None = None
     """The number of records, if it is known from the metadata, without a request to a bookie."""
     first_sequence: int = 0
@@ -111,7 +111,7 @@ class StreamSplit:
 
 @dataclass(frozen=True, slots=True)
 class StreamPartition(InputPartition):  # type: ignore[misc]
-    """One task, which reads these splits one after the other."""
+    """One task, which reads the splits in it one after the other."""
 
     splits: tuple[StreamSplit, ...]
 
@@ -135,9 +135,9 @@ def split_of(
 
 
 def counted(origin: Origin, part: SegmentRange) -> StreamSplit | None:
-    """Return the split that needs no bookie, or None.
+    """Return the split of a segment whose rows are made from metadata, without a bookie.
 
-    It exists for a completed segment that is read as a whole.
+    Returns None unless the part is the whole of a completed segment.
     """
     segment = part.segment
     if segment.in_progress or segment.lost or not part.whole:

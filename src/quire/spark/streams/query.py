@@ -38,9 +38,9 @@ DISCOVERY_INTERVAL_S = 10.0
 """Seconds between two searches for new streams that match a pattern."""
 
 PATIENCE_S = 60.0
-"""Seconds for which a query continues although a stream cannot be read. Then it fails.
+"""Seconds for which a stream may be unreadable before the query fails.
 
-This applies when the bookies of the stream, or the metadata store, do not answer.
+A stream is unreadable while its bookies, or the metadata store, do not answer.
 """
 
 logger = logging.getLogger("quire.spark")
@@ -48,30 +48,33 @@ logger = logging.getLogger("quire.spark")
 
 @dataclass(slots=True)
 class _Followed:
-    """One stream of the query."""
+    """The state of one stream of the query."""
 
     view: StreamView
     follower: StreamFollower | None = None
     frontier: CountedPosition | None = None
-    """The end of the stream when it was last read, or None if it must be read."""
+    """The end of the stream when it was last read, or None if it was not read yet."""
     done: CountedPosition | None = None
-    """The position that corresponds to the offset `done_for`, if it still exists."""
+    """The counted position of the offset `done_for`, which saves reading it again, or None."""
     done_for: StreamOffset | None = None
     first_life: str | None = None
-    """The id of the stream's life when the query opened it, for offsets without one.
+    """The id of the stream's life when the query opened the stream, for old offsets without an id.
     """
     abandoned: StreamOffset | None = None
-    """The offset in a former stream of this name, whose loss was already reported."""
+    """The offset in a former stream of this name whose loss was already reported, or None."""
     stale: bool = True
-    """Whether there may be records after the frontier."""
+    """Whether there may be records after `frontier`, so that the stream must be read again."""
     relist: bool = False
-    """Whether there may also be more segments."""
+    """Whether segments may have been added or changed, so that their list must be read again."""
     failing_since_s: float | None = None
-    """The time since which the stream could not be read, or None."""
+    """The event loop's time since which the stream could not be read, or None if it can be read."""
 
 
 class StreamQuery:
-    """One query on some streams. Its calls must not overlap. Call `close` at the end."""
+    """The driver's part of one streaming query, which may read several streams.
+
+    Calls must not overlap. Call `close` at the end.
+    """
 
     def __init__(self, client: Client, options: StreamReadOptions) -> None:
         self.client = client
@@ -83,13 +86,16 @@ class StreamQuery:
         self._news = asyncio.Event()
         self._discovered_s = float("-inf")
         self._target: dict[str, CountedPosition] | None = None
-        """The ends of the streams when the query began, if it stops there (availableNow), or None.
-        """
+        """The ends at which a query with the trigger availableNow stops, by stream, or None."""
         self._held_since_s: float | None = None
         self._reported: Any = None
-        """The state that the report describes."""
+        """The state of the streams that `report` describes, so that it is made again only after a
+        change.
+        """
         self.report: dict[str, Any] | None = None
-        """The answer to `reportLatestOffset`."""
+        """The answer to Spark's `reportLatestOffset`: the newest offsets and the lag of each
+        stream.
+        """
 
     async def open(self) -> None:
         """Open the namespace."""
@@ -100,7 +106,7 @@ class StreamQuery:
         self._cluster = await self.client.metadata.instance_id()
 
     async def close(self) -> None:
-        """Stop following, and close the namespace."""
+        """Stop following the streams, and close the namespace."""
         await self._tasks.close()
         for followed in self._followed.values():
             followed.view.close()
@@ -180,9 +186,9 @@ class StreamQuery:
     async def latest(self, start: Offsets, *, limited: bool, wait: bool) -> Offsets | None:
         """Return the offsets at which the next trigger ends, or None if there is nothing to read.
 
-        With `limited` the options that limit a trigger apply. With `wait` the call waits a second
-        for new records. If the query begins at `start`, the answer is the same place at once, so
-        that the checkpoint stores it before anything is read.
+        With `limited` the options that limit a trigger apply. With `wait` the call waits for new
+        records, for at most `POLL_S` seconds. If `start` has `begins`, the result is `start`
+        without it, at once, so that the checkpoint stores the offsets before anything is read.
         """
         start.check(self._cluster, self.streams.path)
         if start.begins:
@@ -212,7 +218,8 @@ class StreamQuery:
     ) -> bool:
         """Return whether this stream requires a trigger.
 
-        It does if it has more records, or is not the stream of the offset.
+        It does if it has records between `mark`, where the trigger begins, and `end`. It also does
+        if the stream that the offset belongs to was replaced by another one of the same name.
         """
         reached = start.streams.get(name)
         restarted = reached is not None and self._followed[name].abandoned == reached
@@ -235,7 +242,10 @@ class StreamQuery:
         return replace(reached, life=followed.first_life)
 
     async def _wait_for_news(self, until_s: float) -> bool:
-        """Wait at most until this time. Return whether a stream may have changed meanwhile."""
+        """Wait until a stream may have changed, and return whether that was before `until_s`.
+
+        `until_s` is a time of the event loop.
+        """
         return await came(self._news, asyncio.timeout_at(until_s))
 
     def _next_offsets(
@@ -320,9 +330,10 @@ class StreamQuery:
     # -- new records --------------------------------------------------------------------------
 
     async def _look(self, start: Offsets, marks: dict[str, CountedPosition]) -> None:
-        """Read the streams that may have new records.
+        """Read the ends of the streams that may have new records.
 
-        The marks of streams that were replaced by others are replaced as well.
+        `marks` has the position at which the trigger begins, by stream. If another stream has the
+        name now, its mark is replaced.
         """
         await each(
             [name for name, followed in self._followed.items() if followed.stale],
@@ -376,7 +387,7 @@ class StreamQuery:
             followed.follower.take()
 
     def _tolerates(self, followed: _Followed, error: BaseException) -> bool:
-        """Return whether the query continues although this stream could not be read."""
+        """Return whether the query continues although reading this stream has raised `error`."""
         if isinstance(error, NoSuchStreamError) and self._options.pattern is not None:
             self._report_loss(error)
             self._discovered_s = float("-inf")  # search again: the stream will not be found
@@ -403,7 +414,7 @@ class StreamQuery:
     # -- limits -------------------------------------------------------------------------------
 
     async def _admitted(self, marks: Mapping[str, CountedPosition]) -> dict[str, CountedPosition]:
-        """Return where a trigger ends within its limits.
+        """Return where a trigger ends in each stream, within the limits of the options.
 
         While too few records are waiting, it ends where it begins.
         """

@@ -54,9 +54,9 @@ from quire.streams.read.positions import Start
 
 BATCH_ROWS = 16_384
 BATCH_BYTES = 1024 * 1024
-"""The size in bytes, or the number of rows, at which records are passed to Spark."""
+"""The number of bytes at which records are passed to Spark. `BATCH_ROWS` is the limit in rows."""
 FROM_METADATA = frozenset(("stream", "segment", "ledger", "sequence"))
-"""Columns for which no bookie is asked, if the segment is completed."""
+"""The columns that can be made from the metadata of a completed segment, without a bookie."""
 CATCH_UP_S = 20.0
 """Seconds that a task waits until bookies know that the entries the driver saw are acknowledged."""
 CATCH_UP_BACKOFF = Backoff(0.05)
@@ -86,7 +86,10 @@ def spark_schema(columns: Sequence[str]) -> StructType:
 
 
 class StreamTasks:
-    """Reads the splits of a task. It has no state, and is sent to workers."""
+    """The part of a reader that runs in tasks, and reads their splits.
+
+    It has no state except its options, and Spark sends it to workers.
+    """
 
     def __init__(self, options: StreamReadOptions, schema: StructType) -> None:
         self.options = options
@@ -101,7 +104,7 @@ class StreamTasks:
 
     @property
     def counts(self) -> bool:
-        """Whether the columns can be made from metadata without bookies."""
+        """Whether all requested columns can be made from metadata, without bookies."""
         return set(self.columns) <= FROM_METADATA
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -176,7 +179,10 @@ class StreamTasks:
 
 
 async def open_split(client: Client, split: StreamSplit, password: bytes) -> LedgerReader:
-    """Do what `StreamTasks.open` does, on the event loop of the client."""
+    """Open the ledger of a split, once bookies know that all its entries are acknowledged.
+
+    Raises NoSuchLedgerError. The call runs on the event loop of the client.
+    """
     segment = split.origin.segment
     ledger = await client.open_ledger(segment.ledger_id, password=password)
     if not ledger.ledger_closed and not segment.in_progress:
@@ -272,7 +278,7 @@ def _floor_ms(moment: datetime) -> int:
 
 
 class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
-    """Reads what is acknowledged of streams when the query is planned."""
+    """Spark's reader of a batch query, which reads what is acknowledged when it is planned."""
 
     def __init__(self, options: StreamReadOptions, schema: StructType) -> None:
         self._tasks = StreamTasks(options, schema)
@@ -348,7 +354,7 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
 
 
 class QuireStreamPushdownReader(QuireStreamBatchReader):
-    """A reader that also uses comparisons with constants.
+    """A batch reader that also uses comparisons with constants to read less.
 
     It uses those of `stream`, `segment`, `txid`, `time` and `sequence`. It is a separate class
     because Spark refuses a reader with `pushFilters` unless

@@ -46,7 +46,7 @@ from quire.streams.publish.publishing import BuiltSegment, SegmentBuilder, Strea
 STREAMS_MAX = 100
 """The number of streams that one job may write. Each task may have a ledger open for each."""
 ORDERED_BYTES_MAX = 256 * 1024 * 1024
-"""The largest size of a partition that the sink sorts."""
+"""The largest size in bytes of a Spark partition that the sink sorts in memory."""
 RETAIN_EVERY_BATCHES = 16
 """The number of batches after which a query applies the retention of a stream that it writes."""
 TXID_COLUMN = "txid"
@@ -59,7 +59,7 @@ logger = logging.getLogger("quire.spark")
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """The indexes of the columns of a row that the sink uses."""
+    """The indexes of the columns that the sink uses, or None for those that rows lack."""
 
     value: int
     txid: int | None = None
@@ -76,7 +76,7 @@ class SinkColumns:
 
     @classmethod
     def of(cls, schema: StructType, options: StreamWriteOptions) -> SinkColumns:
-        """Find the columns in a schema. Raises UsageError if it does not fit."""
+        """Find the columns that the options name in a schema. Raises UsageError if one is wrong."""
         stream = _column(schema, "streamColumn", options.stream_column, StringType)
         txid = _column(schema, "txidColumn", options.txid_column, IntegralType)
         if txid is None and TXID_COLUMN in (named := _by_name(schema)):
@@ -130,7 +130,10 @@ def _column(
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """The plan of one job or micro-batch for its tasks. It has plain values."""
+    """The plan of one job or micro-batch, which the driver makes for its tasks.
+
+    All fields are plain values, so that Spark can send the plan to tasks.
+    """
 
     batches: dict[str, StreamBatch]
     """The batches by stream."""
@@ -148,7 +151,7 @@ async def open_streams(client: Client, options: StreamWriteOptions) -> Namespace
 async def check_streams(
     streams: Namespace, options: StreamWriteOptions, columns: SinkColumns
 ) -> list[str]:
-    """Return the streams that may be written, and create them if that is wanted.
+    """Return the names of the streams that may be written, and create them if the options say so.
 
     Raises NoSuchStreamError and UsageError.
     """
@@ -254,7 +257,11 @@ def message_of(
 
 
 def _ordered(rows: Iterator[pa.RecordBatch], order: int | None) -> Iterable[pa.RecordBatch]:
-    """Sort rows by a column. Rows with equal values keep their order."""
+    """Sort rows by the column with the index `order`, or return them unchanged if it is None.
+
+    Rows with equal values keep their order. Raises UsageError if there are more than
+    `ORDERED_BYTES_MAX` bytes.
+    """
     if order is None:
         return rows
     batches: list[pa.RecordBatch] = []
@@ -298,9 +305,9 @@ def _by_stream(
 
 
 class StreamTaskOutput:
-    """The ledgers of one task, each of which is created with its first rows.
+    """The ledgers that one task writes, each of which is created with its first rows.
 
-    One batch is being written while the next is taken from Spark.
+    While one batch of rows is being written, the next one is taken from Spark.
     """
 
     def __init__(self, client: Client, options: StreamWriteOptions, plan: WritePlan) -> None:
@@ -371,7 +378,10 @@ class StreamTaskOutput:
 
 
 class Committer:
-    """Publishes what tasks have written, or deletes it. Calls must not overlap."""
+    """The driver's part of a write, which publishes what tasks have written, or deletes it.
+
+    Calls must not overlap.
+    """
 
     def __init__(self, options: StreamWriteOptions) -> None:
         self._options = options
@@ -386,7 +396,7 @@ class Committer:
             call(self.commit_written(client.aio, written))
 
     async def commit_written(self, client: Client, written: Sequence[StreamMessage]) -> None:
-        """Do what `commit` does, on the event loop of the client."""
+        """Publish what the messages report, one stream after another, on the client's loop."""
         streams = await open_streams(client, self._options)
         sweep = any(message.sweep for message in written)
         for name, batch in sorted(batches_of(written).items()):
@@ -428,7 +438,7 @@ class Committer:
             await streams.retain(name)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Delete what is not published.
+        """Delete the ledgers that are not published. An error is only logged.
 
         Spark also calls this after a `commit` that raised, which may have published everything.
         """
@@ -440,7 +450,7 @@ class Committer:
             logger.warning("the ledgers of a failed job are left for a sweep: %s", error)
 
     async def abort_written(self, client: Client, written: Sequence[StreamMessage]) -> None:
-        """Do what `abort` does, on the event loop of the client."""
+        """Delete the ledgers in the messages that are not published, on the client's loop."""
         streams = await open_streams(client, self._options)
         for name, batch in sorted(batches_of(written).items()):
             await publishing.abort(streams, name, batch, built_for(name, written))
@@ -458,10 +468,10 @@ def batches_of(written: Sequence[StreamMessage]) -> dict[str, StreamBatch]:
 
 
 def built_for(name: str, written: Sequence[StreamMessage]) -> list[BuiltSegment]:
-    """Return the ledgers that were built for a stream, in order."""
+    """Return the ledgers that were built for a stream, in the order of the partitions."""
     return [one for message in written for stream, one in message.built if stream == name]
 
 
 def metadata_of(client: Client, options: StreamWriteOptions, name: str) -> StreamMetadata:
-    """Return the access to the metadata nodes of a stream."""
+    """Return an object that reads and changes the metadata nodes of a stream."""
     return StreamMetadata(client, StreamPaths(options.namespace, name))

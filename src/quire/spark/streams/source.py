@@ -31,7 +31,7 @@ from quire.spark.streams.reader import StreamTasks
 T = TypeVar("T")
 
 IDLE_GAP_S = 0.05
-"""Seconds after the answer "nothing to read" within which another question shows an idle query.
+"""Seconds after the answer "nothing to read" in which another call shows that the query is idle.
 
 Spark asks an idle query every 10 ms, so such a call waits for new records. Any other call returns
 at once, because a query with several sources may have work for the other sources.
@@ -39,7 +39,10 @@ at once, because a query with several sources may have work for the other source
 
 
 class QuireStreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """The long-lived reader of a query on the driver. Workers use only `read`."""
+    """Spark's reader of a streaming query, which lives on the driver as long as the query.
+
+    Workers use only `read`.
+    """
 
     def __init__(self, options: StreamReadOptions, schema: StructType) -> None:
         self._tasks = StreamTasks(options, schema)
@@ -47,7 +50,7 @@ class QuireStreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._query: StreamQuery | None = None
         self._available_now = False
         self._idle_s = float("-inf")
-        """The time at which Spark was last told that there is nothing to read."""
+        """The monotonic time at which Spark was last told that there is nothing to read."""
 
     # -- on the driver ------------------------------------------------------------------------
 
@@ -104,7 +107,7 @@ class QuireStreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     @worker.plainly
     def commit(self, end: dict[str, Any]) -> None:
-        """Store the progress under the subscription, if there is one."""
+        """Store the positions under the subscription, if the options name one."""
         if self._options.subscription is not None:
             offsets = Offsets.from_json(end)
             self._ask(lambda query: query.commit(offsets))

@@ -1,4 +1,4 @@
-"""The driver's view of one stream: its segments, its end, and the amount between two places.
+"""The driver's view of one stream: its segments, its end, and the records between two positions.
 
 As little as possible is read. The metadata has all that is needed about completed segments. For the
 segment in progress, the last acknowledged entry has it. Entries in the middle are read only to find
@@ -26,9 +26,9 @@ from quire.streams.read.positions import (
 from quire.streams.read.records import decode
 
 READERS_MAX = 4
-"""The number of ledgers of one stream that are kept open."""
+"""The largest number of ledgers of one stream that are kept open."""
 LOOKS_MAX = 5
-"""The number of times to read the segments before a missing ledger counts as lost.
+"""The largest number of times to read the segments before a missing ledger counts as lost.
 
 The ledger may be missing only because its segment was truncated a moment ago.
 """
@@ -37,26 +37,36 @@ LOOK_DELAY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class CountedPosition:
-    """A place in a stream, and the amount of its segment before it."""
+    """A position in a stream, with the number of records and bytes of its segment before it."""
 
     position: DLSN
     lssn: int
-    """The segment in which is counted: that of the position, or the one that ends before it."""
+    """The number of the segment whose records and bytes are counted.
+
+    It is the segment of the position, or the one before it if the position is at that segment's
+    end.
+    """
     records: int = 0
     size_bytes: int = 0
     """The stored bytes of the entries before that of the position."""
     next_ms: int | None = None
-    """The time at which the record at the position was appended, or None if it is unknown."""
+    """The Unix time in milliseconds at which the record at the position was appended, or None.
+
+    None means that the time is unknown, or that there is no record yet.
+    """
 
 
 class StreamView:
-    """One stream as it was at the last `look`. It belongs to the event loop of its client."""
+    """The segments and settings of one stream as they were at the last `look`.
+
+    A view belongs to the event loop of its client.
+    """
 
     def __init__(self, streams: Namespace, name: str) -> None:
         self.name = name
         self.segments: list[StreamSegment] = []
         self.life: str | None = None
-        """The id of the life that `segments` belong to.
+        """The id of the stream's life that `segments` belong to (`StreamMetadata.life_id`).
 
         It is "" if the client may not read it, and None before the first `look`.
         """
@@ -65,7 +75,7 @@ class StreamView:
         self._client = streams.client
         self._metadata = streams.metadata(name)
         self._lengths: dict[int, tuple[int, int]] = {}
-        """The bytes and entries of closed ledgers."""
+        """The number of payload bytes and of entries in closed ledgers, by ledger id."""
         self._readers: dict[int, LedgerReader] = {}
 
     async def look(self) -> None:
@@ -78,19 +88,19 @@ class StreamView:
         self._lengths = {k: v for k, v in self._lengths.items() if k in kept}
 
     async def open(self) -> None:
-        """Read the segments for the first time, and the settings."""
+        """Read the segments for the first time, and the settings of the stream."""
         await self.look()
         settings = await self._streams.stream_settings(self.name)
         self.txid_is_time = settings.txids == "time"
 
     def close(self) -> None:
-        """Close the ledgers that are open."""
+        """Close the ledgers that the view holds open."""
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
 
     def origin(self, segment: StreamSegment) -> Origin:
-        """Return the origin of the records of a segment."""
+        """Return the stream and the segment from which records come, as an `Origin`."""
         return Origin(self.name, segment, self.txid_is_time)
 
     def now_ms(self) -> int:
@@ -196,7 +206,10 @@ class StreamView:
     # -- where it ends ------------------------------------------------------------------------
 
     async def frontier(self, floor: DLSN | None = None) -> CountedPosition:
-        """Return the place after the last acknowledged record. Nothing before `floor` is read."""
+        """Return the position after the last acknowledged record.
+
+        Entries before `floor` are not read.
+        """
         for segment in reversed(self.segments):
             if segment.in_progress:
                 mark = await self._frontier_in(segment, floor)
@@ -212,9 +225,10 @@ class StreamView:
     async def _frontier_in(
         self, segment: StreamSegment, floor: DLSN | None, last: int | None = None
     ) -> CountedPosition | None:
-        """Return the place after the last record of a segment, or None if there is none.
+        """Return the position after the last record of a segment, or None if it has no record.
 
-        `last` is the last entry to look at. By default it is the last acknowledged one.
+        The search looks at no entry after `last` (by default the last acknowledged one) or before
+        `floor`.
         """
         reader = await self._reader(segment)
         at = await reader.refresh() if last is None else last
@@ -233,7 +247,7 @@ class StreamView:
     # -- places -------------------------------------------------------------------------------
 
     async def mark(self, position: DLSN) -> CountedPosition:
-        """Return the counted form of any position.
+        """Return a position with the number of records and bytes of its segment before it.
 
         A position that no longer exists counts as the oldest one that exists. A position after the
         last record of a completed segment counts as the beginning of the next segment.
@@ -291,7 +305,7 @@ class StreamView:
         return CountedPosition(position, segment.lssn, found.records, found.size_bytes)
 
     def reached(self, mark: CountedPosition) -> StreamOffset:
-        """Return the form that a checkpoint stores."""
+        """Return a position as a checkpoint stores it, with what identifies the stream later."""
         counted_in, here = self._segment(mark.lssn), self._segment(mark.position.lssn)
         sequence: int | None = None
         if (
@@ -311,7 +325,7 @@ class StreamView:
         return self._segment(mark.lssn) is not None
 
     def same_stream(self, reached: StreamOffset) -> bool:
-        """Return whether a position was taken in this stream, and not in a former one of its name.
+        """Return whether a stored position is in this stream, not in a former one of its name.
 
         Another life means another stream. The life may be unknown in an old checkpoint, and
         DistributedLog's own programs delete and create streams without changing it. The ledger of
@@ -339,19 +353,22 @@ class StreamView:
     # -- how much -----------------------------------------------------------------------------
 
     def records_between(self, start: CountedPosition, end: CountedPosition) -> int:
-        """Return the number of acknowledged records between two places, without lost records."""
+        """Return the number of acknowledged records between two positions, without lost records."""
         if end.position <= start.position:
             return 0
         return self._before(end) - self._before(start)
 
     def _before(self, mark: CountedPosition) -> int:
-        """Return the number of records before a place, in the listed segments."""
+        """Return the number of records before a position in the listed segments.
+
+        Lost records are not counted.
+        """
         segment = self._segment(mark.lssn)
         here = mark.records if segment is not None and not segment.lost else 0
         return here + sum(s.known_records for s in self.segments if s.lssn < mark.lssn)
 
     async def bytes_between(self, start: CountedPosition, end: CountedPosition) -> int:
-        """Return the stored bytes of the entries between two places."""
+        """Return the stored bytes of the entries between two positions."""
         if end.position <= start.position:
             return 0
         total = end.size_bytes - start.size_bytes
@@ -371,7 +388,7 @@ class StreamView:
     async def after_records(
         self, start: CountedPosition, limit: int, end: CountedPosition
     ) -> CountedPosition:
-        """Return the place after `limit` records from `start` on, or `end` if there are fewer."""
+        """Return the position `limit` records after `start`, or `end` if there are fewer."""
         if self.records_between(start, end) <= limit:
             return end
         left = limit + start.records
@@ -399,9 +416,10 @@ class StreamView:
     async def after_bytes(
         self, start: CountedPosition, limit: int, end: CountedPosition, *, least: bool
     ) -> CountedPosition:
-        """Return the place after the last entry that fits into this many stored bytes.
+        """Return the position after the last entry that fits into `limit` stored bytes.
 
-        With `least`, the result includes one entry even if it is larger than that.
+        The bytes are counted from `start` on, and the result is never after `end`. With `least`,
+        the result includes one entry even if that is larger.
         """
         left = limit + start.size_bytes
         for segment in self.segments:

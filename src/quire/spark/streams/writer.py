@@ -46,11 +46,14 @@ from quire.streams.publish.publishing import BatchKey, StreamBatch
 
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
-"""The properties in which Spark tells the tasks of a micro-batch its query and its number."""
+"""The property in which Spark tells the tasks of a micro-batch the number of the micro-batch.
+
+`QUERY_PROPERTY` has the id of the query.
+"""
 NOT_KNOWN_YET = ""
 
 _seen: set[tuple[str, str, str]] = set()
-"""The (cluster, namespace, writer) of the queries for which this process has planned before."""
+"""The (cluster, namespace, writer) of each query for which this process has made a plan before."""
 
 
 def refuse_overwrite(overwrite: bool) -> None:
@@ -66,7 +69,7 @@ def refuse_overwrite(overwrite: bool) -> None:
 
 
 class StreamBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """The writer of one batch job."""
+    """Spark's writer of one batch job to streams."""
 
     def __init__(self, options: StreamWriteOptions, schema: StructType, overwrite: bool) -> None:
         refuse_overwrite(overwrite)
@@ -105,12 +108,12 @@ class StreamBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self.committer.commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete what is not published."""
+        """Delete the ledgers that are not published."""
         self.committer.abort(messages)
 
 
 class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """The writer of one micro-batch of a streaming query."""
+    """Spark's writer of one micro-batch of a streaming query to streams."""
 
     def __init__(self, options: StreamWriteOptions, schema: StructType, overwrite: bool) -> None:
         refuse_overwrite(overwrite)
@@ -141,7 +144,10 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return self.__dict__.copy()
 
     async def make_plan(self, client: Client) -> WritePlan:
-        """Return a plan without keys, which the tasks fill in."""
+        """Become the writer of the streams, and return a plan without the key of the micro-batch.
+
+        The tasks fill in the key.
+        """
         options = self._options
         me = (options.metadata, options.namespace, options.writer)
         plan = await plan_query(client, options, self._names, sweep=me not in _seen)
@@ -189,14 +195,14 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         self.committer.commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Delete what is not published."""
+        """Delete the ledgers that are not published."""
         self.committer.abort(messages)
 
 
 async def plan_query(
     client: Client, options: StreamWriteOptions, names: Sequence[str], *, sweep: bool
 ) -> WritePlan:
-    """Become the writer of these streams, and return a plan without keys."""
+    """Become the writer of these streams, and return a plan without the key of the micro-batch."""
     streams = await open_streams(client, options)
     key = BatchKey(options.writer, NOT_KNOWN_YET, 0)
     batches = {

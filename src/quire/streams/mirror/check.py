@@ -43,7 +43,10 @@ REMEDY = (
 
 
 async def origin_of(source: Namespace, name: str) -> dict[str, Any]:
-    """Return the marker that a copy of this source stream stores. Raises NoSuchStreamError."""
+    """Return the marker that the copy of this source stream stores, as the JSON of `quire-mirror`.
+
+    Raises NoSuchStreamError.
+    """
     metadata = source.metadata(name)
     life = await metadata.life()
     return {
@@ -240,10 +243,10 @@ async def last_shown(
 
 
 async def source_of(client: Client, name: str, segment: StreamSegment) -> int | None:
-    """Return the source's ledger of which the target's ledger of this segment is a copy.
+    """Return the id of the source's ledger of which the target's ledger of this segment is a copy.
 
-    Returns None if the target's ledger is gone. Raises StreamDivergedError if another writer writes
-    it.
+    Returns None if the target's ledger is gone. Raises StreamDivergedError if another program has
+    written the ledger.
     """
     try:
         custom = (await client.ledger_metadata(segment.ledger_id)).custom

@@ -22,9 +22,9 @@ an empty ledger instead, for a truncated segment. The other keys are arguments o
 """
 
 JOB = b"quire-replicate"
-"""The value of `JOB_KEY` in the custom metadata of every ledger that is created here."""
+"""The value of `JOB_KEY` in the custom metadata of every ledger that a replication creates."""
 SOURCE_KEY = "quire.source"
-"""The key in the same metadata for the ledger that was copied."""
+"""The key in the custom metadata of a copied ledger for the id of the ledger it is a copy of."""
 
 
 async def create(client: Client, piece: Piece, password: bytes) -> LedgerWriter:

@@ -12,11 +12,12 @@ from quire.streams.mirror.mirror import Mirror
 from quire.streams.read.statistics import segment_statistics
 
 OBSERVATIONS_MAX = 3_600
-"""The largest number of observed ends of the source that are remembered to compute the seconds."""
+"""The largest number of past ends of the source that are remembered to compute the lag in seconds.
+"""
 
 
 class Lag:
-    """The lag of one copy.
+    """The measurement of how far one copy is behind its source.
 
     Call `measure` regularly. A record's lag in seconds is counted from the first call that saw the
     record in the source.
@@ -25,7 +26,8 @@ class Lag:
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
         self._seen: deque[tuple[float, DLSN]] = deque(maxlen=OBSERVATIONS_MAX)
-        """The times of earlier measurements, with the position at which the source ended then.
+        """The event loop's times of earlier measurements, each with the source's last position at
+        that time.
 
         Measurements whose position the copy has reached are removed.
         """
@@ -58,10 +60,9 @@ class Lag:
         return max(left, 0), max(left_bytes, 0), seconds
 
     async def _copy(self) -> tuple[DLSN, int, int]:
-        """Return the copy's last position, and what the copy has of the segment in progress there.
+        """Return the copy's last position, and the numbers of records and of bytes in that segment.
 
-        That is the number of records and the number of bytes, or 0 and 0 if no segment of the copy
-        is in progress.
+        Both numbers are 0 if no segment of the copy is in progress.
         """
         mirror = self._mirror
         tail = mirror.tail

@@ -17,14 +17,14 @@ from quire.streams.namespace.stream_metadata import NO_LEDGER, StreamMetadata, W
 from quire.streams.publish.segment_builder import JOB_KEY
 
 SWEEP_BEFORE = 1_000
-"""The search begins this many ids before the newest ledger of the copy."""
+"""The number of ledger ids before the newest ledger of the copy at which the search begins."""
 SWEEP_LEDGERS_MAX = 5_000
 KNOWN_MAX = 1_000_000
 """The number of ledgers above which `Leftovers` forgets what it has read."""
 
 
 class Leftovers:
-    """The leftovers of all copies in one cluster.
+    """The ledgers that failed replications have left in one cluster, for all copies in it.
 
     The metadata of each ledger is read once, because what a ledger was created for never changes.
     """

@@ -66,19 +66,23 @@ from quire.streams.write.takeover import delete_insisting, free_allocated
 T = TypeVar("T")
 
 SEGMENTS_AT_ONCE = 32
-"""The number of segments of one stream to copy before they are published.
+"""The largest number of segments of one stream to copy before they are published.
 
 A driver that dies loses the work on at most this many.
 """
 DIRECT_BYTES_MAX = 4 * 1024 * 1024
-"""The bytes of completed segments up to which the driver copies them itself while it follows."""
+"""The largest number of bytes in completed segments that the driver copies itself while it follows.
+"""
 LOOKS_MAX = 5
-"""The number of times to read the segments before a missing ledger counts as lost."""
+"""The largest number of times to read the segments before a missing ledger counts as lost."""
 LOOK_DELAY_S = 0.2
 BACKOFF = Backoff(0.2, 5.0)
 """The pauses before another attempt after a transient error."""
 SHOW_S = 5.0
-"""Seconds to wait, before a followed ledger is left, until readers can see its last entry."""
+"""Seconds to wait until readers can see the last copied entry of a segment in progress.
+
+The wait is at the end of a replication, before the copy's ledger is left.
+"""
 SHOW_EACH_S = 0.05
 PASSING = (LedgerError, BookieError, MetadataUnavailableError)
 """The errors after which another attempt may succeed."""
@@ -98,7 +102,7 @@ class CopyCounts:
 
 @dataclass(slots=True)
 class FollowedLedger:
-    """A ledger that follows the source's segment in progress."""
+    """A ledger of the copy that receives the entries of the source's segment in progress."""
 
     segment: StreamSegment
     writer: LedgerWriter
@@ -109,9 +113,10 @@ class FollowedLedger:
     size_bytes: int = 0
 
     def count_records(self, first: int, payloads: Sequence[bytes]) -> None:
-        """Update `records` from the last of these entries that has application records.
+        """Set `records` to the number of application records in the segment so far.
 
-        Records are numbered within the segment, so the number of the last record is the count.
+        `payloads` are new entries, the first with id `first`. Records are numbered within the
+        segment, so the number of the last one is the count.
         """
         for at in range(len(payloads) - 1, -1, -1):
             users = decode(self.segment, first + at, payloads[at]).users()
@@ -123,7 +128,7 @@ class FollowedLedger:
 class Mirror:
     """The replication of one stream. Call `run` once, and then `close`.
 
-    Meanwhile `lag.Lag` measures how far the copy is behind.
+    While `run` works, `lag.Lag` can measure how far the copy is behind.
     """
 
     def __init__(
@@ -154,7 +159,7 @@ class Mirror:
         self.last = 0
         """The number of the newest completed segment of the copy."""
         self.partial: StreamSegment | None = None
-        """The copy's segment in progress."""
+        """The copy's segment in progress, or None."""
         self._from = source.metadata(name)
         self._to = target.metadata(name)
         self._copy = copy
@@ -167,10 +172,11 @@ class Mirror:
         self._claim: WriterClaim | None = None
         self._origin: dict[str, Any] = {}
         self._marked = False
-        """Whether the copy has noted that producers or fencing tokens are used."""
+        """Whether the copy's metadata records that producers or fencing tokens are used."""
         self._settings: dict[str, Any] = {}
         self._well_at = asyncio.get_running_loop().time()
-        """The time at which something was last copied, or there was nothing to copy."""
+        """The event loop's time at which something was last copied, or there was nothing to copy.
+        """
 
     # -- running ------------------------------------------------------------------------------
 
@@ -347,9 +353,9 @@ class Mirror:
         self.copied.segments += len(copies)
 
     async def _delete_unnamed(self, ledger_ids: Sequence[int]) -> None:
-        """Delete ledgers that no segment names.
+        """Delete those of the ledgers that no segment of the copy names.
 
-        Only this claim would have named them, and it is lost.
+        No other claim can name them, because they were created for a claim that is lost.
         """
         named = {segment.ledger_id for segment in await self._to.segments()}
         for ledger_id in ledger_ids:
@@ -357,7 +363,7 @@ class Mirror:
                 await delete_insisting(self.target.client, ledger_id)
 
     async def _answers(self, part: Sequence[StreamSegment]) -> list[Piece]:
-        """Copy the ledgers of these segments, and return the result for each.
+        """Copy the ledgers of these segments, and return the result of `copy_ledger` for each.
 
         While the stream is followed, small segments are copied in this process. A Spark job would
         take longer, and further segments would be completed meanwhile.
@@ -387,9 +393,9 @@ class Mirror:
             await delete_insisting(self.target.client, partial.ledger_id)
 
     async def _carry_marks(self) -> None:
-        """Note in the copy that producers or fencing tokens are used, if the source notes it.
+        """Record in the copy that producers or fencing tokens are used, if the source records it.
 
-        This must precede the first copied entry that contains one.
+        This must precede the first copied entry that contains a producer or a token.
         """
         if not self._marked and await self._from.has_marks():
             await self._to.note_marks()

@@ -85,7 +85,8 @@ STREAM_SETTINGS_NODE = "quire"
 RENAME_ATTEMPTS = 5
 """The number of attempts to rename a stream that other processes change."""
 FENCED_OPERATIONS = 10
-"""The most operations that a rename gains when the writer is fenced."""
+"""The largest number of operations that a rename needs in addition after it has fenced the writer.
+"""
 ALL_BUFFERED_BYTES_MAX = 64 * 1024 * 1024
 """The largest number of unacknowledged bytes of all writers that one `Namespace` opened."""
 
@@ -114,7 +115,7 @@ class Namespace:
         self._closed = False
         self._budget = ByteBudget(ALL_BUFFERED_BYTES_MAX)
         self._writers: dict[StreamWriter, StreamLock | None] = {}
-        """The open writers, with the lock that each of them holds."""
+        """The open writers, each with the lock that it holds, or None if it holds none."""
         self._tasks = end_with_client(client, self)
 
     # -- namespaces ---------------------------------------------------------------------------
@@ -395,7 +396,7 @@ class Namespace:
         await metadata.lives.clear()
 
     async def _rename(self, metadata: StreamMetadata, target: StreamMetadata) -> list[Operation]:
-        """Return the operations that rename a stream as it is now."""
+        """Return the operations of the transaction that renames a stream as it is now."""
         await self._tree.make_path(target.paths.stream)
         # Read the life before the segment nodes, which a concurrent truncation replaces.
         life = await metadata.life()
@@ -671,7 +672,10 @@ class Namespace:
         return await retain(self.client, metadata, settings, life=life)
 
     def metadata(self, name: str) -> StreamMetadata:
-        """Return the access to the metadata nodes of a stream. Applications do not need it."""
+        """Return an object that reads and changes the metadata nodes of a stream.
+
+        Applications do not need it.
+        """
         return StreamMetadata(self.client, StreamPaths(self.path, stream_name(name)))
 
 
@@ -854,7 +858,7 @@ async def _settings(client: Client, path: str) -> dict[str, Any]:
 
 
 async def _inherited(client: Client, path: str) -> dict[str, Any]:
-    """Return the settings that were given to the namespace and to the paths above it."""
+    """Return the settings given to the namespace and to the paths above it, by name."""
     values: dict[str, Any] = {}
     parts = path.split("/")
     for depth in range(2, len(parts) + 1):
@@ -865,7 +869,10 @@ async def _inherited(client: Client, path: str) -> dict[str, Any]:
 async def _add_settings(
     client: Client, path: str, values: Mapping[str, Any], inherited: Mapping[str, Any]
 ) -> None:
-    """Add settings to a node. Raises UsageError if they are not valid with the inherited ones."""
+    """Add settings to those that a node stores. A value of None removes a setting.
+
+    Raises UsageError if the settings are not valid together with the inherited ones.
+    """
     tree = client.metadata.tree
     values = current_names(values)
     check_values({n: getattr(DEFAULTS, n, v) if v is None else v for n, v in values.items()})

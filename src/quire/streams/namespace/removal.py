@@ -23,7 +23,11 @@ ATTEMPTS_MAX = 20
 
 
 async def delete_stream(client: Client, metadata: StreamMetadata, password: bytes) -> None:
-    """See `Namespace.delete_stream`."""
+    """Delete a stream and all its ledgers. Deleting a stream that does not exist succeeds.
+
+    The writer of the stream is fenced. Raises MetadataUnavailableError if other clients open the
+    stream for writing during every attempt: a part of it may be left then.
+    """
     for _ in range(ATTEMPTS_MAX):
         try:
             await _delete(client, metadata, password)
@@ -43,9 +47,10 @@ async def delete_stream(client: Client, metadata: StreamMetadata, password: byte
 
 
 async def _delete(client: Client, metadata: StreamMetadata, password: bytes) -> None:
-    """Claim the stream, delete its ledgers, and delete the node without which it does not exist.
+    """Claim the stream, delete its ledgers, and then delete the node `ledgers`.
 
-    That node is deleted under the claim, so that no writer can continue afterwards.
+    A stream without that node does not exist. It is deleted under the claim, so that no writer can
+    continue afterwards.
     """
     await metadata.ensure_writable()
     claim = await metadata.claim()

@@ -44,7 +44,7 @@ the old names for one more release.
 """
 _STORED = {name: stored for stored, name in IN_MILLISECONDS.items()}
 TIME_MIN_S = 0.001
-"""The shortest time in seconds that can be stored."""
+"""The shortest time in seconds that a setting can have, because whole milliseconds are stored."""
 
 
 @was_in_milliseconds("roll_interval", "retention")

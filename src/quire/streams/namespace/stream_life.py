@@ -37,7 +37,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class StreamLife:
-    """The node of one life of a stream, as it was read."""
+    """The node that identifies one stream among all that ever had its name, as it was read."""
 
     path: str
     value: bytes
@@ -112,7 +112,7 @@ class StreamLives:
         )
 
     async def clear(self) -> None:
-        """Delete the directory of the lives if no life is left in it.
+        """Delete the directory of the lives of this name if no life is left in it.
 
         A life that is in it may be that of another stream, which has the name by now. What another
         program left there is deleted when the next life begins.

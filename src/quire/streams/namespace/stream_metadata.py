@@ -49,21 +49,34 @@ LOST_REPLY_ATTEMPTS = 10
 LOST_REPLY_BACKOFF = Backoff(0.1, 2.0)
 """The pauses between two attempts to learn the outcome of a transaction."""
 LOST_REPLY_LIMIT_S = 60.0
-"""Seconds for which an open writer tries to learn the outcome. It ends if it has no segment for so
-long.
+"""Seconds for which an open writer tries to learn the outcome of a transaction.
+
+A writer that has no segment for this time ends anyway.
 """
 CREATE_ATTEMPTS = 5
-"""The number of attempts to create a stream while another one with its name is deleted."""
+"""The largest number of attempts to create a stream.
+
+An attempt fails if a stream of the same name is deleted meanwhile.
+"""
 REST_ATTEMPTS = 10
-"""The number of attempts to delete the rest of a stream while other clients change it."""
+"""The largest number of attempts to delete the nodes that a deleted stream has left.
+
+An attempt fails if another client changes one of them.
+"""
 NODES_PER_COMMIT = 200
 LIST_ATTEMPTS = 20
-"""The number of attempts to read all segments. An attempt fails if one is renamed meanwhile."""
+"""The largest number of attempts to read all segments.
+
+An attempt fails if the node of a segment is renamed or deleted meanwhile.
+"""
 
 
 @dataclass(slots=True)
 class WriterClaim:
-    """The right to write a stream. It holds as long as these versions do not change."""
+    """The right to write a stream, and the versions of the metadata nodes on which it depends.
+
+    The claim is lost when another client claims the stream, which changes these versions.
+    """
 
     ledgers_version: int
     newest: int
@@ -74,13 +87,15 @@ class WriterClaim:
     """The decimal id of the ledger that was created ahead of its use, or `NO_LEDGER`."""
     allocation_version: int
     life: str
-    """The path of the node that only this life of the stream has."""
+    """The path of a node that identifies this stream among all that ever had its name
+    (`StreamLife`).
+    """
     stamp: str
-    """The value of that node, which identifies the newest claim."""
+    """The value of the node at `life`, which identifies the newest claim."""
 
 
 class StreamMetadata:
-    """The nodes of one stream."""
+    """The access to the metadata nodes of one stream: it reads and changes them."""
 
     def __init__(self, client: Client, paths: StreamPaths) -> None:
         self.client = client
@@ -89,25 +104,29 @@ class StreamMetadata:
         self.paths = paths
         self.lives = StreamLives(self.tree, paths)
         self._old_names: dict[tuple[int, bool], str] = {}
-        """The nodes with Java's former names at the last read, by segment number and `in_progress`.
+        """The names of segment nodes that follow Java's former naming, as of the last read.
+
+        The keys are segment numbers with `in_progress`. Nodes with current names are not included.
         """
         self._doubted: WriterClaim | None = None
-        """The claim whose last transaction has an unknown outcome, so that its versions may be too
-        low.
+        """The claim whose last transaction has an unknown outcome, or None.
+
+        The versions that the claim holds may then be too low.
         """
         self._committing = asyncio.Lock()
-        """Held during each transaction under a claim.
+        """A lock that is held during each transaction under a claim.
 
-        Each transaction needs the versions that the previous one left, and ledgers are noted in the
-        background.
+        Each transaction needs the versions that the previous one left, and a background task
+        records ledgers in the node `allocation`.
         """
 
     # -- the stream ---------------------------------------------------------------------------
 
     async def create(self, more: Mapping[str, bytes] | None = None) -> None:
-        """Create all nodes in one transaction, with the nodes in `more` below the stream's root.
+        """Create all nodes of the stream in one transaction.
 
-        Raises StreamExistsError.
+        `more` has further nodes, as values by their path below the stream's root. Raises
+        StreamExistsError.
         """
         nodes = self.paths.created()
         nodes += [(f"{self.paths.root}/{name}", value) for name, value in (more or {}).items()]
@@ -139,7 +158,7 @@ class StreamMetadata:
                 await self.make_below(path, value)
 
     async def make_below(self, path: str, value: bytes = b"") -> None:
-        """Create one more node of the stream, unless it exists.
+        """Create the node at `path`, which is below the stream's root, unless it exists.
 
         Raises NoSuchStreamError if the stream was deleted, so that it does not come back partially.
         """
@@ -155,7 +174,7 @@ class StreamMetadata:
         return await self.tree.exists(self._marks)
 
     async def note_marks(self) -> None:
-        """Note that producers or fencing tokens are used.
+        """Record in the stream's metadata that producers or fencing tokens are used.
 
         Call this before the first of them is appended.
         """
@@ -175,7 +194,7 @@ class StreamMetadata:
             raise self._missing()
 
     async def remove_rest(self) -> None:
-        """Delete what is left of a stream that was deleted.
+        """Delete the nodes that are left of a deleted stream.
 
         If another stream gets the name meanwhile, that stream is not changed.
 
@@ -205,7 +224,7 @@ class StreamMetadata:
         await self.lives.clear()
 
     async def _below(self, path: str) -> list[str]:
-        """Return this node and all below it, children first."""
+        """Return the paths of this node and of all nodes below it, children first."""
         try:
             names = await self.tree.children(path)
         except NoSuchKeyError:
@@ -214,7 +233,10 @@ class StreamMetadata:
         return [*itertools.chain(*parts), path]
 
     async def remove_markers(self) -> None:
-        """Delete the nodes of the stream's name that have no children any more."""
+        """Delete the stream's own node and the nodes above it that have no children any more.
+
+        The node of the namespace is kept.
+        """
         path = self.paths.stream
         while path != self.paths.namespace:
             try:
@@ -231,7 +253,7 @@ class StreamMetadata:
         )
 
     async def segments(self, newest: int | None = None) -> list[StreamSegment]:
-        """Return all segments, in ascending order, or only about the `newest` ones.
+        """Return the segments in ascending order: all, or at most the `newest` ones.
 
         A segment that appears twice for a moment counts as completed. The first segment in progress
         gets its first sequence id, which is not stored yet.
@@ -308,9 +330,10 @@ class StreamMetadata:
             raise self._missing() from error
 
     async def life(self) -> StreamLife:
-        """Return the node that changes with each claim and each truncation.
+        """Return the node that identifies the present stream among all that ever had its name.
 
-        Raises NoSuchStreamError.
+        The version of the node changes with each claim and each truncation. Raises
+        NoSuchStreamError.
         """
         try:
             return await self.lives.find()
@@ -318,9 +341,10 @@ class StreamMetadata:
             raise self._missing() from error
 
     async def life_id(self) -> str:
-        """Return the id of the stream's present life. Raises NoSuchStreamError.
+        """Return the id that distinguishes this stream from all others that ever had its name.
 
-        The id is "" if the stream has none and this client may not write one.
+        The id is "" if the stream has none and this client may not write one. Raises
+        NoSuchStreamError.
         """
         try:
             return (await self.life()).id
@@ -328,7 +352,7 @@ class StreamMetadata:
             return ""
 
     async def segments_of_life(self, life: str | None) -> tuple[str, list[StreamSegment]]:
-        """Return the id of the present life, and the segments that belong to it.
+        """Return the id of the present stream (see `life_id`), and the segments that belong to it.
 
         `life` is the id that was found last, or None before the first call. Raises
         NoSuchStreamError.
@@ -426,11 +450,14 @@ class StreamMetadata:
     # -- segments -----------------------------------------------------------------------------
 
     async def allocate(self, claim: WriterClaim, ledger_id: int) -> None:
-        """Note that this ledger belongs to the stream, although no segment names it yet."""
+        """Record in the node `allocation` that the stream owns this ledger.
+
+        No segment names the ledger yet.
+        """
         await self._put_allocation(claim, encode_number(ledger_id))
 
     async def free_allocation(self, claim: WriterClaim) -> None:
-        """Note that no ledger is allocated."""
+        """Record in the node `allocation` that no ledger is created ahead of its use."""
         await self._put_allocation(claim, NO_LEDGER)
 
     async def _put_allocation(self, claim: WriterClaim, value: bytes) -> None:
@@ -587,7 +614,11 @@ class StreamMetadata:
     async def _is_so(
         self, claim: WriterClaim, ledgers_version: int, after: Mapping[str, bytes | None]
     ) -> bool:
-        """Return whether the claim holds with this version, and the nodes have these values."""
+        """Return whether the claim holds with this version, and the nodes are as in `after`.
+
+        `after` holds the expected value of each node by path, or None for a node that must not
+        exist.
+        """
         try:
             if not await self._holds(claim):
                 return False

@@ -15,18 +15,21 @@ from quire.metadata.uri import VALUES_ROOT
 from quire.streams.namespace.namespace import SETTINGS_NODE, Namespace
 
 NODES_AT_ONCE = 256
-"""The number of nodes whose children are read at a time."""
+"""The largest number of nodes whose children are read at the same time."""
 STREAMS_AT_ONCE = 16
-"""The number of names that are looked up at a time for a page of streams."""
+"""The largest number of names that are looked up at the same time for a page of streams."""
 LEDGERS_ROOT_SIGNS = {"LAYOUT", "available"}
-"""Nodes that every ledgers root has. There is no namespace below one."""
+"""The names of two children that the root node of every cluster's ledgers has.
+
+No namespace is below a node that has both.
+"""
 OTHERS = ("/zookeeper", VALUES_ROOT)
 
 
 async def walk(
     tree: Tree, tops: Iterable[str], *, past_denied: bool = False
 ) -> AsyncGenerator[tuple[str, list[str]], None]:
-    """Yield these nodes and all nodes below them, with the names of their children.
+    """Yield the nodes at `tops` and all nodes below them, each with the names of its children.
 
     The walk does not enter nodes with reserved names, in which namespaces and streams store their
     own data, or the roots of ledgers. The names of children include the reserved ones. The walk is

@@ -54,13 +54,13 @@ async def truncate(
 
 @dataclass(frozen=True, slots=True)
 class _Truncated:
-    """What a truncation did, and what it left."""
+    """The result of a truncation: the segments that it changed, and all completed segments."""
 
     changed: list[StreamSegment]
     completed: list[StreamSegment]
-    """All completed segments after it.
+    """All completed segments as they are after the truncation.
 
-    A caller need not read them again, of which there may be very many.
+    A stream may have very many of them, so the caller need not read them again.
     """
 
 
@@ -69,7 +69,11 @@ async def _truncate(
     choose: Callable[[Sequence[StreamSegment]], Awaitable[DLSN | None]],
     life: str | None,
 ) -> _Truncated:
-    """Truncate before the position that `choose` selects for the completed segments."""
+    """Truncate before the position that `choose` returns for the completed segments.
+
+    Nothing is changed if it returns None. Raises NoSuchStreamError if the stream has another life
+    than `life`, and MetadataUnavailableError if its segments change during every attempt.
+    """
     for _ in range(ATTEMPTS_MAX):
         known = await metadata.life()
         if life is not None and known.path != life:
@@ -116,7 +120,7 @@ def _marked(segment: StreamSegment, before: DLSN) -> StreamSegment:
 async def would_free(
     client: Client, metadata: StreamMetadata, before: DLSN | None
 ) -> list[StreamSegment]:
-    """Return the segments that `free` would free now, or after `truncate` to this position.
+    """Return the segments that `free` would free now, or would after a truncation to `before`.
 
     Nothing is changed.
     """
@@ -127,7 +131,10 @@ async def would_free(
 async def _would_free(
     client: Client, completed: Sequence[StreamSegment], before: DLSN | None
 ) -> list[StreamSegment]:
-    """Do what `would_free` does, with the completed segments as they were just read."""
+    """Return the segments that `free` would free, or would after a truncation to `before`.
+
+    `completed` are the completed segments, as they were just read.
+    """
     if before is not None:
         completed = [_marked(segment, before) for segment in completed]
     return await _not_freed(client, _truncated(completed))
@@ -148,7 +155,7 @@ async def _not_freed(client: Client, truncated: Sequence[StreamSegment]) -> list
 
 
 def _truncated(completed: Sequence[StreamSegment]) -> list[StreamSegment]:
-    """Return the truncated segments that may be freed."""
+    """Return the truncated segments at the beginning, but never the newest completed segment."""
     return list(takewhile(lambda s: s.truncation is Truncation.TRUNCATED, completed[:-1]))
 
 
@@ -169,7 +176,11 @@ async def free(client: Client, metadata: StreamMetadata) -> list[StreamSegment]:
 async def _free(
     client: Client, metadata: StreamMetadata, completed: Sequence[StreamSegment], life: str
 ) -> list[StreamSegment]:
-    """Do what `free` does, with the completed segments of this life as they were just read."""
+    """Delete the ledgers of truncated segments and then their nodes, as `free` does.
+
+    `completed` are the completed segments of the stream with the life `life`, as they were just
+    read.
+    """
     truncated = _truncated(completed)
     there = await _not_freed(client, truncated)
     for segment in truncated[:-1]:

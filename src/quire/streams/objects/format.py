@@ -46,11 +46,11 @@ Such a ledger can no longer be published as an object.
 NAME_BYTES_MAX = 512
 BUCKET_BYTES_MAX = 64
 METADATA_BYTES_MAX = 64 * 1024
-"""The largest size of the metadata of one object, as JSON."""
+"""The largest size in bytes of the metadata of one object, encoded as JSON."""
 CHUNK_BYTES_MAX = 4 * 1024 * 1024
-"""The largest chunk. It fits into an entry with every digest."""
+"""The largest size of a chunk in bytes. A chunk of this size fits into an entry with any digest."""
 CHUNK_BYTES_DEFAULT = 256 * 1024
-"""The default size of a chunk.
+"""The default size of a chunk in bytes.
 
 Larger chunks are not written faster, and a read of a range has to read more than it needs.
 """

@@ -87,11 +87,17 @@ DEFAULT_BUCKET = "default"
 PAGE_OBJECTS = 100
 """The number of objects in one page of a listing."""
 LEDGERS_LOOKED_AT = 256
-"""The number of ledgers whose metadata is read at a time in the search for orphans."""
+"""The number of ledgers whose metadata the search for orphans reads at the same time."""
 OPEN_ATTEMPTS_MAX = 100
-"""The number of attempts of one `get`. An attempt fails if the object is replaced in between."""
+"""The largest number of attempts of one `get` to open an object.
+
+An attempt fails if the object is replaced while its ledger is being opened.
+"""
 CLEAN_UP_LIMIT_S = 5.0
-"""Seconds for the clean-up after a put that failed. What remains is left for a sweep."""
+"""Seconds in which a `put` tries to delete its own ledger after a failure, or the replaced one.
+
+A ledger that is not deleted in this time is left for a sweep.
+"""
 
 logger = logging.getLogger("quire.objects")
 
@@ -219,7 +225,11 @@ class Objects(Ready):
     async def _publish(
         self, info: ObjectInfo, replace: bool | Callable[[ObjectInfo], bool]
     ) -> ObjectInfo | None:
-        """Make the head name the new ledger, and return the object that it named before."""
+        """Write the head so that it names the new ledger, and return the object that it replaces.
+
+        Returns None if no object had the name. Raises ObjectExistsError if `replace` forbids to
+        replace the present object, and NoSuchLedgerError if a sweep is deleting the new ledger.
+        """
         previous: ObjectInfo | None = None
 
         async def attempt() -> None:
@@ -537,7 +547,10 @@ class Objects(Ready):
         return True
 
     async def _clean_up(self, name: str, ledger_id: int, level: int) -> None:
-        """Call `_discard`, and only log it if it fails or takes too long."""
+        """Call `_discard` for at most `CLEAN_UP_LIMIT_S` seconds, and only log a failure.
+
+        `level` is the log level of that message.
+        """
         try:
             async with asyncio.timeout(CLEAN_UP_LIMIT_S):
                 await self._discard(name, ledger_id)
@@ -581,7 +594,7 @@ class Objects(Ready):
 
 
 async def _write(writer: LedgerWriter, source: Source, chunk_bytes: int) -> tuple[str, int]:
-    """Write all bytes to the ledger, close it, and return their SHA-256 and their number."""
+    """Write all bytes to the ledger and close it, and return their SHA-256 and their number."""
     hashed = hashlib.sha256()
     size_bytes = 0
     async with aclosing(chunks_of(source, chunk_bytes)) as chunks:

@@ -31,9 +31,13 @@ from quire.streams.ownership.named_ledgers import (
 )
 
 TOLD_MAX = 1_000
-"""The number of lost ledgers, and of unreadable records, that are named. All are counted."""
+"""The largest number of lost ledgers, and of unreadable records, that a result lists.
+
+The counts in the result include the others.
+"""
 LISTED_MAX = 20_000_000
-"""The number of ledger ids held in memory (8 bytes each). Later ledgers are checked one by one."""
+"""The largest number of ledger ids held in memory (8 bytes each). Later ids are checked one by one.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from quire.streams.objects.format import LEAF, ObjectInfo, decode_head, head_key
 from quire.streams.statemachine.snapshot_info import BUCKET as STATE_MACHINES
 
 OWNERS_AT_ONCE = 64
-"""The number of streams, objects or datasets whose records are read at a time."""
+"""The number of streams, objects or datasets whose records are read at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Owner:
     """The kind of owner, such as "stream", "object", "state machine" or "dataset"."""
     name: str
     place: str = ""
-    """The namespace of a stream, or the bucket of an object."""
+    """The namespace of a stream, the bucket of an object, or "" for other owners."""
 
     def __str__(self) -> str:
         where = {"stream": "namespace", "object": "bucket", "state machine": "bucket"}
@@ -62,15 +62,17 @@ class NamedLedger:
     ledger_id: int
     owner: Owner
     part: str
-    """The part of the owner that the ledger holds."""
+    """A text that says which part of the owner is in the ledger, such as "entries 0 to 99"."""
     needed: bool = True
     """Whether data is lost with the ledger.
 
     It is False if the ledger was created ahead of its use, or truncated.
     """
     after: str = ""
-    """The position at which a stream continues after this segment. Empty for the last segment, and
-    for ledgers of other owners."""
+    """The position at which a stream continues after the segment that this ledger holds.
+
+    It is "" for the last segment, and for ledgers of other owners.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,14 +36,15 @@ from quire.streams.publish.segment_builder import JOB_KEY
 from quire.streams.write.segments import APPLICATION
 
 STREAM_KEY = "stream"
-"""The key in a ledger's custom metadata for the path of the stream that it was created for."""
+"""The key in a ledger's custom metadata for the path of the stream that the ledger was created for.
+"""
 OLDER_THAN_S = 24 * 3600.0
-"""Seconds until a ledger can count as an orphan.
+"""The age in seconds from which a ledger can count as an orphan.
 
-The writer of a younger ledger may be about to note it.
+The writer of a younger ledger may be about to name it in the stream's metadata.
 """
 LEDGERS_LOOKED_AT = 256
-"""The number of ledgers whose metadata is read at a time."""
+"""The number of ledgers whose metadata is read at the same time."""
 
 logger = logging.getLogger("quire.streams")
 
@@ -54,12 +55,13 @@ class StreamOrphan:
 
     ledger_id: int
     stream: str
-    """The path of the stream that it was created for."""
+    """The path of the stream that the ledger was created for."""
     ctime_ms: int
     size_bytes: int
     """The number of bytes in the ledger, or 0 if it was never closed."""
     job: str = ""
-    """The batch or job that it was built for (`published.BatchKey.job`), or ""."""
+    """The batch or job that the ledger was built for (`published.BatchKey.job`), or "" if for none.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,7 @@ def _candidate(ledger_id: int, metadata: LedgerMetadata, before_ms: int) -> Stre
 
 @dataclass(slots=True)
 class _Place:
-    """The ledgers that the streams below one first part of a path name."""
+    """The ledgers that streams name, for all streams whose paths have the first part in common."""
 
     named: set[int] = field(default_factory=set)
     """The ledgers that segments and allocations name."""
@@ -231,8 +233,8 @@ async def _still_unnamed(
 ) -> list[StreamOrphan]:
     """Return the ledgers that no stream names when all streams are read a second time.
 
-    A stream that was renamed during the first pass may have been missed. The results replace those
-    in `places`.
+    A stream that was renamed during the first pass may have been missed. The results of the second
+    pass replace those in `places`, whose keys are the first parts of paths.
     """
     if not orphans:
         return []
@@ -243,7 +245,7 @@ async def _still_unnamed(
 
 
 async def _named(tree: Tree, top: str) -> _Place:
-    """Return the ledgers that the streams below a path name, and the unreadable streams."""
+    """Return the ledgers that the streams below the path `top` name, and the unreadable streams."""
     found = _Place()
     with skipping(f"the streams below {top}", found.skipped, UsageError):
         async with aclosing(walk(tree, [top])) as nodes:

@@ -15,17 +15,17 @@ from quire.streams.ownership.named_ledgers import NamedLedger, Owner, OwnerRecor
 from quire.streams.ownership.owners import OwnerClaim, owner_hint
 
 INDEXED_MAX = 500_000
-"""The number of ledgers whose owners are held in memory, each with about 100 bytes."""
+"""The largest number of ledgers whose owners are held in memory, each with about 100 bytes."""
 SKEW_MS = 60_000
 """Milliseconds by which the clocks of two machines may differ. A ledger that was created for an
 owner and may be younger than the index is not expected in it."""
 NOT_READ = "its record was not read yet"
 NOBODY = Owner("unknown", "")
-"""The owner in the JSON of a claim without one."""
+"""The owner that the JSON of a claim has if the owner is not known."""
 
 
 class OwnerIndex:
-    """The owners of ledgers, as far as the records of owners were read.
+    """The owners of ledgers, according to the records of owners that were read so far.
 
     Pass every record to `add`, and set `whole` at the end.
     """
@@ -88,7 +88,7 @@ class OwnerIndex:
 
 
 def owners_as_json(claims: Sequence[OwnerClaim] | None) -> list[dict[str, Any]] | None:
-    """Return the owners of a ledger as commands and the HTTP API print them.
+    """Return the claims on a ledger as commands and the HTTP API print them.
 
     None means that the owners are not known yet.
     """
@@ -98,7 +98,7 @@ def owners_as_json(claims: Sequence[OwnerClaim] | None) -> list[dict[str, Any]] 
 
 
 def owners_in_words(owners: Sequence[dict[str, Any]] | None) -> str:
-    """Return the result of `owners_as_json` for use in a table, or "" if there is no owner."""
+    """Return owners, in the form of `owners_as_json`, as one text for a table, or "" for none."""
     if owners is None:
         return "unknown"
     found = []

@@ -41,23 +41,29 @@ PULSAR_KEYS = {
     "pulsar/schemaId": "schema",
     "pulsar/delayedIndexBucketId": "delayed index bucket",
 }
-"""The keys that Pulsar's brokers set in the custom metadata, and what the value of each names."""
+"""The keys in custom metadata by which Pulsar's ledgers are known, and what the value of each
+names.
+"""
 MISSED_LIMIT_S = 5.0
 """Seconds to search for the owners of a ledger that does not exist."""
 DOUBTS_MAX = 5
-"""The number of unreadable records that one error names."""
+"""The largest number of unreadable records that one error names."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerClaim:
-    """A reason not to delete a ledger."""
+    """A reason not to delete a ledger: an owner that names the ledger, or that perhaps does."""
 
     owner: Owner | None
-    """The owner, or None if a doubt remains whether there is one."""
+    """The owner, or None if it is not known whether there is one."""
     part: str = ""
-    """The part of the owner that the ledger holds."""
+    """A text for messages that says which part of the owner is in the ledger, or "".
+
+    An example is "entries 0 to 99".
+    """
     doubt: str = ""
-    """The reason why it is not certain that the ledger belongs to the owner."""
+    """The reason why the ledger perhaps does not belong to the owner, or "" if it certainly does.
+    """
 
     def __str__(self) -> str:
         if self.doubt:
@@ -66,12 +72,12 @@ class OwnerClaim:
 
     @property
     def name(self) -> str:
-        """The owner as a message names it."""
+        """The owner in words, for messages."""
         return "an unknown owner" if self.owner is None else str(self.owner)
 
     @property
     def verdict(self) -> str:
-        """The end of a sentence that begins with the ledger."""
+        """The words that follow the ledger in a message, such as "belongs to stream orders"."""
         return f"may belong to {self.name}: {self.doubt}" if self.doubt else f"belongs to {self}"
 
 
@@ -82,9 +88,9 @@ async def refuse_owned(
     limit_s: float | None = None,
     looked_at: Callable[[int], None] = lambda count: None,
 ) -> None:
-    """Raise LedgerOwnedError if one of these ledgers has an owner, or may have one.
+    """Raise LedgerOwnedError if one of the ledgers has an owner, or may have one.
 
-    See `find_claims` for the arguments and for what else is raised.
+    The arguments and the other errors are those of `find_claims`.
     """
     claims = await find_claims(client, ledger_ids, limit_s=limit_s, looked_at=looked_at)
     owned = {ledger_id: found for ledger_id, found in claims.items() if found}
@@ -165,14 +171,16 @@ class OwnerHint:
 
     exists: bool = True
     claims: tuple[OwnerClaim, ...] = ()
-    """The claims that can be made without another record."""
+    """The claims that the ledger's own metadata proves, without the record of an owner."""
     made_for: tuple[str, str, str] | None = None
-    """The kind of the owner, its name (the path of a stream), and its bucket."""
+    """The kind of the owner, its name (for a stream its path), and its bucket (for an object), or
+    None.
+    """
     closed: bool = False
 
     @property
     def owner(self) -> Owner | None:
-        """The owner that the ledger was made for.
+        """The owner that the ledger was made for, or None if the metadata does not name it.
 
         The last part of a stream's path counts as its name, because its namespace is not known.
         """
@@ -195,7 +203,7 @@ async def _hint(client: Client, ledger_id: int) -> OwnerHint:
 
 
 def owner_hint(metadata: LedgerMetadata) -> OwnerHint:
-    """Return what the metadata of a ledger says about its owner. Nothing is read."""
+    """Return what the metadata of a ledger says about its owner. No other metadata is read."""
     application = _text(metadata, APPLICATION_KEY)
     if application and application.encode() != APPLICATION["application"]:
         return OwnerHint(claims=(_foreign(metadata, application),))
@@ -211,7 +219,7 @@ def owner_hint(metadata: LedgerMetadata) -> OwnerHint:
 
 
 async def _record(client: Client, made_for: tuple[str, str, str]) -> tuple[Owner, OwnerRecord]:
-    """Return the owner that ledgers were made for, and the ledgers that its record names."""
+    """Return the owner that `made_for` identifies, and the ledgers that its record names."""
     kind, name, bucket = made_for
     if kind == "object":
         return object_owner(bucket, name), await object_record(client, bucket, name)
@@ -276,7 +284,11 @@ async def _by_all_records(
     *,
     objects: bool = False,
 ) -> tuple[Mapping[int, list[OwnerClaim]], list[OwnerClaim]]:
-    """Return the certain claims of each ledger, and the doubts that hold for all of them."""
+    """Return the certain claims of each ledger, and the doubts that apply to all of the ledgers.
+
+    The records of all datasets and streams are read, and with `objects` those of objects as well.
+    What was not read after `limit_s` seconds becomes a doubt.
+    """
     found: dict[int, list[OwnerClaim]] = {}
     doubts: list[OwnerClaim] = []
     try:

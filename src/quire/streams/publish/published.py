@@ -34,9 +34,9 @@ WRITERS = "quire-writers"
 JOBS = "quire-jobs"
 KEY_BYTES_MAX = 200
 JOBS_MAX = 1_000
-"""The number of jobs that a stream remembers. The oldest is forgotten first."""
+"""The largest number of jobs that a stream remembers. The oldest is forgotten first."""
 FORMER_MAX = 100
-"""The number of former queries of a writer that are remembered."""
+"""The largest number of former queries of one writer that a stream remembers."""
 NOT_THERE = -1
 
 
@@ -60,7 +60,7 @@ class BatchKey:
 
     @property
     def job(self) -> str:
-        """The text that the ledgers of this batch store as the reason why they were created."""
+        """The text that the ledgers of this batch store in their custom metadata as their job."""
         return f"{self.writer}/{self.query}/{self.number}"
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class BatchKey:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The content of the node that records the batches of a key's writer, or the jobs."""
+    """The published batches that one node records: those of one writer, or those of all jobs."""
 
     path: str
     version: int

@@ -15,8 +15,9 @@ names the ledgers of failed attempts, and `sweep_job` or the search for orphans 
 If the driver does not know the key when it plans, it calls `take` instead of `begin`, and fills in
 the key before `publish`. (Spark tells a streaming sink its batch only when the tasks run.)
 
-Before anything is deleted that may have been published, a change of the node `ledgers` makes
-pending transactions under this claim fail. Only then is it read which ledgers the stream names.
+A ledger is deleted only if no transaction can still publish it. The deletion first changes the
+version of the node `ledgers`, so that pending transactions under this claim fail. It then reads
+which ledgers the stream names, and deletes the others.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ __all__ = [
 ]  # fmt: skip
 
 MERGE_BYTES = 8 * 1024 * 1024
-"""Neighbouring ledgers up to this size together become one segment.
+"""The largest number of bytes that neighbouring ledgers may have together to become one segment.
 
 A small batch must not leave one ledger for each task permanently.
 """
@@ -71,33 +72,38 @@ SEGMENTS_MAX = 900
 A batch of more ledgers is merged into larger segments than `MERGE_BYTES`.
 """
 SWEEP_BEFORE = 1_000
-"""`sweep_job` begins this many ids before the first ledger of the batch."""
+"""The number of ledger ids before the first ledger of a batch at which `sweep_job` begins."""
 SWEEP_LEDGERS_MAX = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class StreamBatch:
-    """A batch that may be published. It has plain values, so that it can be sent to tasks."""
+    """A batch of records that the caller of `begin` or `take` may publish to one stream.
+
+    All fields are plain values, so the driver can send the batch to its tasks.
+    """
 
     key: BatchKey
     takeover: bool
-    """Whether the writer may have had another query before."""
+    """Whether the batch may be published although its writer has published under another query."""
     txid: int
-    """The txid of its records, or the least txid that they may have.
+    """The txid of all records of the batch if the stream assigns txids by time.
 
-    It is the txid of all records if the stream assigns txids by time.
+    Otherwise it is the least txid that the records may have.
     """
     next_number: int
-    """The number of its first segment."""
+    """The number that the batch's first segment gets in the stream."""
     next_sequence: int
     claim: dict[str, Any]
     settings: dict[str, Any]
     held_bytes: int = 0
-    """The number of bytes in the stream before the batch, if the stream has a quota."""
+    """The number of bytes in the stream before the batch, or 0 if the stream has no quota."""
     snapshot: bytes | None = None
-    """The producers and the fencing token in force, which are stored at the end of each segment.
+    """The control record with the producers and the fencing token in force, or None if there are
+    none.
 
-    The next writer then need not read the whole batch to find them.
+    It is stored at the end of each segment, so that the next writer need not read the whole batch
+    to find them.
     """
 
 
@@ -318,7 +324,10 @@ async def _named_by(
 async def _discard_unnamed(
     client: Client, metadata: StreamMetadata, batch: StreamBatch, built: Sequence[BuiltSegment]
 ) -> None:
-    """Delete those ledgers that the stream does not name and never will."""
+    """Delete those ledgers in `built` that the stream does not name and never will.
+
+    Pending transactions under the claim of `batch` are made to fail before that.
+    """
     if not built:
         return
     claim, tree = _claim_of(batch.claim), metadata.tree
@@ -365,7 +374,10 @@ def _segments_of(
 async def _check(
     client: Client, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
 ) -> None:
-    """Check the order of the txids, the quota, and that the ledgers are complete."""
+    """Check the order of the txids, the quota of the stream, and that all ledgers are complete.
+
+    Raises TxidOrderError, StreamQuotaError or StreamError. Nothing was published then.
+    """
     last_txid = batch.txid
     for one in built:
         if one.first_txid < last_txid:
@@ -424,10 +436,10 @@ async def _commit(
 async def merge(
     streams: Namespace, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
 ) -> list[BuiltSegment]:
-    """Copy groups of small neighbouring ledgers into one new ledger each, and return the result.
+    """Copy each group of small neighbouring ledgers into one new ledger, and return the result.
 
-    Ledgers that need no merging are returned unchanged. No ledger in `built` is deleted. After an
-    error the new ledgers are deleted.
+    The result has the new ledgers and those that need no merging, in order. No ledger in `built` is
+    deleted. After an error the new ledgers are deleted.
     """
     merged: list[BuiltSegment] = []
     try:

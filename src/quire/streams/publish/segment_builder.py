@@ -17,18 +17,18 @@ from quire.streams.write.pending_entry import PendingEntry
 from quire.streams.write.segments import APPLICATION, SegmentWriter
 
 JOB_KEY = "quire.job"
-"""The key of a ledger's custom metadata for the job that created it (`BatchKey.job`)."""
+"""The key in a ledger's custom metadata for the job that created the ledger (`BatchKey.job`)."""
 UNACKED_ENTRIES_MAX = 64
 NO_NUMBER = 0
-"""The number of a segment that has no number yet."""
+"""The segment number in use while a ledger is filled, before `publish` assigns the real one."""
 NEVER_DUE_S = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltSegment:
-    """A closed ledger full of records.
+    """A closed ledger that `SegmentBuilder` has filled with records, and that is not published yet.
 
-    It has plain values, so that a task can send it to the driver.
+    All fields are plain values, so a task can send it to the driver.
     """
 
     ledger_id: int
@@ -41,9 +41,9 @@ class BuiltSegment:
 
 
 class SegmentBuilder:
-    """Fills one ledger with records, as the segment that it may become. Use it in one task.
+    """A builder that fills one new ledger with records, which `publish` then makes a segment.
 
-    End it with `close`, or with `discard` to delete the ledger.
+    Use a builder in one task only. End it with `close`, or with `discard` to delete the ledger.
     """
 
     def __init__(

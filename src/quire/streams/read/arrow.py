@@ -56,17 +56,20 @@ COLUMNS = (
     "stream", "segment", "ledger", "entry", "slot", "txid", "time", "sequence", "size", "value",
 )  # fmt: skip
 KEYED_COLUMNS = ("key", "headers", "event_time")
-"""The columns that are made on request."""
+"""The columns that a batch has only on request, because they come from envelopes."""
 IN_ENVELOPES = ("size", "value", *KEYED_COLUMNS)
-"""The columns for which envelopes are decoded."""
+"""The columns whose values depend on the envelopes of records, so that envelopes are decoded."""
 ALL_COLUMNS = (*COLUMNS, *KEYED_COLUMNS)
 NULLABLE = ("time", *KEYED_COLUMNS)
 
 NO_TIME = -(2**63)
 TIME_MAX_MS = 253_402_300_799_999
-"""The end of the year 9999. A larger txid is not a time, whatever the settings say."""
+"""The end of the year 9999 as a Unix time in milliseconds.
+
+A larger txid is not a time, whatever the settings say.
+"""
 VECTOR_RECORDS_MIN = 16
-"""The number of consecutive records of one size from which numpy is faster."""
+"""The smallest number of consecutive records of one size that numpy decodes faster."""
 
 _FLAGS = int(RecordFlag.CONTROL | RecordFlag.END_OF_STREAM | RecordFlag.RECORD_SET)
 _POSITION_SHIFT = 16
@@ -105,7 +108,7 @@ class Origin:
 
 @dataclass(slots=True)
 class _Part:
-    """Some records in numpy arrays. Arrays of columns that were not requested may be missing."""
+    """Consecutive records in numpy arrays. Columns that were not requested may be missing."""
 
     origin: Origin
     count: int
@@ -118,10 +121,10 @@ class _Part:
 
 
 class RecordColumns:
-    """Collects the records of entries until `batch` turns them into Arrow arrays.
+    """A collector of the records of entries, which `batch` turns into Arrow arrays.
 
-    Control records, the end of the stream and records outside the bounds are left out. Raises
-    StreamDamagedError if an entry cannot be decoded.
+    Control records, the end of the stream and records outside the bounds given to `add` are left
+    out. `add` raises StreamDamagedError if an entry cannot be decoded.
     """
 
     def __init__(self, columns: Sequence[str] = COLUMNS) -> None:
@@ -357,7 +360,10 @@ def _envelopes(
 
 @lru_cache(maxsize=256)
 def _heads(payload_bytes: int) -> Any:
-    """Return the type of `quire.codec.distributedlog.record.HEAD`, followed by a payload."""
+    """Return the numpy type of a record head (`record.HEAD`) that is followed by a payload.
+
+    The payload has `payload_bytes` bytes.
+    """
     import numpy
 
     return numpy.dtype(
@@ -372,17 +378,21 @@ def _heads(payload_bytes: int) -> Any:
 
 @lru_cache(maxsize=256)
 def _ascending(count: int) -> Any:
-    """Return by how much the metadata of each of `count` records in order exceeds the first."""
+    """Return by how much the metadata of each of `count` consecutive records exceeds the first.
+
+    The metadata is the 64-bit field of a record head that holds the flags and the record's
+    position.
+    """
     import numpy
 
     return numpy.arange(0, count * _STEP, _STEP)
 
 
 def _positions(metadata: Any) -> Any:
-    """Return the position of the first record of each entry.
+    """Return the number of the first record of each entry within its segment.
 
-    Each row of `metadata` holds the metadata of the records of one entry. Returns None unless all
-    are user records in order.
+    Each row of `metadata` holds the metadata field of the heads of one entry's records. Returns
+    None unless all are user records in order.
     """
     import numpy
 
@@ -457,7 +467,10 @@ def _creation_time(control: bytes) -> int | None:
 
 
 def _times(origin: Origin, given: Any, txids: Any) -> Any:
-    """Return times in milliseconds: those of control records, otherwise txids that are times."""
+    """Return times in milliseconds: those of control records, and for other records the txid.
+
+    The txid is used only if it is a time. Otherwise the time is NO_TIME.
+    """
     import numpy
 
     if not origin.txid_is_time:
@@ -498,7 +511,7 @@ def _column(name: str, parts: Sequence[_Part]) -> pa.Array:
 
 
 def _keyed(name: str, parts: Sequence[_Part]) -> pa.Array:
-    """Return keys, headers or event times. They are null for records that have none."""
+    """Return a column with keys, headers or event times, with nulls for records that have none."""
     kind = schema((name,)).field(0).type
     arrow = import_pyarrow()
     arrays = []
@@ -517,7 +530,7 @@ def _keyed(name: str, parts: Sequence[_Part]) -> pa.Array:
 
 
 def _values(parts: Sequence[_Part]) -> pa.Array:
-    """Return the payloads, in a buffer of their own."""
+    """Return the column with the payloads, which are copied to a buffer of its own."""
     arrow = import_pyarrow()
     gathered: list[Any] = []
     at = 0
@@ -533,7 +546,7 @@ def _values(parts: Sequence[_Part]) -> pa.Array:
 
 
 def _follows(part: _Part, before: _Part) -> bool:
-    """Return whether a part's payloads come after those of the other part in one buffer."""
+    """Return whether a part's payloads are in the same buffer as, and after, those of `before`."""
     ends_at = before.arrays["ends"][-1]
     return part.buffer is before.buffer and bool(part.arrays["starts"][0] >= ends_at)
 

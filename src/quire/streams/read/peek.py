@@ -1,8 +1,8 @@
 """Looking at the records of a stream, for people.
 
 This differs from `StreamReader` in two ways. It changes nothing: a ledger is read up to its LAC and
-is never recovered or fenced. And it does not end at an entry or a record that cannot be read: it is
-yielded with the reason, and its successors follow.
+is never recovered or fenced. And it does not end at an entry or a record that cannot be read: the
+entry is yielded with the reason, and the records after it follow.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from quire.streams.read.statistics import SegmentStatistics, before_end, segment
 
 @dataclass(frozen=True, slots=True)
 class UnreadableEntry:
-    """An entry whose records cannot be shown, or one record of an entry that cannot be shown."""
+    """An entry whose records cannot be shown, or a single record that cannot be shown."""
 
     position: DLSN
-    """The position of the record, or of the first record that the entry can have."""
+    """The position of the record, or the first position in an entry that cannot be shown."""
     error: QuireError
     """The reason. Its causes name what is wrong with each replica."""
 
@@ -41,8 +41,8 @@ async def peek(
 ) -> AsyncGenerator[tuple[Peeked, DLSN], None]:
     """Yield the acknowledged records from a position on, each with the position after it.
 
-    The end is the end of what is acknowledged now. Cancel-safe. Raises the errors of opening
-    ledgers, except that a ledger that does not exist is yielded as a gap.
+    The last one is the last record that is acknowledged now. Cancel-safe. Raises the errors of
+    opening ledgers, except that a ledger that does not exist is yielded as a gap.
 
     Args:
         client: The client of the cluster.

@@ -22,7 +22,7 @@ from quire.streams.read.records import control_items, read_entries
 
 @dataclass(frozen=True, slots=True)
 class AtTxid:
-    """Begin at the first record whose txid is at least this one."""
+    """A start at the first record whose txid is at least this one."""
 
     txid: int
     """The transaction id."""
@@ -30,7 +30,7 @@ class AtTxid:
 
 @dataclass(frozen=True, slots=True)
 class AtSequence:
-    """Begin at the record with this sequence id."""
+    """A start at the record with this sequence id."""
 
     sequence: int
     """The sequence id, which is the number of records of the stream before the record."""
@@ -38,7 +38,7 @@ class AtSequence:
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """Begin at the first record that was appended at this time or later.
+    """A start at the first record that was appended at this time or later.
 
     The time of an entry is known if Quire wrote it, or if the stream assigns txids by time. For any
     other entry the txid is compared with the time.
@@ -49,9 +49,9 @@ class AtTime:
 
 
 EARLIEST = "earliest"
-"""Begin at the oldest record that still exists."""
+"""The start at the oldest record that still exists."""
 LATEST = "latest"
-"""Begin after the newest record that bookies know to be acknowledged.
+"""The start after the newest record that bookies know to be acknowledged.
 
 A record that was acknowledged some milliseconds ago may still be delivered.
 """
@@ -210,9 +210,9 @@ def oldest_position(segments: Sequence[StreamSegment]) -> DLSN:
 async def last_entry(
     client: Client, segment: StreamSegment, password: bytes
 ) -> tuple[int, Records] | None:
-    """Return the last acknowledged entry of a segment that is more than control records.
+    """Return the last acknowledged entry of a segment that holds more than control records.
 
-    It has records of the application, or it ends the stream.
+    The entry holds records of the application, or it ends the stream.
 
     Args:
         client: The client of the cluster.
@@ -289,13 +289,12 @@ async def search_segment(
     segment: StreamSegment,
     is_before: Callable[[StreamSegment, Records, int], bool],
 ) -> DLSN | None:
-    """Find the first record of a segment that is not before the wanted place.
+    """Find the first record of a segment that is not before the place where a reader is to begin.
 
     Args:
         reader: A reader of the segment's ledger.
         segment: The segment.
-        is_before: Returns whether the record with this index in its entry is before the wanted
-            place.
+        is_before: Returns whether the record with this index in its entry is before that place.
 
     Returns:
         The position of the record, or None if there is no such record yet.

@@ -39,7 +39,7 @@ H = TypeVar("H")
 
 GAP_CHOICES = ("raise", "deliver", "skip")
 MISSING_LOOKS = 3
-"""The number of times to read the list of segments before a missing ledger counts as lost.
+"""The largest number of times to read the list of segments before a missing ledger counts as lost.
 
 The ledger may be missing only because its segment was truncated a moment ago.
 """
@@ -98,12 +98,14 @@ class StreamReader:
         self._password = password
         self._position: DLSN | None = start if isinstance(start, DLSN) else None
         self._life: str | None = None
-        """The life of the stream that the position belongs to."""
+        """The id of the stream's life that the position belongs to (`StreamMetadata.life_id`), or
+        None.
+        """
         self.ended = False
         self._closed = False
         self._lists: dict[SegmentList, None] = {}
         self._ledgers: dict[LedgerReader, None] = {}
-        """The ledgers that iterations are reading, and for which they may be waiting."""
+        """The open ledger readers of running iterations, which may be waiting for entries."""
 
     @property
     def position(self) -> DLSN | None:
@@ -231,7 +233,10 @@ class StreamReader:
         return self.ended or (self._end is not None and self._at >= self._end)
 
     def _at_the_end(self, segment: StreamSegment) -> bool:
-        """Return whether a reader that does not follow has read all that is acknowledged."""
+        """Return whether the position is in the segment in progress, where this reader stops.
+
+        This is always False with `follow`.
+        """
         return not self._follow and segment.in_progress and self._at.lssn == segment.lssn
 
     @property
@@ -274,9 +279,9 @@ class StreamReader:
         return Gap("lost", position, segment.first_dlsn)
 
     async def _still(self, gap: Gap, listed: SegmentList) -> bool:
-        """Return whether the gap is still there after reading the list again.
+        """Return whether the gap is still there after reading the list of segments again.
 
-        Reading a list is not atomic, so a gap may be an artefact of it.
+        Reading the list is not atomic, so it may show a gap that does not exist.
         """
         await listed.look()
         segment = self._segment_of(listed)
@@ -304,7 +309,8 @@ class StreamReader:
     ) -> AsyncGenerator[RecordBatch | Gap, None]:
         """Yield the records from the position on, up to the end of the segment.
 
-        In a segment in progress this stops at the last acknowledged record, or follows it.
+        In a segment in progress this stops at the last acknowledged record, or with `follow` waits
+        for further records.
         """
         first = self._at.entry_id if self._at.lssn == segment.lssn else 0
         try:

@@ -44,7 +44,7 @@ class Record(NamedTuple):
 
     @property
     def value(self) -> bytes:
-        """The same as `payload`."""
+        """The bytes of the record, the same as `payload`."""
         return self.payload
 
     @property
@@ -187,7 +187,7 @@ class Gap:
     """A range of positions whose records no longer exist."""
 
     kind: str
-    """The reason: "truncated" or "lost".
+    """The reason why the records no longer exist: "truncated" or "lost".
 
     Truncated records were given up by truncation or retention. Records are lost if their ledger, or
     the number of their segment, is missing.

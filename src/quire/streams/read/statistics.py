@@ -28,12 +28,12 @@ class SegmentStatistics:
     records: int
     """The number of acknowledged records, including those before a truncation point."""
     size_bytes: int
-    """The number of payload bytes in the ledger, or 0 if the ledger is gone."""
+    """The number of payload bytes in the segment's ledger, or 0 if the ledger is gone."""
     last: DLSN | None
-    """The position of the last record, or None if there is none."""
+    """The position of the last acknowledged record, or None if there is none."""
     last_txid: int | None
     ctime_ms: int
-    """The time at which the ledger was created, or -1 if it is unknown."""
+    """The Unix time in milliseconds at which the ledger was created, or -1 if it is unknown."""
     lost: bool = False
     """Whether the ledger is gone although the segment was not truncated."""
 

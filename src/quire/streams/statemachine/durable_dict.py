@@ -227,7 +227,7 @@ class DurableDict(Mapping[str, Any]):
 async def open_dict(
     streams: Namespace, name: str, *, create: bool = True, snapshot_every: int = SNAPSHOT_EVERY
 ) -> DurableDict:
-    """Open a dictionary in the state in which it was left. See `quire.Client.durable_dict`.
+    """Open a dictionary with the content that it had before. See `quire.Client.durable_dict`.
 
     Args:
         streams: The namespace that holds the dictionary's stream.

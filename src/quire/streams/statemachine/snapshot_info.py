@@ -14,10 +14,14 @@ POSITION_KEY = "position"
 """The key in the metadata of a snapshot for the position at which reading continues."""
 APPLIED_KEY = "applied"
 LIFE_KEY = "life"
-"""The key in the metadata of a snapshot for the id of the life that the position belongs to.
-Snapshots of earlier versions lack it."""
+"""The key in the metadata of a snapshot for the id of the stream's life (`StreamMetadata.life_id`).
+
+Snapshots of earlier versions lack it.
+"""
 SNAPSHOT_KEYS = (POSITION_KEY, APPLIED_KEY, LIFE_KEY)
-"""The keys in the metadata of a snapshot. A snapshot with another one is from a later version."""
+"""The keys in the metadata of a snapshot. A snapshot that has any other key is from a later
+version.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class SnapshotInfo:
     position: DLSN
     """The position at which reading continues after the snapshot."""
     applied: int
-    """The number of commands that led to the state."""
+    """The number of commands that were applied to reach the state in the snapshot."""
     life: str | None
     """The id of the life of the stream, or None for a snapshot of an earlier version."""
 

@@ -60,7 +60,10 @@ ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 RESTORE_ATTEMPTS = 10
-"""The number of attempts to read a snapshot while leaders take newer ones."""
+"""The largest number of attempts to read a snapshot.
+
+An attempt fails if a leader replaces the snapshot with a newer one meanwhile.
+"""
 NOTHING = b""
 """An empty command, which no machine receives. It only proves that the leader still leads."""
 
@@ -127,7 +130,7 @@ class _Replica(Generic[ResultT]):
     name: str
     """The name of the stream that holds the commands."""
     machine: StateMachine[ResultT]
-    """The machine itself."""
+    """The application's state machine, to which the commands are applied."""
     applied: int
     """The number of commands that were applied, including those that a snapshot contains."""
 
@@ -145,7 +148,10 @@ class _Replica(Generic[ResultT]):
         self.owns_streams = False
         """Whether the namespace was opened for this replica, and is closed with it."""
         self._ended: QuireError | None = None
-        """The error that calls raise after the end, and that waiting calls raise at the end."""
+        """The error that calls raise once this handle is closed, or None while it is open.
+
+        Calls that wait at that moment raise it as well.
+        """
         self._tasks = end_with_client(streams.client, self)
 
     @property
@@ -266,7 +272,7 @@ class Leader(_Replica[ResultT]):
         self._more = asyncio.Event()
         self._writer: StreamWriter
         self._busy = asyncio.Lock()
-        """Held while a snapshot is taken, so that there is only one at a time."""
+        """A lock that is held while a snapshot is taken, so that there is only one at a time."""
 
     async def _begin(self, create: bool) -> None:
         self._writer = await self._streams.open_writer(self.name, create=create)
@@ -512,7 +518,7 @@ class Follower(_Replica[ResultT]):
 
     @property
     def _over(self) -> QuireError | None:
-        """The error of callers that wait for commands once no more commands will come."""
+        """The error that `wait_applied` raises once the follower has ended, or None."""
         return self.failure or self._ended
 
     async def close(self) -> None:

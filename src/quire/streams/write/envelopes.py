@@ -40,7 +40,8 @@ def sealed(
         event_times: The event time of each record, or None if no record has one.
 
     Returns:
-        The payloads, and one byte for each: 1 if it begins with an envelope, else 0.
+        The payloads, and one byte for each: 1 if it begins with an envelope, else 0. The bytes are
+            empty if no payload begins with one.
 
     Raises:
         UsageError: An argument is not valid.
@@ -64,7 +65,11 @@ def seal(
     headers: Sequence[Mapping[str, bytes] | None],
     times_us: Sequence[int | None],
 ) -> tuple[Sequence[bytes], bytes]:
-    """Do what `sealed` does, for arguments of the types that an envelope stores."""
+    """Return the payloads with their envelopes, and one byte for each: 1 if it has an envelope.
+
+    The bytes are empty if no payload has one. Times are in microseconds since 1970. `sealed` does
+    the same for the types that applications pass.
+    """
     flags = bytearray(len(payloads))
     found = list(payloads)
     for at, (payload, key, named, time_us) in enumerate(zip(payloads, keys, headers, times_us)):

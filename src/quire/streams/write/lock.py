@@ -27,7 +27,7 @@ from quire.metadata.interface import Versioned, Watch
 from quire.metadata.tree import Create, Delete, Tree
 
 _numbers = itertools.count(1)
-"""Numbers that distinguish the members of one session."""
+"""The counter that gives each member of a lock in this process its own number."""
 
 
 class StreamLock:
@@ -49,7 +49,7 @@ class StreamLock:
         self._watch: Watch | None = None
         self._joining: asyncio.Task[None] | None = None
         self._failure: QuireError | None = None
-        """The error of joining, or the reason why the lock is no longer waited for."""
+        """The error that ended the attempt to get the lock, or None."""
         self._waiting = asyncio.Event()
         """Set when the member before this one is gone, or when `_failure` is known."""
 

@@ -29,23 +29,29 @@ class PendingEntry:
         self.payloads: list[Buffer] = []
         self.txids: list[int] = []
         self.envelopes = b""
-        """One byte for each record: 1 if it has an envelope. It ends after the last that has."""
+        """One byte for each record: 1 if the record has an envelope. Zeros at the end are left out.
+        """
         self.marks: list[tuple[int, bytes]] = []
-        """Control records: the index of the record that each precedes, and its payload."""
+        """The control records. Each has the index of the record that it precedes, and its payload.
+        """
         self.sent_by: list[tuple[str, int, int]] = []
-        """For each producer: its id, and the number and the index of its last record here."""
+        """The last record of each producer in this entry: the producer's id, the number that the
+        producer gave the record, and the index of the record in the entry.
+        """
         self.token: str | None = None
-        """The fencing token that this entry sets, if any."""
+        """The fencing token that this entry sets, or None if it sets none."""
         self.record_bytes = 0
         self.size_bytes = 0
-        """The size of all records, the control records included."""
+        """The number of bytes of all records with their headers, control records included."""
         self.sequence = sequence
-        """The sequence id of its first record, which is the number of records before it."""
+        """The sequence id of the entry's first record: the number of records in the stream before
+        it.
+        """
         self.lssn = self.entry_id = -1
         self.ends = False
-        """Whether the stream ends after its records."""
+        """Whether the stream ends after the records of this entry."""
         self.control = False
-        """Whether Quire added it for its own use, so that no caller waits for it."""
+        """Whether Quire added the entry for its own use, so that no caller waits for it."""
         self.done: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
@@ -86,13 +92,16 @@ class PendingEntry:
         return DLSN(self.lssn, self.entry_id, index + before)
 
     def waiter(self) -> asyncio.Future[None]:
-        """Return the future of the acknowledgement. All waiters share it, so shield it."""
+        """Return the future that is done when the entry is acknowledged or has failed.
+
+        All callers share the future, so they shield it from their own cancellation.
+        """
         if self.done is None:
             self.done = asyncio.get_running_loop().create_future()
         return self.done
 
     def settle(self, error: BaseException | None = None) -> None:
-        """Complete the future of the acknowledgement, with an error if there is one."""
+        """Complete the future that `waiter` returns, with an error if there is one."""
         done = self.waiter()
         if done.done():
             return
@@ -113,7 +122,7 @@ class Appended(Sequence[DLSN]):
     __slots__ = ("_parts", "_starts")
 
     def __init__(self, parts: Sequence[tuple[PendingEntry, int, int]]) -> None:
-        """Each part is (pending entry, index of its first record, number of records)."""
+        """Create the sequence from parts: (pending entry, index of its first record, count)."""
         self._parts = parts
         self._starts = list(accumulate((count for _, _, count in parts), initial=0))
 

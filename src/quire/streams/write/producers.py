@@ -26,12 +26,12 @@ from quire.errors import NoSuchLedgerError, UsageError
 from quire.streams.read.records import control_items, read_entries
 
 PRODUCERS_MAX = 1_000
-"""The number of producers that a stream remembers.
+"""The largest number of producers that a stream remembers.
 
 The producer that was silent longest is forgotten first.
 """
 ENTRIES_AT_ONCE = 256
-"""The number of entries to read at a time while looking back for the state."""
+"""The number of entries to read at a time in the backward search for the last snapshot."""
 NONE_YET = -1
 
 
@@ -44,7 +44,11 @@ class ControlState:
     token: str = ""
 
     def sent(self, producer_id: str, sequence: int, position: DLSN) -> None:
-        """Note the last record of a producer."""
+        """Note the number and the position of a producer's last record.
+
+        If the stream then remembers more than `PRODUCERS_MAX` producers, the one that was silent
+        longest is forgotten.
+        """
         self.producers.pop(producer_id, None)
         self.producers[producer_id] = ProducerState(sequence, position)
         if len(self.producers) > PRODUCERS_MAX:
@@ -137,9 +141,9 @@ async def _read_back(
     password: bytes,
     behind: list[list[tuple[StreamSegment, int, Records]]],
 ) -> bool:
-    """Add the segment's entries with control records, the last chunk first.
+    """Append the entries with control records to `behind`, from the last chunk to the first.
 
-    Returns True when a snapshot was found.
+    The search ends at the newest entry with a snapshot. Returns whether one was found.
     """
     async with await client.open_ledger(segment.ledger_id, password=password) as reader:
         end = reader.last_add_confirmed + 1

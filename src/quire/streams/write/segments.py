@@ -42,7 +42,7 @@ The search for orphans recognises these ledgers by it.
 
 
 class SegmentWriter:
-    """The open segment. It encodes pending entries, and knows which of them are acknowledged."""
+    """The open segment, which encodes pending entries and knows which of them are acknowledged."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class SegmentWriter:
         start_sequence: int,
         due_s: float,
     ) -> None:
-        """Open a segment. `due_s` is the event loop's time at which it is to be rolled."""
+        """Open a segment. `due_s` is the event loop's time at which it is to be completed."""
         self.segment = segment
         self.start_sequence = start_sequence
         self.due_s = due_s
@@ -62,16 +62,22 @@ class SegmentWriter:
         self._sent_position = 0
         self._sent_txid = segment.first_txid
         self.count = 0
-        """The number of records in acknowledged entries."""
+        """The number of records in the acknowledged entries of this segment."""
         self.last_txid = segment.first_txid
         self.last = DLSN(segment.lssn, -1, -1)
-        """The last record in an acknowledged entry, not counting control records."""
+        """The position of the last record in an acknowledged entry, not counting control records.
+        """
         self.failed = False
-        """Whether the ledger refused an entry. The entries in flight get the reason."""
+        """Whether the ledger refused an entry. Waiting for the entries in flight then raises the
+        reason.
+        """
         self.used = False
-        """Whether an entry was sent that Quire did not add for its own use."""
+        """Whether any entry was sent other than those that Quire adds for its own use."""
         self.invisible = False
-        """Whether the last entry holds records, so that readers see it only with the next entry."""
+        """Whether readers cannot see the last entry yet, because no entry follows it.
+
+        It is False if the last entry is a control entry, which readers need not see.
+        """
 
     def send(self, entry: PendingEntry) -> None:
         """Encode the entry and pass it to the ledger.
@@ -127,7 +133,7 @@ class SegmentWriter:
         return self.acknowledged_through(self.ledger.last_add_confirmed)
 
     def acknowledged_through(self, entry_id: int) -> list[PendingEntry]:
-        """Remove and return the entries in flight up to this entry id."""
+        """Remove and return the entries in flight whose ids are not greater than `entry_id`."""
         entries: list[PendingEntry] = []
         while self.in_flight and self.in_flight[0].entry_id <= entry_id:
             entry = self.in_flight.popleft()
@@ -142,9 +148,10 @@ class SegmentWriter:
         return entries
 
     def completed(self, completion_time_ms: int) -> StreamSegment:
-        """Return the completed segment.
+        """Return the completed form of this segment, with the acknowledged entries as its content.
 
-        All its entries must be acknowledged, and its ledger closed.
+        The ledger must have been closed or recovered before, and must hold no other entries with
+        records.
         """
         return self.segment.completed(
             last_txid=self.last_txid,
@@ -188,27 +195,34 @@ class Segments:
         stored_bytes: int = 0,
         lock: StreamLock | None = None,
     ) -> None:
-        """Begin without an open segment. `lock` is released when the writer is closed."""
+        """Prepare the segments, without an open one. `release` releases `lock`."""
         self.metadata = metadata
         self.taken = taken
         self.rng = client.rng
         self.open: SegmentWriter | None = None
         self.opening: Callable[[], bytes | None] = lambda: None
-        """Returns the control record with which each segment begins, or None."""
+        """A function that returns the control record with which each segment begins, or None."""
         self._client = client
         self._settings = settings
         self._tasks = tasks
         self._password = password
         self._lock = lock
         self._stored_bytes = stored_bytes
-        """The stored bytes of completed segments."""
+        """The number of payload bytes in completed segments, for the stream's quota."""
         self._spare: LedgerWriter | None = None
         self._made: LedgerWriter | None = None
-        """A ledger that was created but perhaps not noted. The next attempt to note one uses it."""
+        """A ledger that was created, but is perhaps not recorded in the node `allocation` yet, or
+        None.
+
+        The next attempt to record one uses it.
+        """
         self._preparing: asyncio.Task[None] | None = None
-        """A separate task, so that it cleans up after itself if the writer is abandoned."""
+        """The task that creates the next ledger, or None.
+
+        It is separate, so that it can clean up after itself if the writer is abandoned.
+        """
         self._why: QuireError | None = None
-        """The reason why there is no ledger."""
+        """The error of the last attempt to create the next ledger, or None."""
         self._retaining: asyncio.Task[None] | None = None
 
     @property
@@ -222,7 +236,7 @@ class Segments:
         return max(1, self.taken.claim.newest)
 
     def check_quota(self, more_bytes: int) -> None:
-        """Raise StreamQuotaError if this many more bytes exceed the quota of the stream."""
+        """Raise StreamQuotaError if `more_bytes` would exceed the stream's quota `bytes_max`."""
         limit = self._settings.bytes_max
         if not limit:
             return
@@ -237,7 +251,7 @@ class Segments:
             )
 
     def retain(self) -> None:
-        """Apply retention in the background, free what was truncated, and count what is left."""
+        """Delete in the background what retention and truncation allow, and count what is left."""
         if self._retaining is None:
             self._retaining = self._tasks.start(self._retain())
 
@@ -257,7 +271,7 @@ class Segments:
     # -- ledgers made ahead -------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Create the next ledger in the background."""
+        """Create the next ledger ahead of its use, in the background."""
         if self._spare is None and self._preparing is None:
             self._preparing = self._tasks.start(self._prepare_quietly())
 
@@ -291,7 +305,7 @@ class Segments:
         self._spare, self._made = ledger, None
 
     async def _drop_made(self) -> None:
-        """Delete a ledger that was created and not noted."""
+        """Delete the ledger that was created but not recorded in `allocation`, if there is one."""
         if self._made is not None:
             made, self._made = self._made, None
             made.abandon()
@@ -311,7 +325,7 @@ class Segments:
         return self._spare
 
     async def release(self) -> None:
-        """Delete the ledger that was created ahead, and release the lock.
+        """Delete the ledger that was created ahead of its use, and release the lock.
 
         The writer must not use the segments any more.
         """
@@ -339,13 +353,13 @@ class Segments:
         self._opened(segment, ledger)
 
     async def complete(self) -> None:
-        """Close the open segment. No entry of it may be in flight."""
+        """Close the ledger and complete the open segment. No entry may be in flight."""
         completed = await self._close_ledger()
         await self.metadata.change(self.taken.claim, complete=completed, insist=True)
         self._completed(completed)
 
     async def roll(self, entry: PendingEntry) -> None:
-        """Complete the open segment and begin the next one in one transaction."""
+        """Complete the open segment and begin the next one for `entry`, in one transaction."""
         ledger = await self._take_spare()
         completed = await self._close_ledger()
         segment = self._new_segment(ledger, completed.lssn + 1, entry)

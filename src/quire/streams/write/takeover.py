@@ -1,4 +1,4 @@
-"""Taking over a stream: claim it, then fence and complete what the last writer left open.
+"""The takeover of a stream: claim it, then fence and complete what the former writer left open.
 
 The order matters. After the claim, the former writer can neither complete nor begin a segment. Then
 its segments are recovered in the order of their numbers, which fences the ledger that it may still
@@ -30,7 +30,7 @@ BACKWARD_ENTRIES = 8
 
 @dataclass(slots=True)
 class TakenStream:
-    """A stream that was taken over, and what its former writers left."""
+    """A stream that was taken over: its claim, its completed segments, and where it continues."""
 
     claim: WriterClaim
     last_txid: int
@@ -51,7 +51,7 @@ class LastRecord:
 
     txid: int
     count: int
-    """The number of user records up to and including this record."""
+    """The number of user records in the segment up to and including this record."""
     entry_id: int
     slot: int
 
@@ -148,7 +148,7 @@ async def complete(
 
 
 def tell_lost(stream: str, segment: StreamSegment) -> None:
-    """Log that a segment was completed without its ledger."""
+    """Log that a segment was completed as lost because its ledger is gone."""
     logger.error(
         "stream %s: ledger %d of segment %d was deleted while the segment was in progress. The "
         "segment is kept as lost; readers report its records as a gap",
@@ -181,7 +181,7 @@ async def last_record(reader: LedgerReader, segment: StreamSegment) -> LastRecor
 
 
 async def free_allocated(client: Client, metadata: StreamMetadata, claim: WriterClaim) -> None:
-    """Delete the ledger that the former writer had created ahead and never used."""
+    """Delete the ledger that the former writer had created ahead of its use, if there is one."""
     if claim.allocated == NO_LEDGER:
         return
     ledger_id = int(claim.allocated)

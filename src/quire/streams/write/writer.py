@@ -79,7 +79,9 @@ class StreamWriter:
         self._last: PendingEntry | None = None
         self._ending = False
         self._marks = segments.taken.marks
-        """The control state after all entries that were handed over."""
+        """The producers and the fencing token after all entries that were appended, acknowledged or
+        not.
+        """
         self._writer_task = WriterTask(segments, settings, tasks, budget)
 
     # -- state --------------------------------------------------------------------------------
@@ -305,8 +307,9 @@ class StreamWriter:
     async def roll(self) -> None:
         """Complete the open segment, if there is one. Later records go to a new segment.
 
-        On return every record that was appended before is durable, and the segment is completed. If
-        the call is cancelled, the segment is completed in the background.
+        On return the segment is completed, and its records are durable. Records of calls that have
+        not returned, or of `submit_many`, may go to the next segment, and may not be durable yet:
+        call `flush` first. If the call is cancelled, the segment is completed in the background.
 
         Raises:
             QuireError: The writer failed. See `append`.

@@ -35,31 +35,31 @@ T = TypeVar("T")
 BUFFERED_BYTES_MAX = 16 * 1024 * 1024
 """The number of unacknowledged bytes of one stream above which appends wait."""
 FULL_ENTRIES_IN_FLIGHT_MAX = 64
-"""The largest number of entries in flight if the next entry is full.
+"""The largest number of entries in flight while the next entry in the queue is full.
 
-The setting `entries_in_flight` limits them if the next entry can still take records.
+The setting `entries_in_flight` is the limit while the next entry can still take records.
 """
 TURNS_BEFORE_CONTROL = 2
-"""The number of event-loop iterations in which callers whose appends returned may append again.
+"""The number of event-loop iterations to wait for further appends before a control entry is sent.
 
-After that, an entry without records tells the bookies that the last one is acknowledged.
+The control entry has no records. It tells the bookies that the entry before it is acknowledged.
 """
 SEGMENT_BACKOFF = Backoff(0.05, 2.0)
 """The pauses before another attempt to begin or complete a segment."""
 GIVE_UP_S = 60.0
-"""Seconds without a segment to write to after which the writer ends."""
+"""Seconds for which the writer retries to begin, complete or repair a segment before it fails."""
 FINAL = (ClientClosedError, StreamFencedError, UnauthorizedError, UsageError)
 
 
 class ByteBudget:
-    """A limit on the bytes in use.
+    """A limit on the number of bytes in use.
 
-    A caller waits while the limit is reached, and not for its own size. A large request may
-    therefore exceed the limit.
+    A caller waits until fewer bytes than the limit are in use, however many it needs itself. A
+    large request may therefore exceed the limit.
     """
 
     def __init__(self, limit_bytes: int, outer: ByteBudget | None = None) -> None:
-        """Create a budget. Bytes that are taken here are also taken from `outer`."""
+        """Create a budget. Bytes that are in use here are also in use in `outer`."""
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self._outer = outer
@@ -67,7 +67,7 @@ class ByteBudget:
         self._free.set()
 
     def take(self, size_bytes: int) -> None:
-        """Take bytes, even above the limit."""
+        """Count bytes as in use, here and in `outer`, even above the limit."""
         self.used_bytes += size_bytes
         if self.used_bytes >= self.limit_bytes:
             self._free.clear()
@@ -115,12 +115,14 @@ class WriterTask:
         self._queue: deque[PendingEntry] = deque()
         """The entries that were not sent yet. Only the last one still takes records."""
         self._work = asyncio.Event()
-        """Set when the task may have something to do."""
+        """Set when the task may have something to do, so that `_rest` returns."""
         self._send_scheduled = False
         self._rolled: asyncio.Future[None] | None = None
-        """Done when the open segment is completed, for callers that asked for that."""
+        """Done when the open segment is completed. It is None unless a caller of `roll` waits for
+        that.
+        """
         self._settled: ControlState = segments.taken.marks.copy()
-        """The control state after all acknowledged entries."""
+        """The producers and the fencing token after all acknowledged entries."""
         segments.opening = self._settled.snapshot
         self._task = tasks.start(self._run())
 
@@ -131,23 +133,26 @@ class WriterTask:
         return self._queue[-1] if self._queue else self.new_entry(sequence)
 
     def new_entry(self, sequence: int) -> PendingEntry:
-        """Add an empty entry to the queue."""
+        """Add an empty entry to the queue, and return it."""
         entry = PendingEntry(sequence)
         self._queue.append(entry)
         return entry
 
     @property
     def queued_bytes(self) -> int:
-        """The size of the entries that were not sent yet."""
+        """The number of bytes of the entries that were not sent yet."""
         return sum(entry.size_bytes for entry in self._queue)
 
     def appended(self, size_bytes: int) -> None:
-        """Account for bytes of records that were put into pending entries."""
+        """Count bytes that were put into pending entries as in use, and schedule the sending."""
         self.budget.take(size_bytes)
         self.schedule_send()
 
     async def roll(self) -> None:
-        """Complete the open segment, if there is one."""
+        """Complete the open segment, if there is one, and wait until that is done.
+
+        Entries that were not sent yet go to the next segment.
+        """
         if self._rolled is None:
             if not self._queue and self.segments.open is None:
                 return
@@ -182,7 +187,7 @@ class WriterTask:
     # -- sending ------------------------------------------------------------------------------
 
     def schedule_send(self) -> None:
-        """After this event-loop iteration, send the queued entries that may be sent then."""
+        """Send the queued entries that may be sent, at the end of this event-loop iteration."""
         if not self._send_scheduled:
             self._send_scheduled = True
             self._loop.call_soon(self._send_and_wake)
@@ -196,7 +201,11 @@ class WriterTask:
         self._work.set()
 
     def _send(self) -> None:
-        """Send the entries that may be sent now. The task takes care of the rest."""
+        """Send queued entries to the open segment until a limit is reached or the segment is due.
+
+        Without an open segment nothing is sent. An error of the ledger is only noted: `_step`
+        handles it.
+        """
         segment, queue = self.segments.open, self._queue
         if segment is None:
             return
@@ -266,9 +275,10 @@ class WriterTask:
         self._fail(failure)
 
     async def _step(self) -> bool:
-        """Do the next thing that has to be waited for.
+        """Do one step that has to wait, and return whether the task continues.
 
-        Returns False when the writer is closed and done.
+        A step begins, rolls or repairs a segment, waits for acknowledgements, or waits for work.
+        The result is False when the writer is closed and no entry is left.
         """
         segments = self.segments
         segment = segments.open
@@ -314,7 +324,7 @@ class WriterTask:
             self._rolled = None
 
     async def _mend(self) -> None:
-        """Give up the ledger, and queue the entries again that are not part of it."""
+        """Give up the ledger of the open segment, and queue the entries that it lacks again."""
         lost = await self._insist(lambda: self.segments.mend(self._settle))
         self._queue.extendleft(reversed(lost))
 
@@ -333,9 +343,9 @@ class WriterTask:
                     raise
 
     async def _show(self, segment: SegmentWriter) -> bool:
-        """Make the last entry visible to readers, unless another entry follows it anyway.
+        """Make the last entry visible to readers: send a control entry unless other entries follow.
 
-        Returns False if it is visible already.
+        Returns False if nothing had to be done, because the last entry is visible already.
         """
         if not segment.invisible:
             return False
@@ -349,7 +359,7 @@ class WriterTask:
         return True
 
     async def _rest(self, seconds: float | None) -> None:
-        """Wait until there is work, for at most this many seconds."""
+        """Wait until there is work, for at most `seconds`, or without a limit if that is None."""
         self._work.clear()
         try:
             async with asyncio.timeout(seconds):

@@ -45,17 +45,23 @@ _NAMES = (
     "gaps", "files",
 )  # fmt: skip
 MANIFESTS_KEPT = 3
-"""The number of manifests to keep. Readers may be about to open the one before the newest."""
+"""The number of manifests to keep, because readers may be about to open an older one."""
 READ_ATTEMPTS = 5
-"""The number of attempts to read the newest manifest. One fails if it is replaced meanwhile."""
+"""The largest number of attempts to read the newest manifest.
+
+An attempt fails if the manifest is replaced meanwhile.
+"""
 DATA = "data"
 MANIFESTS = "manifest"
 _NAME = re.compile(r"(\d{8,})-([0-9a-f]{12})(?:\.claim|-(\d{8,})\.json)", re.ASCII)
 _FILE = re.compile(r"\d+-\d+-(\d{8,})-([0-9a-f]{12})-[0-9a-f]{8}\.parquet", re.ASCII)
-"""The name of a data file: where it begins, and who wrote it."""
+"""The form of a data file's name: its first segment and entry, and the claim that wrote it."""
 
 Key = tuple[int, str, int]
-"""The number and the owner of a claim, and the number of its manifest (0: the claim itself)."""
+"""The decoded name of a claim or a manifest: number and owner of the claim, number of the manifest.
+
+The number of the manifest is 0 for the claim itself.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,7 @@ class HistoryFile:
     name: str
     """The name of the file."""
     size_bytes: int
-    """The size in bytes."""
+    """The size of the file in bytes."""
     rows: int
     """The number of records."""
     first: DLSN
@@ -77,7 +83,8 @@ class HistoryFile:
     txids: tuple[int, int]
     """The least and the greatest txid."""
     times_us: tuple[int, int] | None
-    """The least and the greatest time, or None if no record has a known time."""
+    """The least and the greatest time in microseconds since 1970, or None if all times are unknown.
+    """
     digests: Mapping[str, str] = field(default_factory=dict)
     """The digest of each column, by name (`parquet_files`)."""
     crc: int = 0
@@ -88,7 +95,7 @@ class HistoryFile:
     """Whether the file has columns for keys, headers and event times."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the form in a manifest."""
+        """Return the file as JSON values, as a manifest stores it."""
         return {
             "name": self.name,
             "bytes": self.size_bytes,
@@ -147,7 +154,7 @@ class Manifest:
     stream: str
     """The name of the stream."""
     life: str
-    """The life of the stream, which distinguishes it from others with the same name."""
+    """The path of the node that identifies the stream among all that ever had its name."""
     start: DLSN
     """The position at which the history begins.
 
@@ -303,7 +310,7 @@ class OffloadHistory:
         return OffloadClaim(self, key, self.newest())
 
     def check_files(self, manifest: Manifest) -> None:
-        """Raise HistoryDamagedError if a file is missing, or has another size than it had."""
+        """Raise HistoryDamagedError if a file is missing or differs in size from the manifest."""
         found = self.store.files(DATA)
         for file in manifest.files:
             size_bytes = found.get(file.name)
@@ -326,12 +333,12 @@ class OffloadHistory:
 
 
 class OffloadClaim:
-    """The right to write the next manifest, until a later claim."""
+    """The right to write the next manifest of a history, which lasts until a later claim."""
 
     def __init__(self, history: OffloadHistory, key: Key, manifest: Manifest | None) -> None:
         self.history = history
         self.manifest = manifest
-        """The newest manifest, or None if there is none."""
+        """The newest manifest of the history, or None if there is none."""
         self._key = key
 
     @property
@@ -362,7 +369,7 @@ class OffloadClaim:
             )
 
     def settle(self, manifest: Manifest) -> None:
-        """Commit the newest manifest again, or an empty one, and remove what former jobs left.
+        """Commit the newest manifest again, or an empty one, and remove files of former jobs.
 
         No manifest of a former claim can then become the newest any more.
         """

@@ -25,11 +25,11 @@ class OffloadStep:
 
     parts: tuple[SegmentPart, ...]
     behind: DLSN
-    """The position after the segments of `parts`."""
+    """The position after the last segment that this step copies."""
     sequence: int | None
-    """The number of records of the stream before that position, if it is known."""
+    """The number of records in the stream before `behind`, or None if it is unknown."""
     ledger_id: int
-    """The ledger of the last segment of `parts`."""
+    """The ledger of the last segment that this step copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class OffloadPlan:
     """The segments that a job copies, in steps. A manifest is written after each step."""
 
     start: DLSN
-    """The position at which the history begins, if there is none yet."""
+    """The position at which the history begins, if no history exists before this job."""
     gaps: tuple[Gap, ...]
     """The records from `start` on that no longer exist."""
     turns: tuple[OffloadStep, ...] = ()

@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 128 * 1024
 BATCH_BYTES = 16 * 1024 * 1024
-"""The payload bytes, or the number of rows, at which a row group is full."""
+"""The number of payload bytes at which a row group is full. `BATCH_ROWS` is the limit in rows."""
 READ_ROWS = 64 * 1024
 NUMBERS = ("segment", "ledger", "entry", "slot", "txid", "time", "sequence", "size")
 DICTIONARY = ["stream", "segment", "ledger"]
 DELTA = ("entry", "slot", "txid", "time", "sequence", "size")
-"""Columns whose numbers grow or stay equal, which are stored as differences."""
+"""The columns whose numbers do not decrease, so that differences are stored instead."""
 COMPRESSIONS = ("zstd", "lz4", "snappy", "gzip", "none")
 FILE_VERSION = "2.6"
 _COUNT = struct.Struct(">q")
@@ -69,21 +69,21 @@ class SegmentPart:
     first: int
     last: int
     size_bytes: int = 0
-    """The approximate size of the entries from `first` to `last`."""
+    """The approximate number of payload bytes in the entries from `first` to `last`."""
 
     def as_json(self) -> list[Any]:
-        """Return the form in a piece."""
+        """Return the part as JSON values: the segment, the first entry and the last entry."""
         return [self.segment.to_bytes().decode("ascii"), self.first, self.last]
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> SegmentPart:
-        """Return the part that a piece describes."""
+        """Return the part that `as_json` has represented."""
         segment, first, last = value
         return cls(StreamSegment.from_bytes(str(segment).encode("ascii")), int(first), int(last))
 
     @property
     def start(self) -> DLSN | None:
-        """The position before which nothing is delivered, or None."""
+        """The first position that was not truncated, or None if the segment was not truncated."""
         at = self.segment.min_active_dlsn
         return at if at > self.segment.first_dlsn else None
 
@@ -100,11 +100,11 @@ class Digest:
     """
 
     def __init__(self, stream: str, keyed: bool = False) -> None:
-        """Begin with no records. With `keyed` they have keys, headers and event times."""
+        """Begin without records. `keyed` says whether they have keys, headers and event times."""
         self.keyed = keyed
         self.rows = 0
         self.segments: dict[int, list[int]] = {}
-        """The number of rows, and the first and the last sequence id, of each segment."""
+        """The number of rows, and the first and the last sequence id, by segment number."""
         self.first = self.last = DLSN(-1, -1, -1)
         self.txids: tuple[int, int] | None = None
         self.times_us: tuple[int, int] | None = None
@@ -195,7 +195,10 @@ class Digest:
 
 
 def _joined(column: pa.Array) -> bytes:
-    """Return the bytes of all keys or headers, each with its length, so that nothing is alike."""
+    """Return the bytes of all keys or headers in a column, each after its length.
+
+    Different columns therefore never have the same bytes.
+    """
     parts: list[bytes] = []
     for row in column.to_pylist():
         texts = () if row is None else (row,) if isinstance(row, bytes) else _flat(row)
@@ -210,7 +213,7 @@ def _flat(headers: Sequence[tuple[str, bytes]]) -> list[bytes]:
 
 
 def _numbers(column: pa.Array) -> Any:
-    """Return a column as one array, with NO_TIME for nulls."""
+    """Return a numeric or time column as one int64 array, with NO_TIME for nulls."""
     import numpy
     import pyarrow as pa
 
@@ -221,7 +224,7 @@ def _numbers(column: pa.Array) -> Any:
 
 
 def _payloads(column: pa.Array) -> tuple[Any, Any]:
-    """Return the bytes of all values, and their sizes."""
+    """Return the bytes of all values of a column, laid end to end, and the size of each."""
     import numpy
 
     _, offsets, data = column.buffers()
@@ -444,7 +447,10 @@ def _read_file(
 
 
 def _stored(columns: Sequence[str], there: Sequence[str]) -> list[str]:
-    """Return the columns that a file must have for a read of `columns`."""
+    """Return the columns to read from a file: `columns` without keyed ones that it lacks.
+
+    `there` are the columns of the file.
+    """
     return [name for name in columns if name in there or name not in KEYED_COLUMNS]
 
 

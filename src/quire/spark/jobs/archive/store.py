@@ -31,9 +31,10 @@ PARTIAL = ".partial-"
 
 
 class ArchiveDirectory:
-    """A directory for offloaded history.
+    """A directory for offloaded history, on this machine or in an object store.
 
-    Paths are relative to it, with slashes. All calls raise HistoryError if the store fails.
+    Paths are relative to the directory, with slashes. All calls raise HistoryError if the store
+    fails.
     """
 
     def __init__(self, uri: str, filesystem: Any = None) -> None:
@@ -74,7 +75,10 @@ class ArchiveDirectory:
         return GLOB.sub(r"\\\1", f"{HADOOP_SCHEMES.get(scheme, scheme)}{colon}{rest}/{name}")
 
     def files(self, directory: str) -> dict[str, int]:
-        """Return the files of a directory with their sizes, or nothing if there is no directory."""
+        """Return the size in bytes of each file in a directory, by name.
+
+        The result is empty if there is no such directory.
+        """
         from pyarrow import fs
 
         with _told(self, directory):
@@ -87,7 +91,7 @@ class ArchiveDirectory:
         }
 
     def size(self, name: str) -> int | None:
-        """Return the size of a file, or None if it does not exist."""
+        """Return the size of a file in bytes, or None if it does not exist."""
         from pyarrow import fs
 
         with _told(self, name):

@@ -19,9 +19,9 @@ from quire.streams.read.arrow import ALL_COLUMNS, COLUMNS, schema
 
 APPLICATION = "quire-offload"
 COMMIT_PROPERTY = "quire.commit"
-"""The first part of the name of the property with the last commit.
+"""The prefix of the table property with the number of the last commit that the table has.
 
-The second part is the stream's life, because several streams may share a table.
+The rest of the name is the stream's life, because several streams may share a table.
 """
 FILES_PER_COMMIT = 1_000
 
@@ -138,12 +138,15 @@ def _columns(files: Sequence[HistoryFile]) -> tuple[str, ...]:
 
 
 def _behind(manifest: Manifest, commit: int) -> list[HistoryFile]:
-    """Return the files of commits after `commit`."""
+    """Return the files of the manifest whose commits come after `commit`."""
     return [file for file in manifest.files if file.commit > commit]
 
 
 def _in_turns(files: Sequence[HistoryFile]) -> list[list[HistoryFile]]:
-    """Group files into whole commits of the manifest, about FILES_PER_COMMIT at once."""
+    """Divide files into groups of at least FILES_PER_COMMIT, without splitting a commit.
+
+    The last group may be smaller. A commit is one of the manifest's.
+    """
     turns: list[list[HistoryFile]] = []
     for file in files:
         last = turns[-1] if turns else []

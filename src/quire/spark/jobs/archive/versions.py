@@ -29,28 +29,34 @@ from quire.spark.jobs.archive.store import ArchiveDirectory
 
 FORMAT = 1
 KEPT = 2
-"""The number of versions whose files are kept.
+"""The number of versions whose files are kept: the newest one and the one before it.
 
-These are the newest version, and the one that readers may have opened.
+Readers may have opened the one before the newest.
 """
 READ_ATTEMPTS = 5
-"""The number of attempts to read the newest manifest. One fails if it is replaced meanwhile."""
+"""The largest number of attempts to read the newest manifest.
+
+An attempt fails if the manifest is replaced meanwhile.
+"""
 MANIFESTS, DATA = "manifest", "data"
 _NAME = re.compile(r"(\d{8})-([0-9a-f]{12})(?:\.claim|-(\d)\.json)", re.ASCII)
 _PATTERN_SIGN = re.compile(r"\\([*?\[\]{}\\])")
 
 Name = tuple[int, str, int]
-"""The number and the owner of a claim, and the number of its manifest (0: the claim itself)."""
+"""The decoded name of a claim or a manifest: number and owner of the claim, number of the manifest.
+
+The number of the manifest is 0 for the claim itself.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of the table."""
+    """One version of a table, as its manifest describes it."""
 
     name: str | None
-    """The name of its directory, or None before the first version."""
+    """The name of the directory with the version's files, or None before the first version."""
     state: dict[str, Any] = field(default_factory=dict)
-    """The state of the job that wrote it."""
+    """The state of the job that wrote the version, as JSON values."""
     former: tuple[str, ...] = ()
     """The directories of earlier versions whose files are kept."""
 
@@ -83,7 +89,7 @@ class Version:
 
 
 class Versions:
-    """All versions of a table."""
+    """The versions of the table in one directory, of which the newest is the current one."""
 
     def __init__(self, directory: str) -> None:
         self.store = ArchiveDirectory(directory)
@@ -126,7 +132,7 @@ class Versions:
         return VersionClaim(self, number, owner)
 
     def names(self) -> list[Name]:
-        """Return the names of all claims and manifests, in ascending order."""
+        """Return the decoded names of all claims and manifests, in ascending order."""
         return sorted(
             (int(match[1]), match[2], int(match[3] or 0))
             for match in map(_NAME.fullmatch, self.store.files(MANIFESTS))
@@ -135,7 +141,7 @@ class Versions:
 
 
 class VersionClaim:
-    """The right to add the next version, until a later claim."""
+    """The right to add the next version of a table, which lasts until a later claim."""
 
     def __init__(self, versions: Versions, number: int, owner: str) -> None:
         self._versions = versions
