@@ -589,11 +589,12 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
         call(self.aio.set_fencing_token(token, expect=expect))
 
     def roll(self) -> None:
-        """Complete the open segment, if there is one. Later records go to a new segment.
+        """Complete the segment of all records that were appended. Later records go to a new one.
 
-        On return the segment is completed, and its records are durable. Records of calls that have
-        not returned, or of `submit_many`, may go to the next segment, and may not be durable yet:
-        call `flush` first. If the call is interrupted, the segment is completed in the background.
+        On return every record that was appended before is durable, and its segment is completed.
+        That includes records of `submit_many`. Records of calls that begin meanwhile may go to
+        either segment. If the call is interrupted, the segment may be completed in the background,
+        or stay open.
 
         Raises:
             QuireError: The writer failed. See `append`.

@@ -336,6 +336,24 @@ def test_a_writer_whose_answers_are_lost_for_good_is_not_fenced() -> None:
     run(scene)
 
 
+def test_a_roll_completes_the_segment_of_records_that_were_only_submitted() -> None:
+    """They went to the next segment, unacknowledged, although they were appended before."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.submit_many([b"0"])
+        await writer.roll()  # There was no segment yet, so it returned at once.
+        await writer.submit_many([b"1"])
+        await writer.roll()
+        segments = await b.streams.segments("s")
+        assert [(s.lssn, s.in_progress, s.record_count) for s in segments] == [
+            (1, False, 1), (2, False, 1),
+        ]  # fmt: skip
+        await writer.close()
+
+    run(scene)
+
+
 @pytest.mark.parametrize("slots", [0, 1], ids=["whole", "part"])
 def test_what_was_truncated_at_once_was_completed_all_the_same(slots: int) -> None:
     """The writer found another node than the one it had wanted, and took itself for fenced."""

@@ -305,15 +305,18 @@ class StreamWriter:
     # -- the stream ---------------------------------------------------------------------------
 
     async def roll(self) -> None:
-        """Complete the open segment, if there is one. Later records go to a new segment.
+        """Complete the segment of all records that were appended. Later records go to a new one.
 
-        On return the segment is completed, and its records are durable. Records of calls that have
-        not returned, or of `submit_many`, may go to the next segment, and may not be durable yet:
-        call `flush` first. If the call is cancelled, the segment is completed in the background.
+        On return every record that was appended before is durable, and its segment is completed.
+        That includes records of `submit_many`. Records of calls that begin meanwhile may go to
+        either segment. If the call is cancelled, the segment may be completed in the background, or
+        stay open.
 
         Raises:
             QuireError: The writer failed. See `append`.
         """
+        self._check()
+        await self.flush()
         self._check()
         await self._writer_task.roll()
 
