@@ -45,8 +45,8 @@ READS_MAX = 1_000
 """The most ledgers whose metadata a pass reads before it drops the superfluous ones among them."""
 
 Copies = tuple[int, int, int]
-"""The state of a ledger's copies here: the number of its runs in segments that are not sealed, the
-number of sealed segments that have it, and the number of the newest of them, or 0."""
+"""The state of a ledger's copies here. It has the number of runs in segments that are not sealed,
+the number of sealed segments with entries, and the number of the newest of them, or 0."""
 
 
 class OverReplicated:

@@ -53,7 +53,7 @@ class AddBatcher:
         return max(1, self._batch_bytes_max // size)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return whether so many more bytes fit into the batch. If not, submit the batch first."""
+        """Return whether `size_bytes` more bytes fit into the batch. If not, submit it first."""
         return self._batch_bytes + size_bytes <= self._batch_bytes_max
 
     def take(

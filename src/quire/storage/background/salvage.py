@@ -128,8 +128,7 @@ class Salvage:
     """Whether to read the run tables of the groups because the footer is damaged. All of them must
     then be valid."""
     newer: Mapping[int, Newer]
-    """Where newer segments have entries of each ledger that is alive in the segment, by ledger
-    id."""
+    """The newer copies of the entries of each ledger that is alive in the segment, by ledger id."""
 
 
 @dataclass(frozen=True, slots=True)

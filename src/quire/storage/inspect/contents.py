@@ -43,9 +43,9 @@ class SegmentDescription:
     number: int
     file_bytes: int
     state: str
-    """The state of the segment: sealed, open (not sealed yet), prepared (it has neither a header
-    nor a group), damaged (it is not sealed, and its header is damaged), or later (a later version
-    of Quire wrote it)."""
+    """The state of the segment: sealed, open, prepared, damaged, or later. Open means not sealed
+    yet. Prepared means without a header and a group. Damaged means not sealed and with a damaged
+    header. Later means that a later version of Quire wrote the segment."""
     header: SegmentHeader | None
     trailer: Trailer | None
     later: str = ""

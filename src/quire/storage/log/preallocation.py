@@ -178,7 +178,7 @@ class PreallocatedSegments:
             self.space = False
 
     def _shortage_of(self, free: int) -> str:
-        """Return in words why so many free bytes are too few, or "" if they are enough."""
+        """Return in words why `free` bytes of free space are too few, or "" if they are enough."""
         wanted = self._min_free_bytes + self.held_bytes
         if free >= wanted:
             return ""

@@ -77,7 +77,7 @@ def fetch(file: File, offset: int, size: int, blocks: bool, ask: bool) -> Fetche
 def fetch_each(file: File, wanted: Sequence[tuple[int, int]]) -> list[FetchedExtent]:
     """Read extents of a file, each given as (offset, size). This runs on a thread.
 
-    The device is told about all of them first.
+    The device learns about all of them before the first one is read.
     """
     try:
         for offset, size in wanted if len(wanted) > 1 else ():
