@@ -381,7 +381,7 @@ class AnswerBudget:
         self._hold(size)
 
     def _is_next(self, account: Account, size: int, first: bool) -> bool:
-        """Return whether no other request must start before this one."""
+        """Return whether the order of the waiting requests lets this request start now."""
         if account is self._beginning:
             return first
         if self._ring or (account.waiting and not first):
@@ -429,7 +429,7 @@ class AnswerBudget:
         )
 
     def _line_up(self, account: Account) -> None:
-        """Append the account to the queue of favoured accounts or to the other one."""
+        """Append the account to the queue of favoured accounts or to that of all others."""
         assert account.waiting
         if self._favoured(account, account.waiting[0][0]):
             self._late.pop(account, None)

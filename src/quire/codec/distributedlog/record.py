@@ -140,7 +140,7 @@ def encode_records(
 
 
 def encode_record(position: int, txid: int, payload: Buffer, flags: int = RecordFlag.NONE) -> bytes:
-    """Return one record of any kind.
+    """Return the bytes of one record. `flags` says its kind.
 
     A record set has the position of its first member, and a control record the number of user
     records so far. Only a control record and the end of the stream may have the txid `MAX_TXID`.

@@ -108,7 +108,7 @@ def _fields(layout: int, in_progress: bool) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class StreamSegment:
-    """One segment.
+    """The metadata of one segment of a stream, which are the data of its node.
 
     It is immutable. The methods that change something return a changed copy.
     """

@@ -137,7 +137,7 @@ HIERARCHICAL = LedgerManager(
     long_ids=True,
     sequence_parent="idgen",
 )
-"""The default manager."""
+"""The ledger manager of a new cluster if no other is named."""
 
 LONG_HIERARCHICAL = LedgerManager(
     "longhierarchical",

@@ -64,7 +64,7 @@ with enumerations is slow."""
 
 
 class Code(enum.IntEnum):
-    """The result codes of bookies."""
+    """The result codes with which bookies answer requests."""
 
     OK = 0
     NO_LEDGER = 1

@@ -167,7 +167,7 @@ class CompactionReserve(BackgroundJob):
 
 
 class Compactor(PacedJob):
-    """The compactor of one store."""
+    """The background job that compacts the segments of one store when that is worth it."""
 
     def __init__(self, context: JobContext, collector: Collector, quarantine: Quarantine) -> None:
         super().__init__(context)

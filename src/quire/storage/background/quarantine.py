@@ -38,7 +38,7 @@ CHECK_INTERVAL_S = 10.0
 
 
 class Quarantine(BackgroundJob):
-    """The damaged segments of one store."""
+    """The damaged segments of one store, and what is known about the damage in each."""
 
     def __init__(self, context: JobContext) -> None:
         super().__init__(context)

@@ -56,7 +56,7 @@ class Round:
 
 
 class Scrubber(PacedJob):
-    """The scrubber of one store."""
+    """The background job that checks all segments of one store, one after the other, in rounds."""
 
     def __init__(self, context: JobContext, quarantine: Quarantine) -> None:
         super().__init__(context)

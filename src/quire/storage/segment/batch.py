@@ -146,7 +146,7 @@ class LogBatch:
         return sum([run.count for run in self._runs])
 
     def forget_runs(self) -> None:
-        """Drop the runs and columns.
+        """Drop the references to the runs and columns, so that they can be freed.
 
         Runs in the index refer to their batch. If the batch referred to its runs as well, only a
         full garbage collection could free them.
