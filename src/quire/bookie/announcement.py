@@ -15,20 +15,21 @@ from quire.metadata.bookies.unwritable import Unwritable, as_properties
 from quire.metadata.interface import BookieAddress, MetadataStore, Registration
 
 ANNOUNCE_BACKOFF = Backoff(1.0, 1.0)
-"""The pauses before a failed update of the registration is tried again."""
+"""The pauses between attempts to update the registration of a bookie after an attempt has
+failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """What the registration says about the state of a bookie."""
+    """The state of a bookie that its registration shows to the cluster."""
 
     writable: bool
     reasons: tuple[Unwritable, ...] = ()
-    """Why the bookie, or one of its directories, does not accept all adds."""
+    """The reasons why the bookie, or one of its data directories, does not accept all adds."""
 
 
 class Announcement:
-    """The registration of one bookie, which follows its `state` function.
+    """The registration of one bookie, which shows what the bookie's `state` function returns.
 
     Call `soon` when the result of that function may have changed.
     """
@@ -46,9 +47,10 @@ class Announcement:
     async def register(
         self, metadata: MetadataStore, address: BookieAddress, state: Announced
     ) -> asyncio.Future[KeyExistsError]:
-        """Register the bookie with this state. If the state changed meanwhile, update it soon.
+        """Register the bookie with `state`, and return a future for the loss of the registration.
 
-        If another process takes the id later, the returned future gets that error as its result.
+        If the bookie's state has changed in the meantime, the registration is updated soon. If
+        another process takes the bookie's id later, the future gets a KeyExistsError as its result.
         This bookie is then no longer registered.
 
         Raises:
@@ -61,7 +63,10 @@ class Announcement:
         return self._registration.lost
 
     async def withdraw(self) -> None:
-        """End the registration. An error is logged, and the registration then expires by itself."""
+        """Remove the registration of the bookie.
+
+        If this fails, the error is logged, and the registration ends when its session times out.
+        """
         if self._registration is not None:
             registration, self._registration = self._registration, None
             try:
@@ -78,8 +83,8 @@ class Announcement:
     async def _announce(self, registration: Registration) -> None:
         """Update the registration until it matches the bookie's state.
 
-        One call runs at a time, so that the last one decides. A call that fails is repeated after a
-        pause, because its outcome may be unknown.
+        One update runs at a time, so that the last one decides. An update that fails is repeated
+        after a pause, because its outcome may be unknown.
         """
         announced: Announced | None = None
         retry = Retry(ANNOUNCE_BACKOFF, self._rng)

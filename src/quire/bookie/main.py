@@ -37,7 +37,8 @@ from quire.storage.disk import RealDisk
 from quire.storage.worker import ThreadReader, ThreadWorker
 
 EXIT_DISK_FAILED = 74
-"""The exit status EX_IOERR of sysexits.h. A supervisor must not restart the process blindly."""
+"""The exit status of a bookie whose disk failed: EX_IOERR of sysexits.h. A supervisor must not
+restart the process blindly."""
 BESIDE_BACKOFF = Backoff(5.0, 5.0)
 TRIM_INTERVAL_S = 5.0
 """Seconds between two checks whether a burst of requests has left free memory behind."""
@@ -54,15 +55,15 @@ class BookieOptions:
 
     metadata_uri: str
     directories: Sequence[str]
-    """The data directories, at least one. With several, the failure of one does not end the
-    bookie."""
+    """The paths of the data directories, at least one. With several, the failure of one does not
+    end the bookie."""
     port: int = 0
     """The port to listen on. 0 means any free port."""
     advertise: str = "127.0.0.1"
-    """The host name or address under which others reach this bookie."""
+    """The host name or address under which clients and other bookies reach this bookie."""
     bookie_id: str = ""
-    """The id of the bookie. Empty means the id that the directory's bookie was first started with,
-    or ADVERTISE:PORT for a new directory."""
+    """The id of the bookie. Empty means the id in the cookie of the data directory, or
+    ADVERTISE:PORT for a new directory."""
     bind: str = ""
     """The address to listen on. Empty means the advertised one."""
     config: BookieConfig = field(default_factory=BookieConfig)
@@ -75,8 +76,8 @@ class BookieOptions:
     and left after its end."""
     beside: Callable[[str], Coroutine[Any, Any, None]] | None = None
     """A coroutine function that runs in the same process while the bookie serves. It gets the
-    bookie id, and is cancelled at the stop. If it raises a QuireError, that is logged, and the
-    function is called again after a pause."""
+    bookie id, and is cancelled when the bookie stops. If it raises a QuireError, the error is
+    logged, and the function is called again after a pause."""
     log: EventLog = log_event
     """The function that writes the events of the process."""
 
@@ -85,8 +86,8 @@ def run_bookie(options: BookieOptions) -> int:
     """Run a bookie until it ends, and return the exit status of the process.
 
     The status is 0 after SIGTERM or SIGINT and after a decommission. It is `EXIT_DISK_FAILED` if
-    the disk failed, and 1 if another process took the bookie's id. It is also 1 if the stop fails
-    or takes longer than `stop_timeout_s`. Raises QuireError if the bookie cannot start.
+    the disk failed. It is 1 if another process took the bookie's id, if the stop fails, or if the
+    stop takes longer than `stop_timeout_s`. Raises QuireError if the bookie cannot start.
     """
     check_bookie(
         options.directories,
@@ -187,8 +188,8 @@ def _directories(
 async def _started(bookie: Bookie, stopping: asyncio.Event) -> bool:
     """Start the bookie, and return whether it has started.
 
-    False means that the process was asked to stop before that, and the bookie is stopped. Raises as
-    `Bookie.start` does.
+    False means that the process was asked to stop before the start was complete, and that the
+    bookie is stopped. Raises the errors of `Bookie.start`.
     """
     starting = asyncio.ensure_future(bookie.start())
     asked = asyncio.ensure_future(stopping.wait())
@@ -213,7 +214,7 @@ async def _collect_now_and_then() -> None:
 
 
 async def _trim_after_storms(bookie: Bookie) -> None:
-    """Return free memory to the system after a burst of requests, once most of it is free."""
+    """Return free memory to the system after a burst of requests, once half of it is free again."""
     while True:
         await asyncio.sleep(TRIM_INTERVAL_S)
         peak_bytes = bookie.service.take_peak_bytes()
@@ -224,7 +225,7 @@ async def _trim_after_storms(bookie: Bookie) -> None:
 async def _beside(
     work: Callable[[str], Coroutine[Any, Any, None]], bookie_id: str, log: EventLog
 ) -> None:
-    """Run the work, and start it again after a QuireError. The bookie serves in any case."""
+    """Run the coroutine function `work` beside the bookie, and call it again after a QuireError."""
     retry = Retry(BESIDE_BACKOFF, random.Random())
     while True:
         try:

@@ -47,7 +47,8 @@ COUNTED = {
     "requests_refused": "The number of requests that were refused because they were not encrypted "
     "or the client was not authorised",
 }
-"""The help of each field of `service.Counters`, whose metric is quire_bookie_NAME_total."""
+"""The help text of each field of `service.Counters`. The metric of a field is
+quire_bookie_NAME_total."""
 
 SINCE_START = {
     "groups": "The number of groups that the log has written, each with one sync",
@@ -67,7 +68,8 @@ SINCE_START = {
     "catch_up_waited_seconds": "Seconds that large reads waited so that adds could go first",
     "index_caches_written": "The number of index caches that were written",
 }
-"""The help of each counter in `StorageStats`, whose metric is quire_storage_NAME_total."""
+"""The help text of each counter in `StorageStats`. The metric of a counter is
+quire_storage_NAME_total."""
 
 NOW = {
     "ledgers": "The number of ledgers on this bookie",
@@ -90,7 +92,7 @@ NOW = {
     "damaged_segments": "The number of segments with known damage",
     "damaged_ledgers": "The number of ledgers that lack entries because of known damage",
 }
-"""The help of each other number in `StorageStats`, whose metric is quire_storage_NAME."""
+"""The help text of each gauge in `StorageStats`. The metric of a gauge is quire_storage_NAME."""
 
 
 def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
@@ -294,10 +296,10 @@ def _storage_as_apache(bookie: Bookie) -> Iterator[Metric]:
 
 
 def _directory_usage(spaces: Sequence[tuple[str, int, int]]) -> Iterator[Metric]:
-    """Yield Apache's metric of each (path, total bytes, free bytes).
+    """Yield Apache's metric of the used share of each data directory, in percent.
 
-    Apache builds the metric's name from the path. Several paths can give the same name, so the
-    label distinguishes them.
+    `spaces` has the path, total bytes and free bytes of each directory. Apache builds the metric's
+    name from the path. Several paths can give the same name, so the label distinguishes them.
     """
     families: dict[str, list[Sample]] = {}
     for path, total, free in spaces:

@@ -13,8 +13,8 @@ from quire.config import BookieConfig
 from quire.errors import UsageError
 
 BOOKIE_ID_BYTES_MAX = 255
-"""The longest id of a new bookie, in bytes. A ledger's metadata repeats the id in each ensemble
-that has the bookie."""
+"""The most bytes of the id of a new bookie. The metadata of a ledger repeats the id in each
+ensemble that contains the bookie."""
 ANY_ADDRESS = ("0.0.0.0", "::")
 SEPARATORS = "\t\n\r\0"
 """The characters that the path of a directory in a cookie cannot contain."""
@@ -47,7 +47,7 @@ def check_bookie(
 
 
 def check_directories(directories: Sequence[str]) -> None:
-    """Raise UsageError for paths that are empty, repeated, or impossible to store in a cookie."""
+    """Raise UsageError if a path is empty, repeated, or impossible to store in a cookie."""
     if not directories:
         raise UsageError("a bookie needs at least one data directory, but none was given")
     seen: dict[str, str] = {}
@@ -69,7 +69,7 @@ def check_directories(directories: Sequence[str]) -> None:
 
 
 def check_host(host: str) -> None:
-    """Raise UsageError for a text that cannot be a host name or an address.
+    """Raise UsageError if the text cannot be a host name or an address.
 
     Only the characters are checked, and no name is looked up. An IPv6 address has no brackets.
     """
@@ -86,7 +86,7 @@ def check_host(host: str) -> None:
 
 
 def check_advertised(host: str) -> None:
-    """Raise UsageError for a host that clients could not connect to."""
+    """Raise UsageError if clients could not connect to a bookie that is advertised as this host."""
     check_host(host)
     if host in ANY_ADDRESS:
         raise UsageError(
@@ -97,7 +97,7 @@ def check_advertised(host: str) -> None:
 
 
 def check_new_id(bookie_id: str) -> None:
-    """Raise UsageError for an id that a bookie cannot have, or that is too long for a new one."""
+    """Raise UsageError if no bookie can have this id, or if it is too long for a new bookie."""
     check_bookie_id(bookie_id)
     if len(bookie_id) > BOOKIE_ID_BYTES_MAX:
         raise UsageError(
@@ -107,7 +107,7 @@ def check_new_id(bookie_id: str) -> None:
 
 
 def check_config(config: BookieConfig) -> None:
-    """Raise UsageError for limits that contradict each other."""
+    """Raise UsageError if limits in the configuration contradict each other."""
     if 0 < config.writable_free_bytes < config.min_free_bytes:
         raise UsageError(
             f"writable_free_bytes ({config.writable_free_bytes:,}) must not be less than "

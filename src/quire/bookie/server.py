@@ -61,40 +61,41 @@ from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.stats import DirectoryState
 
 LOADING_TOLD_S = 5.0
-"""Seconds between two log lines about the progress of a start."""
+"""Seconds between two log lines about the progress of loading the log."""
 LOADING_SHOWN_S = 0.25
-"""Seconds between two updates of the progress bar."""
+"""Seconds between two updates of the progress bar while the log is loaded."""
 SERVE_EARLY_AFTER_S = 1.0
-"""Seconds after which a bookie that still loads its log begins to serve reads. Most starts are
-faster, and need only one change of the registration."""
+"""Seconds after which a bookie that still loads its log begins to serve reads. Most bookies have
+loaded it by then, and need only one change of the registration."""
 
 UNNAMED_TOLD = 100
-"""The number of ledgers that one log line names if a pass may not drop them."""
+"""The most ledger ids in the log event `garbage_unnamed`, which reports ledgers on this bookie that
+are not in a metadata store that went back in time."""
 
 LoadingBar = Callable[[], AbstractContextManager[Callable[[int], None]]]
-"""A progress bar, as a context manager. Its function receives the loaded share of the log in
-percent."""
+"""A function that returns the context manager of a progress bar. The value of the context is a
+function that takes the loaded share of the log in percent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address that a bookie listens on, and the one under which others reach it."""
+    """The address that a bookie listens on, and the host under which clients reach it."""
 
     bind: str
     port: int
     """The port to listen on. 0 means any free port."""
     advertise: str
     bookie_id: str = ""
-    """The id of the bookie. Empty means the id that the directory's bookie was first started with,
-    or ADVERTISE:PORT for a new directory. Ledgers name a bookie by its id for good, even if it
-    moves. Clients find it at the address that it registered."""
+    """The id of the bookie. Empty means the id in the cookie of the data directory, or
+    ADVERTISE:PORT for a new directory. Ledgers name a bookie by its id for good, even if it moves
+    to another address."""
 
 
 class Bookie:
     """A bookie in the running event loop. Call `start`, and later `stop`.
 
-    The future `failed` is set when the bookie cannot continue, because its disk failed, another
-    process took its id, or it was decommissioned.
+    The future `failed` gets an error as its result when the bookie cannot continue, because its
+    disk failed, another process took its id, or it was decommissioned.
     """
 
     def __init__(
@@ -116,9 +117,9 @@ class Bookie:
     ) -> None:
         """Create a bookie.
 
-        `disk`, the workers and `reader` are those of the first data directory. `loading_bar` is
-        shown instead of log lines. Raises UsageError if two limits contradict each other, and
-        TlsConfigError if the configured certificates cannot be used.
+        `disk`, the workers and `reader` are those of the first data directory. `loading_bar` shows
+        the progress of loading the log instead of log lines. Raises UsageError if two limits
+        contradict each other, and TlsConfigError if the configured certificates cannot be used.
         """
         check_config(config)
         check_security(config)
@@ -142,15 +143,16 @@ class Bookie:
         self._loading_bar = loading_bar
         self._recovered = False
         self._begun = False
-        """Whether this start is recorded in the cluster."""
+        """Whether this start is recorded in the metadata store."""
         self._serving = False
         self.held_readonly = False
         self.others: tuple[Endpoint, ...] = ()
-        """Further endpoints of its process, such as HTTP. The registration names them."""
+        """Further endpoints of the bookie's process, such as HTTP. The registration names them."""
         self.command: tuple[str, ...] = ()
-        """The words of the command that started its process. Empty if it is not known."""
+        """The words of the command that started the bookie's process. Empty if they are not
+        known."""
         self.working_directory = ""
-        """The directory in which its process was started, if the command depends on it."""
+        """The directory in which the bookie's process was started, if `command` depends on it."""
         self._clearing = False
         self._mass_deletion = MassDeletionCheck(config.gc_interval_s, clock.monotonic)
         self._collecting = asyncio.Lock()
@@ -163,7 +165,8 @@ class Bookie:
         self.damage_reports: DamageReports | None = None
         self.rollbacks: Rollbacks | None = None
         self._logged_writable = True
-        """Whether the last event about it, if any, said that the bookie accepts entries."""
+        """Whether the bookie accepts entries according to the last log event about that. True
+        before the first one."""
         self._tasks = TaskSet()
         # The source of randomness for the pauses between retries.
         rng = random.Random(int.from_bytes(random_bytes(8), "big"))
@@ -171,7 +174,7 @@ class Bookie:
 
     @property
     def writable(self) -> bool:
-        """Whether it accepts entries of writers.
+        """Whether the bookie accepts entries of writers.
 
         It does if it has read its log, its store is writable, and no operator keeps it read-only.
         """
@@ -179,12 +182,12 @@ class Bookie:
 
     @property
     def _held_back(self) -> bool:
-        """Whether an operator keeps it read-only, regardless of its space."""
+        """Whether an operator keeps the bookie read-only, regardless of its free space."""
         return self.held_readonly or (self._orders is not None and self._orders.draining)
 
     @property
     def unwritable(self) -> tuple[Unwritable, ...]:
-        """Why the bookie, or one of its directories, does not accept all adds."""
+        """The reasons why the bookie, or one of its data directories, does not accept all adds."""
         if not self._recovered:
             return (Unwritable(LOADING),)
         found = [Unwritable(HELD)] if self.held_readonly else []
@@ -201,17 +204,17 @@ class Bookie:
 
     @property
     def recovered(self) -> bool:
-        """Whether its log was read. Before that, the store is used only for early reads."""
+        """Whether the log was read. Before that, the store is used only for early reads."""
         return self._recovered
 
     @property
     def loading_percent(self) -> int:
-        """The share of its log that is loaded, in percent."""
+        """The share of the log that is loaded, in percent."""
         return 100 if self._recovered else self.store.loading_percent
 
     @property
     def serving(self) -> bool:
-        """Whether it is registered, listens, and has loaded its log."""
+        """Whether the bookie is registered, listens, and has loaded its log."""
         return self._serving
 
     @property
@@ -222,9 +225,9 @@ class Bookie:
     def hold_readonly(self, held: bool) -> None:
         """Keep the bookie read-only, or stop doing so.
 
-        If it is no longer held, it accepts entries of writers again unless something else prevents
-        that. The next start forgets this. To remove a bookie for good, use
-        `quire bookie decommission`.
+        With False, the bookie accepts entries of writers again unless something else prevents that.
+        The setting ends with the process. To remove a bookie for good, use `quire bookie
+        decommission`.
         """
         if held != self.held_readonly:
             self.held_readonly = held
@@ -232,7 +235,7 @@ class Bookie:
                 self._on_writable_changed(self.store.writable)
 
     def explain_unwritable(self) -> list[tuple[Unwritable, str]]:
-        """Return each reason of `unwritable` with its details in words."""
+        """Return each reason of `unwritable` with an explanation in words."""
         order = self._orders.sentence() if self._orders is not None else ""
         said = {
             LOADING: f"{self.loading_percent} % of its log is loaded",
@@ -258,7 +261,7 @@ class Bookie:
         return found
 
     def certificates(self) -> list[CertificateExpiry]:
-        """Return when the certificates in the bookie's TLS files expire."""
+        """Return the certificates in the bookie's TLS files, with the times when they expire."""
         return expiries(self.service.security.certificates(), self._clock.now_ms())
 
     async def start(self) -> None:
@@ -266,8 +269,8 @@ class Bookie:
 
         If the recovery takes long, the bookie registers as read-only meanwhile, and serves what it
         has loaded. On return the bookie is registered and serves. Raises StartError, CookieError,
-        StorageError and metadata errors. Then nothing is left running, and no stored entry was
-        changed.
+        StorageError and metadata errors. After an error, nothing is left running, and no stored
+        entry was changed.
         """
         try:
             await self._start()
@@ -310,7 +313,7 @@ class Bookie:
         return [disk for disk in self._disks if disk.path not in checked.put_aside]
 
     async def _prepare_background(self, usable: Sequence[Disk]) -> None:
-        """Create the parts that need the identity of this bookie, and follow operators' orders."""
+        """Create the background jobs that need the id of this bookie, and follow its orders."""
         self._orders = await Orders.follow(
             self.metadata, self.bookie_id, self._on_orders, self._on_retired, self._log, self._tasks
         )
@@ -356,7 +359,7 @@ class Bookie:
         await self._listen(port)
 
     def _guard(self, disks: Sequence[Disk]) -> CollectionGuard:
-        """Return the guard of garbage collection, with the marks in these directories."""
+        """Create the guard of garbage collection, with the marks in these directories."""
         return CollectionGuard(
             self.metadata,
             self.bookie_id,
@@ -369,7 +372,10 @@ class Bookie:
         )
 
     async def _keep_mark(self, data: bytes) -> None:
-        """Write the mark, as `data`, into every directory in use, on a thread if there is one."""
+        """Write an encoded mark of the metadata store into every data directory in use.
+
+        This is done on a thread if there is one.
+        """
         serving = {one.path for one in self.store.directories() if one.state != "failed"}
         disks = [disk for disk in self._disks if disk.path in serving]
         if self._reader is None:
@@ -397,7 +403,7 @@ class Bookie:
         lost.add_done_callback(self._on_registration_lost)
 
     async def _recover(self) -> RecoveryReport:
-        """Recover the log, on a thread if there is one.
+        """Recover the log, on a thread if there is one, and return a report.
 
         A large index takes a while to load. Meanwhile the bookie reports its progress, and serves
         what it has loaded.
@@ -437,7 +443,7 @@ class Bookie:
                 await asyncio.sleep(LOADING_SHOWN_S)
 
     async def _serve_while_loading(self) -> None:
-        """Serve the entries that are loaded already.
+        """Register as read-only and serve the entries that are loaded already.
 
         The bookie accepts no adds before it knows which ledgers are fenced.
         """
@@ -493,10 +499,10 @@ class Bookie:
             self._log("stopped", bookie=self.bookie_id)
 
     async def collect_garbage(self) -> str:
-        """Make one pass of garbage collection now.
+        """Make one pass of garbage collection now, and return why it was not completed, or ''.
 
-        Return '' if the pass was completed. Otherwise nothing was deleted, and the reason is
-        returned and logged.
+        If it was not completed, nothing was deleted. The reason is logged, but only once while
+        collection is switched off.
         """
         assert self.collection is not None
         try:
@@ -525,14 +531,14 @@ class Bookie:
 
     @property
     def ledgers_unreadable(self) -> int:
-        """The number of ledgers on this bookie whose metadata could not be read.
+        """The number of ledgers here whose metadata could not be read.
 
-        It is that of the last pass for superfluous copies.
+        It was counted by the last pass for superfluous copies.
         """
         return 0 if self._over_replicated is None else len(self._over_replicated.unread)
 
     async def _tell_unnamed(self) -> None:
-        """Log the ledgers that an operator must examine before accepting the store."""
+        """Log the ledgers that an operator must examine before accepting the metadata store."""
         try:
             found = await unnamed_ledgers(self.store, self.metadata, self._instance_id)
         except QuireError as error:
@@ -542,10 +548,10 @@ class Bookie:
             self._log("garbage_unnamed", count=len(found), last=last, ledgers=found[:UNNAMED_TOLD])
 
     async def collect_over_replicated(self) -> None:
-        """Make one pass now for copies that no metadata names. Errors are logged.
+        """Make one pass now that drops superfluous copies. Errors are logged.
 
-        The pass drops copies that the previous pass also found, so passes must be far apart
-        (`over_replicated`).
+        The pass drops only copies that the previous pass has also found, so passes must be far
+        apart (see `over_replicated`).
         """
         assert self._over_replicated is not None
         try:
@@ -571,8 +577,8 @@ class Bookie:
     def _choose_id(self, address: str, found: Sequence[FoundDirectory]) -> str:
         """Return the id of this bookie.
 
-        It is the configured id, or the id that the directory's bookie was first started with, or
-        this address.
+        It is the configured id, or else the id in the cookie of the data directory, or else
+        `address`.
         """
         if self.address.bookie_id:
             return self.address.bookie_id
@@ -623,7 +629,7 @@ class Bookie:
         self._clear_if_full()  # there is no event if the bookie was read-only before
 
     def _on_directory_changed(self, one: DirectoryState) -> None:
-        """Log the new state of one of several directories."""
+        """Log and announce the new state of one of several data directories."""
         self._log(f"directory_{one.state.replace('-', '_')}", directory=one.path, why=one.reason)
         self._announcement.soon()
         if one.state == "failed":
@@ -657,7 +663,7 @@ class Bookie:
         self._clear_if_full()
 
     def _tell_service(self) -> bool:
-        """Update the service, and return whether the bookie is writable."""
+        """Tell the service which adds it may accept, and return whether the bookie is writable."""
         held_back = self._held_back
         self.service.writable = self.store.all_writable and not held_back
         self.service.partly_writable = not self.service.writable and not held_back
@@ -686,7 +692,7 @@ class Bookie:
         self._log(name, **asdict(one))
 
     def _on_damage(self, path: str, damage: SegmentDamage, healed: bool) -> None:
-        """Log one line for each damaged segment."""
+        """Log that a segment was found to be damaged, or is no longer damaged."""
         if healed:
             self._log("damage_healed", directory=path, segment=damage.number)
         else:

@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 
 _INTEGER, _SEQUENCE, _UTC_TIME, _GENERALIZED_TIME, _VERSION = 0x02, 0x30, 0x17, 0x18, 0xA0
 _CENTURY_AT = 50
-"""Two digits of a year below this are of the 21st century (RFC 5280, 4.1.2.5.1)."""
+"""A year of two digits below this number is in the 21st century (RFC 5280, 4.1.2.5.1)."""
 LENGTH_BYTES_MAX = 4
 
 
 class BadCertificateError(ValueError):
-    """Raised for bytes that are not a certificate."""
+    """The error for bytes that are not a certificate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,11 @@ class ValidDates:
 
 
 def valid_dates(der: bytes) -> ValidDates:
-    """Return the dates of a certificate. Raises BadCertificateError."""
+    """Return the dates of a certificate in its DER encoding.
+
+    Raises:
+        BadCertificateError: The bytes are not a certificate.
+    """
     _, outer, _ = _element(der, 0, _SEQUENCE)
     _, fields, _ = _element(outer, 0, _SEQUENCE)
     at = 0
@@ -45,7 +49,11 @@ def valid_dates(der: bytes) -> ValidDates:
 
 
 def _element(data: bytes, at: int, wanted: int | None = None) -> tuple[int, bytes, int]:
-    """Return the tag and the contents of the element at an offset, and the offset after it."""
+    """Return the element at an offset as (tag, contents, offset after it).
+
+    Raises:
+        BadCertificateError: The element is incomplete, or its tag is not `wanted`.
+    """
     head = data[at : at + 2]
     if len(head) < 2 or (wanted is not None and head[0] != wanted):
         raise BadCertificateError(f"the certificate has no element {wanted} at byte {at}")

@@ -12,7 +12,7 @@ _MASK64 = (1 << 64) - 1
 
 
 class WireError(ValueError):
-    """The bytes are not a protobuf message."""
+    """The error for bytes that are not protobuf."""
 
 
 _SMALL = [bytes((value,)) for value in range(0x80)]

@@ -55,12 +55,16 @@ class DataDirectory:
 
 
 class LedgersOfAll(Mapping[int, LedgerInfo]):
-    """The ledgers of all serving directories, by id. It is never copied: there may be a million."""
+    """The ledgers of all data directories in use, by id, without the disputed ones.
+
+    The ledgers are never copied, because there may be a million.
+    """
 
     def __init__(self) -> None:
         self.of: list[Mapping[int, LedgerInfo]] = []
         self.disputed: set[int] = set()
-        """The ledgers that were found in two directories. Nobody can tell which copy is right."""
+        """The ids of the ledgers that were found in two directories, if nobody can tell which copy
+        is right."""
 
     def get(self, ledger_id: int, default: object = None) -> LedgerInfo | None:  # type: ignore[override]
         if ledger_id not in self.disputed:
@@ -90,24 +94,25 @@ class LedgersOfAll(Mapping[int, LedgerInfo]):
 
 
 class ServedDirectory:
-    """One data directory, and whether it can be used."""
+    """One data directory of a bookie, and whether it can be used."""
 
     def __init__(self, store: LedgerStore) -> None:
         self.store = store
         self.error: StorageError | None = None
-        """Why the directory no longer serves, or None."""
+        """The error because of which the directory is no longer used, or None."""
         self.read = False
-        """Whether this process has read the directory."""
+        """Whether this process has read the log of the directory."""
         self.writable = True
-        """The last value of `writable` that its store has reported."""
+        """The last value of `writable` that the store of the directory has reported."""
         self.turn_bytes = 0
-        """The directory with the highest value gets the next new ledger."""
+        """A balance in bytes by which the directories take turns. Each new ledger adds the free
+        space of every directory to its balance, and goes to the directory with the highest one."""
         self._leaving: set[int] = set()
 
     def leave(self, ledger_ids: Iterable[int]) -> None:
-        """Note that these ledgers are being dropped.
+        """Note that these ledgers are being dropped from the directory.
 
-        Until that is durable, a crash would bring them back here. So if such a ledger is added
+        Until their deletion is durable, a crash would bring them back. So if one of them is added
         again in the meantime, it must go to this directory.
         """
         if self.store.deletions_logged:
@@ -115,7 +120,7 @@ class ServedDirectory:
         self._leaving.update(one for one in ledger_ids if one in self.store.ledgers)
 
     def is_leaving(self, ledger_id: int) -> bool:
-        """Return whether the ledger was dropped here and its deletion may not be durable yet."""
+        """Return whether the ledger was dropped and its deletion here may not be durable yet."""
         if self._leaving and self.store.deletions_logged:
             self._leaving.clear()
         return ledger_id in self._leaving
@@ -124,8 +129,8 @@ class ServedDirectory:
     def lossy(self) -> bool:
         """Whether a part of the directory's log is lost. Any ledger may have been in that part.
 
-        A store that lost something is not writable. That is checked first, because asking a store
-        for its losses means looking at all of its segments.
+        A store that lost something is not writable. `writable` is checked first, because the losses
+        of a store are found only by looking at all of its segments.
         """
         return not self.writable and self.store.negatives_unknown
 
@@ -142,7 +147,7 @@ class ServedDirectory:
 
 
 class LedgerDirectories(StoreEvents):
-    """All data directories of a bookie; see the module's docstring. It belongs to the event loop.
+    """All data directories of a bookie, used like a single store. They belong to the event loop.
 
     `LedgerStore` documents the calls that both classes have.
     """
@@ -157,8 +162,8 @@ class LedgerDirectories(StoreEvents):
         self.ledgers: Mapping[int, LedgerInfo] = self._ledgers
         self._sync_ledgers()
         self._outdated: dict[LedgerStore, list[int]] = {}
-        """The ledgers to drop from each directory at its start. Another directory has them as well,
-        so this one has lost their deletion."""
+        """The ids of the ledgers to drop from each store at its start. Another directory has these
+        ledgers as well, so this one has lost their deletion."""
         for place in self._places:
             store = place.store
             store.on_failure = partial(self._failed_now, place)
@@ -167,19 +172,25 @@ class LedgerDirectories(StoreEvents):
             store.on_damage = lambda *damage: self.on_damage(*damage)
             store.on_drained = self._drained
         self.on_directory_changed: Callable[[DirectoryState], None] = lambda one: None
-        """Called with the new state of a directory, before `on_writable_changed` and
-        `on_failure`."""
+        """A function that is called with the new state of a directory, before `on_writable_changed`
+        and `on_failure`."""
 
     # -- life -------------------------------------------------------------------------------------
 
     def refuse(self, path: str, error: StorageError) -> None:
-        """Do not use the directory at `path`, because of `error`. Call this before `recover`."""
+        """Do not use the directory at `path`, because of `error`.
+
+        Call this before `recover`.
+        """
         for place in self._places:
             if place.store.path == path:
                 self._put_aside(place, error)
 
     def expect(self, path: str, expected: ExpectedLog) -> None:
-        """Set how far the log of the directory at `path` should go. Call this before `recover`."""
+        """Set how far the log of the directory at `path` must reach, or else it counts as lossy.
+
+        Call this before `recover`.
+        """
         for place in self._places:
             if place.store.path == path:
                 place.store.expect(path, expected)
@@ -193,10 +204,11 @@ class LedgerDirectories(StoreEvents):
         return found
 
     def recover(self) -> RecoveryReport:
-        """Recover each directory. One that cannot be read is not used, and `directories` names it.
+        """Recover each directory, and return one report about all of them.
 
-        A directory that a later version of Quire wrote can be read by that version. So the bookie
-        does not start without it, and this raises an error.
+        A directory that cannot be read is not used, and `directories` shows its error. A directory
+        that a later version of Quire wrote can be read by that version. So the bookie does not
+        start without it, and this raises an error.
 
         Raises:
             LaterStorageError: A later version wrote a directory.
@@ -238,7 +250,7 @@ class LedgerDirectories(StoreEvents):
 
     @property
     def loading_percent(self) -> int:
-        """The mean progress of the directories in percent. They are read one after the other."""
+        """The mean progress of loading the logs of the directories, in percent."""
         serving = self._serving
         return sum(place.store.loading_percent for place in serving) // max(1, len(serving))
 
@@ -249,7 +261,7 @@ class LedgerDirectories(StoreEvents):
         return found
 
     def _look_for_disputes(self) -> None:
-        """Find the ledgers that two directories have, and decide which directory is right."""
+        """Find ledgers that are in two directories, and decide which directory is right."""
         of = self._ledgers.of
         twice: set[int] = set()
         for number, ledgers in enumerate(of):
@@ -274,7 +286,7 @@ class LedgerDirectories(StoreEvents):
         self._outdated.clear()
 
     async def close(self) -> None:
-        """Close all directories, even if some fail. The first error is raised at the end."""
+        """Close the stores of all directories, even if some fail. Then raise the first error."""
         errors: list[Exception] = []
         for place in self._places:
             if place.read:
@@ -349,6 +361,7 @@ class LedgerDirectories(StoreEvents):
     def is_lost(self, ledger_id: int) -> bool:
         """Return whether the ledger may be in a directory that has failed, or is disputed.
 
+        A ledger is disputed if two directories have it and nobody can tell which copy is right.
         This is about whole directories. `log_lossy` is about a log that has lost segments or
         groups, and `lacking` about entries that are damaged.
         """
@@ -359,7 +372,7 @@ class LedgerDirectories(StoreEvents):
         return any(place.may_hold(ledger_id) for place in self._aside())
 
     def absence_unknown(self, ledger_id: int) -> bool:
-        """Return whether it is unknown which entries this ledger had, or if it existed."""
+        """Return whether entries of this ledger, or the ledger itself, may have been lost here."""
         home = self._home(ledger_id)
         if home is not None:
             return home.negatives_unknown
@@ -378,12 +391,12 @@ class LedgerDirectories(StoreEvents):
     def log_lossy(self) -> bool:
         """Whether a part of a serving directory's log is lost.
 
-        Call `mark_repaired` once it is restored.
+        Call `mark_repaired` once the entries in it are restored.
         """
         return any(place.store.log_lossy for place in self._serving)
 
     def takes(self, ledger_id: int) -> bool:
-        """Return whether plain adds to this ledger should be accepted."""
+        """Return whether ordinary adds to this ledger, not those of recoveries, are accepted."""
         if ledger_id not in self._ledgers.disputed:
             for place in self._serving:
                 if ledger_id in place.store.ledgers:
@@ -391,7 +404,7 @@ class LedgerDirectories(StoreEvents):
         return self.writable and not self.is_lost(ledger_id)
 
     def _place_for(self, ledger_id: int) -> ServedDirectory:
-        """Return the directory for a ledger that is in none of them."""
+        """Choose the directory for a new ledger, which is in none of them."""
         serving = self._serving
         for place in serving:
             if place.is_leaving(ledger_id) or place.store.is_refused(ledger_id):
@@ -457,7 +470,11 @@ class LedgerDirectories(StoreEvents):
         self._home_of(ledger_id).write_explicit_lac(ledger_id, packet, done)
 
     def force(self, ledger_id: int, done: Done) -> None:
-        """Call `done(error)` when everything appended so far to this ledger is durable."""
+        """Call `done(None)` when everything appended so far to this ledger is durable.
+
+        If it cannot be made durable, or the ledger may be in a directory that failed, call
+        `done(error)`.
+        """
         home = self._home(ledger_id)
         if home is not None:
             home.force(ledger_id, done)
@@ -474,7 +491,10 @@ class LedgerDirectories(StoreEvents):
             done(None)
 
     def barrier(self, done: Done) -> None:
-        """Call `done(error)` when everything appended so far is durable, in all directories."""
+        """Call `done(None)` when everything appended so far is durable, in all directories.
+
+        If a directory fails before, call `done` with the first error.
+        """
         stores = [place.store for place in self._serving]
         last = last_of(len(stores), done)
         for store in stores:
@@ -486,9 +506,9 @@ class LedgerDirectories(StoreEvents):
         return sorted({*self.ledgers, *self._ledgers.disputed})
 
     def drop_ledgers(self, ledger_ids: Iterable[int]) -> None:
-        """Drop these ledgers in the directories that serve.
+        """Drop these ledgers in the directories that are in use.
 
-        A directory that does not serve drops its ledgers by itself when it is back.
+        A directory that is not in use keeps its ledgers. They can be dropped once it is back.
         """
         ids = list(ledger_ids)
         for place in self._serving:
@@ -509,7 +529,7 @@ class LedgerDirectories(StoreEvents):
     ) -> None:
         """Index and queue a batch, as `LedgerStore.append` does.
 
-        A batch for several directories is divided. `done` is called with each part
+        A batch with ledgers of several directories is divided. `done` is called with each part
         (`LogBatch.partial`) after it was synced or has failed. It is also called if a part does not
         fit or there is no space for it, because other parts may be queued already.
 
@@ -553,19 +573,19 @@ class LedgerDirectories(StoreEvents):
 
     @property
     def failed(self) -> StorageError | None:
-        """The error of the first directory, if all directories have failed, or None."""
+        """The error of the first directory if all directories have failed, or None."""
         return None if self._serving else self._first_error()
 
     @property
     def writable(self) -> bool:
-        """Whether adds to new ledgers should be accepted."""
+        """Whether ordinary adds to new ledgers should be accepted."""
         return all(place.read and not place.lossy for place in self._places) and any(
             place.writable for place in self._serving
         )
 
     @property
     def all_writable(self) -> bool:
-        """Whether adds to all ledgers that are here should be accepted."""
+        """Whether ordinary adds to all ledgers in the directories in use should be accepted."""
         return all(place.writable for place in self._serving)
 
     @property
@@ -620,13 +640,13 @@ class LedgerDirectories(StoreEvents):
 
     @property
     def deletions_logged(self) -> bool:
-        """Whether what was dropped or refused in a serving directory stays so after a crash."""
+        """Whether the deletions and refusals of ledgers are durable in all directories in use."""
         return all(place.store.deletions_logged for place in self._serving)
 
     def mark_repaired(self, done: Done) -> None:
-        """Note that all losses in the serving directories are repaired.
+        """Note that everything that the directories in use had lost is restored.
 
-        `done(error)` is called with the first error, or when all directories have logged it. See
+        `done` is called when all directories have logged it, with the first error or None. See
         `LedgerStore.mark_repaired`.
         """
         lossy = [p.store for p in self._serving if p.store.negatives_unknown]
@@ -647,9 +667,9 @@ class LedgerDirectories(StoreEvents):
         return found
 
     def stats(self) -> StorageStats:
-        """Return the sums over the serving directories.
+        """Return the sums of the statistics of the directories in use.
 
-        If none serves, they are over all directories that were read.
+        If none is in use, the sums are over all directories that were read.
         """
         places = self._serving or [place for place in self._places if place.read]
         total = total_stats([place.store.stats() for place in places])
@@ -659,7 +679,7 @@ class LedgerDirectories(StoreEvents):
         return [one for place in self._serving for one in place.store.usage()]
 
     def segment_totals(self) -> list[SegmentTotals]:
-        """Return the segments of each serving directory by state."""
+        """Return the number and sizes of segments by state, for each directory in use."""
         return [one for place in self._serving for one in place.store.segment_totals()]
 
     # -- compaction -------------------------------------------------------------------------------
@@ -683,7 +703,7 @@ class LedgerDirectories(StoreEvents):
 
     @property
     def compaction_suspended(self) -> Suspension | None:
-        """The kinds of compaction that are suspended, which are the same in all directories."""
+        """The kinds of compaction that are suspended in all directories, or None."""
         return next((place.store.compaction_suspended for place in self._serving), None)
 
 
@@ -694,7 +714,7 @@ Store = LedgerStore | LedgerDirectories
 def last_of(count: int, done: Done) -> Done:
     """Return a callback that calls `done` once it was called `count` times itself.
 
-    `done` gets the first error, or None.
+    `done` gets the first error of these calls, or None.
     """
     errors: list[StorageError | None] = []
 
@@ -707,9 +727,9 @@ def last_of(count: int, done: Done) -> Done:
 
 
 def cut(whole: memoryview, runs: list[Run], received_s: float) -> LogBatch:
-    """Return a batch of only these runs, whose offsets are changed to those in the new batch.
+    """Return a batch of only these runs, and change their offsets to those in the new batch.
 
-    The frames are not copied. `whole` has the buffers of the original batch.
+    The frames are not copied. `whole` is the joined buffers of the original batch.
     """
     spans: list[tuple[int, int]] = []
     size = 0
@@ -729,7 +749,7 @@ def cut(whole: memoryview, runs: list[Run], received_s: float) -> LogBatch:
 
 
 def state_of(place: ServedDirectory) -> DirectoryState:
-    """Return the state of a directory, as its store or the error describes it."""
+    """Return the state of a directory, from its store or from the error that it failed with."""
     if place.error is not None:
         ledgers = len(place.store.ledgers) if place.read else None
         return DirectoryState(place.store.path, "failed", str(place.error), 0, ledgers, "failed")
@@ -737,7 +757,7 @@ def state_of(place: ServedDirectory) -> DirectoryState:
 
 
 def joined(reports: Sequence[RecoveryReport], problems: Sequence[str]) -> RecoveryReport:
-    """Combine the reports of several directories into one, with these further problems.
+    """Combine the reports of several directories into one, and add further `problems`.
 
     Groups that were cut off or written again are left out, because each log has its own numbers.
     """

@@ -25,7 +25,7 @@ _FIELDS = ("format", "directory", "log")
 _LOG_STATES = ("none", "begun")
 MAX_SMALL_FILE_BYTES = 1024 * 1024
 IGNORED_NAMES = {LOCK_NAME, "lost+found"}
-"""The names that an empty directory may contain."""
+"""The names of files and directories that an empty data directory may contain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Identity:
 
     @property
     def name(self) -> str:
-        """The directory's id as text."""
+        """The directory's id in hex."""
         return self.directory_id.hex()
 
     def encode(self) -> bytes:
@@ -80,7 +80,7 @@ def decode_lines(data: bytes) -> dict[str, str]:
 
 
 def refuse_later(path: str, fields: Mapping[str, str], known: str, names: Collection[str]) -> None:
-    """Refuse a small file that a later version wrote.
+    """Raise LaterStorageError if a later version wrote a small file.
 
     A file with the known format and another field counts as well, because this version would remove
     the field when it writes the file again.
@@ -106,7 +106,7 @@ def refuse_later(path: str, fields: Mapping[str, str], known: str, names: Collec
 
 @contextmanager
 def naming(disk: Disk, name: str) -> Iterator[None]:
-    """Turn a `VersionError` from the block into a `LaterStorageError` that names the file."""
+    """Turn a `VersionError` in the `with` block into a `LaterStorageError` that names the file."""
     try:
         yield
     except VersionError as error:
@@ -138,7 +138,7 @@ def read_small_file(disk: Disk, name: str) -> bytes | None:
 
 
 def write_small_file(disk: Disk, name: str, data: bytes) -> None:
-    """Replace a file as a whole. The change is durable on return.
+    """Replace the content of a file as a whole. The change is durable on return.
 
     After a crash or an `OSError`, the file has either the old or the new content.
     """
@@ -159,7 +159,10 @@ def write_small_file(disk: Disk, name: str, data: bytes) -> None:
 
 
 def remove_small_file(disk: Disk, name: str) -> None:
-    """Remove a file if it exists. The change is durable on return. `OSError` if that fails."""
+    """Remove a file if it exists. The change is durable on return.
+
+    Raises `OSError` if that fails.
+    """
     if disk.exists(name):
         disk.remove(name)
         disk.sync_directory(name.rpartition("/")[0])
@@ -169,7 +172,7 @@ def settle_names(disk: Disk) -> None:
     """Make the directory entries in the data directory and in `current` durable.
 
     An earlier process may have died between a rename and the sync after it. The renamed file can be
-    read, but a power loss could still undo the rename. `OSError` if that fails.
+    read, but a power loss could still undo the rename. Raises `OSError` if the sync fails.
     """
     disk.sync_directory()
     if disk.exists(CURRENT_DIRECTORY):
@@ -189,7 +192,7 @@ def read_identity(disk: Disk) -> Identity | None:
 
 
 def ensure_directory(disk: Disk, random_bytes: Callable[[int], bytes]) -> Identity:
-    """Return the directory's identity. An empty directory is formatted first, durably.
+    """Return the directory's identity, after formatting the directory durably if it is empty.
 
     The caller must hold the disk's lock.
 
@@ -239,9 +242,9 @@ def mark_log_begun(disk: Disk, identity: Identity) -> Identity:
 def begin_lost(disk: Disk, random_bytes: Callable[[int], bytes]) -> Identity:
     """Format an empty directory that replaces a lost one, and return its identity.
 
-    It counts as a directory whose log is gone. So the bookie treats everything that it does not
-    have as possibly lost, until that is repaired. The format is durable on return. The caller must
-    hold the disk's lock.
+    The directory then counts as one whose log is gone. So the bookie treats everything that it does
+    not have as possibly lost, until that is repaired. The format is durable on return. The caller
+    must hold the disk's lock.
 
     Raises:
         StorageError: The directory is not empty.

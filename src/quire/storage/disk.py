@@ -1,4 +1,4 @@
-"""The real disk. This is the only module of storage that uses the files of the operating system."""
+"""The real disk: the only module of storage that uses the files of the operating system."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _sync_directory(path: str) -> None:
 
 
 class RealFile:
-    """`interfaces.File` over a file descriptor."""
+    """An `interfaces.File` that uses a file descriptor of the operating system."""
 
     def __init__(self, fd: int, path: str) -> None:
         self._fd = fd
@@ -121,7 +121,7 @@ class RealFile:
         return self._nowait != 0 and self._fill(offset, into) == len(into)
 
     def _fill(self, offset: int, into: bytearray | memoryview) -> int | None:
-        """Read cached bytes into `into`, and return how many were read.
+        """Read cached bytes from `offset` on into `into`, and return how many were read.
 
         Return None if not even the first byte is cached, or if this file system cannot tell.
         """
@@ -176,7 +176,7 @@ class RealFile:
 
 
 class RealDisk:
-    """`interfaces.Disk` for a directory of the file system."""
+    """An `interfaces.Disk` that uses a directory of the file system."""
 
     def __init__(
         self, path: str | os.PathLike[str], *, read_only: bool = False, make: bool = True
@@ -186,8 +186,8 @@ class RealDisk:
         Args:
             path: The directory.
             read_only: Create nothing, and open files only for reading.
-            make: Create the directory now if it does not exist. Otherwise `make_directory("")`
-                does.
+            make: Create the directory now if it does not exist. If False, `make_directory("")`
+                creates it later.
         """
         self.path = os.path.abspath(path)
         self._open_flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
@@ -248,7 +248,7 @@ class RealDisk:
         _sync_directory(self._full(directory))
 
     def free_bytes(self) -> int:
-        """Return the space that an ordinary user can still use."""
+        """Return the free bytes of the file system that an ordinary user can still use."""
         found = os.statvfs(self.path)
         return found.f_bavail * found.f_frsize
 
@@ -271,7 +271,7 @@ class RealDisk:
         self._lock_fd = fd
 
     def close(self) -> None:
-        """Release the lock. Open files stay open."""
+        """Release the lock of the directory. Open files stay open."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1

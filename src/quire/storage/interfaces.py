@@ -25,9 +25,8 @@ class Readable(Protocol):
 class File(Protocol):
     """An open file.
 
-    All calls block, except reads that are asked not to wait for the device. Only `sync` makes
-    anything durable. I/O errors are raised as the `OSError` of the operating system (ENOSPC, EIO,
-    ...).
+    All calls block, except `read` with `wait=False`, and `read_into`. Only `sync` makes anything
+    durable. I/O errors are raised as the `OSError` of the operating system (ENOSPC, EIO, ...).
     """
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> None:
@@ -42,7 +41,7 @@ class File(Protocol):
         ...
 
     def read(self, offset: int, size: int, *, wait: bool = True) -> Buffer | None:
-        """Read up to `size` bytes, fewer at the end of the file.
+        """Read `size` bytes from `offset` on, or fewer at the end of the file.
 
         With `wait=False`, return None if this would have to wait for the device. If the file system
         cannot tell, this reads anyway, and may wait.
@@ -50,14 +49,14 @@ class File(Protocol):
         ...
 
     def read_into(self, offset: int, into: memoryview) -> bool:
-        """Fill `into` from `offset` on, without waiting for the device.
+        """Fill `into` with the bytes from `offset` on, without waiting for the device.
 
         Return False if that is not possible. The content of `into` is then undefined.
         """
         ...
 
     def prefetch(self, offset: int, size: int) -> None:
-        """Tell the system that this range will be read soon.
+        """Tell the operating system that this range will be read soon.
 
         The system may begin to read it into its cache. It may also do nothing, and the call may
         take a while.
@@ -65,7 +64,7 @@ class File(Protocol):
         ...
 
     def uncache(self, offset: int, size: int) -> None:
-        """Remove this range from the caches, so that the next read comes from the device.
+        """Remove this range from the page cache, so that the next read comes from the device.
 
         This is a hint, which may do nothing.
         """
@@ -90,23 +89,27 @@ class Disk(Protocol):
     """A data directory. Names are relative paths with '/'."""
 
     path: str
-    """The path, for messages."""
+    """The path of the data directory, for messages."""
 
     def create(self, name: str) -> File:
-        """Create a file, for reading and writing. `FileExistsError` if it exists.
+        """Create a file for reading and writing, and open it.
 
-        Its directory entry is durable only after `sync_directory`.
+        Its directory entry is durable only after `sync_directory`. Raises `FileExistsError` if the
+        file exists.
         """
         ...
 
     def open(self, name: str) -> File:
-        """Open a file, for reading and writing. `FileNotFoundError` if it does not exist."""
+        """Open a file for reading and writing.
+
+        Raises `FileNotFoundError` if the file does not exist.
+        """
         ...
 
     def exists(self, name: str) -> bool: ...
 
     def list(self, directory: str = "") -> list[str]:
-        """Return the names in a directory, sorted. There are none if it does not exist."""
+        """Return the names in a directory, sorted, or [] if the directory does not exist."""
         ...
 
     def make_directory(self, name: str) -> None:
@@ -142,23 +145,26 @@ class Disk(Protocol):
 
 
 class Worker(Protocol):
-    """Runs a blocking function, `step`, off the event loop.
+    """A worker that runs a blocking function, `step`, off the event loop.
 
-    At least one step begins after each wake. Several wakes during a step share the next step.
+    At least one step begins after each `wake`. Several wakes during a step share the next step.
     """
 
     def start(self, step: Callable[[], None]) -> None: ...
 
     def wake(self) -> None:
-        """Run `step` once more. The event loop may call this, and so may `step` itself."""
+        """Have `step` run once more. The event loop may call this, and so may `step` itself."""
         ...
 
     def post(self, callback: Callable[[], None]) -> None:
-        """Run `callback` on the event loop soon, in the order of the calls. `step` calls this."""
+        """Have `callback` run on the event loop soon.
+
+        `step` calls this. Callbacks run in the order of the calls.
+        """
         ...
 
     async def stop(self) -> None:
-        """Stop after the current step, and one more if a wake is pending.
+        """Stop the worker after the current step, and after one more if a wake is pending.
 
         When this returns, all posted callbacks have run.
         """
@@ -166,9 +172,9 @@ class Worker(Protocol):
 
 
 class BlockingReader(Protocol):
-    """Runs reads that wait for the device, off the event loop; see `worker.ThreadReader`.
+    """A reader that runs reads that wait for the device off the event loop.
 
-    Reading ahead uses another thread, so that no read waits for it.
+    `worker.ThreadReader` is one. Reading ahead uses another thread, so that no read waits for it.
     """
 
     def run(self, call: Callable[[], T]) -> Awaitable[T]: ...
@@ -182,7 +188,7 @@ class BlockingReader(Protocol):
         ...
 
     def ahead(self, call: Callable[[], None], done: Callable[[], None]) -> None:
-        """Run `call` soon, for its effect on the system's cache, and then `done` on the event loop.
+        """Run `call`, which fills the page cache, and then `done` on the event loop.
 
         The call may be skipped, and its errors are ignored. `done` is called in any case.
         """

@@ -19,35 +19,40 @@ from quire.storage.segment.segment import LogSegment, SegmentState
 
 @dataclass(frozen=True, slots=True)
 class SegmentUsage:
-    """The space of one segment of a running store. `inspect.space_report` works from the files."""
+    """The space of one segment of a running store.
+
+    `inspect.space_report` measures the same in the files.
+    """
 
     number: int
     state: str
     file_bytes: int
     end_bytes: int
-    """The offset at which the next group would be written."""
+    """The offset in the file at which the next group would be written."""
     live_bytes: int
-    """The bytes of frames of ledgers that are not deleted, including copies of entries."""
+    """The number of bytes of frames of ledgers that are not deleted, including further copies of an
+    entry."""
     live_ledgers: int
     runs_in_memory: int
     reclaimable: bool
-    """Whether the segment is sealed and can be removed, or compacted by itself with a gain."""
+    """Whether the segment is sealed and can be removed, or would become smaller if it was compacted
+    by itself."""
     why: str
-    """Why the space that is not alive is not given back."""
+    """The reason in words why the space of dead entries in the segment is not freed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentTotals:
-    """The segments of one data directory that are in the same state, together."""
+    """The number and sizes of the segments of one data directory that are in the same state."""
 
     path: str
-    """The data directory."""
+    """The path of the data directory."""
     state: str
-    """The state: current, closed, sealed, retired, or damaged."""
+    """The state of the segments: current, closed, sealed, retired, or damaged."""
     segments: int
     file_bytes: int
     live_bytes: int
-    """The bytes of frames of ledgers that are not deleted."""
+    """The number of bytes of frames of ledgers that are not deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +61,17 @@ class DirectoryState:
 
     path: str
     state: str
-    """The state: writable, read-only, or failed."""
+    """The state of the directory: writable, read-only, or failed."""
     reason: str
-    """Why it is not writable, or ""."""
+    """The reason why the directory is not writable, or ""."""
     free_bytes: int
-    """The free space at the last check, without the space set aside for a compaction. If one of
-    several directories has failed, it is 0 for that one."""
+    """The free bytes at the last check, without the space set aside for a compaction. 0 if this is
+    one of several directories and has failed."""
     ledgers: int | None
-    """The number of ledgers, or None if the directory could not be read."""
+    """The number of ledgers in the directory, or None if it could not be read."""
     kind: str = ""
-    """The kind of the reason: "full", "lost" or "failed", or "" if the directory is writable."""
+    """The kind of the reason why the directory is not writable: "full", "lost" or "failed", or ""
+    if it is writable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +82,9 @@ class StorageStats:
     segments: int
     sealed_segments: int
     segment_bytes: int
-    """The size of all segment files, including preallocated space."""
+    """The size of all segment files together, including preallocated space."""
     sealed_bytes: int
-    """The size of the files of sealed segments."""
+    """The size of the files of sealed segments together."""
     live_bytes: int
     runs_in_memory: int
     queued_bytes: int
@@ -86,9 +92,9 @@ class StorageStats:
     """The number of groups written. Each was synced once."""
     batches: int
     bytes_written: int
-    """The bytes of frames written."""
+    """The number of bytes of frames written to the log."""
     log_given_back_bytes: int
-    """The bytes of the log that were released from the system's cache."""
+    """The number of bytes of the log that were released from the system's page cache."""
     segments_removed: int
     segments_to_seal: int
     """The number of closed segments whose seal has begun and has not ended."""
@@ -97,25 +103,25 @@ class StorageStats:
     compactions_major: int
     """The number of completed compactions that looked for segments below the major ratio."""
     compaction_copied_bytes: int
-    """The bytes of frames that compactions have copied."""
+    """The number of bytes of frames that compactions have copied."""
     compaction_written_bytes: int
     compaction_freed_bytes: int
     compaction_reserve_bytes: int
-    """The space that is preallocated for the next compaction."""
+    """The number of bytes that are preallocated for the next compaction."""
     last_error: str
-    """Why a compaction, a removal or a seal has failed, or "". The next compaction or removal that
-    succeeds clears its own error. The error of a seal stays until the next start."""
+    """The error of a compaction, a removal or a seal that failed, or "". The next compaction or
+    removal that succeeds clears its own error. The error of a seal stays until the next start."""
     damaged_reads: int
-    """The number of copies of entries that reads have found damaged."""
+    """The number of damaged copies of entries that reads have found."""
     damaged_segments: int
     damaged_ledgers: int
-    """The number of ledgers with damaged entries of which this bookie has no other copy."""
+    """The number of ledgers with entries of which this directory has no good copy."""
     scrubbed_bytes: int
-    """The bytes that the scrub has read."""
+    """The number of bytes that the scrub has checked."""
     scrubbed_segments: int
     scrub_rounds: int
     catch_up_waited_seconds: float
-    """The time that large reads have waited because entries were being added."""
+    """The seconds that all large reads together have waited because entries were being added."""
     footer_cache_bytes: int
     open_files: int
     index_caches_written: int
@@ -182,8 +188,8 @@ def collect_stats(
 def total_stats(parts: Sequence[StorageStats]) -> StorageStats:
     """Combine the statistics of one or more stores.
 
-    Numbers are added. A text is the first one that is not empty. A flag is True if any store has
-    it.
+    Numbers are added. A text is the first one that is not empty. A flag is True if it is True for
+    any store.
     """
     total: dict[str, Any] = {}
     for field in fields(StorageStats):
@@ -217,7 +223,10 @@ def collect_usage(catalogue: Catalogue, compactor: Compactor) -> list[SegmentUsa
 
 
 def collect_totals(path: str, catalogue: Catalogue) -> list[SegmentTotals]:
-    """Return the segments by state. This is cheaper than `collect_usage` if there are many."""
+    """Return the number and sizes of the segments of a directory by state.
+
+    This is cheaper than `collect_usage` if there are many segments.
+    """
     found: dict[str, list[int]] = {}
     for segment in catalogue.segments.values():
         state = "damaged" if segment.loss else segment.state.name.lower()
@@ -228,7 +237,7 @@ def collect_totals(path: str, catalogue: Catalogue) -> list[SegmentTotals]:
 
 
 def _why(segment: LogSegment, compactor: Compactor, vouchers: Set[int]) -> str:
-    """Return why the free space of a segment is not given back."""
+    """Return in words why the space of dead entries in a segment is not freed."""
     if segment.state is SegmentState.CURRENT:
         return "adds go to it"
     if segment.loss:

@@ -1,7 +1,7 @@
 """The store of one data directory: a write-once log, with its index in memory and on disk.
 
-The effect of `append` and `fence` can be read when they return. It is durable when `done` is called
-without an error. Callbacks run on the event loop, in the order of the calls.
+The effect of `append` and `fence` can be read when they return. An effect is durable when `done` is
+called without an error. Callbacks run on the event loop, in the order of the calls.
 
 An entry id that the store already has is accepted again. If there are several copies, the newest is
 served, or an older one if the newest is damaged. All copies have the same payload, because a writer
@@ -58,29 +58,34 @@ from quire.storage.worker import InlineReader
 
 
 def _ignore(*_: object) -> None:
-    """Do nothing: the default of all callbacks."""
+    """Do nothing. This is the default of all callbacks."""
 
 
 class StoreEvents:
-    """The callbacks of a store, all called on the event loop. Set those that you need."""
+    """The callbacks of a store, which are all called on the event loop.
+
+    Set those that you need.
+    """
 
     def __init__(self) -> None:
         self.on_writable_changed: Callable[[bool], None] = _ignore
-        """Called with the new value of `writable`, and by `start` if that is False. With several
-        directories, it is called when any of them begins or ceases to take adds."""
+        """A function that is called with the new value of `writable`, and by `start` if it is
+        False. With several directories, it is called when any of them begins or ceases to take
+        adds."""
         self.on_failure: Callable[[StorageError], None] = _ignore
-        """Called once, after a write or a sync has failed in every directory."""
+        """A function that is called once, after a write or a sync has failed in every directory."""
         self.on_compaction: Callable[[Compaction], None] = _ignore
-        """Called when a compaction has succeeded or failed."""
+        """A function that is called when a compaction has succeeded or failed."""
         self.on_damage: Callable[[str, SegmentDamage, bool], None] = _ignore
-        """Called with the directory's path, the damage and False when a segment is found to be
-        damaged, and with True instead once it is repaired."""
+        """A function that is called with the directory's path, the damage and False when a segment
+        is found to be damaged, and with True instead once it is repaired."""
         self.on_drained: Callable[[], None] = _ignore
-        """Called when the queue was full and is now half empty."""
+        """A function that is called when the queue of adds was full and is at most half full
+        again."""
 
 
 class LedgerStore(StoreEvents):
-    """The store of one data directory; see the module's docstring. It belongs to the event loop.
+    """The store of one data directory. It belongs to the event loop.
 
     The directory must be formatted (`directory.ensure_directory`) and locked. Call `recover`, then
     `start`, and `close` at the end.
@@ -145,13 +150,16 @@ class LedgerStore(StoreEvents):
         self._was_writable = True
         self._loading = LoadProgress()
         self.early = [EarlyReads(disk, config, self._blocking, self.ledgers, self._loading)]
-        """The readers to use while `recover` runs on another thread. There are none after
-        `end_early`."""
+        """The objects that serve reads while `recover` runs on another thread. The list is empty
+        after `end_early`."""
 
     # -- life -------------------------------------------------------------------------------------
 
     def expect(self, path: str, expected: ExpectedLog) -> None:
-        """Set how far the log of the directory at `path` should go. Call this before `recover`."""
+        """Set how far the log must reach, or else it counts as one that has lost something.
+
+        `path` is the path of the data directory. Call this before `recover`.
+        """
         assert path == self.path
         self._expected = expected
 
@@ -166,7 +174,7 @@ class LedgerStore(StoreEvents):
         return {self.path: LogPosition(newest, self._appender.end_group)}
 
     def refuse_later_version(self) -> None:
-        """Raise an error if a later version of Quire wrote a file of the directory.
+        """Raise LaterStorageError if a later version of Quire wrote a file of the directory.
 
         This reads the small files and the header of each segment, and changes nothing. `recover`
         checks the rest. A directory that cannot be read passes, because `recover` reports it.
@@ -243,7 +251,7 @@ class LedgerStore(StoreEvents):
         return started.report
 
     def _find_keys(self, keyless: Iterable[LedgerInfo]) -> list[StateRecord]:
-        """Return records of master keys that were lost but can be found in entries."""
+        """Set those lost master keys that can be found in entries, and return their records."""
         found = []
         for info in keyless:
             key = find_master_key(self._reader, self._files, info)
@@ -253,14 +261,14 @@ class LedgerStore(StoreEvents):
         return found
 
     def stop_loading(self) -> None:
-        """Ask `recover` to end with `LoadStopped` after the current segment.
+        """Make `recover` end with `LoadStopped` after the segment that it is reading.
 
         This may be called from any thread. If everything is loaded already, `recover` succeeds.
         """
         self._loading.stop()
 
     def end_early(self) -> None:
-        """Close the readers in `early`, and drop them."""
+        """End the early reads: close the objects in `early`, and drop them."""
         for one in self.early:
             one.close()
         self.early = []
@@ -328,7 +336,7 @@ class LedgerStore(StoreEvents):
     def create_ledger(
         self, ledger_id: int, master_key: bytes, *, again: bool = False
     ) -> LedgerInfo:
-        """Create a ledger. It exists in memory at once.
+        """Create a ledger, which exists in memory at once, and return it.
 
         Its key is logged before the next batch or record, so that no entry or fence of it becomes
         durable without the key. With `again`, a ledger that was fenced and dropped (`is_refused`)
@@ -358,7 +366,7 @@ class LedgerStore(StoreEvents):
         return info
 
     def adopt_key(self, ledger_id: int, master_key: bytes) -> None:
-        """Set the key of a ledger whose key was lost. It is durable with the next batch.
+        """Set the master key of a ledger whose key was lost. It is durable with the next batch.
 
         Raises:
             NoLedger: The ledger is unknown.
@@ -382,8 +390,8 @@ class LedgerStore(StoreEvents):
     def refuse_ledger(self, ledger_id: int) -> None:
         """Refuse a ledger that is not here, as if it had been fenced and then deleted.
 
-        Ordinary adds to it are refused for `TOMBSTONE_TTL_MS`. That is durable with the next
-        `barrier`, unless the log has no space. Then it is logged later (`deletions_logged`).
+        Ordinary adds to it are refused for `TOMBSTONE_TTL_MS`. The refusal is durable with the next
+        `barrier`, unless the log has no space. It is then logged later (`deletions_logged`).
 
         Raises:
             UsageError: The ledger is here.
@@ -394,10 +402,11 @@ class LedgerStore(StoreEvents):
             self._maintenance.collector.refuse(ledger_id)
 
     def fence(self, ledger_id: int, done: Done) -> None:
-        """Fence a ledger. `fenced` is set when this returns, and the caller must refuse plain adds.
+        """Fence a ledger. Its `fenced` is True on return, and the caller must refuse ordinary adds.
 
-        `done(error)` is called when the fence is durable or could not be logged. It may be called
-        before this returns. After an error, `fenced` stays set, and the next call tries again.
+        `done` is called with None when the fence is durable, or with the error if it could not be
+        logged. It may be called before this returns. After an error, `fenced` stays set, and the
+        next call tries again.
 
         Raises:
             NoLedger: The ledger does not exist. Create it first.
@@ -420,9 +429,10 @@ class LedgerStore(StoreEvents):
         self._appender.note([StateRecord(RecordKind.FENCE, ledger_id)], durable)
 
     def write_explicit_lac(self, ledger_id: int, packet: bytes, done: Done) -> None:
-        """Store the packet of an explicit LAC. It can be read at once.
+        """Store the packet of an explicit LAC, which can be read at once.
 
-        `done(error)` is called when it is durable, with the next add or soon after.
+        The LAC becomes durable with the next add, or soon after. `done` is then called with None,
+        or with the error if it could not be logged.
 
         Raises:
             NoLedger: The ledger does not exist. Create it first.
@@ -432,11 +442,17 @@ class LedgerStore(StoreEvents):
         self._appender.note([record], done, patient=True)
 
     def barrier(self, done: Done) -> None:
-        """Call `done(error)` when everything appended so far is durable, possibly at once."""
+        """Call `done(None)` when everything appended so far is durable, possibly at once.
+
+        If the log fails before, call `done(error)`.
+        """
         self._appender.barrier(done)
 
     def force(self, ledger_id: int, done: Done) -> None:
-        """Call `done(error)` when everything appended so far to this ledger is durable."""
+        """Call `done(None)` when everything appended so far to this ledger is durable.
+
+        If the log fails before, call `done(error)`.
+        """
         self._appender.barrier(done)
 
     def ledger_ids(self) -> list[int]:
@@ -507,7 +523,7 @@ class LedgerStore(StoreEvents):
 
     @property
     def queued_bytes(self) -> int:
-        """The bytes that are appended but not durable yet."""
+        """The number of bytes of frames that are appended but not durable yet."""
         return self._appender.queued_bytes
 
     @property
@@ -517,16 +533,16 @@ class LedgerStore(StoreEvents):
 
     @property
     def failed(self) -> StorageError | None:
-        """The error after which the log stopped, or None. After one, nothing becomes durable."""
+        """The error that stopped the log, or None. After an error, nothing becomes durable."""
         return self._appender.failed
 
     @property
     def all_writable(self) -> bool:
-        """Whether adds to every ledger are accepted: `writable`, since there is one directory."""
+        """Whether ordinary adds to every ledger are accepted. It equals `writable`."""
         return self.writable
 
     def takes(self, ledger_id: int) -> bool:
-        """Return whether plain adds to this ledger should be accepted."""
+        """Return whether ordinary adds to this ledger, not those of recoveries, are accepted."""
         return self.writable
 
     def check_space(self) -> None:
@@ -557,7 +573,7 @@ class LedgerStore(StoreEvents):
 
     @property
     def compaction_requested(self) -> bool:
-        """Whether a requested compaction has not been completed."""
+        """Whether a compaction that was requested is not completed yet."""
         return self._maintenance.compactor.requested
 
     def _disk_failed(self, error: Exception) -> None:
@@ -570,7 +586,7 @@ class LedgerStore(StoreEvents):
         )
 
     def _log_failed(self, error: StorageError) -> None:
-        """Begin no more background work, and report the failure.
+        """Begin no more background work, and report that the log has failed.
 
         `docs/explanation/storage.md` explains why a failed sync is final.
         """
@@ -596,15 +612,15 @@ class LedgerStore(StoreEvents):
         return self._catalogue.negatives_unknown
 
     def is_lost(self, ledger_id: int) -> bool:
-        """Return False: there is no other directory that could have the ledger and have failed."""
+        """Return False, because no other directory could have the ledger and have failed."""
         return False
 
     def absence_unknown(self, ledger_id: int) -> bool:
-        """Return whether it is unknown which entries this ledger had here."""
+        """Return whether entries of this ledger, or the ledger itself, may have been lost here."""
         return self._catalogue.negatives_unknown
 
     def last_entry_id(self, ledger_id: int) -> int:
-        """Return the highest entry id, or -1 if there is none.
+        """Return the highest entry id of a ledger in the store, or -1 if it has no entry.
 
         Raises:
             NoLedger: The ledger is unknown.
@@ -680,10 +696,11 @@ class LedgerStore(StoreEvents):
 
     @property
     def writable(self) -> bool:
-        """Whether plain adds should be accepted. `append` does not check this; the caller must.
+        """Whether ordinary adds should be accepted. `append` does not check this; the caller must.
 
         It is False on a full disk, where fences and the adds of recoveries are accepted while the
-        reserve lasts. It is also False if something was lost, because fences may be lost too.
+        reserve lasts. It is also False if the log has failed, or if something was lost, because
+        fences may be lost too.
         """
         return (
             self._preallocated.space
@@ -693,7 +710,10 @@ class LedgerStore(StoreEvents):
 
     @property
     def log_lossy(self) -> bool:
-        """Whether a part of the log is lost. Call `mark_repaired` once it is restored."""
+        """Whether a part of the log is lost, so that an entry that is not found may have existed.
+
+        Call `mark_repaired` once the entries in it are restored.
+        """
         return self._catalogue.negatives_unknown
 
     @property
@@ -702,34 +722,40 @@ class LedgerStore(StoreEvents):
 
     @property
     def loading_percent(self) -> int:
-        """The progress of `recover`, in percent."""
+        """The progress of `recover`, in percent of the log."""
         return self._loading.percent
 
     @property
     def disk_full(self) -> bool:
-        """Whether there is too little space for adds."""
+        """Whether the disk has too little space for ordinary adds."""
         return not self._preallocated.space
 
     def total_bytes(self) -> int:
-        """Return the size of the file system. `OSError` if it cannot be determined."""
+        """Return the size of the file system in bytes.
+
+        Raises `OSError` if it cannot be determined.
+        """
         return self._disk.total_bytes()
 
     def free_bytes(self) -> int:
-        """Return the free space of the file system. `OSError` if it cannot be determined."""
+        """Return the free bytes of the file system.
+
+        Raises `OSError` if they cannot be determined.
+        """
         return self._disk.free_bytes()
 
     @property
     def available_bytes(self) -> int:
-        """The free space at the last check, without the space set aside for a compaction."""
+        """The free bytes at the last check, without the space set aside for a compaction."""
         return max(0, self._preallocated.free_bytes - self._preallocated.held_bytes)
 
     @property
     def deletions_logged(self) -> bool:
-        """Whether everything that was dropped will stay dropped after a crash."""
+        """Whether the deletions of all dropped or refused ledgers are durable."""
         return self._maintenance.collector.deletions_logged
 
     def lacking_ledgers(self) -> Set[int]:
-        """Return ledgers with damaged entries that have no other copy here.
+        """Return the ids of the ledgers with entries of which this directory has no good copy.
 
         Adding another bookie's copies here repairs the ledgers. Some of the ledgers may be deleted
         already.
@@ -737,7 +763,7 @@ class LedgerStore(StoreEvents):
         return self._maintenance.quarantine.lacking_ledgers()
 
     def lacking(self, ledger_ids: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
-        """Return the damaged entries of these ledgers that have no other copy in this directory.
+        """Return the entries of these ledgers of which this directory has no good copy.
 
         The result has ranges (first, last) by ledger id. Ledgers without such entries are left out.
         """
@@ -750,7 +776,7 @@ class LedgerStore(StoreEvents):
         )  # fmt: skip
 
     def directories(self) -> list[DirectoryState]:
-        """Return the state of the data directory."""
+        """Return the state of the data directory, in a list of one."""
         state, reason, kind = "writable", "", ""
         if self._appender.failed is not None:
             state, reason, kind = "failed", str(self._appender.failed), "failed"
@@ -771,19 +797,20 @@ class LedgerStore(StoreEvents):
         return collect_usage(self._catalogue, self._maintenance.compactor)
 
     def segment_totals(self) -> list[SegmentTotals]:
-        """Return the segments by state."""
+        """Return the number and sizes of segments by state."""
         return collect_totals(self.path, self._catalogue)
 
     # -- repair ------------------------------------------------------------------------------------
 
     def mark_repaired(self, done: Done) -> None:
-        """Note that everything that the start found lost is restored.
+        """Record that everything that the last start found lost is restored.
 
         From now on, an entry that is not found certainly does not exist. Fences may have been lost
         as well. So before this call, every ledger that was open on this bookie must be closed or
         have moved on to other bookies, and closed ledgers that name this bookie must be fenced
-        here. `negatives_unknown` becomes False at once, and `done(error)` is called when that is
-        durable. After an error, it is True again from the next start on.
+        here. `negatives_unknown` becomes False at once, and `done` is called with None when that is
+        durable. If it could not be logged, `done` is called with the error, and `negatives_unknown`
+        is True again after the next start.
         """
         self._catalogue.repaired_before = self._first_number
         self._catalogue.lost_since.clear()

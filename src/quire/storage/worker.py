@@ -15,14 +15,14 @@ T = TypeVar("T")
 _Ended = Callable[[Any, Exception | None], object]
 
 READER_THREADS = 4
-"""The number of cold reads that can run at the same time."""
+"""The number of reads that can wait for the device at the same time."""
 AHEAD_THREADS = 1
 """The number of threads for reading ahead. One is enough, because it only tells the system what
 will be read."""
 
 
 class ThreadWorker:
-    """`interfaces.Worker` as a thread.
+    """An `interfaces.Worker` that is a thread.
 
     An exception in a step is reported to the event loop's exception handler. The thread continues
     with the next wake.
@@ -82,11 +82,11 @@ class ThreadWorker:
 
 
 class _NotRunError(Exception):
-    """The call was not run, because the reader is being closed."""
+    """The error that a call was not run, because the reader is being closed."""
 
 
 class _Threads:
-    """A few threads that run calls in the order of their arrival. They are started when needed.
+    """A few threads, started when needed, that run calls in the order of their arrival.
 
     An executor of the standard library creates eight objects and takes five locks for each call.
     This class needs one queue and one callback.
@@ -118,7 +118,7 @@ class _Threads:
         self._calls.put((call, ended))
 
     def close(self) -> None:
-        """Wait for the calls that are running. Queued calls are not run."""
+        """Wait for the calls that are running, and end the threads. Queued calls are not run."""
         self._closed = True
         with suppress(Empty):
             while (queued := self._calls.get_nowait()) is not None:
@@ -150,7 +150,7 @@ class _Threads:
 
 
 class ThreadReader:
-    """Runs blocking reads on a few threads. See `interfaces.BlockingReader`."""
+    """An `interfaces.BlockingReader` that runs blocking reads on a few threads."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = READER_THREADS) -> None:
         self._loop = loop
@@ -200,7 +200,10 @@ def _settle(found: asyncio.Future[T], result: T, error: Exception | None) -> Non
 
 
 class InlineReader:
-    """Reads on the event loop, for disks that never make it wait, such as the simulator's."""
+    """An `interfaces.BlockingReader` that reads on the event loop.
+
+    It is for disks that never make it wait, such as the simulator's.
+    """
 
     async def run(self, call: Callable[[], T]) -> T:
         return call()

@@ -54,7 +54,7 @@ from quire.storage.interfaces import Disk
 
 MARK_NAME = f"{CURRENT_DIRECTORY}/METADATA"
 _LINES = ("count", "token")
-"""The lines of `current/METADATA` before the one with the checksum."""
+"""The names of the lines of `current/METADATA` before the line with the checksum."""
 _TOKEN_BYTES = 16
 _DAMAGED = "damaged"
 
@@ -64,8 +64,8 @@ async def check_cluster(
 ) -> None:
     """Raise CookieError unless the metadata store still has the cluster of this bookie.
 
-    `unchanged` ends the message. With `named`, a cluster without an instance id is refused as well.
-    Raises MetadataError if the store does not answer.
+    `unchanged` is the end of the message, which says what was not changed. With `named`, a cluster
+    without an instance id is refused as well. Raises MetadataError if the store does not answer.
     """
     found = await metadata.instance_id()
     if found != instance_id or (named and not instance_id):
@@ -89,9 +89,9 @@ def decode_mark(data: bytes, path: str = MARK_NAME) -> CollectionMark:
     """Return the mark in the content of `current/METADATA`.
 
     Raises:
-        LaterStorageError: A later version of Quire wrote it: its checksum is right, but it has
-            other lines.
-        ValueError: It is damaged.
+        LaterStorageError: A later version of Quire wrote the file: its checksum is right, but it
+            has other lines.
+        ValueError: The file is damaged.
     """
     body, _, last = data.removesuffix(b"\n").rpartition(b"\n")
     names = [line.partition(b": ")[0].decode("ascii") for line in body.split(b"\n")]
@@ -112,19 +112,19 @@ def decode_mark(data: bytes, path: str = MARK_NAME) -> CollectionMark:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The newest mark of the metadata store that a bookie's directories have."""
+    """The newest mark of the metadata store that is stored in a bookie's data directories."""
 
     mark: CollectionMark | None = None
     """The newest mark, or None if no directory has one, for example in a new bookie."""
     damaged: str = ""
-    """The file that cannot be read and the error, or "" if a mark was read or no directory has
-    one."""
+    """The path of a mark file that cannot be read, and the error. Empty if any mark was read, or if
+    no directory has one."""
 
 
 def read_remembered(disks: Sequence[Disk]) -> Remembered:
-    """Read the mark of each directory, and return the newest. Blocks.
+    """Read the mark of the metadata store in each data directory, and return the newest.
 
-    Raises LaterStorageError if a later version of Quire wrote one of them.
+    Blocks. Raises LaterStorageError if a later version of Quire wrote one of the marks.
     """
     marks, damaged = [], ""
     for disk in disks:
@@ -142,9 +142,10 @@ def read_remembered(disks: Sequence[Disk]) -> Remembered:
 
 
 def write_remembered(disks: Sequence[Disk], data: bytes) -> None:
-    """Write the mark to each directory. It is durable on return.
+    """Write the encoded mark of the metadata store to each data directory.
 
-    Blocks. Raises StorageError if no directory took it.
+    Blocks. On return, the mark is durable in every directory that could be written. Raises
+    StorageError if no directory could.
     """
     failed = ""
     written = 0
@@ -162,7 +163,7 @@ def write_remembered(disks: Sequence[Disk], data: bytes) -> None:
 
 
 class CollectionGuard:
-    """The guard of one bookie's garbage collection, from its start to its stop."""
+    """The guard of one bookie's garbage collection, which lasts from its start to its stop."""
 
     def __init__(
         self,
@@ -176,7 +177,11 @@ class CollectionGuard:
         random_bytes: Callable[[int], bytes],
         log: EventLog,
     ) -> None:
-        """`keep` writes the mark into the directories. `enabled` is `gc_enabled`."""
+        """Create a guard.
+
+        `remembered` is the mark that the bookie's directories have. `keep` writes an encoded mark
+        into these directories. `enabled` is the bookie's setting `gc_enabled`.
+        """
         self._metadata = metadata
         self._bookie_id = bookie_id
         self._keep = keep
@@ -192,12 +197,14 @@ class CollectionGuard:
         self.switched_off = False
         """Whether collection was switched off for the cluster when the switch was last read."""
         self.went_back = False
-        """Whether the store is behind this bookie's mark, and no operator has accepted that."""
+        """Whether the metadata store lacks this bookie's newest mark, and no operator has accepted
+        that."""
         self.raised_s: float | None = None
-        """The monotonic time of the newest mark that the store confirmed, or None before the first
-        one."""
+        """The monotonic time in seconds at which the metadata store last confirmed a mark of this
+        process, or None before the first one."""
         self.not_raised = ""
-        """The reason why the last mark could not be raised or remembered. Empty if it was."""
+        """The reason why the last mark could not be raised in the metadata store or written to the
+        directories. Empty if that succeeded."""
 
     @property
     def may_collect(self) -> bool:
@@ -205,11 +212,11 @@ class CollectionGuard:
         return self.enabled and not self.switched_off and not self.went_back
 
     async def check(self) -> None:
-        """Raise an error unless the bookie may delete what this store does not name.
+        """Raise an error unless the bookie may delete ledgers that are not in the metadata store.
 
-        Raises CollectionOffError if an operator has switched collection off, here or for the
-        cluster. Raises MetadataWentBackError if the store went back to an older state, and
-        MetadataError if it does not answer.
+        Raises CollectionOffError if an operator has switched collection off, for this bookie or for
+        the cluster. Raises MetadataWentBackError if the metadata store went back to an older state,
+        and MetadataError if it does not answer.
         """
         if not self.enabled:
             raise CollectionOffError(
@@ -220,7 +227,7 @@ class CollectionGuard:
         await self.check_store()
 
     async def check_store(self) -> None:
-        """Check as `check` does, but ignore this bookie's configuration."""
+        """Raise the errors of `check`, but ignore this bookie's setting `gc_enabled`."""
         switch = await read_switch(self._metadata)
         self.switched_off = switch is not None
         if switch is not None:
@@ -229,11 +236,11 @@ class CollectionGuard:
             await self._look()
 
     async def raise_mark(self) -> None:
-        """Raise the mark in the store by one, and remember it in the directories.
+        """Raise this bookie's mark in the metadata store by one, and write it to the directories.
 
-        Raises MetadataWentBackError if the store went back to an older state, MetadataError if it
-        does not answer, and StorageError if the mark could not be written to any directory. Safe to
-        cancel.
+        Raises MetadataWentBackError if the metadata store went back to an older state,
+        MetadataError if it does not answer, and StorageError if the mark could not be written to
+        any directory. Safe to cancel.
         """
         async with self._changing:
             found = await self._look()
@@ -248,9 +255,11 @@ class CollectionGuard:
             await self._keep(encode_mark(made))
 
     async def raise_in_turn(self) -> None:
-        """Raise the mark. An error is logged, unless the previous call failed as well.
+        """Raise the mark as `raise_mark` does, but record an error in `not_raised`.
 
-        The bookie calls this every `metadata_mark_interval_s`, so an error needs no retry.
+        The first of several errors in a row is logged. If another process changed the mark at the
+        same time, nothing is logged. The bookie calls this every `metadata_mark_interval_s`, so an
+        error needs no retry.
         """
         try:
             await self.raise_mark()
@@ -268,10 +277,10 @@ class CollectionGuard:
     # -- internal methods: the caller holds `_changing` ---------------------------------------
 
     async def _look(self) -> Versioned[BookieMark] | None:
-        """Return the mark node, or None if there is none yet.
+        """Return this bookie's mark in the metadata store, or None if there is none yet.
 
-        Raises MetadataWentBackError if the store lacks the remembered mark, unless an operator has
-        accepted the store as it is.
+        Raises MetadataWentBackError if the metadata store lacks the remembered mark, unless an
+        operator has accepted the store as it is.
         """
         found = await read_mark(self._metadata, self._bookie_id)
         remembered = self._remembered
@@ -294,7 +303,11 @@ class CollectionGuard:
     async def _refuse(
         self, found: Versioned[BookieMark] | None, remembered: CollectionMark
     ) -> None:
-        """Record the refusal once in the log, and for the cluster in the mark node."""
+        """Record that this bookie refuses to collect garbage, because the metadata store went back.
+
+        The refusal is logged once. It is also written to this bookie's mark in the metadata store,
+        where operators see it.
+        """
         if not self.went_back:
             self.went_back = True
             self._log("metadata_went_back", bookie=self._bookie_id, error=self._why(found))

@@ -50,12 +50,17 @@ async def is_complete(
     *,
     recoveries_over: bool = False,
 ) -> bool:
-    """Return whether the ledger is complete here, by the rules of this module.
+    """Return whether this bookie has everything of the ledger that it should have.
 
-    If it is complete, closed and names this bookie, its fence is durable on return. If it is closed
-    and does not name this bookie, it is refused from now on, which is durable with the next
-    barrier. If it is here and has lost its key, it has the key of the metadata on return, which is
-    durable with the next barrier. The index is read from the disk. Safe to cancel.
+    The rules are in the module's docstring. The call also has these effects:
+
+    - If the ledger is complete, closed and names this bookie, its fence is durable on return.
+    - If it is closed and does not name this bookie, it is refused from now on. That is durable with
+      the next barrier.
+    - If it is here and has lost its key, it has the key of the metadata on return. That is durable
+      with the next barrier.
+
+    The index is read from the disk. Safe to cancel.
 
     `recoveries_over` says that no recovery is still running that began before this bookie started.
     """
@@ -83,14 +88,15 @@ async def is_complete(
 
 
 def is_named(metadata: LedgerMetadata, bookie: str) -> bool:
-    """Return whether any segment of the metadata names the bookie."""
+    """Return whether the ensemble of any segment in the metadata contains the bookie."""
     return any(bookie in segment.ensemble for segment in metadata.segments)
 
 
 def has_its_entries(metadata: LedgerMetadata, bookie: str, here: Sequence[Range]) -> bool:
-    """Return whether the ranges contain all entries that the bookie should have.
+    """Return whether `here` contains all entries that the metadata places on the bookie.
 
-    The entries of the last segment of an open ledger do not count.
+    `here` has the ranges (first, last) of the entries that the bookie has. The entries of the last
+    segment of an open ledger do not count.
     """
     return not any(
         stored_count(metadata, index, first, last)
@@ -101,7 +107,7 @@ def has_its_entries(metadata: LedgerMetadata, bookie: str, here: Sequence[Range]
 
 
 def _restore_key(store: Store, ledger_id: int, metadata: LedgerMetadata) -> None:
-    """Take the key of a ledger that has lost it from the metadata, if the metadata has it."""
+    """Set the lost key of a ledger to the key in the metadata, if the metadata has one."""
     info = store.ledgers.get(ledger_id)
     if info is None or info.master_key or metadata.password is None:
         return
@@ -143,7 +149,7 @@ async def _refuse(store: Store, ledger_id: int, metadata: LedgerMetadata) -> boo
 async def durable(begin: Callable[[Done], None]) -> None:
     """Start a write with `begin`, and wait until it is durable.
 
-    Raises StorageError if it may not be durable. Safe to cancel.
+    Raises StorageError if the write failed, so that it may not be durable. Safe to cancel.
     """
     ended: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
 

@@ -28,29 +28,30 @@ from quire.storage.directories import Store
 
 MASS_LEDGERS_MIN = 1_000
 MASS_SHARE = 0.5
-"""A pass that would drop `MASS_LEDGERS_MIN` ledgers or more, and more than this share of the
-bookie's ledgers, needs the agreement of a second pass."""
+"""The share of the ledgers on a bookie above which a deletion needs two passes. A pass that would
+drop a larger share, and at least `MASS_LEDGERS_MIN` ledgers, needs the agreement of a second
+pass."""
 
 
 class MassDeletionCheck:
-    """The check that two passes must agree on a deletion of most of a bookie's ledgers."""
+    """The check that two passes agree before most of a bookie's ledgers are dropped."""
 
     def __init__(self, interval_s: float, monotonic: Callable[[], float]) -> None:
-        """`interval_s` is the least number of seconds between the two passes."""
+        """Create a check that lets at least `interval_s` seconds pass between the two passes."""
         self._interval_s = interval_s
         self._monotonic = monotonic
         self._gone: frozenset[int] = frozenset()
         self._since_s = 0.0
 
     def forget(self) -> None:
-        """Forget the last pass, so that the next one counts as the first."""
+        """Forget what the last pass has found, so that the next pass counts as the first."""
         self._gone = frozenset()
 
     def confirmed(self, dead: list[int], local: int, log: EventLog) -> list[int]:
-        """Return those of the `dead` ledgers that may be dropped now.
+        """Return the ids of those ledgers in `dead` that may be dropped now.
 
-        `dead` has the ledgers that a pass has found, ascending. `local` is the number of ledgers
-        here.
+        `dead` has the ids of the ledgers that a pass has found deleted, ascending. `local` is the
+        number of ledgers on this bookie.
         """
         before, now_s = self._gone, self._monotonic()
         if len(dead) < MASS_LEDGERS_MIN or len(dead) <= MASS_SHARE * local:
@@ -75,12 +76,12 @@ async def collect_garbage(
     guard: CollectionGuard,
     mass_deletion: MassDeletionCheck | None = None,
 ) -> list[int]:
-    """Make one pass of garbage collection, and return the ledgers that were dropped.
+    """Make one pass of garbage collection, and return the ids of the ledgers that were dropped.
 
-    Raises CollectionOffError while collection is switched off, and MetadataError or CookieError if
-    the store cannot be trusted. Nothing is dropped in these cases. `mass_deletion` keeps its state
-    from pass to pass. With it, only the second of two passes drops many ledgers at once. Run one
-    pass at a time. Safe to cancel.
+    If `mass_deletion` is given, many ledgers are dropped at once only if two passes have found
+    them. It keeps its state from pass to pass. Raises CollectionOffError while collection is
+    switched off, and MetadataError or CookieError if the metadata store cannot be trusted. Nothing
+    is dropped in these cases. Run one pass at a time. Safe to cancel.
     """
     await guard.check()
     local = store.ledger_ids()
@@ -101,10 +102,10 @@ async def collect_garbage(
 
 
 async def unnamed_ledgers(store: Store, metadata: MetadataStore, instance_id: str) -> list[int]:
-    """Return the ledgers that are here but not in the metadata store, in ascending order.
+    """Return the ids of the ledgers that are here but not in the metadata store, ascending.
 
-    This does not decide whether they may be dropped. Raises MetadataError, and CookieError if the
-    store belongs to another cluster.
+    This does not decide whether the ledgers may be dropped. Raises MetadataError, and CookieError
+    if the metadata store belongs to another cluster.
     """
     # Take this list before the metadata is read, so that no newer ledger is in it.
     local = sorted(store.ledger_ids())

@@ -59,7 +59,7 @@ class Orders:
         log: EventLog,
         tasks: TaskSet,
     ) -> Orders:
-        """Read the current order and watch for changes.
+        """Read the current order to a bookie, watch for changes, and return the orders.
 
         `changed` is called when `draining` has changed. `retired` is called when the bookie was
         decommissioned while it runs, once its cookie is gone. Raises MetadataError.
@@ -72,7 +72,7 @@ class Orders:
         return orders
 
     def sentence(self) -> str:
-        """Return what the order says, and who gave it."""
+        """Return a clause about the bookie for messages: what it is ordered to do, and by whom."""
         if self._order is None:
             return "it is ordered to accept no entries, because it is being decommissioned"
         what = (
@@ -81,7 +81,7 @@ class Orders:
         return f"it {what}, as {self._order.by} ordered"
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching for changes of the order."""
         if self._watch is not None:
             self._watch.close()
 
@@ -104,7 +104,7 @@ class Orders:
             self._changed()
 
     async def _end(self) -> None:
-        """Wait until the cookie is gone, then end the bookie.
+        """Wait until the cookie of the decommissioned bookie is gone, then call `retired`.
 
         If the order is withdrawn or replaced before that, the bookie continues.
         """

@@ -42,10 +42,11 @@ from quire.metadata.uri import replication_root
 from quire.storage.directories import Store
 
 READS_MAX = 1_000
-"""The number of ledgers whose metadata a pass reads before it drops what it found."""
+"""The most ledgers whose metadata a pass reads before it drops the superfluous ones among them."""
 
 Copies = tuple[int, int, int]
-"""The state of a ledger's copies here. It changes whenever an entry is added to the ledger."""
+"""The state of a ledger's copies here. It has the number of runs in segments that are not sealed,
+the number of sealed segments with entries, and the number of the newest of them, or 0."""
 
 
 class OverReplicated:
@@ -68,26 +69,27 @@ class OverReplicated:
         self._guard = guard
         self._root = replication_root(metadata.uri)
         self._seen: dict[int, tuple[int, Copies]] = {}
-        """The superfluous ledgers that the last pass found, each with the version of its metadata
-        and the state of its copies."""
+        """The superfluous ledgers that the last pass found, by ledger id, each with the version of
+        its metadata and the state of its copies."""
         self._passing = asyncio.Lock()
         self._held: dict[str, bytes] = {}
-        """The paths and values of the locks that this bookie holds, or may hold."""
+        """The locks of ledgers that this bookie holds or may hold: the content of each by its
+        path."""
         self._locks_made = 0
         self.dropped = 0
         """The number of ledgers that were dropped since the start."""
         self.waiting = 0
-        """The number of ledgers that the last pass found and left to the next pass."""
+        """The number of superfluous ledgers that the last pass found and left to the next pass."""
         self.unread = Unread()
         """The ledgers that the last pass skipped because their metadata cannot be read."""
 
     async def collect(self, log: EventLog) -> list[int]:
-        """Examine all ledgers here once, and return those that were dropped.
+        """Examine all ledgers here once, and return the ids of those that were dropped.
 
-        Calls must be an interval apart, because each drops only what the previous one has found.
-        Raises CollectionOffError while collection is switched off, and MetadataError or CookieError
-        if the store cannot be trusted or does not answer. The log shows how many ledgers were
-        dropped before the error. Safe to cancel.
+        Calls must be `gc_over_replicated_interval_s` apart, because each drops only what the
+        previous one has found. Raises CollectionOffError while collection is switched off, and
+        MetadataError or CookieError if the metadata store cannot be trusted or does not answer. The
+        log shows how many ledgers were dropped before the error. Safe to cancel.
         """
         async with self._passing:
             return await self._collect(log)
@@ -128,10 +130,10 @@ class OverReplicated:
         return [(ledger, one) for ledger, one in zip(ids, found) if one is not None]
 
     async def _superfluous(self, ledger_id: int) -> tuple[int, Copies] | None:
-        """Return the version and the copies of a ledger that is superfluous here, or None.
+        """Return the metadata version and the copies of a ledger that is superfluous here, or None.
 
-        A ledger that does not exist is left to `garbage`. A ledger whose metadata cannot be read
-        may need the copies here.
+        The result is also None for a ledger that does not exist, which `garbage` drops. It is None
+        for a ledger whose metadata cannot be read, which may need the copies here.
         """
         copies = self._copies(ledger_id)
         if copies is None:
@@ -168,10 +170,10 @@ class OverReplicated:
             await self._give_back(lock)
 
     async def _renew(self, ledger_id: int, version: int) -> bool:
-        """Write the metadata unchanged, to raise its version.
+        """Write a ledger's metadata unchanged, to raise its version.
 
-        Return False if the store has another version by now, or if another program made the
-        metadata larger than this client may write.
+        Return False if the ledger has another version by now or is gone, if its metadata cannot be
+        read, or if another program made the metadata larger than this client may write.
         """
         try:
             stored = await self._metadata.read_ledger(ledger_id)

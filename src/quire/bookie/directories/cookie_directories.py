@@ -54,36 +54,37 @@ from quire.storage.interfaces import Disk
 
 @dataclass(slots=True)
 class FoundDirectory:
-    """The content of one directory, as far as the check needs it."""
+    """The content of one data directory, as far as the check of the directories needs it."""
 
     disk: Disk
     cookie: Cookie | None = None
     directory_id: str = ""
     """The id of the directory in hex, or '' if it was never formatted."""
     begun: bool = False
-    """Whether a log was begun in it."""
+    """Whether a log was begun in the directory."""
     locked: bool = False
-    """Whether it is locked. If not, it does not exist, or `error` is set."""
+    """Whether this process has locked the directory. If not, the directory does not exist, or
+    `error` says why it is not locked."""
     error: StorageError | None = None
-    """The reason why it cannot be read, or None."""
+    """The reason why the directory cannot be read, or None."""
 
 
 @dataclass(slots=True)
 class CheckedDirectories:
-    """The result of the check of all directories."""
+    """The result of the check of all data directories of a bookie."""
 
     instance_id: str
     put_aside: dict[str, StorageError] = field(default_factory=dict)
-    """The directories that cannot be used, by path, with the reasons."""
+    """The directories that cannot be used: the reason for each, by its path."""
     added: list[str] = field(default_factory=list)
-    """The paths of the new directories."""
+    """The paths of the directories that this start adds to the bookie."""
 
 
 def look_at(disks: Sequence[Disk], uri: str) -> list[FoundDirectory]:
     """Lock each directory and read its cookie and its id.
 
-    Raises StartError if another bookie uses one of them, and LaterVersionError if a later version
-    of Quire wrote one of them.
+    Raises StartError if another bookie uses one of the directories, and LaterVersionError if a
+    later version of Quire wrote one of them.
     """
     return [_look(disk, uri) for disk in disks]
 
@@ -123,8 +124,8 @@ async def check_directories(
     """Assign empty directories to this bookie id, or check that they belong to this bookie.
 
     The caller holds the locks of the directories, which `look_at` has taken. Raises CookieError,
-    StartError or StorageError if the bookie must not start, and MetadataError. No entry was changed
-    then. New directories may be formatted already, which the next start accepts.
+    StartError or StorageError if the bookie must not start, and MetadataError. After an error, no
+    entry was changed. New directories may be formatted already, which the next start accepts.
     """
     known = await known_cookie(metadata, bookie_id)
     paths = [one.disk.path for one in found]
@@ -202,7 +203,7 @@ def _ids_of(
     checked: CheckedDirectories,
     ids: Versioned[BookieDirectories] | None,
 ) -> BookieDirectories:
-    """Return the record of the directories with the new ones.
+    """Return the record of the bookie's directories with the new directories added.
 
     Changed paths are recorded only if all directories can be used.
     """
@@ -244,9 +245,10 @@ def _none_is_left_out(
 
 
 def _without(path: str, bookie_id: str, uri: str) -> str:
-    """Return what to do if a directory is gone for good.
+    """Return the sentences of a message that say what to do if a directory is gone for good.
 
-    Until its entries are on other bookies, this bookie must not answer that it never had them.
+    They do not suggest to start without the directory. Until its entries are on other bookies, this
+    bookie must not answer that it never had them.
     """
     return (
         "If its data is gone, put an empty directory in its place: "
@@ -260,7 +262,7 @@ def _without(path: str, bookie_id: str, uri: str) -> str:
 def _why_not(one: FoundDirectory, bookie_id: str, cookie: Cookie, uri: str) -> StorageError | None:
     """Return why a directory that the cookie lists cannot be used, or None if it can.
 
-    Raises CookieError if it belongs to another bookie.
+    Raises CookieError if the directory belongs to another bookie.
     """
     path = one.disk.path
     if one.error is not None:

@@ -68,11 +68,11 @@ def cookie_of(bookie_id: str, directories: Sequence[str], instance_id: str | Non
 
 
 def stored_cookie(disk: Disk, uri: str = "") -> Cookie | None:
-    """Return the cookie in a directory, or None if there is none.
+    """Return the cookie that is stored in a data directory, or None if there is none.
 
     Raises LaterCookieError if a later version wrote it, and CookieError if it cannot be decoded.
-    The message of a CookieError names the command that repairs it, for which `uri` is the metadata
-    URI. Raises StorageError or OSError if the file cannot be read.
+    The message of a CookieError names the command that repairs the cookie. `uri` is the metadata
+    URI in that command. Raises StorageError or OSError if the file cannot be read.
     """
     data = read_small_file(disk, COOKIE_FILE)
     if data is None:
@@ -93,7 +93,7 @@ def stored_cookie(disk: Disk, uri: str = "") -> Cookie | None:
 def remembered_id(disk: Disk, uri: str = "") -> str:
     """Return the id of the bookie in this directory, or '' if no bookie was ever started in it.
 
-    It raises the errors of `stored_cookie`.
+    Raises the errors of `stored_cookie`.
     """
     cookie = stored_cookie(disk, uri)
     return "" if cookie is None else cookie.bookie_id
@@ -106,10 +106,11 @@ async def check_identity(
     random_bytes: Callable[[int], bytes],
     now_ms: int = 0,
 ) -> str:
-    """Assign an empty directory to this bookie id, or check that it belongs to this bookie.
+    """Assign an empty directory to a bookie id or check its owner, and return the instance id.
 
-    The caller holds the disk's lock. Returns the cluster's instance id. Raises CookieError or
-    StorageError if something does not match. The error names the command that repairs it.
+    A directory that is not empty must belong to this bookie. The result is the cluster's instance
+    id. The caller holds the disk's lock. Raises CookieError or StorageError if something does not
+    match. The error names the command that repairs it.
     """
     instance_id = await metadata.instance_id()
     wanted = cookie_of(bookie_id, [disk.path], instance_id)
@@ -165,7 +166,7 @@ async def create_identity(
     random_bytes: Callable[[int], bytes],
     now_ms: int = 0,
 ) -> Cookie:
-    """Assign an empty directory to a new bookie id.
+    """Assign an empty directory to a new bookie id, and return the cookie of the new bookie.
 
     The caller holds the disk's lock. The cookie is durable in the directory and in the metadata
     store on return. If the call is interrupted, the bookie's next start completes it.
@@ -205,7 +206,7 @@ async def create_identity(
 
 
 async def known_cookie(metadata: MetadataStore, bookie_id: str) -> bytes | None:
-    """Return the cookie of a bookie in the cluster, or None if there is none."""
+    """Return the encoded cookie of a bookie in the metadata store, or None if there is none."""
     try:
         return (await metadata.read_cookie(bookie_id)).value
     except NoSuchKeyError:
@@ -218,9 +219,9 @@ def same_owner(wanted: Cookie, stored: Cookie) -> bool:
 
 
 async def its_cookie(metadata: MetadataStore, bookie_id: str) -> Versioned[bytes]:
-    """Return the cookie of a bookie in the cluster.
+    """Return the encoded cookie of a bookie in the metadata store, with its version.
 
-    Raises CookieError if there is none, and MetadataError.
+    Raises CookieError if there is no cookie, and MetadataError.
     """
     try:
         return await metadata.read_cookie(bookie_id)
@@ -233,10 +234,10 @@ async def its_cookie(metadata: MetadataStore, bookie_id: str) -> Versioned[bytes
 
 
 def decode_known(known: bytes, bookie_id: str, uri: str, remedy: str) -> Cookie:
-    """Decode the cookie of a bookie in the cluster.
+    """Decode `known`, the cookie of a bookie in the metadata store.
 
-    Raises CookieError with this remedy if it cannot be decoded, and LaterCookieError if a later
-    version wrote it. Both name the bookie and the cluster.
+    Raises CookieError with `remedy` if it cannot be decoded, and LaterCookieError if a later
+    version wrote it. Both errors name the bookie and the cluster.
     """
     try:
         what = f"the cookie of bookie {bookie_id} in the cluster at {uri}"
@@ -251,7 +252,10 @@ def decode_known(known: bytes, bookie_id: str, uri: str, remedy: str) -> Cookie:
 
 
 async def check_not_registered(metadata: MetadataStore, bookie_id: str) -> None:
-    """Raise UsageError if the bookie is registered, and MetadataError if the store fails."""
+    """Raise UsageError if the bookie is registered.
+
+    Raises MetadataError if the metadata store fails.
+    """
     address = (await metadata.bookies()).find(bookie_id)
     if address is not None:
         raise UsageError(
@@ -263,7 +267,7 @@ async def check_not_registered(metadata: MetadataStore, bookie_id: str) -> None:
 
 
 def value_of(ids: Versioned[BookieDirectories] | None) -> BookieDirectories:
-    """Return the record of a bookie's directories, which is empty if there is none."""
+    """Return the record of a bookie's directories without its version. It is empty for None."""
     return BookieDirectories() if ids is None else ids.value
 
 
@@ -289,7 +293,7 @@ def out_of_date(known: BookieDirectories, path: str, directory_id: str) -> str:
 def check_current(
     known: BookieDirectories, path: str, directory_id: str, bookie_id: str, uri: str
 ) -> None:
-    """Raise CookieError if this is an old directory that the bookie no longer has."""
+    """Raise CookieError if the directory at `path` is one that the bookie no longer has."""
     wrong = out_of_date(known, path, directory_id)
     if not wrong:
         return
@@ -323,10 +327,11 @@ async def keep_ids(
     found: Versioned[BookieDirectories] | None,
     made: BookieDirectories,
 ) -> None:
-    """Write the record of a bookie's directories, if it differs from what was `found`.
+    """Write `made` as the record of a bookie's directories, if it differs from `found`.
 
-    It is durable on return. Raises CookieError if another process has changed the record since it
-    was found, and MetadataError.
+    `found` is the record as it was read, or None if there was none. The change is durable on
+    return. Raises CookieError if another process has changed the record since then, and
+    MetadataError.
     """
     if found is not None and made == found.value:
         return
@@ -377,7 +382,7 @@ def check_local(wanted: Cookie, stored: Cookie, path: str, uri: str) -> None:
 def _check_known(wanted: Cookie, known: bytes, path: str, uri: str) -> None:
     """Raise CookieError if the cluster's cookie differs from the configuration.
 
-    The directory's cookie was checked before.
+    The caller has compared the directory's cookie with the configuration before.
     """
     remedy = "Replace it by the directory's cookie: " + repair(
         "cookie", "update", "--dir", path, uri=uri
@@ -432,10 +437,10 @@ async def make_known(
 ) -> None:
     """Write the record and the cookie of a bookie that has no cookie in the cluster.
 
-    `ids` has the ids of its directories by path. They are empty, and have their cookies already.
-    They are marked as lost if a bookie with this id may have acknowledged entries before. The
-    record and the cookie are durable on return. Raises CookieError if another bookie with this id
-    came first, and MetadataError.
+    `ids` has the ids of its directories by path. The directories are empty, and have their cookies
+    already. They are marked as lost if a bookie with this id may have acknowledged entries before.
+    The record and the cookie are durable on return. Raises CookieError if another bookie with this
+    id came first, and MetadataError.
     """
     bookie_id = cookie.bookie_id
     found = await read_directories(metadata, bookie_id)
@@ -464,7 +469,7 @@ async def make_known(
 
 
 def tell_differences(found: Iterable[Difference], configured: str, stored: str) -> str:
-    """Describe differences with both values: "ledger directories: /a here, /b in its cookie"."""
+    """Return differences of cookies in words: "ledger directories: /a here, /b in its cookie"."""
     return "; ".join(
         f"{one.field}: {_shown(one.configured)} {configured}, {_shown(one.stored)} {stored}"
         for one in found
@@ -472,14 +477,14 @@ def tell_differences(found: Iterable[Difference], configured: str, stored: str) 
 
 
 def _shown(value: str | None) -> str:
-    """Return a value as text. The count before a list of directories is left out."""
+    """Return a value of a cookie as text, without the count before a list of directories."""
     if value is None:
         return "none"
     return value.partition("\t")[2].replace("\t", ", ") or value
 
 
 def give_up(path: str) -> str:
-    """Return how to see which bookie a directory belongs to, and how to erase its data."""
+    """Return sentences that say how to find the owner of a directory, and how to erase it."""
     return (
         f"To see which bookie {path} belongs to: {repair('cookie', 'show', '--dir', path)}. "
         + erasing(path)
@@ -487,7 +492,7 @@ def give_up(path: str) -> str:
 
 
 def erasing(path: str) -> str:
-    """Return how to erase the data of a directory whose bookie the message names."""
+    """Return a sentence that says how to erase a directory whose bookie the message names."""
     return f"Only if nobody needs its data, erase it: {repair('format', '--dir', path)}"
 
 

@@ -45,26 +45,27 @@ from quire.storage.segment.ledger_ids import LedgerIdSet
 
 @dataclass(frozen=True, slots=True)
 class KnownBookie:
-    """A bookie as the cluster knows it."""
+    """The data directories of a bookie, as its cookie in the metadata store lists them."""
 
     bookie_id: str
     instance_id: str
     directories: tuple[str, ...]
     version: int
-    """The version of its cookie in the metadata store."""
+    """The version of the bookie's cookie in the metadata store."""
     ids: Versioned[BookieDirectories] | None = None
-    """The record of the ids of its directories, and of those that were given up."""
+    """The record of the ids of the bookie's directories, and of those that were given up, or None
+    if there is none."""
 
     def cookie(self, directories: Sequence[str]) -> Cookie:
-        """Return the cookie that this bookie has with other directories."""
+        """Return the cookie that this bookie would have with these `directories`."""
         return cookie_of(self.bookie_id, directories, self.instance_id)
 
 
 async def known_bookie(metadata: MetadataStore, bookie_id: str) -> KnownBookie:
-    """Return a bookie as the cluster knows it.
+    """Return the data directories of a bookie, as its cookie in the metadata store lists them.
 
-    Raises CookieError if the cluster has no cookie of it, or if the cookie cannot be decoded or is
-    not that of a bookie of Quire, and MetadataError.
+    Raises CookieError if the cluster has no cookie of the bookie, or if the cookie cannot be
+    decoded or is not that of a bookie of Quire, and MetadataError.
     """
     found = await its_cookie(metadata, bookie_id)
     known = decode_known(
@@ -99,22 +100,23 @@ class DirectoryContent:
     """The content of a data directory."""
 
     ledgers: LedgerIdSet | None = None
-    """The ledgers in its log, or None if there is no log or it cannot be read."""
+    """The ids of the ledgers in the log of the directory, or None if there is no log or it cannot
+    be read."""
     cookie: Cookie | None = None
     directory_id: str = ""
-    """The id of the directory in hex, or '' if it has none that can be read."""
+    """The id of the directory in hex, or '' if there is none that can be read."""
     gone: bool = False
-    """Whether a log was begun in it and all segments are missing."""
+    """Whether a log was begun in the directory and all of its segments are missing."""
     unreadable: str = ""
-    """The reason why its content cannot be read. Empty if it can."""
+    """The reason why the content of the directory cannot be read. Empty if it can."""
     disk: Disk | None = None
-    """The disk, if it is locked."""
+    """The locked disk of the directory, or None if the directory was only looked at."""
 
 
 def content_of(disk: Disk) -> DirectoryContent:
-    """Return the content of a directory. This reads all footers of the log, and blocks.
+    """Return the content of a data directory, after reading all footers of its log. Blocks.
 
-    Raises LaterVersionError if a later version of Quire wrote a part of it. The directory is not
+    Raises LaterVersionError if a later version of Quire wrote a part of the directory, which is not
     lost then.
     """
     cookie, name = None, ""
@@ -148,9 +150,10 @@ def wrong_one(holder: KnownBookie, path: str, found: DirectoryContent) -> str:
 
 
 def check_lost(holder: KnownBookie, path: str, found: DirectoryContent, uri: str) -> None:
-    """Raise StorageError if the directory is not lost.
+    """Raise StorageError if the directory found at `path` is not lost.
 
-    It is not lost if its log can be read and it is, or may be, a current directory of the bookie.
+    The directory is not lost if its log can be read and it is, or may be, a current directory of
+    the bookie.
     """
     if found.ledgers is None or not _is_of(holder, found.cookie) or wrong_one(holder, path, found):
         return
@@ -167,12 +170,12 @@ def check_lost(holder: KnownBookie, path: str, found: DirectoryContent, uri: str
 
 
 def _is_of(holder: KnownBookie, cookie: Cookie | None) -> bool:
-    """Return whether the directory may belong to this bookie. A directory without a cookie may."""
+    """Return whether a directory with this cookie, or without one, may belong to the bookie."""
     return cookie is None or cookie.bookie_id == holder.bookie_id
 
 
 def check_successor(holder: KnownBookie, path: str, found: DirectoryContent) -> None:
-    """Raise StorageError or CookieError if the directory cannot replace a lost one."""
+    """Raise StorageError or CookieError if the directory at `path` cannot replace a lost one."""
     if found.ledgers is not None or found.unreadable:
         what = (
             "a log" if found.ledgers is not None else f"data that cannot be read "
@@ -240,10 +243,11 @@ async def remove_directory(
     ids: Mapping[str, str],
     now_ms: int,
 ) -> None:
-    """Remove a directory from a bookie, which keeps `others`. Their disks are locked.
+    """Remove the directory at `removed` from a bookie, which keeps the directories `others`.
 
-    The change is durable on return. `ids` is that of `replace_directory`. Raises CookieError if
-    another process changed the directories, MetadataError, and OSError.
+    The bookie is stopped, and the disks of `others` are locked. `ids` has the known ids of the
+    directories that are at the bookie's paths now, by path. The change is durable on return. Raises
+    CookieError if another process changed the directories, MetadataError, and OSError.
     """
     cookie = holder.cookie([one for one in holder.directories if one != removed])
     left = value_of(holder.ids).without(removed, [ids.get(removed, "")], "", now_ms)

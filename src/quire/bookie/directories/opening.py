@@ -17,7 +17,7 @@ from quire.storage.store import LedgerStore
 SHARED_LIMITS = tuple(
     {one.name for one in fields(StorageConfig)} & {one.name for one in fields(BookieConfig)}
 )
-"""The settings of a bookie that its storage has under the same names."""
+"""The names of the settings that `BookieConfig` and `StorageConfig` have in common."""
 
 
 def open_store(
@@ -38,7 +38,10 @@ def open_store(
 
 
 def _share(config: StorageConfig, directories: int) -> StorageConfig:
-    """Return the configuration of one directory. The directories share the bookie's limits."""
+    """Return the configuration of the store in one of several data directories.
+
+    Limits of the whole bookie are divided by `directories`, the number of directories.
+    """
     return replace(
         config,
         max_queued_bytes=max(1, config.max_queued_bytes // directories),

@@ -37,7 +37,7 @@ from quire.storage.segment.ledger_ids import LedgerIdSet
 class DirectoryAccess(Protocol):
     """Access to the data directories on the bookie's machine.
 
-    The code that creates the object releases the locks that `hold` has taken.
+    The creator of this object releases the locks that `hold` has taken.
     """
 
     def hold(self, path: str) -> Disk | None:
@@ -50,7 +50,7 @@ class DirectoryAccess(Protocol):
     def look(self, path: str) -> Disk | None:
         """Return the directory at this path, for reading only and without a lock.
 
-        It may return None if nothing is there.
+        If nothing is there, the result is None, or a disk whose files cannot be read.
         """
         ...
 
@@ -64,22 +64,22 @@ class DirectoryReplacement:
     lost: str
     """The path of the lost directory."""
     new: str
-    """The path of the directory that replaces it, which may be the same."""
+    """The path of the directory that replaces the lost one, which may be the same path."""
     disk: Disk | None = None
     """The disk at `new`, locked. None means that the new directory has taken the place of the lost
     one already."""
     others: dict[str, DirectoryContent] = field(default_factory=dict)
     """The contents of the bookie's other directories, by path."""
     ids: dict[str, str] = field(default_factory=dict)
-    """The ids of the directories that are at the bookie's paths now."""
+    """The ids in hex of the directories that are at the bookie's paths now, by path."""
 
     async def carry_out(
         self, metadata: MetadataStore, random_bytes: Callable[[int], bytes], now_ms: int
     ) -> None:
         """Carry out the replacement as `replace_directory` does, which documents the errors.
 
-        It may be interrupted anywhere. The same command then finds and completes it. It does
-        nothing if `disk` is None.
+        The call may be interrupted anywhere. If the command is repeated, it completes the
+        replacement. This does nothing if `disk` is None.
         """
         if self.disk is not None:
             await replace_directory(
@@ -94,7 +94,7 @@ async def find_replacement(
 
     Both may be the same path. Nothing is changed, but the bookie's directories are locked
     (`DirectoryAccess`). Raises `UsageError`, `StartError`, `StorageError` or `CookieError` if the
-    replacement is not allowed, and MetadataError if the store fails.
+    replacement is not allowed, and MetadataError if the metadata store fails.
     """
     holder = await known_bookie(metadata, bookie_id)
     if lost != new and lost not in holder.directories and new in holder.directories:
@@ -114,7 +114,7 @@ async def find_replacement(
 def _successor(
     machine: DirectoryAccess, holder: KnownBookie, lost: str, new: str, uri: str
 ) -> Disk | None:
-    """Return the disk of the replacement, or None if it has replaced the lost one already."""
+    """Return the disk of the replacement, or None if it was replaced already."""
     if lost != new:
         check_lost(holder, lost, _content_of_lost(machine, lost), uri)
     disk = machine.hold(new)
@@ -156,15 +156,15 @@ class DirectoryRemoval:
     path: str
     """The path of the directory."""
     others: list[Disk]
-    """The disks of the bookie's other directories, locked."""
+    """The locked disks of the directories that the bookie keeps."""
     here: list[LedgerIdSet]
-    """The ledgers in each of the other directories."""
+    """The ids of the ledgers in each of the directories that the bookie keeps."""
     ids: dict[str, str]
-    """The ids of the directories that are at the bookie's paths now."""
+    """The ids in hex of the directories that are at the bookie's paths now, by path."""
 
     @property
     def left(self) -> list[str]:
-        """The directories that the bookie keeps."""
+        """The paths of the directories that the bookie keeps."""
         return [one for one in self.holder.directories if one != self.path]
 
     async def check_not_needed(
@@ -172,10 +172,10 @@ class DirectoryRemoval:
     ) -> None:
         """Raise UsageError if the directory is still needed.
 
-        It is needed while a ledger names the bookie and is in none of its other directories. A
-        ledger whose metadata cannot be read counts as such a ledger. All ledgers of the cluster are
-        examined, and `looked_at(count)` is called meanwhile. Raises MetadataError if the store
-        fails.
+        The directory is needed while a ledger names the bookie and is in none of its other
+        directories. A ledger whose metadata cannot be read counts as such a ledger. All ledgers of
+        the cluster are examined. `looked_at` is called with the number of ledgers in each examined
+        page. Raises MetadataError if the metadata store fails.
         """
         bookie, lacking, unread = self.holder.bookie_id, SomeLedgers(), Unread()
         async for page in pages_naming(metadata, bookie, looked_at, unread):
@@ -203,7 +203,7 @@ class DirectoryRemoval:
     async def carry_out(self, metadata: MetadataStore, now_ms: int) -> None:
         """Carry out the removal as `remove_directory` does, which documents the errors.
 
-        It may be interrupted anywhere. The same command then finds and completes it.
+        The call may be interrupted anywhere. If the command is repeated, it completes the removal.
         """
         await remove_directory(metadata, self.holder, self.path, self.others, self.ids, now_ms)
 
@@ -215,7 +215,7 @@ async def find_removal(
 
     Call `check_not_needed` before `carry_out`. Nothing is changed, but the bookie's other
     directories are locked (`DirectoryAccess`). Raises `UsageError`, `StartError` or `CookieError`
-    if the directory may not be removed, and MetadataError if the store fails.
+    if the directory may not be removed, and MetadataError if the metadata store fails.
     """
     holder = await known_bookie(metadata, bookie_id)
     check_listed(holder, path)
@@ -244,12 +244,12 @@ async def find_removal(
 
 
 def refusal(what: str, remedy: str = "") -> UsageError:
-    """Return an error that also says that nothing was changed."""
+    """Return an error with this message, to which "; nothing was changed" is added."""
     return UsageError(f"{what}; nothing was changed", remedy=remedy)
 
 
 def check_listed(holder: KnownBookie, path: str) -> None:
-    """Raise `UsageError` if this is not a directory of the bookie."""
+    """Raise `UsageError` if the bookie has no data directory at `path`."""
     if path not in holder.directories:
         raise refusal(
             f"bookie {holder.bookie_id} does not have the directory {path}; it has "
@@ -294,7 +294,7 @@ def _other(machine: DirectoryAccess, holder: KnownBookie, path: str) -> Director
 def ids_of(
     machine: DirectoryAccess, others: dict[str, DirectoryContent], lost: str
 ) -> dict[str, str]:
-    """Return the ids of the directories that are at the bookie's paths now, by path.
+    """Return the ids in hex of the directories that are at the bookie's paths now, by path.
 
     The id of the directory at `lost` is '' if nothing is there, or if it cannot be read. Other
     directories without a readable id are left out.

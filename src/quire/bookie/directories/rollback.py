@@ -59,30 +59,33 @@ from quire.storage.recovery.incarnation import (
 )
 
 LOOK_S = 1.0
-"""Seconds between two checks for a new segment of the log. This bounds how often the position of a
-busy log is reported."""
+"""Seconds between two checks for a new segment of the log. The position of a busy log is reported
+at most this often."""
 REPORT_ATTEMPTS = 5
-"""The number of times that a report is retried when another process has changed the record."""
+"""The number of attempts to write a report, if other processes keep changing the record of the
+directories."""
 LAST_REPORT_S = 2.0
-"""Seconds that a clean stop waits for its last report to be stored."""
+"""The most seconds that a clean stop waits until its last report is stored."""
 
 
 @dataclass(slots=True)
 class Known:
-    """One directory, and its marks in the metadata store."""
+    """One data directory, with its id and the mark that this process has written for it."""
 
     directory_id: str
     incarnation: int
-    """The highest number of a start that the directory or the store names."""
+    """The number of the latest start of the directory: the higher of the numbers that the directory
+    and the metadata store have."""
     mark: LogMark | None = None
-    """The mark that this process has last written to the metadata store, or None."""
+    """The mark of the directory that this process last wrote to the metadata store, or None."""
 
 
 def why_behind(mark: LogMark, here: Incarnation | None) -> str:
-    """Return why a directory with this incarnation counts as one that went back in time.
+    """Return why a directory counts as lost or as gone back in time, or "" if it does not.
 
-    The result is "" if the directory did not go back. Otherwise it continues a sentence that begins
-    with the path. Only the incarnation is compared, not the log.
+    `mark` is the directory's mark in the metadata store, and `here` is the incarnation in the
+    directory. A mark can also say that the directory is lost. The log is not compared. The text
+    continues a sentence that begins with the path.
     """
     if mark.lost:
         return mark.lost
@@ -118,9 +121,9 @@ def expected_of(mark: LogMark | None, here: Incarnation | None) -> ExpectedLog:
 def expected_in(disk: Disk, known: BookieDirectories) -> ExpectedLog:
     """Return how far the log in this directory must reach, according to its mark in `known`.
 
-    A bookie may run on the directory. Nothing is expected of a directory that was never formatted
-    or has no mark. Raises StorageError if the directory's identity is damaged, LaterStorageError if
-    a later version wrote it, and OSError.
+    This works while a bookie runs on the directory. Nothing is expected of a directory that was
+    never formatted or has no mark. Raises StorageError if the directory's identity is damaged,
+    LaterStorageError if a later version wrote it, and OSError.
     """
     identity = read_identity(disk)
     mark = None if identity is None else known.marks.get(identity.name)
@@ -136,7 +139,10 @@ def expected_in(disk: Disk, known: BookieDirectories) -> ExpectedLog:
 
 
 class Rollbacks:
-    """The marks of one bookie: `check`, then `begin`, then `run` and `last`."""
+    """The marks of one bookie's data directories in the metadata store.
+
+    Call `check`, then `begin`, then `run`, and `last` at the end.
+    """
 
     def __init__(
         self,
@@ -159,17 +165,19 @@ class Rollbacks:
         self._disks: dict[str, Disk] = {}
         self._failing = False
         self._replaced = False
-        """Whether another process has started a directory of this bookie. Then reports end."""
+        """Whether another process has started a directory of this bookie. If so, this process
+        reports nothing more."""
         self.reported_s = 0.0
-        """The last monotonic time up to which everything was reported."""
+        """The monotonic time in seconds up to which the position of the log was reported."""
         self.found = 0
-        """The number of directories that had gone back in time at this start."""
+        """The number of directories that had gone back in time when this process started."""
 
     async def check(self, disks: Sequence[Disk]) -> None:
-        """Tell the store how far the log of each of these directories must reach.
+        """Tell the bookie's store how far the log of each of these directories must reach.
 
         Call this before the log is read. A directory that cannot be read is not used. If it is the
-        only one of the bookie, this raises StorageError. Raises MetadataError as well.
+        only one of the bookie, this raises StorageError. Raises MetadataError if the metadata store
+        fails.
         """
         self._found = found = await read_directories(self._metadata, self._bookie_id)
         value = BookieDirectories() if found is None else found.value
@@ -195,7 +203,9 @@ class Rollbacks:
         self._disks[disk.path] = disk
 
     async def begin(self, random_bytes: Callable[[int], bytes], went_back: Sequence[str]) -> None:
-        """Give each directory that was read a new incarnation.
+        """Give each directory that was read a new incarnation, and log what has gone back in time.
+
+        `went_back` has a sentence for each directory that went back in time.
 
         Call this after the log was read and before anything is served. The incarnation is durable
         in the directory and in the metadata store on return. Raises CookieError if another process
@@ -238,10 +248,10 @@ class Rollbacks:
         self.reported_s = self._monotonic()
 
     def _unchanged(self, path: str) -> Incarnation | None:
-        """Return the incarnation that the directory keeps, because it could not get a new one.
+        """Return the incarnation that a directory keeps because no new one could be written to it.
 
-        Return None if the directory is behind its mark or has no incarnation that can be read. Then
-        the mark stays unchanged.
+        Return None if the directory is behind its mark or has no incarnation that can be read. The
+        mark then stays unchanged.
         """
         disk, known = self._disks[path], self._known[path]
         mark = None if self._found is None else self._found.value.marks.get(known.directory_id)
@@ -264,11 +274,11 @@ class Rollbacks:
 
     @property
     def unreported_s(self) -> float:
-        """Seconds since the last report, or 0 if nothing was written since."""
+        """Seconds since the position of the log was reported, or 0 if it has not moved since."""
         return self._monotonic() - self.reported_s if self._moved() else 0.0
 
     def _moved(self) -> dict[str, LogMark]:
-        """Return the marks that have changed since the last report, by path."""
+        """Return the new marks of directories whose logs moved since the last report, by path."""
         moved = {}
         for path, position in self._store.positions().items():
             known = self._known.get(path)
@@ -291,7 +301,8 @@ class Rollbacks:
     async def run(self) -> None:
         """Report the position of the log regularly, until cancelled.
 
-        If the store cannot be reached, the next round tries again.
+        The position is checked every `LOOK_S`. If the metadata store cannot be reached, the next
+        check tries again.
         """
         while not self._replaced:
             await asyncio.sleep(LOOK_S)
@@ -302,7 +313,10 @@ class Rollbacks:
                 await self.report()
 
     async def last(self) -> None:
-        """Report the end of a log that was stopped cleanly, if the store answers in time."""
+        """Report the end of a log that was stopped cleanly.
+
+        After `LAST_REPORT_S` without an answer, this gives up and logs that.
+        """
         try:
             async with asyncio.timeout(LAST_REPORT_S):
                 await self.report()
@@ -310,7 +324,10 @@ class Rollbacks:
             self._log("log_position_not_reported", bookie=self._bookie_id, error="no answer")
 
     async def report(self) -> bool:
-        """Report the position of the log, and return whether the store has it. Safe to cancel."""
+        """Report the position of the log, and return whether the metadata store has it now.
+
+        Errors are logged. Safe to cancel.
+        """
         began_s = self._monotonic()
         moved = self._moved()
         if not moved or self._replaced:
@@ -350,7 +367,7 @@ class Rollbacks:
         return True
 
     async def _reload(self, before: Mapping[str, LogMark | None]) -> bool:
-        """Read the record again. Return False if it no longer belongs to this process."""
+        """Read the record of the directories again. Return False if another process owns it now."""
         self._found = found = await read_directories(self._metadata, self._bookie_id)
         for path, mark in before.items():
             known = self._known[path]

@@ -15,11 +15,12 @@ from quire.storage.segment.batch import LogBatch, Run, runs_of
 Done = Callable[[LogBatch, StorageError | None], None]
 
 MIN_ENTRY_BYTES = 24
-"""The size of the ids and the LAC, which are the part of an entry that a bookie parses."""
+"""The size in bytes of the ledger id, the entry id and the LAC at the start of an entry. A bookie
+parses only this part."""
 BATCH_SHARE = 2
-"""The size of a segment is divided by this to get the most bytes of a batch, so that a batch fits
-into a segment together with its tables. This matters if segments are smaller than what is received
-at once."""
+"""The divisor that gives the most bytes of a batch from the size of a segment. A batch then fits
+into a segment together with its tables, even if segments are smaller than what is received at
+once."""
 
 
 class AddBatcher:
@@ -37,22 +38,22 @@ class AddBatcher:
         self._service = service
         self._runs: list[Run] = []
         self._columns: ColumnarBatch | None = None
-        """The adds as columns instead of runs. They are used while the ledgers alternate and all
-        frames have the same size."""
+        """The collected adds as columns, or None if they are in `_runs`. Columns are used while the
+        ledgers alternate and all frames have the same size."""
         self._batch_bytes = 0
         self._batch_bytes_max = (service.config.segment_bytes or SEGMENT_BYTES_LEAST) // BATCH_SHARE
         self._urgent = False
         """Whether the batch has high-priority adds, which may use the reserve of a full disk."""
         self._copies = 0
-        """The number of entries that are replicated from other bookies. They are recovery adds
-        without the high priority that the adds of a recovery have."""
+        """The number of collected entries that are replicated from other bookies. They are recovery
+        adds without the high priority that the adds of a recovery have."""
 
     def most(self, size: int) -> int:
-        """Return how many frames of this size may be taken at once: at least one."""
+        """Return how many frames of `size` bytes may be taken at once, which is at least one."""
         return max(1, self._batch_bytes_max // size)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return whether these bytes fit into the batch. If not, submit the batch first."""
+        """Return whether `size_bytes` more bytes fit into the batch. If not, submit it first."""
         return self._batch_bytes + size_bytes <= self._batch_bytes_max
 
     def take(
@@ -61,7 +62,7 @@ class AddBatcher:
         """Accept ascending entries of one ledger, or refuse all of them.
 
         Return `Code.OK`, or the code of the refusal. The frames have `size` bytes each, and the
-        last one carries `lac`. `flags` are those of v2.
+        last one carries the LAC `lac`. `flags` are the flags of protocol v2.
         """
         service = self._service
         info = service.store.ledgers.get(ledger)
@@ -100,10 +101,10 @@ class AddBatcher:
         lacs: Sequence[int],
         size: int,
     ) -> list[tuple[int, int]]:
-        """Take rows of several ledgers one by one, as `take` does.
+        """Accept or refuse each row of an add of several ledgers, as `take` does for one ledger.
 
-        Returns the rows that are refused, with their codes. The other rows are accepted, in this
-        order.
+        Return the index of each refused row and the code of its refusal, ascending. The other rows
+        are accepted in their order.
         """
         service, refused = self._service, list[tuple[int, int]]()
         known, polls = service.store.ledgers.get, service.long_polls or ()
@@ -147,21 +148,21 @@ class AddBatcher:
         self._batch_bytes += more.frame_size * len(more.ledger_ids)
 
     def _list(self) -> None:
-        """Convert columns to runs, so that the batch may have runs of any kind."""
+        """Convert the collected columns to runs, so that runs of any kind can follow them."""
         if self._columns is not None:
             self._runs, self._columns = runs_of(self._columns), None
 
     def _note(self, flags: int, count: int) -> None:
-        """Note the flags of `count` entries that were taken."""
+        """Note the priority, and whether they are copies, of `count` entries that were accepted."""
         if flags & HIGH_PRIORITY:
             self._urgent = True
         elif flags & RECOVERY_ADD:
             self._copies += count
 
     def _extend_run(self, ledger: int, first: int, count: int, size: int) -> bool:
-        """Extend the last run of this batch if the entries follow it, and return whether they do.
+        """Extend the last run of the batch if the entries follow it, and return whether they do.
 
-        Frames of different sizes then make one run, instead of one run each.
+        Adjacent frames of different sizes then make one run, instead of one run for each size.
         """
         if not self._runs:
             return False
@@ -181,10 +182,10 @@ class AddBatcher:
         return not self._batch_bytes
 
     def submit(self, buffers: Sequence[Buffer], done: Done) -> None:
-        """Pass the adds to the store.
+        """Pass the collected adds to the store as one batch.
 
-        `done` is called when they are durable, or with the error if the store refuses them or
-        fails.
+        `buffers` has their frames. `done` is called with the batch and None when they are durable,
+        or with the batch and the error if the store refuses them or fails.
         """
         batch = LogBatch(buffers, self._columns or self._runs)
         batch.received_s = self._service.received_s

@@ -34,18 +34,19 @@ from quire._runtime.units import counted
 
 TURN_BYTES = 1024 * 1024
 """The bytes of answers that all connections together may build in one event-loop iteration. Adds
-wait for no more than this."""
+that arrive in the meantime wait for no more than this."""
 REQUEST_COST_BYTES = 1024
-"""The bytes that each request adds to the count for `TURN_BYTES`, because finding an entry takes
-time too."""
+"""The bytes that each answer counts toward `TURN_BYTES` in addition to its own size, because
+finding an entry takes time too."""
 TURN_NOTICED_BYTES = TURN_BYTES // 2
-"""The count of bytes from which it is reset after the iteration. A smaller count is not
-worth a callback, and carries over to the next iteration."""
+"""The bytes of answers in one event-loop iteration from which their count is reset after the
+iteration. A smaller count is not worth a callback, and carries over to the next iteration."""
 TURN_WAITS = 256
-"""The number of requests that may begin to wait in one event-loop iteration. A connection that
-exceeds it is read again in a later iteration."""
+"""The number of requests that may begin to wait in one event-loop iteration. A connection whose
+request reaches this number is not read until a later iteration."""
 RESUMED_AT_ONCE = 8
-"""The number of connections that exceeded `TURN_WAITS` and are read again in one iteration."""
+"""The most connections that are read again in one event-loop iteration after they were paused
+because of `TURN_WAITS`."""
 MAX_WAITING_REQUESTS = 1024
 """The number of requests of one connection that may wait for room. A connection with this many is
 not read."""
@@ -53,35 +54,38 @@ MAX_WAITING_IN_ALL = 65_536
 """The number of requests of all connections that may wait for room. At this number, a connection
 with a waiting request is not read."""
 PUMP_S = 0.02
-"""Seconds between two checks of what the sockets have accepted, while requests wait."""
+"""Seconds between two checks of how much the sockets have accepted, while requests wait for
+room."""
 PRESSED_STALL_S = 2.0
-"""Seconds that a client may leave its answers unreceived while requests wait because of the limit
-of the bookie."""
+"""The most seconds without progress of a client that receives its answers too slowly, while
+requests wait because of the limit of the bookie. After that, its connection is closed."""
 TAKING_BYTES = 64 * 1024
-"""The bytes that a client must receive within a time-out, or everything that is left. Otherwise it
-counts as stalled."""
+"""The bytes of answers that a client must receive within `unsent_timeout_s`, unless it has received
+all that it was sent. Otherwise its connection is closed."""
 PRESSED_TAKING_BYTES = 1024 * 1024
-"""The bytes that a client must receive within `PRESSED_STALL_S` while requests wait."""
+"""The bytes of answers that a client must receive within `PRESSED_STALL_S` while requests wait
+because of the limit of the bookie, unless it has received all that it was sent."""
 FAVOURED_BYTES = 256 * 1024
-"""The bytes that a favoured account may hold, and may ask for before it has received an answer."""
+"""The most bytes that a favoured account holds. It may also ask for at most this much at once,
+unless it has received all answers to its earlier requests."""
 UNFAVOURED_PERCENT = 75
-"""The percentage of the limit that accounts which are not favoured may use."""
+"""The percentage of the limit of the bookie that accounts which are not favoured may use."""
 
 Start = Callable[[], None]
 
 
 class AnswerSink(Protocol):
-    """The connection that answers go to."""
+    """The connection that answers go to, as far as the budget needs it."""
 
     @property
     def unsent_size(self) -> int:
-        """The bytes of answers that the client's socket has not accepted yet."""
+        """The number of bytes of answers that the client's socket has not accepted yet."""
         ...
 
     def progress(self) -> tuple[int, int]:
-        """Return how many bytes were passed to the socket, and how many of them it has accepted.
+        """Return how many bytes were written to the connection, and how many the socket took.
 
-        Both count from the beginning of the connection.
+        Both numbers count from the beginning of the connection.
         """
         ...
 
@@ -90,21 +94,22 @@ class AnswerSink(Protocol):
     def resume(self, reason: str) -> None: ...
 
     def cut_off(self, event: str, why: str) -> None:
-        """Close the connection without waiting for the client."""
+        """Close the connection without waiting for the client, and log `event` with `why`."""
         ...
 
 
 @dataclass(slots=True)
 class BudgetCounters:
-    """The numbers of requests and connections that the memory for answers delayed or ended.
+    """The numbers of requests and connections that the limits of memory for answers have affected.
 
     The metrics read them.
     """
 
     waited: int = 0
-    """The number of requests that had to wait for room."""
+    """The number of requests that had to wait for memory for their answer."""
     dropped: int = 0
-    """The number of waiting requests that ended with their connection."""
+    """The number of requests that were dropped while they waited, because their connection
+    ended."""
     stalled: int = 0
     """The number of connections that were closed because the client did not receive its answers."""
 
@@ -120,20 +125,23 @@ class Account:
     def __init__(self, sink: AnswerSink) -> None:
         self.sink = sink
         self.reserved_bytes = 0
-        """The bytes reserved for answers that are being read."""
+        """The number of bytes reserved for answers that are being read."""
         self.unsent_bytes = 0
-        """The bytes of built answers that were unsent at the last check."""
+        """The number of bytes of built answers that the client had not received at the last
+        check."""
         self.waiting: deque[tuple[int, Start]] | None = None
-        """The waiting requests, each with the bytes that it needs. The number is 0 for a request
-        that needs no reservation because its answer is built at once."""
+        """The waiting requests, each with the bytes to reserve for its answer and the function that
+        starts it. The bytes are 0 for a request whose answer is built at once. None before the
+        first one waits."""
         self.full = False
-        """Whether the connection is not read because too many requests wait."""
+        """Whether reading from the connection is paused because too many of its requests wait."""
         self.gone = False
         """Whether the connection has ended."""
         self._tasks: dict[asyncio.Task[None], int] = {}
-        """The running requests, each with the bytes reserved for it."""
+        """The tasks of running requests, each with the bytes reserved for it."""
         self._seen_sent = self._seen_taken = 0
-        """The progress of the socket when the client was last seen to receive answers."""
+        """The bytes written to the connection, as of the last check at which the client had made
+        enough progress. `_seen_taken` has the bytes accepted by then."""
         self._moved_s = 0.0
 
     @property
@@ -142,17 +150,21 @@ class Account:
 
     @property
     def busy(self) -> bool:
-        """Whether requests are running or waiting."""
+        """Whether requests of the connection are running or waiting."""
         return bool(self._tasks or self.waiting)
 
     @property
     def takes(self) -> bool:
-        """Whether there were answers, and the client has received all of them."""
+        """Whether the connection has sent answers, and the client has received all of them."""
         sent, taken = self.sink.progress()
         return 0 < sent == taken
 
     def stalled_s(self, now_s: float, least_bytes: int) -> float:
-        """Return the seconds since the client last received `least_bytes`, or everything."""
+        """Return the seconds since the client last made enough progress in receiving its answers.
+
+        That is `least_bytes` more than before, or everything that had been sent by the previous
+        check.
+        """
         sent, taken = self.sink.progress()
         if taken >= min(self._seen_sent, self._seen_taken + least_bytes):
             self._seen_sent, self._seen_taken, self._moved_s = sent, taken, now_s
@@ -160,15 +172,15 @@ class Account:
 
 
 class AnswerBudget:
-    """The memory for the answers of all connections of a bookie. Use it on the event loop only."""
+    """The memory for the answers of all connections of a bookie. It belongs to the event loop."""
 
     def __init__(self, limit_bytes: int, share_bytes: int, monotonic: Callable[[], float]) -> None:
-        """Create a budget of `limit_bytes` for the bookie and `share_bytes` for a connection."""
+        """Create a budget of `limit_bytes` for the bookie and `share_bytes` for each connection."""
         self.limit_bytes = limit_bytes
         self.share_bytes = share_bytes
         self.counters = BudgetCounters()
         self.held_bytes = 0
-        """The reserved and the unsent bytes of all accounts."""
+        """The sum of the reserved and the unsent bytes of all accounts."""
         self.peak_bytes = 0
         """The largest value of `held_bytes` since a reader last reset it."""
         self.requests_waiting = 0
@@ -189,7 +201,8 @@ class AnswerBudget:
         self._turn_waits = 0
         self._turn_noticed = False
         self._yielding: dict[Account, None] = {}
-        """The accounts whose connections are read again in one of the next iterations."""
+        """The accounts of connections that are paused because of `TURN_WAITS`. They are read again
+        in later event-loop iterations."""
         self._granting = False
         self._pumping = False
         self._closed = False
@@ -201,10 +214,10 @@ class AnswerBudget:
     # -- room ---------------------------------------------------------------------------------
 
     def has_room(self, account: Account) -> bool:
-        """Return whether one more answer may be built at once.
+        """Return whether one more answer of this account may be built at once.
 
-        It may if no other request comes first, and neither the share nor the limit is used up. The
-        answer itself may exceed them.
+        It may if no other request comes first, and neither the share of the account nor the limit
+        of the bookie is used up. The answer itself may exceed them.
         """
         if self._ring or account.waiting or self._turn_bytes >= TURN_BYTES or account.gone:
             return False
@@ -227,10 +240,10 @@ class AnswerBudget:
             self._notice_turn()
 
     def one_waits(self, account: Account) -> None:
-        """Count a request of this connection that begins to wait, for room or for a new LAC.
+        """Count a request of this connection that begins to wait, for memory or for a new LAC.
 
-        If too many begin to wait in one event-loop iteration, the connection is read again in a
-        later one.
+        If too many requests begin to wait in one event-loop iteration, the connection is paused and
+        read again in a later one.
         """
         self._turn_waits += 1
         self._notice_turn()
@@ -245,7 +258,7 @@ class AnswerBudget:
             asyncio.get_running_loop().call_soon(self._next_turn)
 
     def settle(self, account: Account, size: int) -> None:
-        """Count the answer that the calling task has built, and release its reservation."""
+        """Count an answer of `size` bytes that this task has built, and release its reservation."""
         task = asyncio.current_task()
         reserved = account._tasks.get(task, 0) if task is not None else 0
         if task is not None and reserved:
@@ -255,7 +268,7 @@ class AnswerBudget:
         self.built(account, size)
 
     def sent(self, account: Account, unsent_bytes: int) -> None:
-        """Note the bytes that the connection still holds, which the caller has just counted."""
+        """Set the unsent bytes of an account to `unsent_bytes`, which were just measured."""
         self.held_bytes += unsent_bytes - account.unsent_bytes
         account.unsent_bytes = unsent_bytes
         if unsent_bytes:
@@ -266,9 +279,9 @@ class AnswerBudget:
             self._freed(account)
 
     def run(self, account: Account, size: int, start: Start, *, first: bool = False) -> None:
-        """Reserve `size` bytes and call `start`, now or when there is room.
+        """Reserve `size` bytes of memory and call `start`, now or when there is room.
 
-        `start` is never called if the connection ends before. With `first`, the request comes
+        If the connection ends before, `start` is never called. With `first`, the request comes
         before the other waiting requests of its connection, because it has waited already.
         """
         if account.gone or self._closed:
@@ -285,7 +298,7 @@ class AnswerBudget:
 
     @asynccontextmanager
     async def room(self, account: Account, size: int) -> AsyncIterator[None]:
-        """Wait for room, and reserve these bytes until the block ends."""
+        """Wait for room, and reserve `size` bytes of memory until the block ends."""
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def start() -> None:
@@ -315,7 +328,7 @@ class AnswerBudget:
             self._wait(account, 0, start, first=False)
 
     def release(self, account: Account, size: int) -> None:
-        """Release reserved bytes."""
+        """Release `size` reserved bytes of an account."""
         account.reserved_bytes -= size
         self.held_bytes -= size
         if account.waiting:
@@ -341,7 +354,10 @@ class AnswerBudget:
         self._closed = True
 
     def cut_stalled(self, limit_s: float, least_bytes: int = TAKING_BYTES) -> None:
-        """Close the connections whose clients have received almost nothing for this long."""
+        """Close the connections whose clients make too little progress for more than `limit_s`.
+
+        Enough progress is `least_bytes` more, or everything that had been sent.
+        """
         now = self._monotonic()
         for account in list(self._unsent):
             self._look_at(account)
@@ -365,7 +381,7 @@ class AnswerBudget:
         self._hold(size)
 
     def _is_next(self, account: Account, size: int, first: bool) -> bool:
-        """Return whether no other request must start before this one."""
+        """Return whether the order of the waiting requests lets this request start now."""
         if account is self._beginning:
             return first
         if self._ring or (account.waiting and not first):
@@ -413,7 +429,7 @@ class AnswerBudget:
         )
 
     def _line_up(self, account: Account) -> None:
-        """Append the account to its queue, unless it has a place there already."""
+        """Append the account to the queue of favoured accounts or to that of all others."""
         assert account.waiting
         if self._favoured(account, account.waiting[0][0]):
             self._late.pop(account, None)
@@ -422,7 +438,7 @@ class AnswerBudget:
             self._late[account] = None
 
     def _freed(self, account: Account) -> None:
-        """Queue an account again if it holds less now and its requests wait."""
+        """Queue an account whose requests wait again, after it has released memory."""
         assert account.waiting
         if account in self._over_share and self._fits_share(account, account.waiting[0][0]):
             del self._over_share[account]
@@ -450,13 +466,13 @@ class AnswerBudget:
         self._grant()
 
     def _soon(self) -> None:
-        """Check for room after this event-loop iteration."""
+        """Start waiting requests for which there is room after this event-loop iteration."""
         if self.requests_waiting and not self._granting and not self._closed:
             self._granting = True
             asyncio.get_running_loop().call_soon(self._grant)
 
     def _grant(self) -> None:
-        """Start the waiting requests for which there is room, one account after the other."""
+        """Start the waiting requests for which there is room, favoured accounts first."""
         self._granting = False
         begun = True
         while begun and not self._closed:
@@ -469,7 +485,8 @@ class AnswerBudget:
     def _begin_one_of(self, accounts: dict[Account, None]) -> bool:
         """Start the first request of the first account whose share it does not exceed.
 
-        Return False if there is no such account, or if the limit would be exceeded.
+        Return False if no request was started: because no account is left, the limit would be
+        exceeded, or this event-loop iteration has built `TURN_BYTES`.
         """
         while accounts and self._turn_bytes < TURN_BYTES:
             account = next(iter(accounts))
@@ -487,7 +504,7 @@ class AnswerBudget:
         return False
 
     def _begin(self, account: Account, size: int, start: Start) -> None:
-        """Start a waiting request. If the account has more, it goes to the end of the queue."""
+        """Start the first waiting request of an account. Queue the account again if it has more."""
         waiting = account.waiting
         assert waiting
         waiting.popleft()
@@ -508,7 +525,10 @@ class AnswerBudget:
             account.sink.resume("answers")
 
     def _pump(self) -> None:
-        """Check what the sockets have accepted meanwhile."""
+        """Measure what the sockets have accepted, and start requests for which there is room now.
+
+        If requests still lack room, close connections whose clients do not receive their answers.
+        """
         self._pumping = False
         for account in list(self._unsent):
             self._look_at(account)

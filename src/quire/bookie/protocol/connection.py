@@ -1,4 +1,4 @@
-"""A client's connection to a bookie. It handles received chunks, and answers once per chunk.
+"""The connection of a client to a bookie, which handles received chunks of bytes.
 
     chunk -> whole frames -> RequestsV2 or RequestsV3 -> AddBatcher -> LedgerStore.append
     synced -> the answers of the batch as one bytes object -> one write
@@ -33,17 +33,18 @@ not exceed asyncio's low-water mark, because asyncio's TLS does not handle a tra
 its writer before the handshake."""
 
 SMALL_UNSENT_BYTES = 16 * 1024
-"""The number of unsent bytes from which answers to adds count as memory. Smaller amounts are not
-counted."""
+"""The number of unsent bytes above which answers to adds count toward `max_answer_bytes`. Smaller
+amounts are not counted."""
 OWN_REASONS = frozenset(("answers", "client"))
-"""The reasons for pausing a connection that its own client causes, by requesting much or by
+"""The reasons for a pause that the connection's own client causes, by requesting much or by
 receiving little."""
 
 MAX_POLLS = 4_096
-"""The number of requests of one connection that may wait for a new LAC. `max_long_polls` limits
-those of all connections."""
+"""The most requests of one connection that may wait for a new LAC. `max_long_polls` limits the
+requests of all connections."""
 JOINED_MAX_BYTES = 256 * 1024
-"""The number of bytes of answers that are joined into one write. Larger answers are not copied."""
+"""The most bytes of answers that are joined into one write. An answer that is larger by itself is
+written without a copy."""
 
 
 class Connection(asyncio.Protocol):
@@ -55,7 +56,7 @@ class Connection(asyncio.Protocol):
         self.out: list[Buffer] = []
         """The answers to be sent after this event-loop iteration."""
         self.polls: dict[PollTarget, LongPoll] = {}
-        """The long polls of the requests that wait for a new LAC."""
+        """The requests of this connection that wait for a new LAC, each with its long poll."""
         self._transport: asyncio.Transport | None = None
         self._max_frame_bytes = service.config.max_frame_bytes
         self._frames = FrameBuffer(self._max_frame_bytes)
@@ -71,16 +72,16 @@ class Connection(asyncio.Protocol):
         self._proven = False
         """Whether this connection has completed a request."""
         self._unparsed: bytes = b""
-        """Received bytes that are parsed once fewer requests wait."""
+        """The received bytes that are parsed later, once fewer requests of the connection wait."""
         self._sent_bytes = 0
         """The number of bytes handed to the transport."""
         self._closing = False
         self.secured = False
         self._securing: bytes | None = None
-        """The answer to START_TLS, from the request until the handshake is done. Nothing else may
-        be received or sent meanwhile."""
+        """The answer to START_TLS from the request until the TLS handshake is done, and None
+        otherwise. While it is set, nothing else may be received or sent."""
         self._served = True
-        """Whether requests are served. If not, they are refused."""
+        """Whether requests of this client are served. If not, they are refused."""
         self._told_refusal = False
 
     # -- asyncio ------------------------------------------------------------------------------
@@ -156,7 +157,10 @@ class Connection(asyncio.Protocol):
     # -- back-pressure ------------------------------------------------------------------------
 
     def pause(self, reason: str) -> None:
-        """Stop reading from the socket, so that TCP slows the client down."""
+        """Stop reading from the socket for this reason, so that TCP slows the client down.
+
+        Reading continues when `resume` was called for every reason.
+        """
         if not self._paused_for and self._transport is not None:
             self._transport.pause_reading()
         self._paused_for.add(reason)
@@ -247,7 +251,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def interrupted(self) -> bool:
-        """Whether the bytes after the last request must not be parsed now."""
+        """Whether the received bytes after the current request must not be parsed now."""
         return self.account.full or self._closing or self._securing is not None
 
     def _parse(self, buffer: Buffer) -> int:
@@ -295,7 +299,10 @@ class Connection(asyncio.Protocol):
             self._v2.refuse(word, at, size)
 
     def refused(self) -> None:
-        """Count a request that was answered by a refusal."""
+        """Count a request that was refused because of missing TLS or a missing role.
+
+        The first one without TLS is logged.
+        """
         self.service.counters.requests_refused += 1
         if not self.secured and not self._told_refusal:
             self._told_refusal = True
@@ -353,13 +360,14 @@ class Connection(asyncio.Protocol):
 
     @property
     def may_wait(self) -> bool:
-        """Whether one more of its requests may wait for a new LAC."""
+        """Whether one more request of this connection may wait for a new LAC."""
         return not self.service.long_polls.full and len(self.polls) < MAX_POLLS
 
     def wait(self, request: PendingRead, previous_lac: int, timeout_s: float) -> None:
-        """Call `request.ready` once the LAC of its ledger passes `previous_lac`.
+        """Call `request.ready` once the LAC of its ledger is greater than `previous_lac`.
 
-        It is also called when the time is up. It is not called if the client disconnects.
+        It is also called after `timeout_s`, and when the ledger is fenced. It is not called if the
+        client disconnects.
         """
         self._prove()  # A waiting client knows a ledger, which proves as much as an answer.
         polls = self.service.long_polls
@@ -367,7 +375,7 @@ class Connection(asyncio.Protocol):
         self.service.answers.one_waits(self.account)
 
     def answer(self, request: PendingRead) -> None:
-        """Answer a request that had to wait, now or once the disk has delivered its entries."""
+        """Answer a request that had to wait, at once or when the disk has delivered its entries."""
         self.polls.pop(request, None)
         answer = self.service.answer(request)
         if answer is not None:
@@ -407,7 +415,10 @@ class Connection(asyncio.Protocol):
             self.service.limits.proven(self)
 
     def _close(self, why: str) -> None:
-        """Disconnect a peer that violates the protocol."""
+        """Disconnect a client that violates the protocol, after sending the answers that are ready.
+
+        `why` says what the client did, for the log.
+        """
         self.service.log("connection_refused", peer=self.peer, reason=why)
         self._send_out()
         self._closing = True
@@ -418,7 +429,7 @@ class Connection(asyncio.Protocol):
 
 
 def _joined(answers: list[Buffer]) -> Iterator[Buffer]:
-    """Yield the answers in as few writes as `JOINED_MAX_BYTES` allows."""
+    """Yield the answers joined into few buffers of at most `JOINED_MAX_BYTES` each."""
     start = size = 0
     for at, data in enumerate(answers):
         if size + len(data) > JOINED_MAX_BYTES and at > start:

@@ -1,10 +1,13 @@
 """The limits of a bookie's connections, and of the memory for unfinished requests.
 
-A bookie that has `max_connections` already closes an old connection to admit a new one. It chooses
-one that never completed a request, or else one that has been silent for `idle_timeout_s`. If there
-is neither, it refuses the new connection. Half of `max_connections` is reserved for clients that
-have completed a request. If more connections than the other half have not, a new connection
-replaces the oldest of them that has had `NEWCOMER_GRACE_S`.
+When a bookie has `max_connections`, a new connection takes the place of an old one. The bookie
+closes the oldest connection that has never completed a request and has had `NEWCOMER_GRACE_S`. If
+there is none, it closes the one that has been silent longest, for at least `idle_timeout_s`. If
+there is none either, it refuses the new connection.
+
+Half of `max_connections` is reserved for clients that have completed a request. If the connections
+without a request exceed the other half, a new connection always replaces one of them, if it can. It
+then never replaces an idle connection.
 """
 
 from __future__ import annotations
@@ -19,49 +22,50 @@ from quire.config import BookieConfig
 SWEEP_S = 1.0
 """Seconds between two checks of all connections for those whose time is up."""
 NEWCOMERS_SHARE = 2
-"""`max_connections` is divided by this to get the number of connections that may never have
-completed a request. If there are more, a new one replaces the oldest of them, once that one has had
-`NEWCOMER_GRACE_S`."""
+"""The divisor that gives the most connections without a completed request from `max_connections`.
+If there are more, a new connection replaces the oldest of them that has had `NEWCOMER_GRACE_S`."""
 NEWCOMER_GRACE_S = 1.0
 """Seconds that a new connection has for its first request before it may be closed for another."""
 FREE_PARTIAL_BYTES = 16 * 1024
-"""The bytes up to which an unfinished request is not counted, and never delays its connection."""
+"""The most bytes of an unfinished request that are not counted toward `max_partial_bytes` and never
+delay their connection."""
 PARTIAL_GRACE_S = 1.0
 """Seconds that an unfinished request has before its connection may be closed for lack of memory."""
 HARD_FACTOR = 2
-"""The multiple of `max_partial_bytes` at which the connection with the oldest unfinished request is
-closed at once."""
+"""The multiple of `max_partial_bytes` above which the connections with the oldest unfinished
+requests are closed at once."""
 TOLD_EVERY_S = 1.0
 """Seconds between two log lines of one kind, so that a flood of connections or requests does not
 flood the log."""
 
 
 class Limited(Protocol):
-    """The part of a connection that the limits use."""
+    """The part of a client connection that the limits use."""
 
     peer: str
     opened_s: float
     heard_s: float
-    """The time when its client last sent something."""
+    """The monotonic time in seconds when the client of the connection last sent something."""
     partial_bytes: int
-    """The bytes of its unfinished request that count toward the limit."""
+    """The bytes of the unfinished request of the connection that count toward
+    `max_partial_bytes`."""
     partial_since_s: float
-    """The time when its unfinished request began, or when reading it was last resumed. 0 means that
-    there is none."""
+    """The monotonic time in seconds when the unfinished request of the connection began, or when
+    reading it was last resumed. 0 means that there is no unfinished request."""
 
     @property
     def paused(self) -> bool:
-        """Whether reading from it is paused."""
+        """Whether reading from the connection is paused."""
         ...
 
     @property
     def excused(self) -> bool:
-        """Whether it is paused for a reason that its client has not caused."""
+        """Whether the connection is paused for a reason that its client has not caused."""
         ...
 
     @property
     def busy(self) -> bool:
-        """Whether it waits for an answer, or for a TLS handshake."""
+        """Whether the connection waits for an answer, or for a TLS handshake."""
         ...
 
     def pause(self, reason: str) -> None: ...
@@ -69,13 +73,16 @@ class Limited(Protocol):
     def resume(self, reason: str) -> None: ...
 
     def cut_off(self, event: str = "", why: str = "") -> None:
-        """Close it without waiting for the client. Log `event`, unless it is empty."""
+        """Close the connection without waiting for the client. Log `event`, unless it is empty."""
         ...
 
 
 @dataclass(slots=True)
 class LimitCounters:
-    """The numbers of connections that the limits refused or closed. The metrics read them."""
+    """The numbers of connections that the limits refused or closed.
+
+    The metrics read them.
+    """
 
     refused: int = 0
     """The number of new connections that were refused."""
@@ -89,16 +96,17 @@ class LimitCounters:
 
 
 class ConnectionLimits:
-    """The limits of a bookie's connections. Use them on the event loop only."""
+    """The limits of a bookie's connections. They belong to the event loop."""
 
     def __init__(self, config: BookieConfig, monotonic: Callable[[], float], log: EventLog) -> None:
         self.counters = LimitCounters()
         # Dictionaries serve as ordered sets, so that the same seed gives the same run.
         self.connections: dict[Limited, None] = {}
         self.newcomers: dict[Limited, None] = {}
-        """The connections that never completed a request, the oldest first."""
+        """The connections that have not completed a request, the oldest first."""
         self.partial_bytes = 0
-        """The bytes of unfinished requests, without those of `FREE_PARTIAL_BYTES` or less."""
+        """The bytes of the unfinished requests of all connections. Requests of at most
+        `FREE_PARTIAL_BYTES` are not counted."""
         self.peak_bytes = 0
         """The largest value of `partial_bytes` since a reader last reset it."""
         self._config = config
@@ -106,7 +114,7 @@ class ConnectionLimits:
         self._log = log
         self._partials: dict[Limited, None] = {}
         self._held_up: dict[Limited, None] = {}
-        """The connections that are paused until there is memory for unfinished requests."""
+        """The connections that are paused until there is memory for their unfinished requests."""
         self._idle: list[Limited] = []
         self._idle_looked_s = -TOLD_EVERY_S
         self._told_s: dict[str, float] = {}
@@ -114,7 +122,7 @@ class ConnectionLimits:
     # -- places -------------------------------------------------------------------------------
 
     def admit(self, connection: Limited) -> bool:
-        """Admit a new connection, closing another one if necessary. Return False if refused."""
+        """Admit a new connection, closing an old one if necessary. Return False to refuse it."""
         config = self._config
         self.connections[connection] = None
         self.newcomers[connection] = None
@@ -157,7 +165,7 @@ class ConnectionLimits:
     def _longest_idle(self) -> Limited | None:
         """Return the connection that has been silent longest, beyond `idle_timeout_s`, or None.
 
-        All connections are examined at most once per second, however many arrive.
+        All connections are examined at most once per second, however many new connections arrive.
         """
         limit_s, now = self._config.idle_timeout_s, self._monotonic()
         if not limit_s:
@@ -183,7 +191,7 @@ class ConnectionLimits:
     # -- unfinished requests ------------------------------------------------------------------
 
     def partial(self, connection: Limited, size: int) -> None:
-        """Note the bytes that a connection holds because their request is unfinished or not parsed.
+        """Note that a connection holds `size` bytes of requests that are unfinished or not parsed.
 
         If all connections together hold too much, this pauses or closes some of them.
         """
@@ -217,7 +225,8 @@ class ConnectionLimits:
     def _cut_partials(self, began_before_s: float) -> None:
         """Close connections with unfinished requests until `max_partial_bytes` is not exceeded.
 
-        Only requests that began before `began_before_s` are considered, the oldest first.
+        Only requests that began before the monotonic time `began_before_s` are considered, the
+        oldest first. A connection that is paused through no fault of its client stays.
         """
         limit = self._config.max_partial_bytes
         old = [o for o in self._partials if not o.excused and o.partial_since_s < began_before_s]
@@ -236,7 +245,7 @@ class ConnectionLimits:
                    closed=self.counters.partial_cut)  # fmt: skip
 
     def _go_on(self) -> None:
-        """Resume the connections that were paused for lack of memory, if there is enough now.
+        """Resume connections that were paused for lack of memory, if there is enough memory now.
 
         If all connections with unfinished requests are paused, resume the one whose request began
         first. So one request can always finish.
@@ -254,7 +263,11 @@ class ConnectionLimits:
     # -- time ---------------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Close the connections whose time is up."""
+        """Close the connections whose requests are late.
+
+        These are connections without a first request after `first_request_timeout_s`, and
+        connections whose request is unfinished after `partial_frame_timeout_s`.
+        """
         now = self._monotonic()
         for connection in list(self._silent(now)):
             self.counters.silent += 1
@@ -281,7 +294,7 @@ class ConnectionLimits:
                 yield connection
 
     def tell(self, event: str, **fields: object) -> None:
-        """Log an event, unless this event was logged less than `TOLD_EVERY_S` ago."""
+        """Log an event, unless the same event was logged less than `TOLD_EVERY_S` ago."""
         now = self._monotonic()
         if now - self._told_s.get(event, -TOLD_EVERY_S) >= TOLD_EVERY_S:
             self._told_s[event] = now

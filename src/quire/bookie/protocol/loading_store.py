@@ -1,4 +1,4 @@
-"""The store that a bookie uses while it loads its log. It serves reads of loaded entries.
+"""The store that a bookie uses while it loads its log, which serves reads of loaded entries.
 
 All other requests are refused in a way that no client takes for a statement about missing entries
 (see `BookieService.loading`). `storage.recovery.early_reads` decides which entries can be read.
@@ -19,36 +19,37 @@ from quire.storage.read.reader import DEFAULT_OVERHEAD_BYTES
 from quire.storage.segment.segment import LedgerInfo
 
 WAIT_S = 2.0
-"""Seconds that a read waits for its part of the log. Then the answer asks the client to try again,
-or to try another bookie. Clients wait longer than this for an answer."""
+"""The most seconds that a read waits until its part of the log is loaded. After that, the answer
+tells the client to try again or to ask another bookie. Clients wait longer than this for an
+answer."""
 WAITING_MAX = 256
-"""The number of reads that may wait. Further reads are answered at once."""
+"""The most reads that may wait for their part of the log. Further reads are refused at once."""
 POLL_S = 0.1
-"""Seconds between two checks of a waiting read."""
+"""Seconds between two checks of a waiting read whether its entries are loaded."""
 
 Room = Callable[[], AbstractAsyncContextManager[None]]
-"""A function that returns a context manager, which reserves the memory of an answer."""
+"""A function that returns a context manager, which reserves memory for an answer."""
 
 
 class LoadingStore:
-    """A replacement of the bookie's store in its service, while `loading` is set.
+    """The object that takes the place of the bookie's store in its service while the log is loaded.
 
-    Use it on the event loop only.
+    It belongs to the event loop.
     """
 
     failed = None
     queue_full = False
 
     def __init__(self, store: Store) -> None:
-        """Create a replacement for the store that is being loaded."""
+        """Create a substitute for `store`, whose log is being loaded."""
         self._store = store
         self._waiting = 0
         self._ended = False
         self.ledgers: Mapping[int, LedgerInfo] = {}
-        """Always empty, because the state of no ledger is known yet."""
+        """An empty mapping, because the state of no ledger is known while the log is loaded."""
 
     def end(self) -> None:
-        """Pass waiting reads to the store, which has loaded its log and started."""
+        """Let waiting reads continue in the store, which has loaded its log and started."""
         self._ended = True
 
     async def read_blocking(
@@ -62,8 +63,9 @@ class LoadingStore:
     ) -> Entries:
         """Read entries as `LedgerStore.read_blocking` does, after waiting until they are loaded.
 
-        Raises NoLedger if they are not loaded within `WAIT_S`, or at once if too many reads wait.
-        `room` is entered for each attempt, and left while the call waits for the next attempt.
+        Raises NoLedger if they are not loaded within `WAIT_S`, or at once if `WAITING_MAX` reads
+        wait. `room` is entered for each attempt, and left while the call waits for the next
+        attempt.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + WAIT_S

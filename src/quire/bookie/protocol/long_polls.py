@@ -1,4 +1,4 @@
-"""Readers that wait for a ledger's last add confirmed to move."""
+"""Readers that wait until a ledger's LAC (last add confirmed) rises."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Protocol
 
 
 class PollTarget(Protocol):
-    """A request that is answered when its wait is over."""
+    """A request that waits for a new LAC and is answered when its wait is over."""
 
     def ready(self, moved: bool) -> None:
-        """End the wait.
+        """End the wait of the request.
 
-        `moved` says that the LAC passed the one that the reader knows. Otherwise the time is up,
-        the ledger was fenced, or the bookie stops.
+        `moved` says that the LAC is greater than the one that the reader knows, or that its entries
+        are here. Otherwise the time is up, the ledger was fenced or dropped, or the bookie stops.
         """
         ...
 
 
 class LongPoll:
-    """One waiting reader. `LongPolls.wait` creates it."""
+    """The wait of one reader for a new LAC. `LongPolls.wait` creates it."""
 
     __slots__ = ("_polls", "_timer", "ledger_id", "previous_lac", "target")
 
@@ -49,9 +49,9 @@ class LongPoll:
 
 
 class LongPolls:
-    """The readers that wait on one bookie.
+    """The waits of all readers on one bookie for a new LAC.
 
-    Dictionaries serve as ordered sets, so that the same seed gives the same run.
+    Dictionaries serve as ordered sets, so that the same seed gives the same run in the simulator.
     """
 
     def __init__(self, limit: int) -> None:
@@ -90,9 +90,10 @@ class LongPolls:
                 del self._waiting[poll.ledger_id]
 
     def wake(self, ledger_id: int, lac: int) -> None:
-        """End the waits of the readers that know only a lower LAC of the ledger than this one.
+        """End the waits of the readers of this ledger that know only a lower LAC than `lac`.
 
-        `tell` answers them. Call it when the entries that arrived with the LAC can be read.
+        They are answered by the next call of `tell`. Call it when the entries that arrived with the
+        LAC can be read.
         """
         for poll in list(self._waiting.get(ledger_id, ())):
             if poll.previous_lac < lac:
@@ -107,7 +108,10 @@ class LongPolls:
                 poll.target.ready(True)
 
     def release(self, ledger_id: int) -> None:
-        """End all waits for a ledger that was fenced or deleted, because its LAC moves no more."""
+        """End all waits for a ledger that was fenced or dropped.
+
+        The readers are answered as if their time were up.
+        """
         for poll in list(self._waiting.get(ledger_id, ())):
             poll.give_up()
 

@@ -25,7 +25,7 @@ class SecurityCounters(Protocol):
 
 
 def check_security(config: BookieConfig) -> None:
-    """Raise TlsConfigError if the options contradict each other or the files cannot be used."""
+    """Raise TlsConfigError if the TLS options contradict each other or a file cannot be used."""
     if config.tls is None:
         if config.tls_required or config.authorized_roles:
             raise TlsConfigError(
@@ -46,7 +46,10 @@ def check_security(config: BookieConfig) -> None:
 
 
 class Security:
-    """The TLS settings of a bookie. Creating it raises TlsConfigError as `check_security` does."""
+    """The TLS settings of a bookie, and the handshakes in progress.
+
+    Creating it raises the errors of `check_security`.
+    """
 
     def __init__(
         self,
@@ -80,12 +83,13 @@ class Security:
         return self._tls.reloads_failed if self._tls is not None else 0
 
     def certificates(self) -> tuple[CertificateFile, ...]:
-        """Return when the certificates in the bookie's TLS files expire."""
+        """Return the certificates in the bookie's TLS files, with the times when they expire."""
         return self._tls.certificates() if self._tls is not None else ()
 
     def accepts(self, peer: str, certificate: Any) -> bool:
-        """Return whether the requests of a secured connection are served, and count the connection.
+        """Count a secured connection, and return whether its requests are served.
 
+        They are served if no roles are configured, or if the certificate has an authorised role.
         `certificate` is the client's verified certificate as `getpeercert` returns it, or an empty
         value. A refusal is logged.
         """
@@ -101,7 +105,7 @@ class Security:
         return False
 
     def secure(self, peer: str, transport: asyncio.Transport) -> None:
-        """Begin the TLS handshake in the background.
+        """Begin the TLS handshake of a connection in the background.
 
         The transport's protocol then gets `connection_made` with a secured transport, or
         `connection_lost`.

@@ -39,7 +39,7 @@ from quire.storage.read.reader import UNSHARED_BYTES
 from quire.storage.segment.batch import LogBatch
 
 ANSWER_HEAD_BYTES = 1024
-"""The most bytes of an answer to a read that are not entries."""
+"""The most bytes that an answer to a read has in addition to its entries."""
 FAREWELL_TIMEOUT_S = 1.0
 FAREWELL_POLL_S = 0.01
 
@@ -53,36 +53,37 @@ class ClientConnection(Limited, AnswerSink, Protocol):
     out: list[Buffer]
     """The answers to be sent after this event-loop iteration."""
     polls: dict[PollTarget, LongPoll]
-    """The requests of this connection that wait for a new LAC."""
+    """The requests of this connection that wait for a new LAC, each with its long poll."""
     secured: bool
 
     @property
     def interrupted(self) -> bool:
-        """Whether the bytes after the last request must not be parsed now."""
+        """Whether the received bytes after the current request must not be parsed now."""
         ...
 
     @property
     def may_wait(self) -> bool:
-        """Whether one more of its requests may wait for a new LAC."""
+        """Whether one more request of this connection may wait for a new LAC."""
         ...
 
     def wait(self, request: PendingRead, previous_lac: int, timeout_s: float) -> None:
-        """Call `request.ready` once the LAC of its ledger passes `previous_lac`.
+        """Call `request.ready` once the LAC of its ledger is greater than `previous_lac`.
 
-        It is also called when the time is up. It is not called if the client disconnects.
+        It is also called after `timeout_s`, and when the ledger is fenced. It is not called if the
+        client disconnects.
         """
         ...
 
     def answer(self, request: PendingRead) -> None:
-        """Answer a request that had to wait, now or once the disk has delivered its entries."""
+        """Answer a request that had to wait, at once or when the disk has delivered its entries."""
         ...
 
     def write(self, data: Buffer) -> None:
-        """Send an answer after this event-loop iteration."""
+        """Send an answer with the other answers of this event-loop iteration, after its end."""
         ...
 
     def refused(self) -> None:
-        """Count a request that was answered by a refusal."""
+        """Count a request that was refused because of missing TLS or a missing role."""
         ...
 
     def may_secure(self) -> bool:
@@ -99,7 +100,7 @@ class ClientConnection(Limited, AnswerSink, Protocol):
 
 
 class PendingRead:
-    """A read of either protocol that waits for its answer."""
+    """A read of protocol v2 or v3 until it is answered."""
 
     __slots__ = ("connection", "entry_id", "ledger_id")
 
@@ -110,35 +111,39 @@ class PendingRead:
         self.connection = connection
         self.ledger_id = ledger_id
         self.entry_id = entry_id
-        """The entry to read. LAST_ENTRY stands for the last entry of the ledger on this bookie."""
+        """The id of the first entry to read. LAST_ENTRY stands for the last entry of the ledger on
+        this bookie."""
 
     def failed(self, code: int) -> bytes:
-        """Return the answer that says why there is no entry."""
+        """Return the frame of the answer with this error code."""
         raise NotImplementedError
 
     def found(self, entries: Sequence[Buffer]) -> bytes:
-        """Return the answer with these entries."""
+        """Return the frame of the answer with these entries."""
         raise NotImplementedError
 
     def parts(self, entries: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Return the answer with these entries in pieces, which may have megabytes in total."""
+        """Return the frame of the answer with these entries as several buffers.
+
+        An answer of megabytes then need not be joined.
+        """
         return (self.found(entries),)
 
     def answer_fenced(self, code: int) -> None:
-        """Answer the read once its fence is durable (code 0), or has failed."""
+        """Answer a read that fences: with its entry if `code` is 0, or else with the error code."""
         if code:
             self.connection.write(self.failed(code))
         else:
             self.connection.answer(self)
 
     def ready(self, moved: bool) -> None:
-        """Answer the read when its wait is over; see `PollTarget`."""
+        """Answer the read now that its wait for a new LAC is over; see `PollTarget.ready`."""
         self.connection.answer(self)
 
 
 @dataclass(slots=True)
 class Counters:
-    """The work of this bookie since it started, as plain numbers that the metrics read."""
+    """The numbers of requests, entries and events since the start, which the metrics read."""
 
     connections: int = 0
     adds: int = 0
@@ -150,39 +155,44 @@ class Counters:
     reads: int = 0
     reads_from_disk: int = 0
     reads_failed: int = 0
-    """The number of reads that found damage, or whose disk failed."""
+    """The number of reads that failed because of damage, a failed disk, or a ledger that may be
+    lost or is not loaded yet."""
     reads_missing: int = 0
-    """The number of reads of entries and ledgers that are not here."""
+    """The number of reads of entries and ledgers that this bookie does not have."""
     read_bytes: int = 0
     fences: int = 0
     long_polls: int = 0
-    """The number of tailing readers that had to wait."""
+    """The number of long polls of protocol v3 that had to wait for a new LAC. Waiting batch reads
+    of v2 are not counted."""
     forces: int = 0
     holds: int = 0
     """The number of times that a connection was paused because too much was queued for the disk."""
     tls_connections: int = 0
     tls_failures: int = 0
-    """The number of handshakes that failed or took too long."""
+    """The number of TLS handshakes that failed or took too long."""
     tls_refusals: int = 0
-    """The number of secured connections without an authorised role."""
+    """The number of secured connections that were refused because the client has no authorised
+    role."""
     requests_refused: int = 0
-    """The number of requests that came in clear text, or from a peer without an authorised role."""
+    """The number of requests that were refused because they came in clear text, or from a client
+    without an authorised role."""
 
 
 class ServiceTimes:
-    """Seconds from the receipt of a request's chunk until its answer was handed to the connection.
+    """Histograms of the seconds from the receipt of a request until its answer was ready.
 
-    The histograms of adds count entries, the others count requests. Reads that do not wait for the
-    disk are timed once for each chunk, and each of them counts with that time.
+    `adds_failed` counts entries, the others count requests. A request was received when its chunk
+    was. Reads that do not wait for the disk are timed once for each chunk, and each of them counts
+    with that time.
     """
 
     def __init__(self) -> None:
         self.adds_failed = Histogram()
         self.reads = Histogram()
         self.reads_failed = Histogram()
-        """The reads that failed, including those of missing entries and ledgers."""
+        """Seconds until a read was answered that failed or whose entry or ledger is not here."""
         self.fences = Histogram()
-        """Seconds until a fence was durable."""
+        """Seconds from the receipt of a request to fence a ledger until the fence was durable."""
         self.fences_failed = Histogram()
 
 
@@ -199,7 +209,7 @@ class BookieService:
     ) -> None:
         self.store = store
         self.loading_store: LoadingStore | None = None
-        """The object in `store` while the log is being loaded, and None otherwise."""
+        """The substitute that is in `store` while the log is being loaded, and None otherwise."""
         self.config = config
         self.clock = clock
         self.log = log
@@ -207,7 +217,7 @@ class BookieService:
         self.counters = Counters()
         self.times = ServiceTimes()
         self.received_s = 0.0
-        """The time of the current chunk's receipt, by the monotonic clock."""
+        """The monotonic time in seconds when the chunk that is being handled was received."""
         self.security = Security(config, network, clock, log, self.counters)
         self.writable = True
         """Whether ordinary adds are accepted for any ledger."""
@@ -215,8 +225,8 @@ class BookieService:
         """Whether the log is still being loaded. Then `store` is a `LoadingStore`, no adds are
         accepted, nothing is fenced, and an entry that is not found may still exist here."""
         self.partly_writable = False
-        """Whether some directories accept ordinary adds while `writable` is False. The store must
-        then be asked about each ledger."""
+        """Whether some data directories may accept ordinary adds while `writable` is False. Then
+        the store must be asked about each ledger."""
         self.limits = ConnectionLimits(config, clock.monotonic, log)
         self.answers = AnswerBudget(
             config.max_answer_bytes, config.max_unsent_bytes, clock.monotonic
@@ -246,26 +256,33 @@ class BookieService:
 
     @property
     def held_bytes(self) -> int:
-        """The number of bytes of answers and of unfinished requests."""
+        """The number of bytes that answers and unfinished requests take in memory now."""
         return self.answers.held_bytes + self.limits.partial_bytes
 
     def take_peak_bytes(self) -> int:
-        """Return the peak of `held_bytes` since the last call."""
+        """Return an upper bound of `held_bytes` since the last call of this method.
+
+        It is the sum of the peaks of answers and of unfinished requests, which may be at different
+        times.
+        """
         answers, limits = self.answers, self.limits
         peak = answers.peak_bytes + limits.peak_bytes
         answers.peak_bytes, limits.peak_bytes = answers.held_bytes, limits.partial_bytes
         return peak
 
     async def sweep(self) -> None:
-        """Close the connections whose time is up; see `SWEEP_S`."""
+        """Close the connections that are late with a request or with receiving their answers.
+
+        The bookie calls this every `SWEEP_S`.
+        """
         self.limits.sweep()
         if self.config.unsent_timeout_s:
             self.answers.cut_stalled(self.config.unsent_timeout_s)
 
     def hold(self, connection: ClientConnection) -> None:
-        """Pause this connection because too much is queued for the disk.
+        """Pause a connection because too much is queued for the disk.
 
-        It is resumed when the store calls `on_drained`.
+        The connection is resumed when the store calls `on_drained`.
         """
         if connection not in self._held:
             self._held[connection] = None
@@ -278,7 +295,11 @@ class BookieService:
             connection.resume("disk")
 
     async def drain(self) -> None:
-        """Accept no more requests, and wait until those accepted are durable and answered."""
+        """Accept no more requests, and wait until all accepted adds are durable and answered.
+
+        Readers that wait for a new LAC are answered as if their time were up. Queued reads are not
+        started any more.
+        """
         self.long_polls.release_all()
         self.answers.close()
         for connection in self.connections:
@@ -291,7 +312,7 @@ class BookieService:
     async def close(self) -> None:
         """Close all connections.
 
-        Answers that are ready are sent before. Reads that still wait for the disk are cancelled.
+        Answers that are ready are sent first. Reads that still wait for the disk are cancelled.
         """
         await self.security.close()
         self.answers.close()
@@ -316,11 +337,12 @@ class BookieService:
     # -- adds and fences ----------------------------------------------------------------------
 
     def may_add(self, ledger_id: int, key: bytes, flags: int) -> int:
-        """Return 0 if an add may be accepted, or the code of the refusal.
+        """Return 0 if an add to the ledger may be accepted, or the code of the refusal.
 
-        The checks have the order of Apache's bookie: whether it is writable, the key, the fence.
-        Before it returns 0, it creates the ledger if the store does not have it. `AddBatcher` asks
-        this only if its own checks do not already show that the add may be accepted.
+        The checks have the order of Apache's bookie: whether the bookie is writable, the key, the
+        fence. If the store does not have the ledger, it is created before 0 is returned.
+        `AddBatcher` calls this only if its own checks do not already show that the add may be
+        accepted.
         """
         store = self.store
         code: int = Code.OK
@@ -351,11 +373,11 @@ class BookieService:
     def _open(
         self, ledger_id: int, key: bytes, *, deleted: int, key_lost: int, again: bool = False
     ) -> int:
-        """Make the store know this ledger under this key, creating the ledger if it is unknown.
+        """Check the key of a ledger, or create an unknown ledger. Return 0 or an error code.
 
-        Returns 0 or the code of the refusal. `deleted` is the code for a ledger that was fenced and
-        then deleted, unless it is to be created `again`. `key_lost` is the code for a ledger whose
-        key was lost to damage, unless `again` says that the key may be adopted.
+        `deleted` is the code for a ledger that was fenced and then deleted, unless it is to be
+        created `again`. `key_lost` is the code for a ledger whose key was lost to damage, unless
+        `again` says that the key may be adopted.
         """
         if ledger_id < 0:
             # Such an id appears in no listing, so the ledger would never be collected.
@@ -385,16 +407,19 @@ class BookieService:
         counters.add_bytes += batch.size_bytes
 
     def add_failed(self, batch: LogBatch) -> None:
-        """Record the time of a batch that failed. `StorageTimes` has the times of the others."""
+        """Record how long a batch of adds took that failed.
+
+        `StorageTimes` records the others.
+        """
         took_s = self.clock.monotonic() - batch.received_s
         self.times.adds_failed.observe(took_s, batch.entries)
 
     def fence(self, ledger_id: int, key: bytes, answer: Callable[[int], None]) -> int:
-        """Fence a ledger, and call `answer` with 0 once the fence is durable.
+        """Begin to fence a ledger, and return 0, or the code of the refusal if nothing was fenced.
 
-        If the fence cannot be made durable, `answer` is called with an error code. A code returned
-        at once is a refusal, and nothing was fenced. An unknown ledger is created and fenced, so
-        that a late first add fails.
+        After 0, `answer` is called with 0 once the fence is durable, or with an error code if it
+        could not be made durable. An unknown ledger is created and fenced, so that a late first add
+        fails.
         """
         store = self.store
         if self.loading:
@@ -421,11 +446,11 @@ class BookieService:
     def write_lac(
         self, ledger_id: int, lac: int, key: bytes, packet: bytes, answer: Callable[[int], None]
     ) -> int:
-        """Store an explicit LAC, and call `answer` with 0 once it is durable.
+        """Begin to store an explicit LAC, and return 0, or the code of the refusal.
 
-        If it cannot be made durable, `answer` is called with an error code. A code returned at once
-        is a refusal, and `answer` is not called. A fenced ledger accepts an explicit LAC, and an
-        unknown ledger is created, as on Apache's bookies.
+        After 0, `answer` is called with 0 once the LAC is durable, or with an error code if it
+        could not be made durable. After a refusal, `answer` is not called. A fenced ledger accepts
+        an explicit LAC, and an unknown ledger is created, as on Apache's bookies.
         """
         store = self.store
         if self.loading:
@@ -456,9 +481,9 @@ class BookieService:
         return -1 if info is None else info.last_add_confirmed
 
     async def entry_ranges(self, ledger_id: int) -> tuple[int, list[tuple[int, int]]]:
-        """Return a code and the ascending ranges of the entries that are here.
+        """Return an error code, and the ascending ranges (first, last) of the entries here.
 
-        There are no ranges if the code is not 0.
+        The code is 0 if the entries are known. Otherwise there are no ranges.
         """
         try:
             return Code.OK, await self.store.entry_ranges(ledger_id)
@@ -470,7 +495,8 @@ class BookieService:
     ) -> None:
         """Answer a slow request in the background, as soon as there is memory for its answer.
 
-        The answer has at most `size` bytes. `work` returns the coroutine that builds and writes it.
+        The answer has at most `size` bytes. `work` returns the coroutine that builds and writes the
+        answer.
         """
         self.answers.run(
             account, size, lambda: self.answers.track(account, self._reads.start(work()), size)
@@ -479,7 +505,7 @@ class BookieService:
     # -- reads --------------------------------------------------------------------------------
 
     def answer(self, request: PendingRead) -> bytes | None:
-        """Return the answer frame, or None if it is written later.
+        """Return the frame that answers a read, or None if the answer is written later.
 
         It is written later if the disk has to be read, if it may be so large that adds should not
         wait for it, or if the memory for answers is used up. Requests of a connection that has
@@ -528,7 +554,7 @@ class BookieService:
         self.answered(reads, from_disk, bad)
 
     def _entry_size(self, request: PendingRead) -> int:
-        """Return the size of the first requested entry in bytes, or the most that it can be."""
+        """Return the size in bytes of the first requested entry, or its limit if unknown."""
         try:
             size = self.store.entry_size(request.ledger_id, self._entry_id(request))
         except NoLedger:
@@ -543,7 +569,8 @@ class BookieService:
     def answered(self, reads: int, from_disk: int, bad: int) -> None:
         """Record the times of the reads of one chunk, except those that wait for the disk.
 
-        The arguments are the counters as they were before the chunk.
+        `reads`, `from_disk` and `bad` are the counters as they were before the chunk: all reads,
+        those that wait for the disk, and those that failed or found nothing.
         """
         counters = self.counters
         took_s = self.clock.monotonic() - self.received_s
@@ -611,10 +638,10 @@ class BookieService:
         return self.code_of_missing(error, ledger_id)
 
     def code_of_missing(self, error: Exception, ledger_id: int) -> int:
-        """Return the code for an entry or ledger that was not found.
+        """Return the error code for an entry or ledger that was not found.
 
-        The code says that it does not exist only if that is certain. It may be lost, or be in a
-        directory that failed, or in a part of the log that is not loaded yet.
+        The code says that the entry or ledger does not exist only if that is certain. It may be
+        lost, or be in a directory that failed, or in a part of the log that is not loaded yet.
         """
         if self.loading:
             return Code.TOO_MANY_REQUESTS

@@ -44,12 +44,12 @@ from quire.errors import ProtocolError, StorageError
 from quire.storage.segment.batch import LogBatch
 
 ADD_KIND = ADD_WORD >> 16
-"""The header bits of version 2 and opcode ADD, without the flags."""
+"""The upper half of the header word of an ADD frame of version 2, without the flags."""
 MIN_ANSWERABLE_BYTES = 16
 LAC_AT = FRAME_HEADER_BYTES + 16
 BATCH_WAIT_S = 0.02
-"""Seconds that a batch read waits for its first entry if that entry is not here and the reader asks
-to wait. The next entry of a busy writer may take this long."""
+"""The most seconds that a batch read waits if its first entry is not here and the reader asks to
+wait. The next entry of a busy writer may take this long."""
 NOTHING = memoryview(b"")
 AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"
 AUTH_DISABLED = auth_message(AUTH_DISABLED_PLUGIN, b"")
@@ -63,10 +63,11 @@ class RequestsV2:
         self._service = connection.service
         self._batcher = AddBatcher(connection.service)
         self._spans: list[tuple[int, int]] = []
-        """The accepted parts of the current buffer, ascending. Adjacent parts are joined."""
+        """The offsets (start, stop) of the accepted adds in the current buffer, ascending. Adjacent
+        ranges are joined."""
         self._carried: list[Buffer] = []
-        """The accepted parts of the previous buffer, which belong to the same batch. A chunk has
-        two buffers if its first frame began in an earlier chunk."""
+        """The accepted adds of earlier buffers that belong to the same batch. A chunk has two
+        buffers if its first frame began in an earlier chunk."""
         self._view = NOTHING
 
     @property
@@ -74,15 +75,15 @@ class RequestsV2:
         return self._view
 
     def begin(self, view: memoryview) -> None:
-        """Set the buffer that the offsets of the other calls refer to."""
+        """Make `view` the buffer that the offsets in the other calls refer to."""
         if self._spans:
             self._carried += self._take_spans()
         self._view = view
 
     def end(self) -> None:
-        """Release the buffer, which may be large while the next request may arrive much later.
+        """Release the current buffer, because the next request may arrive much later.
 
-        All accepted requests must have been submitted.
+        All accepted adds must have been submitted.
         """
         self._view = NOTHING
 
@@ -129,9 +130,10 @@ class RequestsV2:
         at: int,
         size: int,
     ) -> None:
-        """Take adds with one key and the same flags (their prefixes are equal).
+        """Accept or refuse adds of equal size with one key and the same flags.
 
-        They belong to one ledger, or to several ledgers that alternate.
+        Their `prefixes` are equal. The adds belong to one ledger, or to several ledgers that
+        alternate.
         """
         prefix = prefixes[0]
         word, key = int.from_bytes(prefix[4:8], "big"), prefix[8:]
@@ -205,9 +207,9 @@ class RequestsV2:
             spans.append((at, stop))
 
     def _short_add(self, version: int, flags: int, at: int, size: int) -> None:
-        """Handle an ADD that the fast path does not take.
+        """Handle an ADD frame that the fast path does not take.
 
-        It has another version of the protocol, or is too short to be an entry.
+        The frame has another version of the protocol, or is too short to be an entry.
         """
         if size < FRAME_HEADER_BYTES + MIN_ANSWERABLE_BYTES:
             raise ProtocolError(
@@ -228,7 +230,10 @@ class RequestsV2:
         return [self._view[start:stop] for start, stop in spans]
 
     def submit(self, version: int = 2) -> None:
-        """Pass the adds accepted so far to the store."""
+        """Pass the adds accepted so far to the store.
+
+        `version` is the version of the protocol in their frames.
+        """
         if self._batcher.empty:
             return
         buffers = [*self._carried, *self._take_spans()]
@@ -338,10 +343,11 @@ class RequestsV2:
                 connection.out.append(answer)
 
     def _wait(self, request: PendingRead) -> bool:
-        """Return whether the request is answered later, when its entries or their LAC have arrived.
+        """Return whether a batch read is answered later.
 
-        If its first entry is not here yet, it is answered with the entries that bring the next LAC,
-        or without entries when the time is up.
+        If its first entry is here, it is answered after this event-loop iteration. Otherwise it is
+        answered when the LAC of the ledger moves or after `BATCH_WAIT_S`, with the entries that are
+        here then.
         """
         service, ledger = self._service, request.ledger_id
         info = service.store.ledgers.get(ledger)
@@ -357,7 +363,7 @@ class RequestsV2:
 
 
 class ReadOne(PendingRead):
-    """A READ request that waits for its answer."""
+    """A READ request until it is answered."""
 
     __slots__ = ("version",)
 
@@ -377,7 +383,7 @@ class ReadOne(PendingRead):
 
 
 class ReadBatch(PendingRead):
-    """A BATCH_READ request that waits for its answer."""
+    """A BATCH_READ request until it is answered."""
 
     __slots__ = ("max_bytes", "max_count", "request_id")
 

@@ -58,10 +58,10 @@ HEAD = struct.Struct(">qqq")  # ledger, entry, last add confirmed
 RECOVERY = int(Flag.RECOVERY_ADD)
 PRIORITY = int(Flag.HIGH_PRIORITY)
 MIN_STRETCH = 4
-"""The number of adjacent requests of one size from which they are parsed together."""
+"""The least number of adjacent requests of one size that are parsed together."""
 
 BASE_BYTES = FRAME_HEADER_BYTES - 4
-"""The size of an ADD frame without its length word and its entry."""
+"""The number of bytes of an ADD frame without its length word and its entry."""
 MAX_LIST_BYTES = MAX_FRAME_BYTES - 1024
 
 _IDS = ("ledgerId", "entryId")
@@ -76,8 +76,8 @@ _PARTS: dict[int, tuple[str, str, Sequence[str]]] = {
         "getListOfEntriesOfLedgerResponse", "getListOfEntriesOfLedgerRequest", _IDS[:1]
     ),
 }  # fmt: skip
-"""The part of an answer for each operation, the part of its request, and the fields that a refusal
-repeats from it."""
+"""The names of fields for each operation: the part of the answer, the part of the request, and the
+fields of the request that a refusal repeats."""
 
 
 class RequestsV3:
@@ -88,7 +88,7 @@ class RequestsV3:
         self._service = connection.service
         self._batcher = AddBatcher(connection.service)
         self._pieces: list[Buffer] = []
-        """The frames of the batch as alternating heads and bodies."""
+        """The buffers with the v2 frames of the current batch, as alternating heads and bodies."""
         self._answers = AddAnswers(connection)
         self._handlers: dict[int, Callable[[Request, int], None]] = {
             Op.READ: self._read,
@@ -105,7 +105,7 @@ class RequestsV3:
         """Handle the request of `size` bytes at `at`, and return the offset after it.
 
         Adjacent requests of the same size and shape may be handled in the same call. Raises
-        ProtocolError if this is not a request.
+        ProtocolError if the bytes are not a request.
         """
         count = min(equal_frames(view, at, end, size), self._batcher.most(size))
         if count >= MIN_STRETCH:
@@ -148,8 +148,8 @@ class RequestsV3:
     def refuse(self, payload: memoryview) -> None:
         """Refuse a request of a peer that is not served, as Apache's `AuthHandler` does.
 
-        The peer may still authenticate and secure the connection. Raises ProtocolError if this is
-        not a request.
+        The peer may still authenticate and secure the connection. Raises ProtocolError if the bytes
+        are not a request.
         """
         request = self._parsed(payload)
         op: int = request.header.operation
@@ -163,7 +163,7 @@ class RequestsV3:
             self._connection.out.append(frame(response(op, txn, Code.UNAUTHORIZED)))
 
     def _failed(self, request: Request, txn: int, code: int) -> bytes:
-        """Return a refusal that does not depend on the content of the request."""
+        """Return the frame that refuses a request with this code and repeats its ids."""
         op: int = request.header.operation
         answer = response(op, txn, code)
         if op in _PARTS:

@@ -13,8 +13,8 @@ from quire.errors import StorageError
 from quire.storage.segment.batch import LogBatch
 
 Echoed = tuple[Sequence[bytes], bytes, Sequence[bytes]]
-"""The transactions, the ledger and the entries of adds as they arrived, as varints. All varints of
-a list have the same size."""
+"""The values of adds of one ledger that their answers repeat: the transaction ids, the ledger id
+and the entry ids, each encoded as a varint. All varints of a list have the same size."""
 
 
 class AddAnswers:
@@ -25,10 +25,11 @@ class AddAnswers:
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self.waiting: list[tuple[int, Echoed]] = []
-        """The adds that are answered when the batch is durable, each with its ledger."""
+        """The adds that are answered when the batch is durable: the ledger id of each, and what its
+        answer repeats."""
         self.deferred: list[tuple[int, Echoed]] = []
-        """The deferred adds, which are answered when the batch is queued. The client can be sure
-        that they are durable only after a force."""
+        """The adds with deferred sync, which are answered when the batch is queued. The client can
+        be sure that they are durable only after a force."""
 
     def accepted(self) -> None:
         self._send(self.deferred, Code.OK)
@@ -55,7 +56,7 @@ class AddAnswers:
 
 
 class WriteLacAnswer:
-    """The answer to a WRITE_LAC request, which is called with its code."""
+    """The answer to a WRITE_LAC request. Calling it with an error code, or 0, sends the answer."""
 
     __slots__ = ("_connection", "_ledger_id", "_txn")
 
@@ -72,7 +73,7 @@ class WriteLacAnswer:
 
 
 class ReadV3(PendingRead):
-    """A READ request that waits for its answer."""
+    """A READ request until it is answered."""
 
     __slots__ = ("is_poll", "moved_at_ms", "txn", "with_lac")
 
@@ -89,10 +90,10 @@ class ReadV3(PendingRead):
         self.txn = txn
         self.with_lac = with_lac
         self.is_poll = False
-        """Whether it is a long poll. Its answer also contains an explicit LAC, which no entry
-        proves, so that the reader does not have to request it."""
+        """Whether the request is a long poll. Its answer also contains the explicit LAC of the
+        ledger, so that the reader does not have to request it."""
         self.moved_at_ms = 0
-        """The Unix time in milliseconds when the LAC moved for which this long poll waited."""
+        """The Unix time in milliseconds when the LAC moved that this long poll waited for, or 0."""
 
     def failed(self, code: int) -> bytes:
         return self._build(code, self.entry_id)
@@ -128,7 +129,7 @@ class ReadV3(PendingRead):
 class Piggyback(ReadV3):
     """A long poll for the entry after the LAC that the reader knows.
 
-    If that entry cannot be given, the answer contains only the LAC.
+    If that entry is not here or not known to be acknowledged, the answer contains only the LAC.
     """
 
     __slots__ = ("previous_lac",)
@@ -155,13 +156,13 @@ class Piggyback(ReadV3):
 
 
 def _explicit_lac(connection: ClientConnection, ledger_id: int) -> bytes | None:
-    """Return the last explicit LAC that the writer has sent, or None."""
+    """Return the packet of the last explicit LAC of the ledger, or None if there is none."""
     info = connection.service.store.ledgers.get(ledger_id)
     return None if info is None else info.explicit_lac
 
 
 class ReadLac(ReadV3):
-    """A READ_LAC request, whose answer has the last entry and the explicit LAC.
+    """A READ_LAC request, which is answered with the last entry and the explicit LAC of a ledger.
 
     If the ledger has an explicit LAC and no entry, the code is an I/O error, as on Apache's
     bookies.

@@ -24,14 +24,14 @@ CODEC_BITS = 0b11
 
 
 class Compression(enum.IntEnum):
-    """A compression that the format has."""
+    """A compression method that the format has a code for."""
 
     NONE = 0
     LZ4 = 1
 
     @classmethod
     def parse(cls, name: str) -> Compression:
-        """Return the compression with this name, such as "lz4" or "none".
+        """Return the compression method with this name, such as "lz4" or "none".
 
         Raises:
             UsageError: There is no such compression.
@@ -46,7 +46,7 @@ class Compression(enum.IntEnum):
 
 
 class _Lz4:
-    """The two functions of the library that are used, with their types."""
+    """The two functions of the LZ4 library that are used, with their types."""
 
     compress: Callable[[Buffer], bytes]
     decompress: Callable[[Buffer, int], bytes]
@@ -90,7 +90,7 @@ def compress(compression: Compression, body: bytes) -> tuple[Compression, bytes]
     A body that would not become shorter is kept as it is.
 
     Raises:
-        UsageError: The library is not installed.
+        UsageError: The library for LZ4 is not installed.
     """
     if compression is Compression.LZ4 and body:
         stored = _lz4().compress(body)

@@ -60,11 +60,11 @@ class ProducerMark:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """The last record of a producer."""
+    """The last record that a producer has appended."""
 
     last_sequence: int
     last_dlsn: DLSN
-    """The position of the record with that sequence."""
+    """The position of the record with the sequence number `last_sequence`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Producers:
 
 @dataclass(frozen=True, slots=True)
 class FencingToken:
-    """The fencing token that appends must name from here on. An empty one means none."""
+    """The fencing token that appends must name from this record on. An empty one means none."""
 
     token: str
 
@@ -154,7 +154,7 @@ def _encode_producers(producers: Producers) -> bytes:
 
 
 def check_token(token: str) -> str:
-    """Return `token`. An empty one means none.
+    """Return `token` if it is short enough. An empty one means none.
 
     Raises:
         UsageError: The token is too long.

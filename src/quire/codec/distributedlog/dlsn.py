@@ -48,7 +48,7 @@ class DLSN(NamedTuple):
     """The slot in the entry. A record set takes as many slots as it has members."""
 
     def to_bytes(self) -> bytes:
-        """Return the position in version 1."""
+        """Return the 25 bytes of the position in version 1."""
         return V1.pack(VERSION, *self)
 
     @classmethod
@@ -78,12 +78,12 @@ class DLSN(NamedTuple):
         return cls(lssn, entry_id, slot_id)
 
     def to_text(self) -> str:
-        """Return the stored text of the position."""
+        """Return the position as Base64, as nodes of subscriptions store it."""
         return b64encode(self.to_bytes()).decode("ascii")
 
     @classmethod
     def from_text(cls, text: str) -> DLSN:
-        """Decode the stored text of a position of either version.
+        """Decode the Base64 of a position of either version, as nodes of subscriptions store it.
 
         Raises:
             LaterStreamFormatError: A later version wrote the position.
@@ -140,5 +140,5 @@ class DLSN(NamedTuple):
 
 INITIAL_DLSN = DLSN(FIRST_LSSN, 0, 0)
 NON_INCLUSIVE_LOWER_BOUND = DLSN(FIRST_LSSN, 0, -1)
-"""The position of a subscription that has stored none."""
+"""A position before every record. A subscription that has stored no position starts after it."""
 INVALID_DLSN = DLSN(UNASSIGNED_LSSN, -1, -1)

@@ -71,7 +71,7 @@ def wrap(
 def unwrap(entry: bytes) -> tuple[bytes, int, int]:
     """Return the body of an entry as (buffer, start, end).
 
-    If it is not compressed, the buffer is `entry`.
+    If the body is not compressed, the buffer is `entry`.
 
     Raises:
         LaterStreamFormatError: A later version wrote the envelope.

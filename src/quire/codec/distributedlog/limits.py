@@ -21,18 +21,22 @@ docs/reference/streams-format.md describes the formats, which are those of Apach
 from __future__ import annotations
 
 BY = "Quire or DistributedLog"
-"""The programs that may have written something that this version does not know."""
+"""The programs that error messages name as the writers of something that this version does not
+know."""
 
 
 class StreamFormatError(ValueError):
-    """The bytes are damaged or have an unknown form.
+    """The error for bytes of a stream that are damaged or have an unknown form.
 
     Never treat this error as the end of a stream, or as a missing record.
     """
 
 
 class LaterStreamFormatError(StreamFormatError):
-    """The bytes are from a later version of Quire, or of DistributedLog. They are not damaged."""
+    """The error for bytes that a later version of Quire or of DistributedLog wrote.
+
+    They are not damaged.
+    """
 
 
 FIRST_LSSN = 1
@@ -41,7 +45,7 @@ UNASSIGNED_LSSN = 0
 UNASSIGNED_SEQUENCE_ID = -1
 
 MAX_TXID = 2**63 - 1
-"""The txid of the end of a stream, which no user record has."""
+"""The transaction id (txid) of the end of a stream. No user record has it."""
 MAX_USER_TXID = MAX_TXID - 1
 INVALID_TXID = -999
 """The last txid of a segment in progress. It is never stored."""
@@ -51,8 +55,8 @@ MAX_POSITION = 2**31 - 1
 MAX_RECORD_BYTES = 1_048_576 - 8_192
 """The largest size of a record in bytes, including the 20 bytes before its payload."""
 MAX_ENTRY_BYTES = 1_048_576 - 4_096
-"""The largest size, in bytes, of an entry before compression with its envelope, and of a record
-set."""
+"""The largest size of an entry in bytes, with its envelope and before compression. A record set has
+the same limit."""
 MAX_EXPANDED_BYTES = 5_242_880
 """The largest number of bytes to which the compressed parts of one entry may expand together. No
 Java writer makes entries of that size. The limit keeps a few bytes from filling the memory."""

@@ -23,7 +23,7 @@ _SESSION = re.compile(r"s *(-?\d+)", re.ASCII)
 _NUMBER = re.compile(r"-?\d+", re.ASCII)
 _PARTS = 4
 NO_NUMBER = 2**63
-"""The number of a member whose name does not end with one. It is higher than all others."""
+"""The number that a member gets if its name does not end with one. It is higher than all others."""
 
 
 @dataclass(frozen=True, slots=True)

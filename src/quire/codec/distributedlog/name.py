@@ -137,9 +137,9 @@ class StreamPaths:
         return node == self.lock or node.endswith("/readLock")
 
     def created(self) -> list[tuple[str, bytes]]:
-        """Return the nodes of a new stream below those of its name, parents first.
+        """Return the nodes of a new stream below the node with its name, as (path, data).
 
-        Each is a path and its data.
+        Each parent comes before its children.
         """
         return [
             (self.root, b""),
@@ -158,7 +158,7 @@ def encode_number(number: int) -> bytes:
 
 
 def decode_number(data: bytes, node: str) -> int:
-    """Return the number in a node. `node` is its name for the message.
+    """Return the number in a node. `node` is the name of the node for the error message.
 
     Raises:
         MetadataError: The data is not a number.

@@ -53,7 +53,7 @@ class NamespaceBinding:
     """The BookKeeper cluster that a namespace uses, and the settings that its streams share."""
 
     bookies_zookeeper: str
-    """The servers, as `host:port,host:port`."""
+    """The ZooKeeper servers of the bookies for writers, as `host:port,host:port`."""
     ledgers_root: str
     bookies_zookeeper_for_readers: str
     streams_zookeeper: str
@@ -72,7 +72,7 @@ class NamespaceBinding:
         return cls(zookeeper, ledgers_root, zookeeper, zookeeper, zookeeper)
 
     def to_bytes(self) -> bytes:
-        """Return the data of the node."""
+        """Return the data of the node that binds the namespace."""
         fields: list[tuple[int, str, Value]] = [
             (1, TEXT, self.bookies_zookeeper),
             (2, TEXT, self.ledgers_root),

@@ -54,16 +54,17 @@ class RecordFlag(enum.IntFlag):
 
     NONE = 0
     CONTROL = 1
-    """A control record. It is never delivered to an application, whatever its payload is."""
+    """The flag of a control record, which is never delivered to an application, whatever its
+    payload is."""
     END_OF_STREAM = 2
-    """The last record of a stream."""
+    """The flag of the last record of a stream."""
     RECORD_SET = 4
-    """A record set. See `record_set`."""
+    """The flag of a record set. See `record_set`."""
 
 
 _FLAG_BITS = 0b111
 _SPECIAL_BITS = _FLAG_BITS | ENVELOPE_FLAG
-"""The bits that no plain user record has."""
+"""The bits of the metadata that are all 0 in a plain user record, and only there."""
 _CONTROL = int(RecordFlag.CONTROL)
 _END_OF_STREAM = int(RecordFlag.END_OF_STREAM)
 _RECORD_SET = int(RecordFlag.RECORD_SET)
@@ -74,7 +75,7 @@ _STEP = 1 << _POSITION_SHIFT
 _METADATA_END = 1 << 48
 
 _SHORTEST_RUN = 8
-"""The smallest number of similar records for which decoding all of them at once is faster."""
+"""The smallest number of similar records that are decoded faster all at once than one by one."""
 
 
 # -- writing ----------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def encode_records(
 
 
 def encode_record(position: int, txid: int, payload: Buffer, flags: int = RecordFlag.NONE) -> bytes:
-    """Return one record of any kind.
+    """Return the bytes of one record. `flags` says its kind.
 
     A record set has the position of its first member, and a control record the number of user
     records so far. Only a control record and the end of the stream may have the txid `MAX_TXID`.
@@ -400,7 +401,7 @@ def _decode_equal(data: bytes, at: int, end: int) -> Records | None:
 
 
 class _Columns:
-    """Records that are being collected."""
+    """The records of one entry while they are being decoded, as columns."""
 
     __slots__ = (
         "data",

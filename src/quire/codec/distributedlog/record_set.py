@@ -37,10 +37,10 @@ LENGTH = struct.Struct(">i")
 
 
 class Members(NamedTuple):
-    """The positions of the members of a set."""
+    """The offsets at which the members of a set begin and end."""
 
     body: bytes | None
-    """The buffer to which the positions refer, or None for the buffer that contains the set."""
+    """The buffer to which the offsets refer, or None for the buffer that contains the set."""
     starts: Sequence[int]
     ends: Sequence[int]
 
@@ -55,7 +55,7 @@ def member_count(data: bytes, start: int, end: int) -> int:
 
 
 def member_bounds(data: bytes, start: int, end: int, limit_bytes: int) -> Members:
-    """Return the positions of the members of the set in `data[start:end]`.
+    """Return the offsets of the members of the set in `data[start:end]`.
 
     A compressed body may expand to at most `limit_bytes`.
 

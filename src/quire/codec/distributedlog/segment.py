@@ -92,7 +92,7 @@ _INT64_END = 2**63
 
 
 class Truncation(enum.IntEnum):
-    """The part of a segment that was truncated."""
+    """How much of a segment was truncated."""
 
     ACTIVE = 0
     PARTIAL = 1
@@ -108,9 +108,9 @@ def _fields(layout: int, in_progress: bool) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class StreamSegment:
-    """One segment.
+    """The metadata of one segment of a stream, which are the data of its node.
 
-    It changes only by the methods of this class, which return another value.
+    It is immutable. The methods that change something return a changed copy.
     """
 
     lssn: int
@@ -124,7 +124,8 @@ class StreamSegment:
     completion_time_ms: int = 0
     """The time of completion, in milliseconds since 1970."""
     record_count: int = 0
-    """The number of user records, with each member of a record set. It is stored on completion."""
+    """The number of user records, including each member of a record set. It is stored on
+    completion."""
     last_entry_id: int = -1
     """The entry of the last record, whose slot is `last_slot_id`. Entries of control records may
     follow it."""
@@ -220,9 +221,9 @@ class StreamSegment:
 
     @property
     def legacy_name(self) -> str:
-        """The name that old writers gave to the node.
+        """The name that old writers gave to the node of such a segment.
 
-        Quire reads such names, and does not write them.
+        Quire reads nodes with that name, but never creates one.
         """
         if self.in_progress:
             return f"{_IN_PROGRESS_PREFIX}{self.first_txid:x}"
@@ -237,7 +238,7 @@ class StreamSegment:
 
     @property
     def truncation(self) -> Truncation:
-        """The part of the segment that was truncated."""
+        """How much of the segment was truncated."""
         return Truncation(self.status & _TRUNCATION_BITS)
 
     @property
@@ -441,11 +442,12 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SegmentName:
-    """The information in a node's name. Everything that counts is in the data."""
+    """The content of a node's name. If the data of the node differs, the data counts."""
 
     in_progress: bool
     lssn: int | None
-    """The number of the segment, or None for a name of an old writer, which contains txids."""
+    """The number of the segment, or None if the name has only txids, like most names of old
+    writers."""
 
 
 def in_progress_name(lssn: int) -> str:

@@ -16,7 +16,7 @@ _BLANK = re.compile(r"\s")
 
 
 def write_struct(fields: Iterable[tuple[int, str, Value]]) -> str:
-    """Return a struct with these fields, each as (id, type, value)."""
+    """Return the text of a struct with these fields, each given as (id, type, value)."""
     return "{" + ",".join(_field(*field) for field in fields) + "}"
 
 

@@ -71,11 +71,11 @@ class Entry(NamedTuple):
 
 
 class BadEntryError(ValueError):
-    """The bytes are not the entry that was asked for, or its digest does not match."""
+    """The error for bytes that are not the wanted entry, or whose digest does not match."""
 
 
 class WrongEntryError(BadEntryError):
-    """The bytes are a valid entry or LAC packet, but not the one that was asked for."""
+    """The error for a valid entry or LAC packet that is not the wanted one."""
 
 
 def max_payload_bytes(digest: DigestType) -> int:
@@ -155,7 +155,7 @@ class EntryCodec:
         return Entry(self.ledger_id, entry, length, bytes(data[self.head_bytes :]))
 
     def content(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return what all honest copies of an entry share: its ledger length and payload."""
+        """Return the ledger length and the payload of an entry, in which honest copies agree."""
         return data[24:32], data[self.head_bytes :]
 
     def pack_lac(self, lac: int) -> bytes:
@@ -193,15 +193,18 @@ class EntryCodec:
 
 @lru_cache(maxsize=256)
 def _add_prefix(size: int, word: int, key: bytes) -> bytes:
-    """Return the bytes before an entry.
+    """Return the bytes of an ADD frame before the entry.
 
-    Ledgers with the same password share them for entries of one size.
+    The result is cached. Ledgers with the same password share it for entries of one size.
     """
     return ADD_PREFIX.pack(size, word, key)
 
 
 class AddEncoder:
-    """Encodes payloads as ADD frames, many at a time. It is the hot path of the client."""
+    """An encoder that makes ADD frames from payloads, many at a time.
+
+    It is the hot path of the client.
+    """
 
     __slots__ = ("_fixed_bytes", "_key", "_prefix", "_prefix_size", "_word", "codec")
 
@@ -322,7 +325,8 @@ class EntryRun:
     def part(self, first: int, last: int) -> EntryRun:
         """Return the part of the run from one entry to another.
 
-        It shares the buffer, and its `last_add_confirmed` is that of the whole run.
+        The part shares the buffer of the run, and its `last_add_confirmed` is that of the whole
+        run.
 
         Args:
             first: The id of the first entry wanted.

@@ -15,8 +15,8 @@ from typing import overload
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES, LENGTH, Buffer, pack_entries
 
 FRAMES_AT_ONCE = 64
-"""The number of frames that one call unpacks. The objects for their entries exist only until their
-part of the response is made."""
+"""The number of frames that one call unpacks. It limits how many objects for entries exist at the
+same time."""
 
 
 class FrameRun:
@@ -53,7 +53,7 @@ class FrameRun:
 
     @property
     def bare(self) -> bool:
-        """Whether the frames are bare, so that they are the bytes of the response already."""
+        """Whether each frame is only a length and the entry, as in the response to a batch read."""
         return self.head_bytes == LENGTH.size
 
     @property
@@ -62,7 +62,7 @@ class FrameRun:
         return self.frame_bytes - self.head_bytes * self.count
 
     def lies_in(self, memory: Buffer) -> bool:
-        """Return whether the frames are a part of this object, and are not packed yet."""
+        """Return whether the frames are a part of `memory`, and are not packed yet."""
         return self._packed is None and self._frames.obj is memory
 
     def pack(self, bodies: Sequence[Buffer] = ()) -> Sequence[Buffer]:

@@ -339,7 +339,7 @@ class Summary:
     rows_crcs: Sequence[int]
 
     def find(self, ledger_id: int) -> LedgerSummary | None:
-        """Return the summary of a ledger, or None if the segment has nothing of it."""
+        """Return the summary of a ledger, or None if the segment has no entries of it."""
         at = bisect_left(self.ledger_ids, ledger_id)
         if at == len(self.ledger_ids) or self.ledger_ids[at] != ledger_id:
             return None
@@ -374,7 +374,7 @@ def decode_summary(data: Buffer, count: int) -> Summary:
 
 @dataclass(frozen=True, slots=True)
 class Trailer:
-    """The content of a trailer."""
+    """The content of a trailer, which says where the parts of the footer are."""
 
     directory_id: bytes
     segment: int
@@ -505,7 +505,8 @@ def decode_footer_records(data: Buffer, trailer: Trailer) -> list[StateRecord]:
     """Decode the state records of a footer.
 
     Raises:
-        FormatError: They do not match their checksum.
+        FormatError: The records do not match their checksum, or one is cut off.
+        VersionError: A later version wrote a record.
     """
     if len(data) != trailer.records_bytes or crc32c(data) != trailer.records_crc:
         raise FormatError("the state records in the segment's index do not match their checksum")

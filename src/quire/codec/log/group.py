@@ -75,7 +75,7 @@ from quire.codec.packed_rows import pack_rows
 from quire.codec.wire.v2 import BATCH_ENTRY_OVERHEAD_BYTES, FRAME_HEADER_BYTES
 
 BARE_HEAD_BYTES = BATCH_ENTRY_OVERHEAD_BYTES
-"""The number of bytes of a bare frame before the entry."""
+"""The number of bytes before the entry in a bare frame: its length."""
 GROUP_START = b"QGROUP\x00"
 """The first bytes of a group of any version."""
 GROUP_VERSION = 1
@@ -123,7 +123,7 @@ def head_bytes_of(*, bare: bool) -> int:
 
 
 class RunLike(Protocol):
-    """The properties of a run that a table contains."""
+    """An object with the properties of a run from which its row in a table is made."""
 
     @property
     def ledger_id(self) -> int: ...
@@ -446,10 +446,11 @@ def decode_group_table(data: Buffer, header: GroupHeader) -> GroupTable:
 
 
 def group_checksums(data: Buffer, header: GroupHeader, table: GroupTable) -> tuple[array[int], int]:
-    """Return the right checksum of each block of a group, and the number of damaged blocks.
+    """Return the checksum that each block of a group must have, and the number of damaged blocks.
 
     `data` is the group, whose table was verified. Blocks that are missing at its end count as
-    damaged.
+    damaged. If the block in which the table ends is damaged, its right checksum is unknown, and a
+    wrong one is returned.
     """
     view = memoryview(data)
     start = GROUP_HEADER_BYTES + header.table_bytes

@@ -107,7 +107,7 @@ def encode_block(kind: bytes, items: int, pieces: Sequence[Buffer]) -> list[Buff
 
 @dataclass(frozen=True, slots=True)
 class BlockHeader:
-    """The header of a block."""
+    """The header of a block of the cache."""
 
     kind: bytes
     items: int
@@ -125,7 +125,7 @@ def check_block(header: BlockHeader, body: Buffer, kind: bytes) -> None:
     """Check that a block has this kind and matches its checksum.
 
     Raises:
-        FormatError: It has another kind, or is damaged.
+        FormatError: The block has another kind, or is damaged.
     """
     crc = crc32c(body, crc32c(_BLOCK.pack(header.kind, header.items, header.body_bytes)))
     if len(body) != header.body_bytes or crc != header.crc:
@@ -145,11 +145,11 @@ class CacheHead:
 
     directory_id: bytes
     through: int
-    """The cache covers every existing segment up to this number."""
+    """The number of a segment. The cache covers every existing segment up to this one."""
     segments: int
     """The number of `SEGM` blocks."""
     repaired_before: int
-    """Losses in segments below this number were repaired."""
+    """The number of a segment. Losses in segments before it were repaired."""
 
     def encode(self) -> list[Buffer]:
         body = _HEAD.pack(VERSION, self.directory_id, self.through, self.repaired_before)
@@ -238,7 +238,7 @@ class CachedLedger(NamedTuple):
     touched: int
     """The number of the last segment that contains something about the ledger."""
     ordered: bool
-    """Whether its rows ascend."""
+    """Whether the rows of the ledger ascend."""
     rows: bytes
 
 
@@ -312,9 +312,9 @@ def decode_ledgers(header: BlockHeader, body: Buffer) -> Iterator[CachedLedger]:
 
 
 def _unknown(later: bool, found: str, known: str) -> FormatError:
-    """Return the error for a cache that is not used.
+    """Return the error for a cache with an unknown version or flag, which is then not used.
 
-    It is not a `VersionError`, which would end the start: nothing is lost without the cache.
+    It is not a `VersionError`, because that would end the start. Nothing is lost without the cache.
     """
     if later:
         return FormatError(written_later("it", found, known))
@@ -329,7 +329,7 @@ class CacheEnd:
     """The content of the `ENDS` block."""
 
     ledgers: int
-    """The number of all ledgers."""
+    """The number of ledgers in all `LEDG` blocks."""
     end_group: int
     """The number of the group after the last one that may have changed anything in the cache."""
 

@@ -99,7 +99,8 @@ class SegmentHeader:
     """The number of the segment that ends where this one starts, or 0 if there is none. Its file
     may be gone."""
     live: tuple[tuple[int, int], ...]
-    """The ranges (first, last) of the other segments that exist."""
+    """The ranges (first, last) of the other segments that must exist, including missing ones that
+    count as lost."""
     size_bytes: int = 0
     """The length of the header, including the padding. `decode_segment_header` sets it."""
     compacted: bool = False
@@ -140,7 +141,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 
 
 def segment_header_bytes(head: Buffer) -> int:
-    """Return the length that a header states in its first block. It has not been checked yet.
+    """Return the length that a header states in its first block. The checksum is not checked yet.
 
     Raises:
         FormatError: The block is not the start of a segment header.
@@ -207,7 +208,7 @@ class CleanMark:
 
         Raises:
             FormatError: The mark is damaged.
-            VersionError: A later version wrote it.
+            VersionError: A later version wrote the mark.
         """
         if _is_later_mark(data):
             raise VersionError(
@@ -226,7 +227,7 @@ class CleanMark:
 
 
 def _is_later_mark(data: Buffer) -> bool:
-    """Return whether a later version wrote this mark. It ends with a checksum in every version."""
+    """Return whether a later version wrote this mark. Every version ends it with a checksum."""
     end = len(data) - _CRC.size
     start = len(_CLEAN_START)
     if end <= start or bytes(data[:start]) != _CLEAN_START or data[start] <= CLEAN_VERSION:

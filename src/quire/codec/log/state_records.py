@@ -66,11 +66,11 @@ def aligned(size: int) -> int:
 
 
 class FormatError(ValueError):
-    """The bytes do not match their format. The caller decides what that means."""
+    """The error for bytes that do not match their format. The caller decides what that means."""
 
 
 class VersionError(LaterStorageError):
-    """The data is valid, and a later version wrote it.
+    """The error for valid data that a later version wrote.
 
     This is no `FormatError`, so that no handler of damage catches it.
     """
@@ -84,7 +84,7 @@ class VersionError(LaterStorageError):
         return type(self), (self.found, self.known)
 
     def within(self, where: str) -> LaterStorageError:
-        """Return the error that names the file."""
+        """Return the error to report, which says in what file (`where`) the data is."""
         return LaterStorageError(written_later(where, self.found, self.known))
 
 
@@ -95,7 +95,7 @@ class RecordKind(enum.IntEnum):
     """The kind of a state record."""
 
     MASTER_KEY = 1
-    """The key of a ledger, which exists from here on."""
+    """The key of a ledger, which exists from this record on."""
     FENCE = 2
     EXPLICIT_LAC = 3
     """The LAC packet as the client sent it."""
@@ -117,8 +117,8 @@ def check_value_size(kind: RecordKind, value: Buffer, *sizes: int) -> None:
     """Check the length of a record's value.
 
     Raises:
-        FormatError: It has none of these sizes.
-        VersionError: It is longer than all of them, so that a later version has added something.
+        FormatError: The value has none of these sizes.
+        VersionError: The value is longer than all of them, so a later version has added something.
     """
     if len(value) in sizes:
         return
@@ -157,7 +157,8 @@ class Deleted:
     time_ms: int
     fenced: bool
     before_segment: int = 0
-    """The segment in which the record was first written, or 0 if this record is not a copy."""
+    """The number of the segment in which the record was first written. It is 0 if this record is
+    not a copy."""
 
     def encode(self) -> bytes:
         return _DELETED.pack(self.time_ms, self.before_segment, self.fenced)
@@ -170,7 +171,7 @@ class Deleted:
 
 
 class Superseded(NamedTuple):
-    """The value of a SUPERSEDED record: this segment has copies of all live entries of that one.
+    """The value of a SUPERSEDED record, whose segment has copies of all live entries of another.
 
     The value identifies a file and not only a segment number. If a crash prevents the removal of
     the superseded file and its index is lost, the segment is used again. Its number may then belong
@@ -202,8 +203,8 @@ def decode_segment_value(value: Buffer) -> int:
     """Return the segment number in a value.
 
     Raises:
-        FormatError: The value is shorter.
-        VersionError: The value is longer.
+        FormatError: The value has less than 8 bytes.
+        VersionError: The value has more than 8 bytes.
     """
     check_value_size(RecordKind.DROPPED, value, 8)
     return int.from_bytes(value, "little")

@@ -39,7 +39,7 @@ class Cookie:
     """The ledger directories in the stored form: their number and the directories, separated by
     TAB."""
     instance_id: str | None = None
-    """The instance id of the cluster, or None if it has none."""
+    """The instance id of the cluster, or None if the cookie contains none."""
     index_dirs: str | None = None
     """The index directories in the stored form, or None if the ledger directories contain the
     index."""
@@ -70,10 +70,10 @@ def join_directories(directories: Sequence[str]) -> str:
 
 
 def split_directories(stored: str) -> tuple[str, ...]:
-    """Return the directories of the stored form.
+    """Return the directories of a list in the stored form.
 
     Raises:
-        CookieError: The number is wrong.
+        CookieError: The number at the beginning does not match the directories.
     """
     count, *directories = stored.split("\t")
     if count != str(len(directories)):
@@ -86,13 +86,13 @@ def split_directories(stored: str) -> tuple[str, ...]:
 
 
 def refuse_later_layout(cookie: Cookie, what: str) -> Cookie:
-    """Return a cookie unless a later version wrote it.
+    """Return `cookie` unless its layout is later than the present one.
 
     Like Apache's programs, `decode` reads a later layout if it knows all of its fields. Use this
     for a cookie that may be written back, which would be in the present layout.
 
     Raises:
-        LaterCookieError: A later version wrote it.
+        LaterCookieError: The layout of the cookie is a later one.
     """
     if cookie.layout_version > LAYOUT_VERSION:
         raise LaterCookieError(_later(what, cookie.layout_version))

@@ -38,14 +38,14 @@ FACTORIES = {_MANAGERS[factory].name: factory for factory in _CREATED}
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The content of LAYOUT."""
+    """The content of the node LAYOUT."""
 
     factory: str = HIERARCHICAL
     manager_version: int = MANAGER_VERSION
     format_version: int = FORMAT_VERSION
 
     def manager(self) -> LedgerManager:
-        """Return the ledger manager.
+        """Return the ledger manager that the layout names.
 
         Raises:
             LaterMetadataError: A later version of Quire or of BookKeeper wrote LAYOUT.
@@ -72,12 +72,12 @@ class Layout:
 
 
 def encode(layout: Layout) -> bytes:
-    """Return the content of the node."""
+    """Return the content of the node LAYOUT."""
     return f"{layout.format_version}\n{layout.factory}:{layout.manager_version}".encode()
 
 
 def decode(data: bytes) -> Layout:
-    """Decode the content of the node.
+    """Decode the content of the node LAYOUT.
 
     Raises:
         LaterMetadataError: A later version of Quire or of BookKeeper wrote the bytes.

@@ -54,12 +54,13 @@ class LedgerMetadata:
     segments: tuple[Segment, ...]
     """The ensembles of the ledger, in the order of their first entries."""
     state: LedgerState = LedgerState.OPEN
-    """Whether the ledger is open, being recovered or closed."""
+    """The state of the ledger: open, being recovered, or closed."""
     last_entry_id: int = NO_ENTRY
     """The id of the last entry once the ledger is closed. Before that, and for an empty ledger, it
     is -1."""
     length: int = 0
-    """The number of payload bytes once the ledger is closed, or 0. It is advisory."""
+    """The number of payload bytes once the ledger is closed. Before that, it is 0. The number is
+    advisory."""
     digest: DigestType | None = DigestType.CRC32C
     """The checksum of the entries, or None if the stored metadata has none (format 1, or a ledger
     without a password)."""
@@ -120,7 +121,7 @@ class LedgerMetadata:
 
     @property
     def last_segment(self) -> Segment:
-        """The newest segment, which a writer of the ledger uses."""
+        """The segment with the highest first entry, whose ensemble a writer of the ledger uses."""
         return self.segments[-1]
 
     def segment_of(self, entry_id: int) -> Segment:

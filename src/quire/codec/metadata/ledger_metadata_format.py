@@ -207,14 +207,14 @@ def _metadata_of(message: LedgerMetadataFormat, version: int, node_ctime_ms: int
 
 
 def _refuse_later_names(body: bytes) -> None:
-    """Refuse a text with a state or a digest that this version does not know."""
+    """Raise LaterMetadataError if a text has a state or a digest that is not known."""
     for field, name in _NAMED_VALUE.findall(body):
         if name.decode() not in _KNOWN_NAMES[field]:
             raise _unknown_value(field.decode(), name.decode())
 
 
 def _refuse_later_values(message: LedgerMetadataFormat) -> None:
-    """Refuse a message with an unknown value that must not be ignored.
+    """Raise LaterMetadataError if a message has an unknown value that must not be ignored.
 
     These are states, digest types, and fields of segments and custom metadata. If the digest type
     were guessed, every read would fail.

@@ -72,10 +72,13 @@ TOP_DIGITS = tuple(digits % _PART_DIGITS for digits in (_SHORT_DIGITS, _LONG_DIG
 
 @dataclass(frozen=True, slots=True)
 class LedgerManager:
-    """The arrangement of a cluster's ledgers as nodes. Use one of the four constants here."""
+    """The way in which a cluster arranges its ledgers as nodes.
+
+    Use one of the four constants here.
+    """
 
     name: str
-    """The name in metadata URIs."""
+    """The name of the ledger manager in metadata URIs."""
     trees: tuple[LedgerTree, ...]
     """The trees in the order of their ids. Without any, all ledgers are directly below the root."""
     long_ids: bool
@@ -134,7 +137,7 @@ HIERARCHICAL = LedgerManager(
     long_ids=True,
     sequence_parent="idgen",
 )
-"""The default manager."""
+"""The ledger manager of a new cluster if no other is named."""
 
 LONG_HIERARCHICAL = LedgerManager(
     "longhierarchical",
@@ -154,7 +157,10 @@ FLAT = LedgerManager("flat", (), long_ids=False, sequence_parent="")
 
 
 def leaf_digits(name: str) -> int | None:
-    """Return the last four digits of the ledger whose node has this name, or None."""
+    """Return the number in the last four digits of a ledger, from the name of its node.
+
+    Return None if the name is not that of a ledger.
+    """
     match = _LEAF.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -173,7 +179,7 @@ def parents_of(path: str) -> list[str]:
 def sequence_of(name: str) -> int:
     """Return the number of a sequence node from its name.
 
-    It is negative after 32 bits have overflowed.
+    The number is negative after the 32-bit counter of ZooKeeper has overflowed.
 
     Raises:
         MetadataError: The name does not end with a number.

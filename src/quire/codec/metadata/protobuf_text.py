@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound="Message")
 
 ESCAPES = re.compile(rb"\\(?:([4-7][0-7]{2}|[^0-7abfnrtvxuU\\'\"]|\Z)|.)", re.DOTALL)
-"""Every escape sequence of a text. The group matches in an escape sequence that no parser
-accepts."""
+"""The expression that matches every escape sequence of a text. Its group matches only if no parser
+accepts the escape sequence."""
 
 
 class TextError(ValueError):
-    """The text is not a message of this form."""
+    """The error for a text that is not a message of this form."""
 
 
 class UnknownFieldError(TextError):
-    """The text is a message with a field that this version does not know."""
+    """The error for a text that is a message with a field that this version does not know."""
 
 
 def write_text(message: Message) -> bytes:

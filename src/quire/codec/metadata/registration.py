@@ -57,7 +57,7 @@ class BookieServiceInfo:
 def encode(info: BookieServiceInfo) -> bytes:
     """Return the payload of a registration.
 
-    It is empty if there are neither endpoints nor properties, like that of an old bookie.
+    The payload is empty if there are neither endpoints nor properties, like that of an old bookie.
     """
     # Imported here, because most commands that check a bookie id read no registration.
     from quire.codec.metadata.formats_pb2 import BookieServiceInfoFormat

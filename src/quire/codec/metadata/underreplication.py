@@ -61,7 +61,10 @@ _COMMENT = re.compile(rb"^# since_ms=(\d{1,18}) tag=([\w./-]*)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Underreplicated:
-    """The value of a mark. The list of bookies is only a hint: a worker checks the replicas."""
+    """The value of a mark, the node that marks a ledger as under-replicated.
+
+    The list of bookies is only a hint: a worker checks the replicas.
+    """
 
     replicas: tuple[str, ...] = ()
     """The bookies that are believed to lack entries of the ledger."""
@@ -95,8 +98,8 @@ class LockHolder:
 
     owner: str
     since_ms: int | None = None
-    """The time since when the lock is held, in milliseconds since 1970, or None. Java's locks have
-    none."""
+    """The time since when the lock is held, in milliseconds since 1970, or None. Java's locks do
+    not contain it."""
     tag: str = ""
     """The text by which the owner recognises its own lock. It is empty in Java's locks."""
 
@@ -150,7 +153,7 @@ def checked_value(at_ms: int) -> bytes:
 def checked_at(data: bytes) -> int | None:
     """Return when a periodic check was last done, in milliseconds since 1970.
 
-    Return None if it never was.
+    Return None if the value has no time.
 
     Raises:
         ValueError: The value is not a time.
@@ -184,7 +187,7 @@ def is_group(name: str) -> bool:
 
 
 def ledger_of(groups: Sequence[str]) -> int | None:
-    """Return the ledger id in four groups of digits, or None if the names are not four groups."""
+    """Return the ledger id in four groups of digits, or None if they are not those of a ledger."""
     if len(groups) != 4 or not all(map(is_group, groups)):
         return None
     ledger_id = int("".join(groups), 16)

@@ -37,7 +37,7 @@ _SIZE_MAX = 2**31 - 1
 
 
 class BadAvailabilityError(ValueError):
-    """The bytes are not a list of entries."""
+    """The error for bytes that are not a list of entries."""
 
 
 def encode_availability(ranges: Sequence[tuple[int, int]], max_bytes: int | None = None) -> bytes:

@@ -53,18 +53,18 @@ class Flag(enum.IntFlag):
     RECOVERY_ADD = 2
     HIGH_PRIORITY = 4
     WAIT = 0x100
-    """An extension of ours for BATCH_READ (docs/reference/protocol.md): if the first entry does not
-    exist yet, the bookie may answer a little later. Apache's bookies ignore this flag."""
+    """A flag for BATCH_READ that only Quire has (docs/reference/protocol.md). If the first entry
+    does not exist yet, the bookie may answer a little later. Apache's bookies ignore this flag."""
 
 
 RECOVERY_ADD = int(Flag.RECOVERY_ADD)
 HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)
-"""Flags as plain integers, for code that runs for each ledger or add. Arithmetic with enumerations
-is slow."""
+"""The flag HIGH_PRIORITY as a plain integer, for code that runs for each ledger or add. Arithmetic
+with enumerations is slow."""
 
 
 class Code(enum.IntEnum):
-    """The result codes of bookies."""
+    """The result codes with which bookies answer requests."""
 
     OK = 0
     NO_LEDGER = 1
@@ -178,7 +178,11 @@ def batch_read_request(
 
 
 def auth_message(plugin: str, payload: bytes) -> bytes:
-    """Return an AuthMessage {1: plugin name, 2: payload}, whose fields have less than 128 bytes."""
+    """Return an AuthMessage {1: plugin name, 2: payload}.
+
+    Raises:
+        ValueError: The name or the payload has more than 127 bytes.
+    """
     name = plugin.encode()
     if len(name) > 127 or len(payload) > 127:
         raise ValueError("a field of an AuthMessage must have at most 127 bytes")
@@ -265,7 +269,7 @@ def batch_read_response(
 def batch_read_head(
     code: int, ledger_id: int, first: int, request_id: int, body_bytes: int
 ) -> bytes:
-    """Return a BATCH_READ response up to its entries, which follow as in `pack_entries`."""
+    """Return a BATCH_READ response up to its entries, which `pack_entries` encodes."""
     total = BATCH_RESPONSE.size - LENGTH.size + body_bytes
     return BATCH_RESPONSE.pack(total, BATCH_READ_WORD, code, ledger_id, first, request_id)
 

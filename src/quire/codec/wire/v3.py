@@ -31,7 +31,7 @@ from quire.codec.wire.messages_pb2 import (
 from quire.codec.wire.v2 import LENGTH, Buffer, Code
 
 FIRST_BYTE = 0x0A
-"""The first byte of every v3 request of a client. It is not a version of protocol v2."""
+"""The first byte of every v3 request of a client. No version of protocol v2 has this number."""
 VERSION = 3
 HIGH_PRIORITY = 100
 """The priority that Apache's client gives to recovery. Every number above 0 means the same."""
@@ -82,13 +82,14 @@ _STATUS = {
     Code.UNKNOWN_LEDGER_STATE: messages.EUNKNOWNLEDGERSTATE,
 }
 STATUS_OF: dict[int, messages.StatusCode] = {int(code): s for code, s in _STATUS.items()}
-"""The v3 status for each code of protocol v2. Other packages only know the codes."""
+"""The v3 status for each code of protocol v2. Code outside of this package uses only the codes of
+v2."""
 CODE_OF: dict[int, int] = {int(status): int(code) for code, status in _STATUS.items()}
 """The code of protocol v2 for each v3 status."""
 
 
 class BadMessageError(ValueError):
-    """The payload is not a v3 message."""
+    """The error for a payload that is not a v3 message."""
 
 
 def parse_request(payload: Buffer) -> Request:
@@ -149,7 +150,7 @@ def add_request(
     recovery: bool = False,
     deferred_sync: bool = False,
 ) -> bytes:
-    """Return an ADD frame. `entry` are the bytes to store."""
+    """Return an ADD frame. `entry` is the bytes to store."""
     add = AddRequest(ledgerId=ledger_id, entryId=entry_id, masterKey=key, body=entry)
     if deferred_sync:
         add.writeFlags = DEFERRED_SYNC
@@ -226,7 +227,10 @@ def auth_request(txn_id: int, plugin: str, token: bytes) -> bytes:
 
 
 def response(op: int, txn_id: int, code: int) -> Response:
-    """Return a response without its own part. The caller adds that, with the same status."""
+    """Return a response with its header and outer status only.
+
+    The caller adds the part for the operation, with the same status.
+    """
     found = Response(
         header=BKPacketHeader(version=messages.VERSION_THREE, txnId=txn_id),
         status=STATUS_OF[code],

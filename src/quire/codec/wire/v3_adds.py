@@ -37,7 +37,7 @@ _HEADER = b"\x08\x03\x10\x02\x18"  # version 3, operation ADD, txnId follows
 _ADD_TAG = b"\xaa\x06"
 _RECOVERY_FLAG = b"\xa0\x06\x01"
 _HEAD_BYTES = 24
-"""The bytes of a body that are read here: ledger, entry and last add confirmed."""
+"""The length of the fields at the beginning of a body that are read here: ledger, entry and LAC."""
 
 
 class AddShape(NamedTuple):
@@ -48,7 +48,7 @@ class AddShape(NamedTuple):
     body: slice
     key: bytes
     ledger: bytes
-    """The ledger id as a varint, to be repeated in the response."""
+    """The bytes of the ledger id as a varint, which the response repeats."""
     high_priority: bool
     recovery: bool
     write_flags: int
@@ -58,8 +58,8 @@ class AddStretch(NamedTuple):
     """A batch of similar requests, as columns."""
 
     ledger_id: int
-    """The ledger id in the bodies, which counts. The one outside of the body is only repeated in
-    the response."""
+    """The ledger id in the bodies, to which the entries are added. The id outside of the body is
+    only repeated in the response."""
     entry_ids: Sequence[int]
     """The entry ids, ascending."""
     last_lac: int
@@ -68,8 +68,7 @@ class AddStretch(NamedTuple):
     txns: Sequence[bytes]
     """The transaction ids as varints of one size."""
     echoed_entries: Sequence[bytes]
-    """The entry ids outside of the bodies as varints of one size, to be repeated in the
-    responses."""
+    """The entry ids outside of the bodies, as varints of one size. The responses repeat them."""
     shape: AddShape
 
 
@@ -136,10 +135,11 @@ def _shape_of(frame: bytes) -> AddShape | None:
 def _columns_of(
     txn_start: int, txn_end: int, entry_start: int, entry_end: int, body_start: int, rest: str
 ) -> struct.Struct:
-    """Return the format of one request.
+    """Return the `struct` format of one request, for these offsets of its parts.
 
-    Its parts are: bytes before the transaction id, transaction id, bytes, entry id, bytes, ledger,
-    entry, LAC, the rest of the body, and the bytes after the body.
+    It has fields for the transaction id, for the entry id, and for the ledger, the entry and the
+    LAC in the body. The bytes before each of these three parts are a field too. The caller's `rest`
+    is the format of what follows.
     """
     return struct.Struct(
         f">{txn_start}s{txn_end - txn_start}s{entry_start - txn_end}s{entry_end - entry_start}s"
@@ -181,7 +181,7 @@ def stretch_of(view: memoryview, at: int, size: int, count: int) -> AddStretch |
 
 
 def _are_varints(column: Sequence[bytes]) -> bool:
-    """Return whether each of these is one varint that fills its bytes, as the first one does."""
+    """Return whether each item is exactly one varint. All have as many bytes as the first one."""
     width = len(column[0])
     joined = b"".join(column)
     if max(joined[width - 1 :: width]) > 0x7F:
@@ -219,7 +219,10 @@ def max_deferred_payload_bytes(digest: DigestType) -> int:
 
 
 class DeferredAddEncoder:
-    """Encodes payloads as ADD frames with deferred sync, like `entry.AddEncoder`."""
+    """An encoder that makes v3 ADD frames with deferred sync.
+
+    Its methods do the same as those of `entry.AddEncoder` with these names.
+    """
 
     __slots__ = ("_codec", "_key", "_ledger")
 

@@ -26,32 +26,34 @@ from quire.storage.segment.footer import load_records
 from quire.storage.segment.segment import LOG_DIRECTORY, LogSegment, SegmentState
 
 LogRecords = Callable[[Sequence[StateRecord], Callable[[StorageError | None], None]], None]
-"""A function that logs state records and then calls its second argument, as `Appender.note`
-does."""
+"""A function that logs state records and then calls its second argument with the error or None, as
+`Appender.note` does."""
 
 READ_AGAIN_MS = 600_000
-"""How long to wait before a dead segment whose records could not be read is tried again."""
+"""Milliseconds to wait before a segment without live ledgers is tried again after its state records
+could not be read."""
 
 
 class Collector(BackgroundJob):
-    """The garbage collector of one store: it drops ledgers and removes dead segments."""
+    """The garbage collector of one store: it drops ledgers, and segments without live ledgers."""
 
     def __init__(self, context: JobContext, log_records: LogRecords) -> None:
         super().__init__(context)
         self._log_records = log_records
         self._unlogged: list[StateRecord] = []
-        """The records of deletions for which the log had no space."""
+        """The deletion records that are not logged yet, because the log had no space for them."""
         self._on_the_way = 0
         """The number of `drop` and `refuse` calls whose records are not durable yet."""
         self._busy: set[int] = set()
         self._read_again_ms: dict[int, int] = {}
-        """The segments whose records could not be read, and the calendar time of the next
-        attempt."""
+        """The Unix time in milliseconds of the next attempt to read the state records of a segment,
+        by segment number, if the last attempt failed."""
         self.removed = 0
         self.error: str | None = None
-        """Why the last removal failed, or None. It is tried again."""
+        """The error of the last removal if it failed, or None. The collector tries again."""
         self.on_log_full: Callable[[], None] = lambda: None
-        """Called when the log has no space for the records of a deletion or removal."""
+        """A function that is called when the log has no space for the records of a deletion or
+        removal."""
 
     def drop(self, ledger_ids: Iterable[int]) -> None:
         """Drop ledgers that the metadata store no longer has; see `LedgerStore.drop_ledgers`."""
@@ -97,19 +99,20 @@ class Collector(BackgroundJob):
 
     @property
     def deletions_logged(self) -> bool:
-        """Whether everything that was dropped will stay dropped after a crash."""
+        """Whether the deletions of all dropped or refused ledgers are durable."""
         return not self._unlogged and not self._on_the_way
 
     def retry(self) -> None:
-        """Try again what failed for lack of space."""
+        """Log the deletions again for which the log had no space, and remove segments."""
         self.drop(())
         self.collect()
 
     def collect(self) -> None:
         """Start to remove every sealed segment that has no live ledgers.
 
-        Nothing is removed while the log has no space for the deletion of a ledger. A crash would
-        bring that ledger back, and its fence, which may be in such a segment, must come back too.
+        Nothing is removed while the deletion of a ledger waits for space in the log. A crash would
+        bring that ledger back, and its fence, which may be in one of these segments, must come back
+        too.
         """
         if self._unlogged:
             return
@@ -200,7 +203,7 @@ class Collector(BackgroundJob):
     def _still_needed(
         self, segment: LogSegment, records: Sequence[StateRecord]
     ) -> list[StateRecord]:
-        """Return the records of a dead segment that must be logged again."""
+        """Return the state records of a segment to be removed that must be logged again."""
         ledgers = self._catalogue.ledgers
         needed: list[StateRecord] = []
         seen: set[tuple[RecordKind, int]] = set()
@@ -228,9 +231,10 @@ class Collector(BackgroundJob):
         return needed
 
     def _deletion(self, segment: LogSegment, record: StateRecord) -> StateRecord | None:
-        """Return a copy of a deletion record if it is still needed, otherwise None.
+        """Return a deletion record to log again in place of `record`, or None if it is not needed.
 
-        It is needed as long as adds to the ledger must be refused or an older segment mentions it.
+        It is needed as long as adds to the ledger must be refused, or an older segment mentions the
+        ledger.
         """
         deleted = Deleted.decode(record.value)
         expired = deleted.time_ms + TOMBSTONE_TTL_MS <= self._now_ms()
@@ -246,7 +250,11 @@ class Collector(BackgroundJob):
         return StateRecord(RecordKind.DELETED, record.ledger_id, value)
 
     def _heals(self, before: int, segment: LogSegment) -> bool:
-        """Return whether a REPAIRED record still applies to some segment that has lost groups."""
+        """Return whether a REPAIRED record still applies to a segment that has lost groups.
+
+        The record applies to segments with numbers below `before`. The segment that has the record
+        does not count.
+        """
         return any(
             other.lost_groups and other.number < before
             for other in self._catalogue.segments.values()

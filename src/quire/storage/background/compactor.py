@@ -59,14 +59,15 @@ class Compaction:
     position: int
     """The number of the segment that the output replaces."""
     before_bytes: int
-    """The size of the source files."""
+    """The size of the files of the compacted segments together."""
     after_bytes: int
     copied_bytes: int
-    """The number of bytes of frames that were copied."""
+    """The number of bytes of frames that were copied to the output."""
     duplicate_bytes: int
-    """The bytes that were not copied because another source has the same entries."""
+    """The number of bytes of frames that were not copied because another of the compacted segments
+    has the same entries."""
     error: str = ""
-    """Why the compaction has failed and changed nothing, or ""."""
+    """The reason why the compaction failed and changed nothing, or "" if it succeeded."""
 
 
 @dataclass(slots=True)
@@ -77,9 +78,9 @@ class _Work:
     rewrite: Rewrite
     last: LogSegment
     alive: set[int]
-    """The ledgers that the last source mentions and that still exist."""
+    """The ids of the ledgers that the newest source mentions and that still exist."""
     living: dict[int, LedgerInfo]
-    """The ledgers whose entries are copied."""
+    """The ledgers whose entries are copied, by id."""
     records: Sequence[StateRecord] = ()
 
 
@@ -91,9 +92,10 @@ class CompactionReserve(BackgroundJob):
         self._wanted_bytes = size_bytes
         self._busy = False
         self._given = False
-        """Whether the space was given to the log, until there is free space again."""
+        """Whether the space of the file was given to the log. It stays True until the disk has
+        enough free space for adds again."""
         self.size_bytes = 0
-        """The size of the file that exists."""
+        """The size of the preallocated file, or 0 if there is none."""
 
     def keep(self, *, wanted: bool) -> None:
         """Create or extend the file in the background, if it is too small and there is space.
@@ -117,7 +119,7 @@ class CompactionReserve(BackgroundJob):
         self._preallocated.held_bytes = self._wanted_bytes
 
     def release(self) -> None:
-        """Give the space to the log, which has no space left to log a deletion."""
+        """Remove the file, so that the log can use its space to log a deletion."""
         if self._busy or self._given or not self.size_bytes:
             return
         self._given = self._busy = True
@@ -165,7 +167,7 @@ class CompactionReserve(BackgroundJob):
 
 
 class Compactor(PacedJob):
-    """The compactor of one store."""
+    """The background job that compacts the segments of one store when that is worth it."""
 
     def __init__(self, context: JobContext, collector: Collector, quarantine: Quarantine) -> None:
         super().__init__(context)
@@ -182,29 +184,31 @@ class Compactor(PacedJob):
         self.done_major = 0
         self._major = False
         self.requested = False
-        """Whether a requested compaction still has segments to look for or to rewrite."""
+        """Whether a compaction that was requested is not completed yet."""
         self.copied_bytes = 0
         self.written_bytes = 0
-        """The number of bytes written: the copied frames, and the headers, tables and padding of
-        the log."""
+        """The number of bytes of the log groups that compactions wrote: copied frames with group
+        headers, tables and padding. Segment headers and footers are not counted."""
         self.freed_bytes = 0
         self.error: str = ""
-        """Why the last compaction that failed has failed."""
+        """The error of the last compaction if it failed, or "". The next compaction that succeeds
+        clears it."""
         self.suspended: Suspension | None = None
-        """The kinds of compaction that an operator has suspended. A running compaction is
+        """The kinds of compaction that an operator has suspended, or None. A running compaction is
         completed."""
 
     # -- suspended by an operator -----------------------------------------------------------------
 
     def load(self) -> None:
-        """Remove the note of a suspension, which ends with the process. May raise `OSError`."""
+        """Remove the note of a suspension by an earlier process. May raise `OSError`."""
         write_note(self._disk, None)
 
     def suspend(self, *, minor: bool, major: bool, by: str) -> None:
         """Begin no compactions of these kinds from now on, not even on a full disk.
 
-        Damaged segments are still rewritten once their entries are restored. If there is no space
-        for the note, the suspension applies without one.
+        Damaged segments are still rewritten once their entries are restored. A note in the data
+        directory shows the suspension. If there is no space for the note, the suspension applies
+        without it.
         """
         now_ms = self._now_ms()
         self._hold(suspended(self.suspended, minor=minor, major=major, by=by, now_ms=now_ms))
@@ -261,7 +265,7 @@ class Compactor(PacedJob):
                 self._next_major_s = now + self._config.compact_major_interval_s
 
     def _write_anew(self) -> bool:
-        """Rewrite a damaged segment whose entries are restored, if there is one.
+        """Begin to rewrite a damaged segment whose entries are restored. Return whether one began.
 
         This also happens if compaction is switched off, because its purpose is not to free space.
         """
@@ -274,13 +278,13 @@ class Compactor(PacedJob):
         return False
 
     def log_is_full(self) -> None:
-        """Give the reserve to the log, because it has no space left even for a deletion."""
+        """Give the space of the reserve to the log, which has no space left even for a deletion."""
         if self._work is None and not self.closed:
             self._reserve.release()
 
     @property
     def reserve_bytes(self) -> int:
-        """The space that is preallocated for the next compaction."""
+        """The number of bytes that are preallocated for the next compaction."""
         return self._reserve.size_bytes
 
     @property
@@ -292,7 +296,7 @@ class Compactor(PacedJob):
         return not self._preallocated.space
 
     def _due(self) -> float:
-        """Return the live ratio below which segments should be compacted now, or 0 for none."""
+        """Return the share of live data below which segments are compacted now, or 0 for none."""
         now, held = self._monotonic(), self.suspended
         if (self._short or now >= self._next_major_s) and not (held and held.major):
             return self._config.compact_major_ratio
@@ -309,7 +313,7 @@ class Compactor(PacedJob):
                 yield segment
 
     def _choose(self, ratio: float) -> Choice | None:
-        """Return the segments to compact now, or None if nothing is worth it."""
+        """Return the segments to compact now, or None if compacting would gain too little."""
         vouchers = self._catalogue.vouchers()
         candidates = [
             candidate_of(segment)
@@ -333,7 +337,8 @@ class Compactor(PacedJob):
     def is_worth_it(self, segment: LogSegment) -> bool:
         """Return whether the segment can be removed, or rewritten by itself with a gain.
 
-        This is also True while it is being compacted. A suspension does not count.
+        This is also True while the segment is being compacted. A suspension by an operator does not
+        matter.
         """
         if not segment.live_ledgers or segment.compacting:
             return True
@@ -342,7 +347,7 @@ class Compactor(PacedJob):
         return not reason and not segment.damage
 
     def why_not(self, segment: LogSegment) -> str:
-        """Return why the space in a sealed segment with live ledgers is not given back yet."""
+        """Return in words why the space of dead entries in a sealed segment is not freed yet."""
         if segment.damage:
             return f"quarantined: {segment.damage}"
         if segment.compacting:
@@ -371,7 +376,7 @@ class Compactor(PacedJob):
     # -- one compaction ---------------------------------------------------------------------------
 
     def _begin(self, choice: Choice, salvage: Salvage | None = None) -> None:
-        """Begin to compact these segments, or to rewrite a damaged one with `salvage`."""
+        """Begin to compact the chosen segments, or to rewrite a damaged one with `salvage`."""
         ledgers, segments = self._catalogue.ledgers, self._catalogue.segments
         last = segments[choice.position]
         living: dict[int, LedgerInfo] = {}
@@ -444,7 +449,10 @@ class Compactor(PacedJob):
     def _on_finished(
         self, work: _Work, result: RewriteResult | None, error: Exception | None
     ) -> None:
-        """Replace the sources by the output, which is durable, in the catalogue."""
+        """Replace the sources in the catalogue by the output, which is durable.
+
+        `result` is None if the output could not be finished.
+        """
         if result is None:
             self._give_up(work, error)
             return
@@ -502,7 +510,7 @@ class Compactor(PacedJob):
     def _give_up(self, work: _Work, error: Exception | None) -> None:
         """End a compaction that has failed, or that is stopped. Nothing has changed.
 
-        A damaged source is not tried again; the others are.
+        A damaged source is not compacted again before it is repaired. The other sources are.
         """
         self._release(work)
         work.rewrite.close()
@@ -548,8 +556,9 @@ class Compactor(PacedJob):
     def _still_needed(self, work: _Work, records: Sequence[StateRecord]) -> list[StateRecord]:
         """Return the state records that the output needs.
 
-        These are the records of the last source that are still needed, in their order. Then follow
-        the keys of all copied ledgers, and a SUPERSEDED record for each of the other sources.
+        These are the records of the newest source that are still needed, in their order. Then
+        follow the keys of all copied ledgers, and a SUPERSEDED record for each of the other
+        sources.
         """
         void: dict[int, int] = {}
         newest: dict[int, int] = {}
@@ -589,8 +598,8 @@ class Compactor(PacedJob):
     def _is_deletion_needed(self, work: _Work, record: StateRecord) -> bool:
         """Return whether a deletion record is still needed.
 
-        It is needed as long as adds to the ledger must be refused, or an older segment mentions it.
-        A segment that is about to be removed still counts.
+        The record is needed as long as adds to the ledger must be refused, or an older segment
+        mentions the ledger. A segment that is about to be removed still counts.
         """
         deleted = Deleted.decode(record.value)
         if deleted.fenced and deleted.time_ms + TOMBSTONE_TTL_MS > self._now_ms():

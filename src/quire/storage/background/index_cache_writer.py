@@ -1,7 +1,7 @@
 """Write the index cache, which `recovery.index_cache` reads at a start.
 
-It is written at a clean stop, and also while the store runs. This happens often enough that a start
-after a crash has only a few footers to read.
+The cache is written at a clean stop, and also while the store runs. This happens often enough that
+a start after a crash has only a few footers to read.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ from quire.storage.segment.ledger_ids import LedgerIdSet
 from quire.storage.segment.segment import LOG_DIRECTORY, LedgerInfo, LogSegment, SegmentState
 
 LEDGERS_PER_BLOCK = 4_096
-"""The number of ledgers in a block of the file, which one step of the writing thread handles."""
+"""The most ledgers in a block of the index cache. One step of the writing thread handles at least
+one block."""
 BLOCK_BYTES_MAX = 8 * 1024 * 1024
-"""The most bytes of rows in a block, which then has fewer ledgers. The file is also synced each
-time that this many bytes were written."""
+"""The most bytes of rows in a block of the index cache, which may then have fewer ledgers. The file
+is also synced each time that this many bytes were written."""
 STEP_BYTES = 256 * 1024
-"""The fewest bytes to write in one step."""
+"""The fewest bytes of the index cache to write in one step."""
 WRITE_BYTES_PER_S = 16 * 1024 * 1024
-"""The rate of writing one cache, so that adds do not wait for it. A million ledgers take five
-seconds."""
+"""The rate in bytes per second at which one index cache is written, so that adds do not wait for
+it. A cache of a million ledgers takes five seconds."""
 MEAN_BYTES_PER_S = 2 * 1024 * 1024
-"""The mean rate of writing, from one cache to the next. It makes large caches less frequent."""
+"""The mean rate in bytes per second at which index caches are written, including the pauses between
+them. It makes large caches less frequent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """A segment that the cache covers, as it was when the snapshot was taken."""
+    """A segment that the index cache covers, as it was when the snapshot was taken."""
 
     segment: LogSegment
     trailer: Trailer
@@ -60,14 +62,17 @@ class Covered:
 class Snapshot:
     """The contents of an index cache, taken while the store continues to run.
 
-    It is created on the event loop and written by another thread. A ledger is written as it is at
-    some moment during the writing. Adds, fences and deletions of that time are in segments that the
-    cache does not cover, so a start applies them again, with the same result. They must be durable
-    before the cache counts.
+    The snapshot is created on the event loop and written by another thread. A ledger is written as
+    it is at some moment during the writing. Adds, fences and deletions of that time are in segments
+    that the cache does not cover, so a start applies them again, with the same result. They must be
+    durable before the cache may be used.
     """
 
     def __init__(self, catalogue: Catalogue, directory_id: bytes) -> None:
-        """Take a snapshot. It takes about ten milliseconds for a million ledgers."""
+        """Take a snapshot of the catalogue.
+
+        For a million ledgers, this takes about ten milliseconds.
+        """
         self._directory_id = directory_id
         self.covered: list[Covered] = []
         for _, segment in sorted(catalogue.segments.items()):
@@ -86,7 +91,7 @@ class Snapshot:
         self._tombstones = dict(catalogue.tombstones)
         self._repaired_before = catalogue.repaired_before
         self.ledgers = 0
-        """The number of ledgers in the blocks so far."""
+        """The number of ledgers in the blocks that `blocks` has yielded so far."""
 
     def still_holds(self, catalogue: Catalogue) -> bool:
         """Return whether the covered segments still exist unchanged."""
@@ -98,7 +103,7 @@ class Snapshot:
         )
 
     def blocks(self) -> Iterator[list[Buffer]]:
-        """Yield the contents of the file in blocks, without its end."""
+        """Yield the contents of the index cache in blocks of buffers, without the end mark."""
         head = fmt.CacheHead(
             self._directory_id, self.through, len(self.covered), self._repaired_before
         )
@@ -166,7 +171,7 @@ class CacheFile:
         self.size_bytes = 0
 
     def step(self) -> int:
-        """Write a part, and return its size, or 0 if everything except the end is written."""
+        """Write a part of the file, and return its size in bytes, or 0 if only the end is left."""
         if self._file is None:
             if self._disk.exists(TEMPORARY_NAME):
                 self._disk.remove(TEMPORARY_NAME)
@@ -189,10 +194,10 @@ class CacheFile:
         return size
 
     def publish(self, end_group: int) -> None:
-        """Replace the previous cache. The change is durable on return.
+        """Write the end of the file, and replace the previous index cache, durably.
 
-        `end_group` is the number after the last group of the log, which has everything that the
-        snapshot has seen.
+        `end_group` is the number after that of the last synced group. The groups before it have
+        everything that is in the snapshot.
         """
         assert self._file is not None
         self._file.write(fmt.CacheEnd(self._snapshot.ledgers, end_group).encode(), self.size_bytes)
@@ -214,7 +219,7 @@ class CacheFile:
 
 
 class IndexCacheWriter(PacedJob):
-    """Decides when to write the index cache of one store, and writes it in steps."""
+    """The job that decides when to write the index cache of one store, and writes it in steps."""
 
     def __init__(
         self,
@@ -230,7 +235,7 @@ class IndexCacheWriter(PacedJob):
             context: The parts of the store that the job uses.
             may_begin: Returns whether there is space and no deletion waits to be logged.
             compactions: Returns how many compactions have changed the index.
-            end_group: Returns the number after the last synced group.
+            end_group: Returns the number after that of the last synced group.
             barrier: Calls back once everything that was appended is durable.
         """
         super().__init__(context)
@@ -239,15 +244,15 @@ class IndexCacheWriter(PacedJob):
         self._end_group = end_group
         self._barrier = barrier
         self._known: dict[int, Trailer] = {}
-        """The trailers of the segments that the cache on disk covers."""
+        """The trailers of the segments that the cache on disk covers, by segment number."""
         self._next_s = self._monotonic() + self._config.index_cache_interval_s
         self._busy = False
         self._file: CacheFile | None = None
         self.written = 0
-        """The number of caches written since the start."""
+        """The number of index caches written since the start."""
 
     def loaded(self, trailers: Mapping[int, Trailer]) -> None:
-        """Note that the start has used a cache, which covers these segments."""
+        """Note that the start has read an index cache that covers segments with these trailers."""
         self._known = dict(trailers)
 
     def tick(self) -> None:
@@ -264,7 +269,11 @@ class IndexCacheWriter(PacedJob):
         self._step(snapshot, self._file, self._compactions())
 
     def _is_due(self, snapshot: Snapshot) -> bool:
-        """Return whether the cache on disk is invalid, or does not cover many newer segments."""
+        """Return whether a new index cache should be written.
+
+        It should if a segment that the cache on disk covers has changed, or if
+        `index_cache_segments` newer segments are sealed.
+        """
         segments = self._catalogue.segments
         for number, trailer in self._known.items():
             segment = segments.get(number)
@@ -297,7 +306,7 @@ class IndexCacheWriter(PacedJob):
     def _on_durable(
         self, snapshot: Snapshot, file: CacheFile, compactions: int, error: StorageError | None
     ) -> None:
-        """Publish the cache. Everything in the snapshot is durable in the log."""
+        """Publish a cache, now that everything in its snapshot is durable in the log."""
         changed = self._compactions() != compactions or not snapshot.still_holds(self._catalogue)
         if error is not None or changed or self.closed:
             self._give_up(file, None)
@@ -321,7 +330,7 @@ class IndexCacheWriter(PacedJob):
         self.written += 1
 
     def _give_up(self, file: CacheFile, error: Exception | None) -> None:
-        """Keep the previous cache. A later tick tries again."""
+        """Discard an unfinished cache, and keep the previous one. A later tick tries again."""
         self._busy, self._file = False, None
         if error is not None and not may_pass(error):
             self._broken(error)
@@ -338,7 +347,8 @@ class IndexCacheWriter(PacedJob):
     def write_last(self) -> None:
         """Write the cache at a clean stop, when everything is durable and nothing runs any more.
 
-        This blocks and may raise `OSError`.
+        Nothing is written if there is too little space or a deletion is not logged. This blocks and
+        may raise `OSError`.
         """
         if self._file is not None:
             self._file.close()

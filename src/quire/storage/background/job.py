@@ -16,7 +16,7 @@ from quire.storage.segment.catalogue import Catalogue
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """The parts of the store that it shares with each background job."""
+    """The parts of a store that it shares with each of its background jobs."""
 
     disk: Disk
     directory_id: bytes
@@ -27,14 +27,15 @@ class JobContext:
     config: StorageConfig
     schedule: Schedule
     now_ms: Callable[[], int]
-    """Returns the calendar time in ms since 1970."""
+    """A function that returns the Unix time in milliseconds."""
     monotonic: Callable[[], float]
     broken: Callable[[Exception], None]
-    """Called when the disk fails, unless the error may go away by itself."""
+    """A function that a job calls when the disk has failed, unless the error may go away by
+    itself."""
 
 
 class BackgroundJob:
-    """A background job. It belongs to the event loop and runs blocking work through `JobQueue`."""
+    """A background job. It runs on the event loop, and does blocking work through `JobQueue`."""
 
     def __init__(self, context: JobContext) -> None:
         self._disk = context.disk
@@ -62,10 +63,10 @@ class PacedJob(BackgroundJob):
         super().__init__(context)
         self._timer: TimerHandle | None = None
         self.closed = False
-        """Whether the maintenance is about to be stopped. If so, no further work is begun."""
+        """Whether the background jobs are about to be stopped. If so, no further work is begun."""
 
     def cancel(self) -> None:
-        """Stop beginning pieces of work, because the maintenance is about to be stopped.
+        """Begin no more pieces of work, because the background jobs are about to be stopped.
 
         A queued piece still runs.
         """

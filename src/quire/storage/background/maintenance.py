@@ -20,7 +20,7 @@ from quire.storage.segment.segment import LogSegment, SegmentState
 
 
 class BackgroundMaintenance:
-    """All background jobs of one store. It belongs to the event loop, except for `load`."""
+    """All background jobs of one store, which belong to the event loop, except for `load`."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class BackgroundMaintenance:
         return self._preallocated.space and self.collector.deletions_logged
 
     def load(self, *, damaged: bool) -> None:
-        """Load the records of damage and the progress of the scrub. This blocks.
+        """Load the records of damaged segments and the progress of the scrub. This blocks.
 
-        It also removes the note of a suspension, which ends with the process. `damaged` means that
-        the start has found damaged blocks in segments that are not sealed. They are scrubbed soon.
-        `OSError` if the disk fails.
+        The note of a suspension by an earlier process is removed. `damaged` means that the start
+        has found damaged blocks in segments that are not sealed. All of these segments are then
+        scrubbed soon. Raises `OSError` if the disk fails.
         """
         self.compactor.load()
         self.scrubber.load()
@@ -68,12 +68,12 @@ class BackgroundMaintenance:
         return [segment for segment in segments if segment.state is SegmentState.CLOSED]
 
     def start(self) -> None:
-        """Seal the segments that an earlier process has not sealed."""
+        """Begin to seal the segments that an earlier process has closed but not sealed."""
         for segment in self._closed():
             self.sealer.seal(segment)
 
     def tick(self) -> None:
-        """Run whatever is due. This is called every few seconds."""
+        """Begin every background job that is due. The store calls this every few seconds."""
         self.sealer.retry()
         self.collector.retry()
         self.quarantine.tick()
@@ -82,7 +82,7 @@ class BackgroundMaintenance:
         self.index_cache.tick()
 
     def cancel(self) -> None:
-        """Stop beginning background jobs, because the maintenance is about to be stopped.
+        """Begin no more background work, because the background jobs are about to be stopped.
 
         Closed segments are still sealed.
         """
@@ -92,6 +92,6 @@ class BackgroundMaintenance:
         self.index_cache.cancel()
 
     def close(self) -> None:
-        """Release the files, after the last job."""
+        """Release the files of a running compaction, after the last job."""
         self.compactor.close()
         self.sealer.closed = True

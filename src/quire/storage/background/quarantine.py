@@ -3,8 +3,8 @@
     found (by a scrub) -> checked -> missing (the bookie reports it) -> repaired -> rewritten
 
 A damaged segment stays as it is. Its healthy entries are served, and compaction leaves it out.
-Entries that are restored from another bookie are in newer segments. Once that is true for all
-damaged entries that are still alive, the segment is rewritten without the damaged parts
+Entries that are restored from another bookie are in newer segments. Once newer segments have all
+damaged entries of ledgers that still exist, the segment is rewritten without the damaged parts
 (`compactor`, `salvage`).
 """
 
@@ -34,45 +34,47 @@ from quire.storage.segment.sealed_rows import unpack
 from quire.storage.segment.segment import LedgerInfo, LedgerPart, LogSegment, SegmentState
 
 CHECK_INTERVAL_S = 10.0
-"""Seconds between two checks whether damaged entries were restored."""
+"""Seconds between two checks whether the damaged entries of a segment were restored."""
 
 
 class Quarantine(BackgroundJob):
-    """The damaged segments of one store."""
+    """The damaged segments of one store, and what is known about the damage in each."""
 
     def __init__(self, context: JobContext) -> None:
         super().__init__(context)
         self.records: dict[int, SegmentDamage] = {}
         self._checked: set[int] = set()
-        """The numbers of records whose damaged entries were compared with newer segments. Then it
-        is known which of the entries are missing."""
+        """The numbers of the damaged segments whose damaged entries were compared with newer
+        segments, so that it is known which of the entries are missing."""
         self._lacking: set[int] | None = None
-        """The ledgers that the checked records name, or None if that must be computed again."""
+        """The ids of the ledgers that lack entries according to the checked records, or None if the
+        set must be computed again."""
         self._seen: set[int] = set()
-        """The numbers of records that a scrub of this process has made. An older record may
-        describe a file that was rewritten since, if a crash prevented the removal of the record."""
+        """The numbers of the segments in which a scrub of this process has found damage. An older
+        record may describe a file that was rewritten since, if a crash prevented the removal of the
+        record."""
         self._unread: set[int] = set()
-        """The numbers of segments whose record was on the disk at the start but could not be
+        """The numbers of the segments whose record was on the disk at the start but could not be
         read."""
         self._rest: dict[int, dict[int, list[Range]]] = {}
-        """The damaged entries of ledgers for which a record has no space, by segment and ledger. If
-        ledgers that the record names turn out to lack entries, this is dropped, and a later scrub
-        finds the other ledgers again."""
+        """The damaged entries of ledgers that do not fit into the record of a segment, by segment
+        number and ledger id. If ledgers that the record names turn out to lack entries, this is
+        dropped, and a later scrub finds the other ledgers again."""
         self._unsaved: set[int] = set()
-        """The numbers of segments whose record on disk is out of date."""
+        """The numbers of the segments whose record on disk is out of date."""
         self._saving = False
         self._checking = False
         self._next_check_s = 0.0
         self.closed = False
-        """Whether the maintenance is about to be stopped. If so, nothing new is begun."""
+        """Whether the background jobs are about to be stopped. If so, nothing new is begun."""
         self.suspect: Callable[[int], None] = lambda number: None
-        """Called with the number of a segment that should be scrubbed again."""
+        """A function that is called with the number of a segment that should be scrubbed again."""
         self.on_change: Callable[[SegmentDamage, bool], None] = lambda damage, repaired: None
-        """Called with the damage and False when a segment is found to be damaged, and with the
-        damage and True when it no longer is."""
+        """A function that is called with the damage of a segment and False when it is found, and
+        with the damage and True when the segment is no longer damaged."""
 
     def load(self) -> list[int]:
-        """Load the records that were stored on disk. This blocks.
+        """Load the stored records of damaged segments. This blocks.
 
         Return the numbers of segments that must be scrubbed again because their record cannot be
         read.
@@ -94,9 +96,9 @@ class Quarantine(BackgroundJob):
     # -- what is known --------------------------------------------------------------------------
 
     def lacking_ledgers(self) -> Set[int]:
-        """Return the ledgers with entries of which this bookie has no good copy.
+        """Return the ids of the ledgers with entries of which this directory has no good copy.
 
-        A deleted ledger is among them until its segment is checked again.
+        A deleted ledger stays in the set until its segment is checked again.
         """
         if self._lacking is None:
             named = (self.records[number].ledgers for number in self._checked)
@@ -104,7 +106,7 @@ class Quarantine(BackgroundJob):
         return self._lacking
 
     def lacking(self, ledger_ids: Sequence[int]) -> dict[int, list[Range]]:
-        """Return the damaged entries of these ledgers that have no other copy here.
+        """Return the entries of these ledgers of which this directory has no good copy.
 
         The result has ranges (first, last) by ledger id. Ledgers without such entries are left out.
         There may be many records, and each can name 8,192 ledgers. So ask for some of the ledgers
@@ -119,7 +121,7 @@ class Quarantine(BackgroundJob):
         return found
 
     def ready(self) -> Iterator[LogSegment]:
-        """Yield the segments that may be rewritten now."""
+        """Yield the damaged segments that can be rewritten now, because no entry is missing."""
         for number in sorted(self._checked):
             record, segment = self.records[number], self._catalogue.segments.get(number)
             if (
@@ -138,7 +140,7 @@ class Quarantine(BackgroundJob):
                     self.suspect(number)
 
     def salvage(self, segment: LogSegment) -> Salvage:
-        """Return the input for rewriting a segment that `ready` has yielded."""
+        """Return what a rewrite must know about a damaged segment that `ready` has yielded."""
         record = self.records[segment.number]
         newer = {
             ledger_id: newer_copies(self._catalogue.segments, info, segment.number)
@@ -148,13 +150,13 @@ class Quarantine(BackgroundJob):
         return Salvage(record.blocks, bool(record.index), newer)
 
     def recheck(self, number: int) -> None:
-        """Scrub a segment again, because more of it is damaged than was known."""
+        """Have a segment scrubbed again, because more of it is damaged than was known."""
         self._checked.discard(number)
         self._lacking = None
         self.suspect(number)
 
     def _alive(self, record: SegmentDamage) -> dict[int, Sequence[Range]]:
-        """Return the part of the record about ledgers that still have entries in the segment."""
+        """Return the entries in the record whose ledgers still have entries in the segment."""
         return {
             ledger_id: ranges
             for ledger_id, ranges in record.ledgers.items()
@@ -173,7 +175,11 @@ class Quarantine(BackgroundJob):
     # -- what a scrub has found -----------------------------------------------------------------
 
     def take(self, segment: LogSegment, found: Findings) -> None:
-        """Take the result of a scrub of the whole segment, which is still in the catalogue."""
+        """Record what a scrub of a whole segment has found.
+
+        If the segment is not damaged, an earlier record is dropped. The segment is in the
+        catalogue.
+        """
         number = segment.number
         if found.clean:
             segment.damage = ""  # A compaction may have met a temporary error.
@@ -235,9 +241,9 @@ class Quarantine(BackgroundJob):
     # -- what was restored --------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Save records, drop those of removed segments, and check what is still missing.
+        """Save changed records, drop those of removed segments, and look for missing entries.
 
-        This is called every few seconds.
+        The store calls this every few seconds.
         """
         if self.closed:
             return
@@ -250,7 +256,7 @@ class Quarantine(BackgroundJob):
             self._check(sorted(self.records))
 
     def _check(self, numbers: Sequence[int]) -> None:
-        """Check these records, one after the other."""
+        """Check the records of the segments with these numbers, one after the other."""
         self._checking = False
         while numbers and not self.closed:
             number, numbers = numbers[0], numbers[1:]
@@ -374,7 +380,8 @@ def damaged_here(
 ) -> dict[int, list[Range]]:
     """Return the damaged entries of a segment without a footer, from the index in memory.
 
-    Runs may be added in the meantime.
+    `parts` has the runs of each ledger in the segment, and `blocks` the ranges of damaged blocks.
+    The result has ranges (first, last) of entries by ledger id. Runs may be added in the meantime.
     """
     ledgers: dict[int, list[Range]] = {}
     if not blocks:
@@ -400,7 +407,8 @@ def damaged_sealed(
 ) -> dict[int, list[Range]]:
     """Return the damaged entries of a segment with a footer, for ledgers that live in it.
 
-    If it is not known what is damaged, all entries of the segment are returned.
+    The result has ranges (first, last) of entries by ledger id. If it is not known what is damaged,
+    all entries of the segment are returned.
     """
     number = segment.number
     if found.extent_known:
@@ -426,7 +434,10 @@ def _left(
     damaged: Mapping[int, Sequence[Range]],
     newer: Mapping[int, Newer],
 ) -> dict[int, list[Range]]:
-    """Return the damaged entries that this bookie lacks. This runs on the maintenance worker."""
+    """Return the damaged entries that no newer segment has, as ranges by ledger id.
+
+    This runs on the maintenance worker.
+    """
     found: dict[int, list[Range]] = {}
     with Footers(disk) as footers:
         for ledger_id, ranges in damaged.items():

@@ -31,10 +31,11 @@ _NAMES = (
     "more", "ledgers",
 )  # fmt: skip
 LEDGERS_MAX = 8_192
-"""The most ledgers of a segment that a record names. The others follow when these are repaired."""
+"""The most ledgers of a segment that a record names. Further ledgers are named once the first ones
+are repaired."""
 RANGES_MAX = 16_384
-"""The most ranges of entries in a record. If a ledger has too many ranges, some are joined, which
-also names the entries between them."""
+"""The most ranges of entries in a record. If a ledger has too many ranges, some are joined, so that
+the record also names the entries between them."""
 RANGES_OF_LEDGER_MAX = 32
 
 
@@ -44,25 +45,26 @@ class SegmentDamage:
 
     number: int
     found_ms: int
-    """The calendar time at which the damage was first noticed."""
+    """The Unix time in milliseconds at which the damage was first noticed."""
     blocks: tuple[Range, ...] = ()
-    """The first and last number of each range of damaged blocks."""
+    """The ranges (first, last) of numbers of damaged blocks, counted from the start of the file."""
     header: bool = False
     index: str = ""
-    """The problem with the footer, or ""."""
+    """The problem with the footer in words, or ""."""
     lost_tables: int = 0
-    """The number of groups whose run table is lost. Only the footer knows what they contain."""
+    """The number of groups whose run table is damaged. Only the footer knows what they contain."""
     extent_known: bool = True
-    """Whether it is known which entries are damaged. If not, all entries of the segment's ledgers
-    are named."""
+    """Whether it is known which entries are damaged. If not, `ledgers` names all entries of the
+    segment."""
     ledgers: Mapping[int, tuple[Range, ...]] = field(default_factory=dict)
-    """The damaged entries of which this bookie has no other copy in this or a newer segment."""
+    """The damaged entries that no good copy in this or a newer segment of the bookie replaces, as
+    ranges (first, last) by ledger id."""
     more: bool = False
-    """Whether more ledgers have damaged entries than are named."""
+    """Whether further ledgers have damaged entries that `ledgers` does not name."""
 
     @property
     def entries(self) -> int:
-        """The number of missing entries that are named."""
+        """The number of missing entries that `ledgers` names."""
         return sum(map(count, self.ledgers.values()))
 
     def describe(self) -> str:
@@ -92,10 +94,10 @@ class SegmentDamage:
 
 
 def limited(ledgers: Mapping[int, list[Range]]) -> tuple[dict[int, tuple[Range, ...]], bool]:
-    """Return the part of `ledgers` that a record can store, and whether ledgers were left out.
+    """Return the part of `ledgers` that fits into a record, and whether ledgers were left out.
 
-    `ledgers` has the damaged entries of each ledger. If a ledger has too many ranges, some are
-    joined.
+    `ledgers` has the ranges of damaged entries by ledger id. If a ledger has too many ranges, some
+    are joined.
     """
     chosen = sorted(ledgers)[:LEDGERS_MAX]
     most = min(RANGES_OF_LEDGER_MAX, max(1, RANGES_MAX // max(1, len(chosen))))
@@ -168,7 +170,9 @@ def decode_record(data: bytes, number: int) -> SegmentDamage:
 
 
 def stored_records(disk: Disk) -> Iterator[tuple[int, SegmentDamage | None]]:
-    """Yield the number and the damage of each stored record, with None if it cannot be read.
+    """Yield the segment number and the damage of each stored record.
+
+    The damage is None if the record cannot be read.
 
     Raises:
         LaterStorageError: A later version wrote a record.

@@ -1,6 +1,6 @@
 """Copy the live entries of some segments into one new file: a compaction's work off the event loop.
 
-It has three steps, each a job of its own, so that other jobs can run between them:
+The work has three steps, each a job of its own, so that other jobs can run between them:
 
 1. `begin` reads the indexes and lists what to copy, sorted by ledger and entry.
 2. `copy` writes one group. It is called again until everything is copied.
@@ -10,9 +10,9 @@ Until that rename, only a spare file has changed. After it, the output has every
 in any of the segments, and is durable.
 
 As in a read, every copied block is checked against its checksum, and every frame against the index.
-If a check fails, nothing is replaced, because damaged data must not get a valid checksum. The
-output has only a length before each entry. So the answer to a reader of a long run consists of
-bytes of the file.
+If a check fails, nothing is replaced, because damaged data must not get a valid checksum. Each
+entry in the output follows its length, without a frame header. So the answer to a reader of many
+entries consists of bytes of the file.
 """
 
 from __future__ import annotations
@@ -61,16 +61,17 @@ from quire.storage.segment.segment import (
 )
 
 GROUP_BYTES = 1024 * 1024
-"""The bytes of frames in one group, and in one step. A larger frame has a group of its own."""
+"""The most bytes of frames in one group, which is written in one step. A larger frame has a group
+of its own."""
 SMALL_BYTES = 4 * BLOCK_BYTES
-"""The most bytes of an extent whose blocks are kept in memory, because other extents may need
-them."""
+"""The size in bytes up to which the blocks of adjacent frames are kept in memory, because other
+frames in the same blocks may follow."""
 BLOCKS_MAX = 4_096
-"""The most blocks that are kept in memory during a compaction, for short runs."""
+"""The most blocks that are kept in memory during a compaction."""
 
 
 class BadSegmentError(DamagedError):
-    """A segment cannot be copied, because something in it fails its check."""
+    """The error that a segment cannot be copied, because something in it fails its check."""
 
     def __init__(self, number: int, what: str) -> None:
         super().__init__(
@@ -82,13 +83,14 @@ class BadSegmentError(DamagedError):
 
 @dataclass(frozen=True, slots=True)
 class RewriteSource:
-    """A segment, and the ledgers that are alive in it, as the event loop knows them."""
+    """A segment to copy from, and the ids of the ledgers that are alive in it."""
 
     number: int
     trailer: Trailer
     ledger_ids: Sequence[int]
     salvage: Salvage | None = None
-    """How to leave out damaged parts, if the segment is damaged."""
+    """The damage of the segment and the entries that may be left out, or None if it is not
+    damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +102,12 @@ class RewriteResult:
     end: int
     copied_bytes: int
     duplicate_bytes: int
-    """The bytes that were not copied because another source has the same entries."""
+    """The number of bytes of frames that were not copied because another source has the same
+    entries."""
 
 
 class _Open:
-    """A source while it is being read."""
+    """A segment that is being copied from, with its open file."""
 
     __slots__ = ("checksums", "file", "name", "source")
 
@@ -126,10 +129,16 @@ class _SourceExtent(FrameExtent):
 
 
 class Rewrite:
-    """One compaction's work; see the module's docstring. Only one thread at a time may use it."""
+    """The copying of live entries from some segments into one new file.
+
+    The steps are in the module's docstring. Only one thread at a time may use it.
+    """
 
     def __init__(self, disk: Disk, directory_id: bytes, sources: Sequence[RewriteSource]) -> None:
-        """Prepare to copy `sources`, which ascend. The output replaces the last one."""
+        """Prepare to copy from `sources`, which ascend by number.
+
+        The output replaces the file of the last one.
+        """
         self._disk = disk
         self._directory_id = directory_id
         self._sources = sources
@@ -174,7 +183,7 @@ class Rewrite:
     def write_header(self, records: Sequence[StateRecord], size_bytes: int) -> None:
         """Begin the output, a file of at least `size_bytes`, with these state records.
 
-        `OSError` if it cannot be written.
+        Raises `OSError` if it cannot be written.
         """
         old = self._header
         header = SegmentHeader(
@@ -196,7 +205,7 @@ class Rewrite:
         output.first_group, output.end_group = trailer.first_group, trailer.end_group
 
     def copy(self) -> int:
-        """Write and sync one group, and return its size, or 0 if everything is copied.
+        """Write and sync one group, and return its size in bytes, or 0 if everything is copied.
 
         Raises:
             BadSegmentError: A source is damaged.
@@ -228,9 +237,12 @@ class Rewrite:
     def finish(self, last_add_confirmed: Mapping[int, int]) -> RewriteResult:
         """Write the footer and rename the output to its final name. It is durable on return.
 
+        `last_add_confirmed` has the LAC of each copied ledger, by id.
+
         Raises:
-            OSError: The old file is unchanged.
-            StorageError: After a crash, there may be the old file or the new one.
+            OSError: The output cannot be written or renamed. The old file is unchanged.
+            StorageError: The rename may not be durable. After a crash, there may be the old file or
+                the new one.
         """
         output, file = self._output, self._file
         assert file is not None
@@ -314,7 +326,7 @@ class Rewrite:
                 self._extents += [_source_extent(one, extent) for extent in extents]
 
     def _without_copies(self) -> Iterator[_SourceExtent]:
-        """Yield the extents without those whose entries an earlier extent has as well.
+        """Yield the extents, without those whose entries are all in earlier extents.
 
         This also notes which ledgers have extents that overlap.
         """
@@ -364,7 +376,7 @@ class Rewrite:
         return runs, buffers, size
 
     def _frames(self, extent: _SourceExtent) -> memoryview:
-        """Return the frames of an extent, after all checks."""
+        """Return the frames of an extent from the file of its source, after all checks."""
         one, size = extent.origin, extent.size_bytes
         low = extent.offset - extent.offset % BLOCK_BYTES
         high = -(-(extent.offset + size) // BLOCK_BYTES) * BLOCK_BYTES
@@ -385,7 +397,7 @@ class Rewrite:
         return frames
 
     def _block(self, one: _Open, at: int) -> bytes:
-        """Return a block, from memory if possible.
+        """Return the checked block of a source at the offset `at`, from memory if possible.
 
         A block has several short runs, and the next ledger's runs are mostly in the same blocks.
         """
@@ -401,7 +413,7 @@ class Rewrite:
 
 
 def _checked(one: _Open, low: int, high: int) -> bytes:
-    """Read whole blocks, and check each of them."""
+    """Read whole blocks of a source between two offsets, and check each of them."""
     number = one.source.number
     try:
         data = read(one.file, low, high - low)
@@ -452,7 +464,7 @@ def _cut(extent: _SourceExtent) -> Iterator[_SourceExtent]:
 
 
 def _bare(frames: memoryview, extent: _SourceExtent) -> Sequence[Buffer]:
-    """Return the frames of an extent in the form that the output has."""
+    """Return the frames of an extent in the form of the output: a length before each entry."""
     sizes = () if extent.sizes is None else extent.sizes
     return FrameRun(frames, extent.count, extent.frame_size, sizes, extent.head_bytes).pack()
 
@@ -469,7 +481,7 @@ def _goes_on(run: Run, extent: _SourceExtent) -> bool:
 
 
 def _left_out(extent: _SourceExtent) -> int:
-    """Return the number of bytes of each frame that the output leaves out."""
+    """Return the number of bytes of each frame header that the output leaves out."""
     return extent.head_bytes - BARE_HEAD_BYTES
 
 

@@ -29,16 +29,18 @@ from quire.storage.segment.segment import LedgerInfo, LogSegment, segment_name
 
 @dataclass(frozen=True, slots=True)
 class Newer:
-    """The newer segments in which a ledger has entries, listed on the event loop."""
+    """The entries of one ledger in newer segments, listed on the event loop."""
 
     sealed: tuple[tuple[int, Trailer], ...]
-    """Newer segments with footers."""
+    """The number and the trailer of each newer segment with a footer that has entries of the
+    ledger."""
     open: tuple[Range, ...]
-    """The synced entries in newer segments without footers."""
+    """The ranges (first, last) of synced entries of the ledger in newer segments without
+    footers."""
 
 
 def newer_copies(segments: Mapping[int, LogSegment], info: LedgerInfo, number: int) -> Newer:
-    """Return what the ledger has in segments after `number`."""
+    """Return where the ledger has entries in segments with numbers above `number`."""
     sealed = []
     for other in info.sealed_numbers:
         trailer = segments[other].trailer
@@ -54,7 +56,7 @@ def newer_copies(segments: Mapping[int, LogSegment], info: LedgerInfo, number: i
 
 
 class Footers:
-    """A reader of ledgers' rows in sealed segments, for one job of the maintenance worker.
+    """A reader of the rows of ledgers in the footers of sealed segments, for one background job.
 
     Use it in a `with` statement, which closes the files that it has opened.
     """
@@ -71,7 +73,10 @@ class Footers:
         self._stack.close()
 
     def rows(self, number: int, trailer: Trailer, ledger_id: int) -> LedgerRows | None:
-        """Return the ledger's rows, or None if there are none or the index fails its check."""
+        """Return the rows of the ledger in the segment `number`.
+
+        Return None if there are none or if the footer cannot be read.
+        """
         if number not in self._open:
             self._open[number] = None
             with suppress(OSError, FormatError):
@@ -93,7 +98,7 @@ class Footers:
         return None
 
     def extents(self, number: int, trailer: Trailer, ledger_id: int) -> list[FrameExtent]:
-        """Return the ledger's runs in a segment, or nothing if they cannot be read."""
+        """Return the runs of the ledger in the segment `number`, or [] if they cannot be read."""
         rows = self.rows(number, trailer, ledger_id)
         return [] if rows is None else list(extents.of_rows(ledger_id, rows))
 
@@ -101,7 +106,7 @@ class Footers:
 def lacking(
     footers: Footers, ledger_id: int, damaged: Sequence[Range], newer: Newer
 ) -> list[Range]:
-    """Return the damaged entries that no newer segment names."""
+    """Return those of the `damaged` entries of a ledger that no newer segment names, as ranges."""
     left = without(damaged, newer.open)
     for number, trailer in reversed(newer.sealed):
         if not left:
@@ -115,14 +120,15 @@ def lacking(
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """The input for rewriting a damaged segment, prepared on the event loop."""
+    """The facts that a rewrite needs about a damaged segment, prepared on the event loop."""
 
     blocks: Sequence[Range]
-    """The ranges of damaged blocks."""
+    """The ranges (first, last) of numbers of damaged blocks in the segment."""
     from_groups: bool
-    """Whether to read the groups because the footer is damaged. All run tables must be valid."""
+    """Whether to read the run tables of the groups because the footer is damaged. All of them must
+    then be valid."""
     newer: Mapping[int, Newer]
-    """The newer copies of each ledger that is alive in the segment."""
+    """The newer copies of the entries of each ledger that is alive in the segment, by ledger id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +141,7 @@ class FromGroups:
 
 
 def read_groups(file: File, trailer: Trailer) -> FromGroups:
-    """Read the contents of the index from the groups. This reads the whole segment.
+    """Read the contents of the index from the groups of a segment. This reads the whole segment.
 
     Raises:
         FormatError: A run table is damaged.
@@ -158,9 +164,10 @@ def read_groups(file: File, trailer: Trailer) -> FromGroups:
 def _add_runs(
     found: FromGroups, payload: int, runs: Sequence[RunRow], records: Sequence[StateRecord]
 ) -> None:
-    """Add runs and records in the order of the log.
+    """Add the runs and records of one group to `found`, in the order of the log.
 
-    A deletion removes the runs of its ledger that come before it.
+    `payload` is the offset of the frames of the group. A deletion removes the runs of its ledger
+    that come before it.
     """
     done = 0
     for record in (*records, None):
@@ -179,7 +186,7 @@ def _add_runs(
 def is_original_deletion(record: StateRecord) -> bool:
     """Return whether a record deletes a ledger and is not a copy of an earlier deletion record.
 
-    A copy removes nothing in its own segment.
+    A copy removes nothing in the segment that it is in.
     """
     if record.kind is not RecordKind.DELETED:
         return False
@@ -189,10 +196,10 @@ def is_original_deletion(record: StateRecord) -> bool:
 def healthy_extents(
     footers: Footers, ledger_id: int, runs: Sequence[FrameExtent], salvage: Salvage
 ) -> list[FrameExtent]:
-    """Return the parts of a ledger's runs that should be copied.
+    """Return the undamaged parts of a ledger's runs, which a rewrite copies.
 
     Raises:
-        FormatError: A damaged entry would be left out that no newer segment has.
+        FormatError: No newer segment has one of the damaged entries.
     """
     damaged = extents.damaged_entries(runs, salvage.blocks)
     newer = salvage.newer.get(ledger_id)

@@ -1,9 +1,9 @@
 """Check everything in one segment, step by step. This reads and changes nothing.
 
 - The header of the segment, and every part of its footer, are checked against their checksums.
-- Every block between them is checked against its checksum in the footer. If there is no footer yet,
-  the checksum is the one that the log has in memory. If the footer is damaged, it is the one in the
-  group's own table.
+- Every block between the header and the footer is checked against its checksum in the footer. If
+  there is no footer yet, the checksum is the one that the log has in memory. If the footer is
+  damaged, it is the one in the group's own table.
 - The header and the run table of every group are checked, and the length, ledger id and entry id of
   every frame.
 - Every run in the footer is compared with the run tables.
@@ -52,10 +52,10 @@ from quire.storage.segment.footer import read
 from quire.storage.segment.frames import frame_ids, frames_are
 
 BLOCK_RANGES_MAX = 1_024
-"""The most ranges of damaged blocks of one segment. If there are more, healthy blocks between them
-count as damaged too."""
+"""The most ranges of damaged blocks that are recorded for one segment. If there are more, some are
+joined, so that healthy blocks between them count as damaged too."""
 INDEX_ROWS = 10_000
-"""The rows of a footer that are compared with the groups in one step."""
+"""The number of rows of a footer that are compared with the groups in one step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,11 @@ class ScrubTarget:
     number: int
     groups_at: int
     end: int
-    """The end of the last synced group."""
+    """The offset in the file at which the last synced group ends."""
     trailer: Trailer | None
     """The trailer of the footer, or None if there is no footer yet."""
     checksums: Sequence[int]
-    """The checksums of the blocks, if there is no footer."""
+    """The checksums of the blocks between the header and `end`, if there is no footer."""
 
 
 @dataclass(slots=True)
@@ -77,20 +77,21 @@ class Findings:
     """The result of a scrub of one segment."""
 
     blocks: list[Range] = field(default_factory=list)
-    """The ranges of damaged blocks, counted from the start of the file."""
+    """The ranges (first, last) of numbers of damaged blocks, counted from the start of the file."""
     header: bool = False
     """Whether the segment's header is damaged."""
     index: str = ""
-    """The part of the footer that is damaged or contradicts the groups, or ""."""
+    """The first problem of the footer in words: it is damaged, or contradicts the groups. "" if
+    there is none."""
     lost_tables: int = 0
-    """The number of groups whose run table is damaged, as this scrub sees it. There may be more.
-    Unlike `LogSegment.lost_groups`, such groups may be known from the footer."""
+    """The number of places where a run table is damaged. One place may hide several groups. Unlike
+    the groups in `LogSegment.lost_groups`, the contents of these may be known from the footer."""
     extent_known: bool = True
-    """Whether `ledgers` is complete. That needs a valid footer, or valid run tables of all
-    groups."""
+    """Whether `ledgers` names all damaged entries. That needs a valid footer, or valid run tables
+    of all groups."""
     ledgers: dict[int, list[Range]] = field(default_factory=dict)
-    """The entries without a good copy in this segment. It is filled only for a segment with a
-    footer."""
+    """The entries without a good copy in this segment, as ranges (first, last) by ledger id. Empty
+    for a segment without a footer."""
 
     @property
     def clean(self) -> bool:
@@ -101,7 +102,7 @@ class Findings:
 class SegmentScrub:
     """The scrub of one segment. Only one thread at a time may use it.
 
-    Each call of `step` checks the header, the footer, one group or a part of the index. When it
+    Each call of `step` checks the header, the footer, one group or a part of the index. When `step`
     returns 0, `found` is complete.
     """
 
@@ -112,7 +113,7 @@ class SegmentScrub:
         self._expected: Sequence[int] | None = target.checksums
         self._bad: set[int] = set()
         self._holes: list[Range] = []
-        """The first and last byte of each range whose run table is unknown."""
+        """The first and last byte of each range of the file whose run table is damaged."""
         self._summary: Summary | None = None
         self._rows: dict[int, LedgerRows] = {}
         self._starts = array("Q")
@@ -120,12 +121,15 @@ class SegmentScrub:
         self._ledgers = array("q")
         self._firsts = array("q")
         self._hurt: dict[int, list[Range]] = {}
-        """The entries in damaged blocks, according to the run tables."""
+        """The entries in damaged blocks according to the run tables, as ranges (first, last) by
+        ledger id."""
         self.found = Findings()
         self._steps = self._run()
 
     def step(self) -> int:
-        """Check the next part, and return the number of bytes read, or 0 at the end.
+        """Check the next part of the segment, and return its size in bytes, or 0 at the end.
+
+        The size is 1 for a part of the index that was compared without reading from the disk.
 
         Raises:
             VersionError: A later version wrote a part of the segment.
@@ -158,7 +162,7 @@ class SegmentScrub:
         return size
 
     def _footer(self, trailer: Trailer) -> int:
-        """Check the footer, and return its size."""
+        """Check the footer, and return its size in bytes."""
         self._expected = None
         self._uncache(trailer.footer_at, trailer.file_bytes)
         try:
@@ -209,7 +213,7 @@ class SegmentScrub:
     # -- groups -------------------------------------------------------------------------------
 
     def _groups(self) -> Iterator[int]:
-        """Check all groups, and yield the number of bytes after each step."""
+        """Check all groups, and yield the number of bytes checked in each step."""
         at, end = self._target.groups_at, self._target.end
         while at < end:
             header = self._header_at(at)
@@ -290,7 +294,7 @@ class SegmentScrub:
                 self._hurt.setdefault(row.ledger_id, []).extend(extent.entries())
 
     def _is_hurt(self, row: RunRow, start: int, hurt: Sequence[Range]) -> bool:
-        """Return whether the run touches any of these blocks, and note its entries that do."""
+        """Return whether the run touches any block in `hurt`, and record its damaged entries."""
         extent = extents.of_table_row(row, start)
         if not touches(hurt, *extent.blocks):
             return False
@@ -299,9 +303,10 @@ class SegmentScrub:
         return True
 
     def _expected_at(self, low: int, high: int) -> Sequence[int] | None:
-        """Return the expected checksums of the blocks, or None if the footer's list is damaged.
+        """Return the known checksums of the blocks between two offsets.
 
-        The result is too short if those of the last blocks are unknown.
+        Return None if the list in the footer is damaged. The result is too short if the checksums
+        of the last blocks are unknown.
         """
         if self._expected is None:
             return None
@@ -309,7 +314,10 @@ class SegmentScrub:
         return self._expected[(low - base) // BLOCK_BYTES : (high - base) // BLOCK_BYTES]
 
     def _blocks(self, low: int, data: bytes, expected: Sequence[int] | None) -> None:
-        """Compare blocks with their checksums. A block without a known checksum is damaged."""
+        """Compare the blocks in `data`, which begin at the offset `low`, with their checksums.
+
+        A block without a known checksum counts as damaged.
+        """
         number = low // BLOCK_BYTES
         found = block_checksums((data,))
         if expected is None or len(expected) < len(found):
@@ -321,7 +329,7 @@ class SegmentScrub:
             )
 
     def _read(self, low: int, high: int) -> bytes:
-        """Read whole blocks.
+        """Read the whole blocks between two offsets.
 
         Blocks that cannot be read are noted as damaged, and zeros are returned for them.
         """
@@ -335,7 +343,7 @@ class SegmentScrub:
         return data.ljust(high - low, b"\0")
 
     def _uncache(self, low: int, high: int) -> None:
-        """Remove a range from the system's cache, so that it is read from the disk.
+        """Remove a range of the file from the system's cache, so that it is read from the disk.
 
         A segment without a footer is left in the cache for its readers.
         """
@@ -354,7 +362,8 @@ class SegmentScrub:
     def _index(self) -> Iterator[int]:
         """Compare the rows of the footer with the groups.
 
-        This reads nothing from the disk. It yields 1 from time to time, because it may take long.
+        This reads nothing from the disk. As it may take long, it yields 1 after every `INDEX_ROWS`
+        rows.
         """
         holes = merged(self._holes)
         done = 0
@@ -371,7 +380,10 @@ class SegmentScrub:
                 yield 1
 
     def _doubtful(self, ledger_id: int, rows: LedgerRows) -> Iterator[FrameExtent]:
-        """Yield the runs that are not in the groups exactly like this. There are usually few."""
+        """Yield the runs of a ledger in the footer that no group has in exactly the same form.
+
+        There are usually few of them.
+        """
         starts, ends = self._starts, self._ends
         for row in range(len(rows.firsts)):
             start, size = rows.offsets[row], rows.frame_sizes[row] * rows.counts[row]
@@ -386,7 +398,10 @@ class SegmentScrub:
                 yield extents.of_row(ledger_id, rows, row)
 
     def _stands(self, extent: FrameExtent, holes: Sequence[Range]) -> bool:
-        """Return whether groups have exactly these entries there, in adjacent runs."""
+        """Return whether groups have exactly the entries of this run there, in adjacent runs.
+
+        Return True as well if a run table there is damaged, so that this cannot be checked.
+        """
         at, end = extent.offset, extent.offset + extent.size_bytes
         if touches(holes, at, end - 1):
             return True  # A run table is lost, so this cannot be checked.

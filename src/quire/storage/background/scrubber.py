@@ -1,9 +1,9 @@
 """Run the scrub in the background: decide which segment is next, and at what pace.
 
 `scrub` has the checks of one segment, and this module has the schedule. A round checks every
-segment once, the oldest first. It begins `scrub_interval_s` after the previous round has begun.
-Segments in which a read, a compaction or a start has found damage come first. The progress of the
-round is stored in `current/SCRUB`. Without that file, the round begins again.
+segment once, the oldest first. A round begins `scrub_interval_s` after the previous round has
+begun. Segments in which a read, a compaction or a start has found damage come first. The progress
+of the round is stored in `current/SCRUB`. Without that file, the round begins again.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from quire.storage.segment.segment import LogSegment, SegmentState
 SCRUB_NAME = f"{CURRENT_DIRECTORY}/SCRUB"
 FIRST_DELAY_S = 600.0
 """Seconds after a start before a round may begin or continue, because a start has other work to do.
-If `scrub_interval_s` is less, that time is used instead."""
+If `scrub_interval_s` is shorter, it is used instead."""
 SAVE_INTERVAL_S = 60.0
-"""Seconds between two writes of the progress."""
+"""Seconds between two writes of the progress of the scrub."""
 SUSPECT_AGAIN_S = 60.0
-"""Seconds before a segment is checked again if reads find damage in it again and again."""
+"""Seconds between two checks of a segment in which reads find damage again and again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The progress of a round."""
+    """The progress of a round, in which the scrub checks every segment once."""
 
     began_ms: int
-    """The calendar time at which the round has begun."""
+    """The Unix time in milliseconds at which the round began."""
     upcoming: int
-    """The number from which on segments are still to be checked, or -1 if the round is over."""
+    """The number of a segment: it and all newer segments are still to be checked. -1 if the round
+    is over."""
 
     def encode(self) -> bytes:
         return f"format: 1\nbegan_ms: {self.began_ms}\nnext: {self.upcoming}\n".encode()
@@ -55,7 +56,7 @@ class Round:
 
 
 class Scrubber(PacedJob):
-    """The scrubber of one store."""
+    """The background job that checks all segments of one store, one after the other, in rounds."""
 
     def __init__(self, context: JobContext, quarantine: Quarantine) -> None:
         super().__init__(context)
@@ -69,23 +70,27 @@ class Scrubber(PacedJob):
         self._round = Round(0, -1)
         self._suspects: dict[int, None] = {}
         self._looked_s: dict[int, float] = {}
-        """When each suspected segment was last checked."""
+        """The monotonic time in seconds when each segment with suspected damage was last checked,
+        by segment number."""
         self._at_work: LogSegment | None = None
         self._is_suspect = False
         self.bytes_read = 0
         self.segments = 0
-        """The number of segments checked since the start."""
+        """The number of checks of a whole segment since the start."""
         self.rounds = 0
         """The number of rounds completed since the start."""
         quarantine.suspect = self.suspect
 
     @property
     def upcoming(self) -> int:
-        """The number from which on the round has still to check segments, or -1 between rounds."""
+        """The number of a segment: it and newer segments are to be checked. -1 between rounds."""
         return self._round.upcoming
 
     def load(self) -> None:
-        """Load the progress of the round. This blocks."""
+        """Load the progress of the round from the data directory. This blocks.
+
+        If it cannot be read, the round begins again.
+        """
         try:
             found = Round.decode(read_small_file(self._disk, SCRUB_NAME) or b"")
         except (OSError, StorageError):
@@ -94,18 +99,18 @@ class Scrubber(PacedJob):
             self._round = found
 
     def suspect(self, number: int) -> None:
-        """Check the whole segment soon, because something in it was damaged."""
+        """Have the whole segment checked soon, because something in it was damaged."""
         self._suspects[number] = None
 
     def tick(self) -> None:
-        """Begin what is due, if nothing is running. This is called every few seconds."""
+        """Begin to check a segment if one is due. The store calls this every few seconds."""
         if self._at_work is None and not self.closed:
             self._next()
 
     # -- what is next ---------------------------------------------------------------------------
 
     def _next(self) -> None:
-        """Begin to check the next segment that is due."""
+        """Begin to check the next segment that is due, if any, or end the round."""
         now_s = self._monotonic()
         for number in list(self._suspects):
             last_s = self._looked_s.get(number)
@@ -234,7 +239,7 @@ class Scrubber(PacedJob):
 
 
 def target_of(segment: LogSegment) -> ScrubTarget:
-    """Return what is synced of the segment now, as the target of a scrub."""
+    """Return what a scrub must know about the segment, as it is synced now."""
     checksums = segment.checksums[:] if segment.trailer is None else ()
     end = segment.end if segment.trailer is None else segment.trailer.footer_at
     return ScrubTarget(segment.number, segment.groups_at, end, segment.trailer, checksums)

@@ -1,4 +1,4 @@
-"""Seal closed segments: write their footers and drop their indexes from memory.
+"""Seal segments that take no more groups: write footers, and drop the indexes in memory.
 
 The footers are written off the event loop.
 """
@@ -23,27 +23,29 @@ from quire.storage.segment.segment import (
 )
 
 LEDGERS_PER_SLICE = 500
-"""The number of ledgers to hand over in one event-loop iteration, which takes about a millisecond.
-A segment may have entries of tens of thousands, and adds must not wait for all of them."""
+"""The number of ledgers that are handed over from the index in memory to the footer in one
+event-loop iteration, which takes about a millisecond. A segment may have entries of tens of
+thousands, and adds must not wait for all of them."""
 NO_SEGMENT_BEFORE = 1
-"""The number of the first segment. A deletion record with this value deletes nothing."""
+"""The number of the first segment of a log. A deletion record applies to segments before the number
+that it names, so with this number it deletes nothing."""
 
 
 class Sealer(BackgroundJob):
-    """Seals the closed segments of one store."""
+    """The job that seals the closed segments of one store."""
 
     def __init__(self, context: JobContext, sealed: Callable[[], None]) -> None:
         """Create a sealer that calls `sealed` after each seal."""
         super().__init__(context)
         self._sealed = sealed
         self._postponed: list[LogSegment] = []
-        """Segments that could not be sealed for lack of space."""
+        """The segments that could not be sealed for lack of space."""
         self.closed = False
         self._under_way: set[int] = set()
         """The numbers of closed segments that are being sealed."""
         self.error: str | None = None
-        """Why the last seal that has failed did so, or None if none has. A later success does not
-        clear it. A segment that is not sealed can still be read."""
+        """The error of the last seal that failed, or None if none has failed. A later success does
+        not clear it. A segment that is not sealed can still be read."""
 
     @property
     def under_way(self) -> int:
@@ -97,7 +99,7 @@ class Sealer(BackgroundJob):
         self._take_over(segment, sealed.ledgers, 0)
 
     def _take_over(self, segment: LogSegment, ledgers: Summary, at: int) -> None:
-        """Hand some ledgers over from the index in memory to the footer.
+        """Hand the ledgers from position `at` on over from the index in memory to the footer.
 
         Reads find a ledger through its part in memory before this, and through the footer after it.
         """
@@ -146,10 +148,10 @@ class Sealer(BackgroundJob):
 def mentions_of(segment: LogSegment) -> Iterator[StateRecord]:
     """Yield a deletion record for each dropped ledger that has runs in the segment but no record.
 
-    The footer does not name the runs of dropped ledgers. But if it is damaged, a start finds them
-    in the groups, and then needs the records of the deletions. These are kept as long as a segment
-    mentions the ledger, so the records yielded here mention it in the footer. They delete nothing
-    themselves, because the deletion may not be durable yet.
+    The footer does not name the runs of dropped ledgers. But if the footer is damaged, a start
+    finds these runs in the groups, and then needs the records of the deletions. The records are
+    kept as long as a segment mentions the ledger, so the records yielded here mention it in the
+    footer. They delete nothing themselves, because the deletion may not be durable yet.
     """
     known = {record.ledger_id for record in segment.records}
     value = Deleted(0, False, NO_SEGMENT_BEFORE).encode()
@@ -160,7 +162,7 @@ def mentions_of(segment: LogSegment) -> Iterator[StateRecord]:
 def _described(
     parts: list[tuple[int, LedgerPart]], ledgers: Mapping[int, LedgerInfo]
 ) -> Iterator[tuple[int, LedgerPart, int]]:
-    """Yield each ledger with its runs in the segment and its LAC, for the footer.
+    """Yield the id of each ledger, its runs in the segment, and its LAC, for the footer.
 
     This runs on the maintenance thread. The parts do not change any more, and any LAC that was
     known at some time is a valid lower bound.

@@ -21,7 +21,7 @@ from quire.storage.segment.segment import LOG_DIRECTORY
 
 NOTE_NAME = f"{LOG_DIRECTORY}/SUSPENDED"
 BY_MAX = 200
-"""The most characters of the operator's name that are kept."""
+"""The most characters of an operator's name that a suspension keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Suspension:
     major: bool
     by: str
     since_ms: int
-    """The calendar time of the suspension."""
+    """The Unix time in milliseconds at which compaction was suspended."""
 
     def describe(self) -> str:
         """Return the suspension in words, for messages and reports."""
@@ -45,10 +45,10 @@ class Suspension:
         return "minor" if self.minor else "major"
 
     def stops(self, *, minor: bool) -> bool:
-        """Return whether this suspension keeps a segment from being compacted.
+        """Return whether this suspension prevents the compaction of a segment.
 
         `minor` means that the segment is below the minor ratio, so that a minor or a major
-        compaction would take it. Otherwise only a major one would.
+        compaction would take it. Without `minor`, only a major compaction would.
         """
         return self.major and (self.minor or not minor)
 
@@ -56,9 +56,9 @@ class Suspension:
 def suspended(
     before: Suspension | None, *, minor: bool, major: bool, by: str, now_ms: int
 ) -> Suspension | None:
-    """Return the suspension `before` with these kinds added, or None if nothing is suspended.
+    """Return the suspension `before` with the given kinds added, or None if nothing is suspended.
 
-    An existing suspension keeps its name and time.
+    `by` is the name of the operator. An existing suspension keeps its name and time.
     """
     if not minor and not major:
         return before
@@ -68,7 +68,7 @@ def suspended(
 
 
 def resumed(before: Suspension | None, *, minor: bool, major: bool) -> Suspension | None:
-    """Return the suspension without these kinds, or None if nothing is left."""
+    """Return the suspension `before` without the given kinds, or None if nothing is left."""
     if before is None:
         return None
     left = Suspension(
@@ -78,7 +78,10 @@ def resumed(before: Suspension | None, *, minor: bool, major: bool) -> Suspensio
 
 
 def write_note(disk: Disk, found: Suspension | None) -> None:
-    """Write or remove the note. The change is durable on return. `OSError` if that fails."""
+    """Write the note of a suspension, or remove the note if there is no suspension.
+
+    The change is durable on return. Raises `OSError` if that fails.
+    """
     if found is None:
         remove_small_file(disk, NOTE_NAME)
     else:
@@ -88,7 +91,7 @@ def write_note(disk: Disk, found: Suspension | None) -> None:
 def read_note(disk: Disk) -> Suspension | None:
     """Return the suspension in the note, or None if there is none or it cannot be understood.
 
-    `OSError` if the file cannot be read.
+    Raises `OSError` if the file cannot be read.
     """
     try:
         data = read_small_file(disk, NOTE_NAME)

@@ -30,9 +30,9 @@ from quire.storage.segment.ledger_ids import LedgerIdSet
 from quire.storage.segment.segment import SegmentState
 
 Progress = Callable[[int], None]
-"""Called with the number of bytes that were read since the last call."""
+"""A function that is called with the number of bytes that were read since its last call."""
 NAMED_MAX = 8
-"""The most ledgers, and ranges of one kind, that are named for a segment."""
+"""The most ledgers, ranges of bytes, or ranges of entries that the problems of one segment name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class CheckedSegment:
 
     number: int
     state: str
-    """The state: sealed, open, or gone. A segment is gone if it was removed or replaced during the
-    check."""
+    """The state of the segment: sealed, open, or gone. A segment is gone if it was removed or
+    replaced during the check."""
     size_bytes: int
     problems: tuple[str, ...] = ()
 
@@ -52,19 +52,20 @@ class Survey:
     """The segments to check, and the problems that a start would report."""
 
     segments: dict[int, ScrubTarget | None]
-    """The segments, ascending, with what is known of those that are not sealed."""
+    """The segments by number, ascending. The value is what a scrub must know about a segment that
+    is not sealed, or None for a sealed one."""
     ledgers: LedgerIdSet
     size_bytes: int
     problems: tuple[str, ...]
     torn_group: int | None
-    """The last group, if it is incomplete. It is being written, or the bookie ended while it was.
-    This is no damage, because it was never acknowledged."""
+    """The number of the last group if it is incomplete, or None. It is being written, or the bookie
+    ended while it was. This is no damage, because the group was never acknowledged."""
     position: LogPosition
-    """The end of the log."""
+    """The end of the log: its newest segment file and its last group."""
 
 
 def survey(disk: Disk) -> Survey:
-    """Read the log as a start does.
+    """Read the log as the start of a bookie does, and return what to check.
 
     Raises:
         StorageError: The directory is not a bookie's data directory.
@@ -91,7 +92,7 @@ def _survey(recovered: RecoveredLog) -> Survey:
 
 
 def check_segments(disk: Disk, found: Survey, progress: Progress) -> Iterator[CheckedSegment]:
-    """Check each segment, oldest first.
+    """Check each segment that `found` lists, oldest first, and yield the result.
 
     Raises:
         LaterStorageError: A later version wrote a segment.
@@ -136,7 +137,7 @@ def _check(
 
 
 def _sentences(found: Findings) -> Iterator[str]:
-    """Yield the findings of a scrub in words."""
+    """Yield the findings of a scrub of one segment in words."""
     if found.header:
         yield "its header does not match its checksum"
     if found.index:
@@ -157,7 +158,7 @@ def _sentences(found: Findings) -> Iterator[str]:
 
 
 def words_of(spans: Sequence[Range]) -> str:
-    """Return ranges of entries in words, shortened if there are many."""
+    """Return ranges (first, last) of entries in words, shortened if there are many."""
     some = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
     more = ", ..." if len(some) > NAMED_MAX else ""
     return f"entries {', '.join(some[:NAMED_MAX])}{more}"
@@ -167,9 +168,10 @@ def words_of(spans: Sequence[Range]) -> str:
 
 
 def _not_indexed(disk: Disk, segment: SegmentDump, alive: LedgerIdSet) -> Iterator[str]:
-    """Yield the entries in the groups of an undamaged segment that its index does not name.
+    """Yield sentences about entries in the groups of an undamaged segment that its index lacks.
 
-    Entries of ledgers that were deleted are rightly not in the index.
+    `alive` has the ids of the ledgers that exist. Entries of deleted ledgers are rightly not in the
+    index.
     """
     number = segment.description.number
     told = 0
@@ -191,7 +193,7 @@ def _not_indexed(disk: Disk, segment: SegmentDump, alive: LedgerIdSet) -> Iterat
 
 
 def runs_of_groups(groups: Iterator[ScannedGroup]) -> dict[int, list[FrameExtent]]:
-    """Return the runs of each ledger in these groups."""
+    """Return the runs of entries of each ledger in these groups, by ledger id."""
     held: dict[int, list[FrameExtent]] = {}
     for group in groups:
         for row in group.table.runs:
@@ -201,7 +203,7 @@ def runs_of_groups(groups: Iterator[ScannedGroup]) -> dict[int, list[FrameExtent
 
 
 def _was_deleted(disk: Disk, ledger_id: int, number: int) -> bool:
-    """Return whether the log has a deletion of the ledger that applies to this segment."""
+    """Return whether a deletion of the ledger in the log applies to the segment `number`."""
     for later in segment_numbers(disk):
         try:
             if later >= number:

@@ -38,14 +38,14 @@ from quire.storage.segment.segment import LOG_DIRECTORY, number_of, segment_name
 
 @dataclass(frozen=True, slots=True)
 class SegmentDescription:
-    """A segment according to its header and trailer. Its groups are not read."""
+    """A segment as its header and trailer describe it. Its groups are not read."""
 
     number: int
     file_bytes: int
     state: str
-    """The state: sealed, open (not sealed yet), prepared (it has neither a header nor a group),
-    damaged (it is not sealed, and its header is damaged), or later (a later version of Quire wrote
-    it)."""
+    """The state of the segment: sealed, open, prepared, damaged, or later. Open means not sealed
+    yet. Prepared means without a header and a group. Damaged means not sealed and with a damaged
+    header. Later means that a later version of Quire wrote the segment."""
     header: SegmentHeader | None
     trailer: Trailer | None
     later: str = ""
@@ -54,14 +54,14 @@ class SegmentDescription:
 
     @property
     def groups_at(self) -> int:
-        """The offset of the first group, as far as it is known."""
+        """The offset of the first group in the file, or 0 if it is not known."""
         if self.header is not None:
             return self.header.size_bytes
         return 0 if self.trailer is None else self.trailer.groups_at
 
     @property
     def groups_end(self) -> int:
-        """The largest offset at which the groups can end."""
+        """The largest offset in the file at which the last group can end."""
         return self.file_bytes if self.trailer is None else self.trailer.footer_at
 
 
@@ -71,7 +71,7 @@ class FileDescription:
 
     name: str
     size_bytes: int | None
-    """The size of the file, or None if it was removed in the meantime."""
+    """The size of the file in bytes, or None if it was removed in the meantime."""
     segment: SegmentDescription | None = None
 
 
@@ -93,7 +93,7 @@ _KINDS = {
 
 
 def kind_of(name: str) -> str:
-    """Return the purpose of a file in a data directory."""
+    """Return the purpose of a file in a data directory, in words."""
     if number_of(name) is not None:
         return "segment"
     if name.startswith(f"{LOG_DIRECTORY}/") and name.endswith(DAMAGED_SUFFIX):
@@ -128,7 +128,7 @@ def file_sizes(disk: Disk) -> Iterator[tuple[str, int]]:
     """Yield the name and size of every file below the directory.
 
     This includes files that do not belong to the bookie. Sizes include preallocated space. Files
-    that are removed in the meantime are left out. It may raise `OSError`.
+    that are removed in the meantime are left out. This may raise `OSError`.
     """
     waiting = list(disk.list())
     while waiting:
@@ -161,7 +161,7 @@ def _names(disk: Disk) -> Iterator[str]:
 
 
 def segment_numbers(disk: Disk) -> list[int]:
-    """Return the numbers of the segments that have a file."""
+    """Return the numbers of the segments that have a file, ascending."""
     found = (number_of(f"{LOG_DIRECTORY}/{name}") for name in disk.list(LOG_DIRECTORY))
     return [number for number in found if number is not None]
 
@@ -170,7 +170,7 @@ def describe_segment(file: File, directory_id: bytes, number: int) -> SegmentDes
     """Describe a segment from its header and trailer.
 
     Raises:
-        VersionError: A later version wrote it.
+        VersionError: A later version wrote the segment.
         OSError: The file cannot be read.
     """
     size = file.size()
@@ -186,7 +186,10 @@ def describe_segment(file: File, directory_id: bytes, number: int) -> SegmentDes
 
 
 def _described(file: File, directory_id: bytes, number: int) -> SegmentDescription:
-    """Describe a segment like `describe_segment`, whichever version wrote it."""
+    """Describe a segment like `describe_segment`, but without an error for a later version.
+
+    The description then has the state `later`.
+    """
     try:
         return describe_segment(file, directory_id, number)
     except VersionError as error:
@@ -211,16 +214,19 @@ class SegmentDump:
         self._directory_id = directory_id
         self.description = description
         self.summary: Summary | None = None
-        """The summary of ledgers in the footer."""
+        """The summary of ledgers in the footer, or None if it cannot be used."""
         self.records: tuple[StateRecord, ...] = ()
-        """The state records in the footer."""
+        """The state records in the footer. Empty if they cannot be used."""
         self.problem = ""
-        """Why the footer cannot be used, or ""."""
+        """The reason why the footer cannot be used, or ""."""
         if description.trailer is not None:
             self._load(description.trailer)
 
     def _load(self, trailer: Trailer) -> None:
-        """Read both parts separately, because one may be valid if the other is not."""
+        """Read the state records and the summary in the footer.
+
+        They are read separately, because one may be valid if the other is not.
+        """
         try:
             data = read(self._file, trailer.records_at, trailer.records_bytes)
             self.records = tuple(decode_footer_records(data, trailer))
@@ -233,9 +239,9 @@ class SegmentDump:
             self.problem = str(error)
 
     def groups(self) -> Iterator[ScannedGroup]:
-        """Yield the groups with valid tables, and how many of their blocks are damaged.
+        """Yield the groups with valid tables, each with the number of its damaged blocks.
 
-        If two groups are not adjacent, what is between them is unknown. It may raise `OSError`.
+        If two groups are not adjacent, what is between them is unknown. This may raise `OSError`.
         """
         description = self.description
         return each_group(
@@ -250,7 +256,7 @@ class SegmentDump:
         """Yield (entry id, offset of the frame, its size, the entry) for each entry of a run.
 
         Nothing is checked. `head_bytes` is the number of bytes before the entry in the frames of
-        this group. It may raise `OSError`.
+        this group. This may raise `OSError`.
         """
         at = extent.offset
         for index in range(extent.count):
@@ -264,7 +270,7 @@ class SegmentDump:
         return SegmentScrub(self._file, self._directory_id, target)
 
     def has_remains(self, end: int) -> bool:
-        """Return whether there is an index after the last group, which may be damaged.
+        """Return whether something like a damaged index begins at `end`, after the last group.
 
         This is the case if the next block is neither zeros nor the start of a group.
         """
@@ -272,7 +278,10 @@ class SegmentDump:
         return bool(block.strip(b"\0")) and not block.startswith(GROUP_START)
 
     def rows(self, ledger_id: int) -> list[FrameExtent]:
-        """Return the runs of a ledger from the footer. `FormatError` if they fail their check."""
+        """Return the runs of a ledger from the footer, or [] if the footer does not name it.
+
+        Raises `FormatError` if they fail their check, or if there is no footer that can be used.
+        """
         if self.summary is None:
             raise FormatError(self.problem or "it has no footer yet")
         assert self.description.trailer is not None
@@ -291,7 +300,7 @@ class SegmentDump:
 
 @contextmanager
 def open_segment(disk: Disk, number: int) -> Iterator[SegmentDump]:
-    """Open a segment.
+    """Open the file of a segment, and close it at the end of the `with` block.
 
     Raises:
         StorageError: The directory is not a bookie's data directory.
@@ -312,50 +321,50 @@ def open_segment(disk: Disk, number: int) -> Iterator[SegmentDump]:
 
 @dataclass(frozen=True, slots=True)
 class LedgerInSegment:
-    """The runs that one segment has of a ledger."""
+    """The runs of entries that one segment has of a ledger."""
 
     segment: int
     sealed: bool
     runs: tuple[FrameExtent, ...]
     problem: str = ""
-    """Why its runs are unknown, or ""."""
+    """The reason why the runs are unknown, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerDescription:
-    """A ledger as the disk knows it."""
+    """A ledger as a data directory has it."""
 
     ledger_id: int
     fenced: bool
     has_master_key: bool
     last_entry_id: int
-    """The last entry, or -1 if there is none."""
+    """The id of the last entry on the disk, or -1 if there is none."""
     last_add_confirmed: int
     """The greatest LAC on the disk, or -1 if there is none."""
     has_explicit_lac: bool
     refused_until_ms: int | None
-    """If the ledger was fenced and deleted: the calendar time until which adds to it are
-    refused."""
+    """The Unix time in milliseconds until which adds to the ledger are refused, if it was fenced
+    and deleted. Otherwise None."""
     parts: tuple[LedgerInSegment, ...]
-    """The ledger's parts, ordered by segment."""
+    """The runs of the ledger in each segment, ordered by segment number."""
     absence_unknown: bool
     """Whether a part of the log was lost, so that entries that are not found may have existed."""
 
     @property
     def entries(self) -> list[Range]:
-        """The ranges of entries in all segments together."""
+        """The ranges (first, last) of entries in all segments together."""
         return merged(span for part in self.parts for run in part.runs for span in run.entries())
 
     @property
     def size_bytes(self) -> int:
-        """The size of all frames, including copies."""
+        """The number of bytes of all frames of the ledger, including further copies of an entry."""
         return sum(run.size_bytes for part in self.parts for run in part.runs)
 
 
 def describe_ledger(disk: Disk, ledger_id: int) -> LedgerDescription | None:
     """Describe a ledger, or return None if the log certainly does not have it.
 
-    It may raise `StorageError` or `OSError`.
+    This may raise `StorageError` or `OSError`.
     """
     return with_log(disk, lambda recovered, _: _ledger(disk, recovered, ledger_id))
 
@@ -398,28 +407,30 @@ def _sealed_part(disk: Disk, number: int, ledger_id: int) -> LedgerInSegment:
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """The end of a log."""
+    """The end of the log in a data directory."""
 
     segment: int
-    """The newest segment that was begun, or 0 if there is none."""
+    """The number of the newest segment that was begun, or 0 if there is none."""
     offset_bytes: int
     """The offset after the last group that is certainly synced, in the file of the newest
     segment."""
     last_group: int | None
     """The number of the last group that is certainly synced, or None if there is none yet."""
     unsure_group: int | None
-    """The number of a valid group that may not be synced. The next start writes it again."""
+    """The number of a valid group that may not be synced, or None. The next start writes it
+    again."""
     torn_group: int | None
-    """The number of an incomplete group at the end, which was never acknowledged."""
+    """The number of an incomplete group at the end of the log, which was never acknowledged, or
+    None."""
     clean: bool
-    """Whether the last stop was clean."""
+    """Whether the last stop of the bookie was clean."""
     problems: tuple[str, ...]
 
 
 def end_of_log(disk: Disk) -> LogEnd:
     """Return the end of the log, reading the segments that are not sealed.
 
-    It may raise `StorageError` or `OSError`.
+    This may raise `StorageError` or `OSError`.
     """
     return with_log(disk, lambda recovered, _: _end(recovered))
 

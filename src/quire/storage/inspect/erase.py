@@ -16,18 +16,18 @@ class ErasePlan:
     """The files of a bookie to delete from a data directory, and the names that stay."""
 
     files: tuple[str, ...]
-    """The files, in the order in which they are deleted."""
+    """The paths of the files in the data directory, in the order in which they are deleted."""
     size_bytes: int
-    """The size of the files, including preallocated space."""
+    """The size of the files together, including preallocated space."""
     kept: tuple[str, ...]
-    """The names in the directory that do not belong to a bookie. They are kept."""
+    """The names in the data directory that do not belong to a bookie, and are kept."""
 
 
 def plan_erase(disk: Disk, cookie_name: str) -> ErasePlan:
     """Plan the deletion of a bookie's files. Nothing is deleted yet.
 
     The cookie, `cookie_name`, is deleted first and the directory's own id last. If the deletion is
-    interrupted, no bookie starts on the rest, and it can be deleted later. `OSError` if the
+    interrupted, no bookie starts on the rest, which can be deleted later. Raises `OSError` if the
     directory cannot be read.
     """
     kept = set(disk.list()) - IGNORED_NAMES - set(OUR_DIRECTORIES)
@@ -52,9 +52,9 @@ def plan_erase(disk: Disk, cookie_name: str) -> ErasePlan:
 
 
 def erase(disk: Disk, plan: ErasePlan) -> None:
-    """Delete the files. This is durable on return. The caller must hold the disk's lock.
+    """Delete the files of a plan. The deletion is durable on return.
 
-    If it raises `OSError`, some of the files are left.
+    The caller must hold the disk's lock. After an `OSError`, some of the files are left.
     """
     before = ""
     for at, name in enumerate(plan.files):

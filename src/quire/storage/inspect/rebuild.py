@@ -32,14 +32,14 @@ from quire.storage.segment.segment import LogSegment, SegmentState, segment_name
 
 
 class RebuildOutcome(enum.StrEnum):
-    """The outcome for one segment."""
+    """The outcome of checking the index of one segment."""
 
     GOOD = "good"
     """The index is correct and was not changed."""
     REBUILT = "rebuilt"
-    """The index was rebuilt. In a dry run, it would be rebuilt."""
+    """The index was rebuilt, or would be rebuilt without `dry_run`."""
     OPEN = "open"
-    """This is the newest segment, which the bookie's next start seals."""
+    """The segment is the newest one and has no index. The bookie's next start seals it."""
     INCOMPLETE = "incomplete"
     """The segment has lost groups, or its header is damaged, so its index was not changed."""
     GONE = "gone"
@@ -48,7 +48,7 @@ class RebuildOutcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """The result for one segment."""
+    """The result of checking the index of one segment."""
 
     number: int
     outcome: RebuildOutcome
@@ -63,14 +63,14 @@ class SegmentToRebuild:
     newest: bool
     sealed: bool
     lost_groups: int
-    """The number of lost groups, if the segment is not sealed."""
+    """The number of lost groups in the segment. 0 if the segment is sealed."""
     size_bytes: int
 
 
 def plan(disk: Disk) -> list[SegmentToRebuild]:
-    """Return all segments that a start would find, ascending.
+    """Return all segments that the start of a bookie would find, ascending by number.
 
-    It may raise `StorageError` or `OSError`.
+    This may raise `StorageError` or `OSError`.
     """
 
     def work(recovered: RecoveredLog, _: bytes) -> list[SegmentToRebuild]:
@@ -89,10 +89,10 @@ def plan(disk: Disk) -> list[SegmentToRebuild]:
 def rebuild(
     disk: Disk, todo: Sequence[SegmentToRebuild], progress: Progress, *, dry_run: bool
 ) -> Iterator[Rebuilt]:
-    """Check the index of these segments, and rebuild it where necessary.
+    """Check the index of each segment in `todo`, and rebuild it where necessary.
 
     Each result is durable when it is yielded. The caller must hold the disk's lock, except in a dry
-    run. It may raise `StorageError` or `OSError`.
+    run. This may raise `StorageError` or `OSError`.
     """
     own_id = identity_of(disk).directory_id
     for one in todo:
@@ -128,7 +128,7 @@ def _rebuild(
 
 
 def _why(segment: SegmentDump, work: SegmentToRebuild, progress: Progress) -> str:
-    """Return what is wrong with the segment's index, or ""."""
+    """Return in words what is wrong with the segment's index, or "" if nothing is."""
     trailer = segment.description.trailer
     if trailer is None:
         progress(work.size_bytes)
@@ -145,7 +145,7 @@ def _scan(file: File, own_id: bytes, segment: SegmentDump) -> SegmentScan:
 
 
 def _what_is_lost(found: UnsealedSegment, segment: SegmentDump, work: SegmentToRebuild) -> str:
-    """Return why the groups are incomplete, or "" if they are complete."""
+    """Return in words what is lost of the groups of a segment, or "" if they are complete."""
     if found.header is None:
         return "its header is damaged"
     if work.lost_groups:
@@ -167,7 +167,7 @@ def _what_is_lost(found: UnsealedSegment, segment: SegmentDump, work: SegmentToR
 def _write(
     own_id: bytes, found: UnsealedSegment, summary: Summary | None, trailer: Trailer | None
 ) -> None:
-    """Write the footer. It is durable on return."""
+    """Write the footer of a segment, made from its groups. It is durable on return."""
     segment, replayed = _replay(found)
     if trailer is not None:
         # The groups of a compaction do not show which group numbers the segment stands for.
@@ -189,7 +189,7 @@ def _write(
 
 
 def _replay(found: UnsealedSegment) -> tuple[LogSegment, Catalogue]:
-    """Rebuild the segment alone, as a start does it from its groups."""
+    """Rebuild the index of one segment from its groups, as a start does."""
     catalogue = Catalogue()
     replayer = Replayer(catalogue)
     replayer.unsealed(found, found.scan.groups, 0)

@@ -26,28 +26,30 @@ from quire.storage.segment.segment import LogSegment
 
 @dataclass(frozen=True, slots=True)
 class SegmentScrubbed:
-    """The result of checking one segment."""
+    """The result of scrubbing one segment."""
 
     number: int
     name: str
     checked_bytes: int
     blocks: tuple[Range, ...]
-    """The first and last number of each range of damaged blocks."""
+    """The ranges (first, last) of numbers of damaged blocks, counted from the start of the file."""
     header: bool
     """Whether the header is damaged."""
     index: str
-    """The problem with the footer, or ""."""
+    """The problem with the footer in words, or ""."""
     lost_groups: int
-    """The number of groups whose run table is lost, as a start or this scrub has found. Only the
-    footer knows what they contain."""
+    """The number of groups that a start has found missing, or of places where this scrub has found
+    a damaged run table, whichever is more."""
     damaged: dict[int, tuple[Range, ...]]
-    """The entries of live ledgers that have no good copy in this segment."""
+    """The entries of existing ledgers that have no good copy in this segment, as ranges (first,
+    last) by ledger id."""
     lacking: dict[int, tuple[Range, ...]]
-    """The entries in `damaged` that newer segments do not have either."""
+    """The entries in `damaged` that no newer segment has either, as ranges (first, last) by ledger
+    id."""
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is damaged or lost."""
+        """Whether nothing in the segment is damaged or lost."""
         return not (self.blocks or self.header or self.index or self.lost_groups)
 
     @property
@@ -56,7 +58,7 @@ class SegmentScrubbed:
 
 
 class DirectoryScrub:
-    """The check of one directory. Use it as `for one in DirectoryScrub(disk).segments(): ...`.
+    """The scrub of a data directory. Use it as `for one in DirectoryScrub(disk).segments(): ...`.
 
     Creating it reads the log as a start does, and raises the errors of `snapshot.with_log`.
     """
@@ -66,10 +68,11 @@ class DirectoryScrub:
         self._directory_id = b""
         self._catalogue = Catalogue()
         self._footers: set[int] = set()
-        """The segments with nonzero bytes after their groups that are not a valid footer."""
+        """The numbers of the segments with nonzero bytes after their groups that are not a valid
+        footer."""
         self.problems: tuple[str, ...] = ()
-        """The problems of the log as a whole that a start would report, such as missing
-        segments."""
+        """The problems of the log as a whole that a start would report, such as missing segments,
+        in words."""
         with_log(disk, self._take)
         self.total_bytes = sum(one.file_bytes for one in self._catalogue.segments.values())
 
@@ -82,7 +85,7 @@ class DirectoryScrub:
     def segments(
         self, advance: Callable[[int], None] = lambda size: None
     ) -> Iterator[SegmentScrubbed]:
-        """Yield the result for each segment, oldest first.
+        """Scrub each segment, oldest first, and yield the result.
 
         A segment that the bookie removes in the meantime is left out. `advance` is called with the
         number of bytes of each read.
@@ -101,7 +104,7 @@ class DirectoryScrub:
                     break
 
     def _check(self, segment: LogSegment, advance: Callable[[int], None]) -> Findings | None:
-        """Check one segment, or return None if it is gone."""
+        """Scrub one segment, and return what was found, or None if the segment is gone."""
         try:
             file = self._disk.open(segment.name)
         except FileNotFoundError:
@@ -120,9 +123,9 @@ class DirectoryScrub:
             file.close()
 
     def _was_replaced(self, segment: LogSegment) -> bool:
-        """Return whether a compaction or a seal has replaced the file.
+        """Return whether a compaction or a seal has replaced the file of the segment.
 
-        If so, `segment` gets the values of the new file, and is checked again.
+        If so, `segment` gets the values of the new file, and the caller scrubs it again.
         """
         try:
             file = self._disk.open(segment.name)

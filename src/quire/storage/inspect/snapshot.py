@@ -19,9 +19,9 @@ from quire.storage.segment.catalogue import Catalogue
 from quire.storage.segment.segment import LogSegment
 
 LOOKS_MAX = 5
-"""The most attempts to read the log. An attempt is repeated if files were removed or replaced in
-the meantime, or if something seems to be lost. A group may have been written while the log was
-read, so that it seems to be missing before later ones."""
+"""The most attempts to read the log of a running bookie. An attempt is repeated if files were
+removed or replaced in the meantime, or if something seems to be lost. A group may have been written
+while the log was read, so that it seems to be missing before later ones."""
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ def identity_of(disk: Disk) -> Identity:
 
     Raises:
         StorageError: The directory is not a bookie's data directory.
-        OSError: It cannot be read.
+        OSError: The identity cannot be read.
     """
     identity = read_identity(disk)
     if identity is None:
@@ -43,7 +43,9 @@ def identity_of(disk: Disk) -> Identity:
 
 
 def with_log(disk: Disk, work: Callable[[RecoveredLog, bytes], T]) -> T:
-    """Call `work(recovered, directory_id)` and return its result.
+    """Read the log of a data directory, and return the result of `work` on it.
+
+    The call is `work(recovered, directory_id)`.
 
     `recovered` is the log as a start would find it. The log of a running bookie is seen as it was
     at one moment. If a file is removed or replaced in the meantime, everything is repeated, and
@@ -89,7 +91,10 @@ def with_log(disk: Disk, work: Callable[[RecoveredLog, bytes], T]) -> T:
 
 
 def _apply_tail(recovered: RecoveredLog) -> None:
-    """Apply the last group, which a start would write again, at its present place."""
+    """Add the last group of the log to the index, where it is now.
+
+    A start would write this group again.
+    """
     if recovered.tail is None:
         return
     group, replayer = recovered.tail.group, recovered.replayer

@@ -1,7 +1,7 @@
 """Report where the bytes of a data directory are, and why space is not given back.
 
-This changes nothing, and works while a bookie runs. It shows one moment of the log. If a file is
-removed in the meantime, the report begins again.
+This changes nothing, and works while a bookie runs. The report shows one moment of the log. If a
+file is removed in the meantime, the report begins again.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ from quire.storage.segment.segment import (
 )
 
 COPIES_ENTRIES_MAX = 2_000_000
-"""The most entry ids of one ledger that are kept in memory to find copies."""
+"""The most entry ids of one ledger that are kept in memory to find further copies of an entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpace:
-    """The space of one segment, from its files. A running store reports `stats.SegmentUsage`."""
+    """The space of one segment, measured in its files.
+
+    `stats.SegmentUsage` is the same for a running store.
+    """
 
     number: int
     name: str
@@ -47,19 +50,19 @@ class SegmentSpace:
     """The state: sealed, open (not sealed yet), damaged, dropped, or prepared."""
     file_bytes: int
     live_bytes: int
-    """The bytes of frames of ledgers that are not deleted."""
+    """The number of bytes of frames of ledgers that are not deleted."""
     copies_bytes: int
-    """The part of `live_bytes` that a newer segment has as well."""
+    """The part of `live_bytes` with entries that this or a newer segment has a second time."""
     deleted_bytes: int
-    """The bytes of frames in the index that no longer count. Their ledger is deleted, or has these
-    entries in another segment."""
+    """The number of bytes of frames in the index that no longer count. Their ledger is deleted, or
+    has these entries in another segment."""
     index_bytes: int
-    """The bytes of the footer: rows, state records and checksums."""
+    """The size of the footer in bytes: rows, state records and checksums."""
     ledgers: int
     live_ledgers: int
     state_records: int
     why: str
-    """Why the space that is not alive is not given back."""
+    """The reason in words why the space of dead entries in the segment is not freed."""
     damaged_blocks: int = 0
     lacking_ledgers: int = 0
     """The number of ledgers with damaged entries of which this bookie has no other copy."""
@@ -67,13 +70,13 @@ class SegmentSpace:
 
     @property
     def other_bytes(self) -> int:
-        """The bytes of headers, padding, preallocated space, and frames that died earlier."""
+        """The bytes of headers, padding, preallocated space, and frames that are in no index."""
         return self.file_bytes - self.live_bytes - self.deleted_bytes - self.index_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class FileSpace:
-    """The space of a file that is not a segment of the log."""
+    """The size of a file that is not a segment of the log."""
 
     name: str
     file_bytes: int
@@ -97,30 +100,30 @@ class SpaceReport:
 
     path: str
     total_bytes: int
-    """The size of the file system."""
+    """The size of the file system in bytes."""
     free_bytes: int
     reserve_bytes: int
-    """The bytes that are preallocated for a compaction."""
+    """The number of bytes that are preallocated for the output of a compaction."""
     segments: tuple[SegmentSpace, ...]
     files: tuple[FileSpace, ...]
-    """All other files, including those that do not belong to a bookie."""
+    """All files that are not segments, including those that do not belong to a bookie."""
     ledgers: tuple[LedgerSpace, ...]
-    """The ledgers, the largest first."""
+    """The ledgers in the directory, those with the most live bytes first."""
     problems: tuple[str, ...]
     absence_unknown: bool
-    """Whether a part of the log is lost and it is unknown which. A bookie then takes no new
-    ledgers."""
+    """Whether a part of the log is lost and not repaired, so that entries that are not found may
+    have existed. A bookie then takes no new ledgers."""
 
     @property
     def file_bytes(self) -> int:
-        """The size of all files below the directory, including preallocated space."""
+        """The size of all files below the directory together, including preallocated space."""
         return sum(one.file_bytes for one in self.segments) + sum(
             one.file_bytes for one in self.files
         )
 
 
 def look(disk: Disk, config: StorageConfig) -> SpaceReport:
-    """Return the report of a data directory. `config` has the limits that the bookie works with.
+    """Return a report about the space of a data directory, given the limits of its bookie.
 
     Raises:
         StorageError: The directory has no log of a bookie, or changes too fast.
@@ -130,7 +133,7 @@ def look(disk: Disk, config: StorageConfig) -> SpaceReport:
 
 
 class _Look:
-    """The state of one report, from the log as `with_log` has read it."""
+    """The making of one report, from the log as `with_log` has read it."""
 
     def __init__(
         self, disk: Disk, config: StorageConfig, directory_id: bytes, recovered: RecoveredLog
@@ -144,10 +147,10 @@ class _Look:
         self._damage = dict(stored_records(disk))
         self._sizes = dict(file_sizes(disk))
         self._available_bytes = max(self._sizes.get(SPARE_NAME, 0), disk.free_bytes())
-        """The space that is available for the output of a compaction."""
+        """The number of bytes that are available for the output of a compaction."""
         self._suspended = read_note(disk)
         self._copies: dict[int, int] = {}
-        """The bytes of copies in each segment."""
+        """The number of bytes of second copies of entries in each segment, by segment number."""
         self._ledger_copies: dict[int, int] = {}
 
     def report(self) -> SpaceReport:
@@ -181,7 +184,7 @@ class _Look:
         )  # fmt: skip
 
     def _problems(self) -> tuple[str, ...]:
-        """Return the problems that a start would find, without losses that were repaired."""
+        """Return the problems that a start would report, without losses that were repaired."""
         catalogue = self._catalogue
         gone = (n for n in catalogue.missing if not catalogue.counts_as_lost(n))
         repaired = {missing_problem(number) for number in gone}
@@ -209,7 +212,7 @@ class _Look:
         )  # fmt: skip
 
     def _with_damage(self, one: SegmentSpace) -> SegmentSpace:
-        """Add the damage that a scrub has found."""
+        """Return the space of a segment with the damage that a scrub has recorded."""
         damage = self._damage.get(one.number)
         if damage is None:
             return one
@@ -223,7 +226,7 @@ class _Look:
         )
 
     def _why(self, segment: LogSegment) -> str:
-        """Return why the free space of a sealed segment is not given back."""
+        """Return in words why the space of dead entries in a sealed segment is not freed."""
         if segment.number in self._vouchers:
             return VOUCHES
         if not segment.live_ledgers:
@@ -246,7 +249,7 @@ class _Look:
         return "it is compacted at the next major interval, or when the disk is full"
 
     def _others(self) -> Iterator[SegmentSpace]:
-        """Yield preallocated files, and files that the log no longer names."""
+        """Yield the space of preallocated segments, and of those that the log no longer names."""
         newest = max(self._catalogue.segments, default=0)
         for name, size in sorted(self._sizes.items()):
             number = number_of(name)
@@ -262,7 +265,7 @@ class _Look:
     # -- copies -----------------------------------------------------------------------------------
 
     def _count_copies(self, info: LedgerInfo) -> None:
-        """Count entries of sealed segments that a newer sealed segment has as well."""
+        """Count the bytes of entries of a ledger that are in sealed segments more than once."""
         seen: set[int] = set()
         for number in reversed(info.sealed_numbers):
             rows = self._rows(number, info.ledger_id)

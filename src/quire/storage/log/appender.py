@@ -1,7 +1,7 @@
 """Append batches to the log: find space, keep the order, and report success or failure.
 
 This part of the write path runs on the event loop. The segment of a batch is chosen when the batch
-is appended, so that the index can name it at once.
+is appended, so that the index can name the segment at once.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ MAX_NOTE_BYTES = 256 * 1024
 
 
 STATE_SHARE = 4
-"""The reserve is divided by this to get the share that only state records may use."""
+"""The divisor that gives, from the size of the reserve, the share of it that only state records may
+use."""
 PATIENCE_S = 0.01
 """The most seconds that a patient batch waits for other batches to share a sync with."""
 PATIENT_BYTES_MAX = 512 * 1024
-"""The number of bytes at which waiting patient batches are written without further waiting. It
-limits the delay for a batch that joins them to the time that it takes to write this much."""
+"""The bytes of patient batches at which they are written without further waiting. A batch that is
+written with them is delayed only by the time that it takes to write this much."""
 
 
 class TimerHandle(Protocol):
@@ -41,7 +42,7 @@ class TimerHandle(Protocol):
 
 
 class Schedule(Protocol):
-    """A function that schedules a callback."""
+    """A function that schedules a callback on the event loop."""
 
     def __call__(self, delay: float, callback: Callable[[], None], /) -> TimerHandle:
         """Call `callback` after `delay` seconds, like the event loop's `call_later`."""
@@ -52,7 +53,8 @@ class Appender:
     """The event loop's side of the log: it accepts batches and completes them once they are synced.
 
     A *patient* batch is one that no writer or reader waits for, such as a copy of an
-    under-replicated entry. It may wait a moment to share a sync with another batch; see `submit`.
+    under-replicated entry. Such a batch may wait a moment to share a sync with another one; see
+    `submit`.
     """
 
     def __init__(
@@ -84,21 +86,21 @@ class Appender:
         """The state records that will be written with the next batch."""
         self._barriers: deque[tuple[int, Done]] = deque()
         self._resting: list[tuple[LogBatch, LogSegment]] = []
-        """Patient batches that were not handed to the log's worker yet. They are newer than all
-        batches that were."""
+        """The patient batches that were not handed to the worker of the log yet, each with its
+        segment. They are newer than all batches that were handed over."""
         self._resting_bytes = 0
         self._patience: TimerHandle | None = None
         self._in_company = False
-        """Whether a writer's add has arrived since patient batches last waited in vain. If not,
-        patient batches do not wait."""
+        """Whether patient batches should wait for company. It becomes True when an add of a writer
+        arrives, and False when patient batches have waited in vain."""
         self._timer: TimerHandle | None = None
         self._idle_sequence = -1
         self._unmarked = False
-        """Whether the last group has entries or records, so that an end mark, an empty group, must
-        follow it."""
+        """Whether the last group has entries or records. If so, an end mark, which is an empty
+        group, must follow it."""
         self._was_full = False
         self._stalled = False
-        """Whether the log waits for a preallocated segment."""
+        """Whether the log waits for a segment to be preallocated."""
         self.current: LogSegment | None = None
         self.closing = False
         self.failed: StorageError | None = None
@@ -106,7 +108,7 @@ class Appender:
         self.on_drained: Callable[[], None] = lambda: None
         self.queued_bytes = 0
         self.end_group = 0
-        """The number of the group after the last synced one."""
+        """The number after that of the last synced group."""
         self.groups = 0
         self.batches = 0
         self.bytes_written = 0
@@ -133,9 +135,10 @@ class Appender:
         self.current = segment
 
     def admit(self, batch: LogBatch, *, reserve: bool) -> LogSegment:
-        """Give the batch its place in the log, and return the segment that it will go to.
+        """Give a batch its place in the log, and return the segment that it will be written to.
 
-        The batch also gets the pending records. Only batches with `reserve` may use the reserve.
+        The batch also gets the state records that are waiting to be logged. Only batches with
+        `reserve` may use the preallocated reserve.
 
         Raises:
             DiskFullError: There is no space for the batch. Nothing has changed.
@@ -168,9 +171,9 @@ class Appender:
         return segment
 
     def _check_share(self, segment: LogSegment, cost: int) -> None:
-        """Refuse a recovery's add that would use up the share of the reserve for state records.
+        """Raise DiskFullError if a recovery's add would use the space reserved for state records.
 
-        This applies on a full disk. Fences, and the deletions that free space, need this share.
+        This is called on a full disk. Fences, and the deletions that free space, need this share.
         """
         share = self._preallocated.reserve_bytes // STATE_SHARE
         if not self._preallocated.capacity() and not segment.fits(cost + share):
@@ -217,8 +220,8 @@ class Appender:
     def begin_segment(self) -> None:
         """Begin another segment now, if one is prepared.
 
-        Its header lists the segments that exist now. If none is prepared, the next segment lists
-        those that exist when it is begun.
+        The header of the new segment lists the segments that exist now. If no segment is prepared,
+        the next one lists those that exist when it is begun.
         """
         current = self.current
         if current is None or self.closing or self.failed is not None:
@@ -278,10 +281,10 @@ class Appender:
             self._writer.submit(batch, segment)
 
     def note(self, records: Sequence[StateRecord], done: Done, *, patient: bool = False) -> None:
-        """Log state records in order, and call `done(error)` when all are durable or one failed.
+        """Log state records in order, and call `done(None)` when all of them are durable.
 
-        If the log has no space or has failed, `done` is called before this returns. The records may
-        use the reserve. `submit` explains `patient`.
+        If a record cannot be logged, `done(error)` is called, possibly before this returns. The
+        records may use the preallocated reserve. `submit` explains `patient`.
         """
         if self.failed is not None:
             done(self.failed)
@@ -310,14 +313,18 @@ class Appender:
         self.submit(batch, self.admit(batch, reserve=True))
 
     def add_pending(self, record: StateRecord) -> None:
-        """Log this record with the next batch, or after a short time if there is none."""
+        """Log this record with the next batch.
+
+        If no batch arrives within `seal_idle_s`, it is logged without one.
+        """
         self._pending.append(record)
         self._arm()
 
     def barrier(self, done: Done) -> None:
-        """Call `done(error)` when everything appended so far is durable or has failed.
+        """Call `done(None)` when everything appended so far is durable, or `done(error)`.
 
-        The pending records count as well. `done` may be called before this returns.
+        State records that wait for the next batch count as well. `done` may be called before this
+        returns.
         """
         if self.failed is None and self._pending:
             try:
@@ -371,16 +378,16 @@ class Appender:
 
     @property
     def taken(self) -> tuple[int, int]:
-        """The bytes that are not durable yet, and the bytes written since the start."""
+        """The bytes of frames that are not durable yet, and those written since the start."""
         return self.queued_bytes, self.bytes_written
 
     @property
     def full(self) -> bool:
-        """Whether callers should receive no more adds until `on_drained` is called."""
+        """Whether the callers should accept no more adds until `on_drained` is called."""
         return self._stalled or self.queued_bytes >= self._config.max_queued_bytes
 
     def on_prepared(self) -> None:
-        """Continue after the preparation of a segment has succeeded or failed."""
+        """Continue after a segment was preallocated, or could not be."""
         self._stalled = False
         self._check_drained()
 
@@ -396,7 +403,7 @@ class Appender:
             barriers.popleft()[1](error)
 
     def on_failed(self, batches: Sequence[LogBatch], error: StorageError) -> None:
-        """Fail every queued batch and accept no more.
+        """Fail `batches` and every queued batch with the error, and accept no more.
 
         The failed batches may or may not be stored.
         """
@@ -415,7 +422,7 @@ class Appender:
     # -- the end mark -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to write end marks and pending records, once the log's worker runs."""
+        """Begin to write end marks and pending state records, once the worker of the log runs."""
         if self._unmarked or self._pending:
             self._arm()
 
@@ -425,7 +432,10 @@ class Appender:
             self._timer = self._schedule(self._config.seal_idle_s, self._on_idle)
 
     def _on_idle(self) -> None:
-        """Write an empty group after the last group, to prove that the last group was synced."""
+        """Write an empty group after the last group, to prove that the last group was synced.
+
+        This runs after `seal_idle_s` without adds.
+        """
         self._timer = None
         if self.failed is not None or self.closing:
             return
@@ -444,7 +454,7 @@ class Appender:
             self._timer = None
 
     def finish(self) -> None:
-        """Queue the pending records and the end mark, before the log's worker is stopped."""
+        """Queue the pending records and an end mark, before the worker of the log is stopped."""
         if self.failed is None and not self.closing:
             try:
                 self._submit_records((), None)
@@ -456,5 +466,5 @@ class Appender:
 
     @property
     def drained(self) -> bool:
-        """Whether everything that was appended is durable, and no records are pending."""
+        """Whether everything that was appended is durable, and no state records are pending."""
         return self._completed == self._sequence and not self._pending

@@ -26,7 +26,7 @@ from quire.storage.segment.segment import LogSegment
 
 
 class WrittenGroup:
-    """A group that is written and synced, with its batches."""
+    """A group of the log that is written and synced, with its batches."""
 
     __slots__ = ("batches", "checksums", "end", "number", "segment", "times_s")
 
@@ -43,7 +43,7 @@ class WrittenGroup:
         self.end = group.header.end
         self.checksums = group.checksums
         self.times_s = times_s
-        """When the group was begun, written and synced, by the store's monotonic clock."""
+        """The monotonic times in seconds when the group was begun, written and synced."""
 
 
 class StorageTimes:
@@ -69,7 +69,7 @@ class StorageTimes:
         Every entry of the group counts with this time."""
 
     def on_written(self, group: WrittenGroup) -> None:
-        """Observe a group after its batches have been completed."""
+        """Record the latencies of a group, after its batches were completed."""
         began_s, written_s, synced_s = group.times_s
         self.written.observe(written_s - began_s)
         self.synced.observe(synced_s - written_s)
@@ -85,7 +85,7 @@ class StorageTimes:
 
 
 class LogWriter:
-    """The log's worker: it writes and syncs one group after the other."""
+    """The part of the log on its worker, which writes and syncs one group after the other."""
 
     def __init__(
         self,
@@ -101,10 +101,10 @@ class LogWriter:
         self._max_group_bytes = max_group_bytes
         self._monotonic = monotonic
         self.on_written: Callable[[WrittenGroup], None] = lambda group: None
-        """Called on the event loop for each synced group, in order."""
+        """A function that is called on the event loop for each synced group, in order."""
         self.on_failed: Callable[[Sequence[LogBatch], StorageError], None] = lambda *failure: None
-        """Called on the event loop after a failure, with the batches of the failed group. Nothing
-        is written after a failure."""
+        """A function that is called on the event loop after a failure, with the batches of the
+        failed group and the error. Nothing is written after a failure."""
         self._waiting: deque[tuple[LogBatch, LogSegment]] = deque()
         self._segment: LogSegment | None = None
         self._end = 0
@@ -128,13 +128,13 @@ class LogWriter:
     def halt(self, error: StorageError) -> None:
         """Write nothing after the current group, because the disk has failed elsewhere.
 
-        `on_failed` is called as after a failed write.
+        `on_failed` is then called with the error and without batches.
         """
         self._halt = error
         self._worker.wake()
 
     def take_waiting(self) -> list[LogBatch]:
-        """Remove and return the batches that will not be written after a failure."""
+        """Remove and return the batches that are still queued after a failure."""
         waiting = [batch for batch, _ in self._waiting]
         self._waiting.clear()
         return waiting
@@ -142,7 +142,10 @@ class LogWriter:
     # -- on the worker ----------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Write groups until no batch waits, or something has failed."""
+        """Write the next group of the queued batches, or all groups after `draining` is set.
+
+        If more batches wait, another step is requested. Nothing is written after a failure.
+        """
         while not self._stopped:
             if self._halt is not None:
                 self._stopped = True
@@ -167,7 +170,7 @@ class LogWriter:
                 return
 
     def write(self, segment: LogSegment, batches: Sequence[LogBatch]) -> WrittenGroup:
-        """Write one group of batches for one segment, and sync it. It is durable on return.
+        """Write one group of batches to a segment, and sync it. The group is durable on return.
 
         An `OSError` is final: nothing may be written to the log after it.
         """
@@ -214,7 +217,10 @@ class LogWriter:
         self._end = len(data)
 
     def _take(self) -> tuple[LogSegment, list[LogBatch]] | None:
-        """Return the batches of the next group, all for one segment. Return None if none waits."""
+        """Remove and return the batches of the next group with their segment, or None.
+
+        All batches of a group are for one segment.
+        """
         waiting = self._waiting
         try:
             batch, segment = waiting.popleft()

@@ -24,7 +24,7 @@ class _Job(Generic[T]):
 
 
 class JobQueue:
-    """Run slow jobs one after the other on a worker, off the event loop.
+    """A queue of slow jobs that a worker runs one after the other, off the event loop.
 
     A job consists of two functions. `work` runs on the worker. Then `done(result, error)` runs on
     the event loop. `work` is expected to raise only `OSError` and `StorageError`. Any other
@@ -48,7 +48,10 @@ class JobQueue:
         *,
         urgent: bool = False,
     ) -> None:
-        """Queue a job. Urgent jobs run first; the log may be waiting for a preallocated segment."""
+        """Queue a job. Urgent jobs run before the others.
+
+        A job is urgent if the log may be waiting for it, such as the preallocation of a segment.
+        """
         (self._urgent if urgent else self._jobs).append(_Job(work, done))
         self._worker.wake()
 

@@ -1,9 +1,9 @@
 """Keep only the newest part of the log in the operating system's page cache.
 
-Readers that follow their ledgers need this part. Older data is released once it is synced.
-Otherwise the log would fill all free memory of the machine, always with pages that no program has
-used before. On a virtual machine whose host provides memory at the first touch, that costs more
-than the rest of a write (docs/internals/benchmarks.md).
+Readers that follow a ledger while it is written need this part. Older data is released once it is
+synced. Otherwise the log would fill all free memory of the machine, always with pages that no
+program has used before. On a virtual machine whose host provides memory at the first touch, that
+costs more than the rest of a write (docs/internals/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ multiples of the size of a page."""
 class LogPageCache:
     """The part of one directory's log that is in the page cache.
 
-    The thread that writes the log uses it.
+    It belongs to the thread that writes the log.
     """
 
     def __init__(self, disk: Disk, max_bytes: int) -> None:
@@ -34,12 +34,13 @@ class LogPageCache:
         self._pieces_bytes = 0
         self._name = ""
         self._start = self._end = 0
-        """The range of the newest file that is written but not in `_pieces` yet."""
+        """The offset in the newest file from which on written data is not in `_pieces` yet. `_end`
+        is the end of that data."""
         self.given_back_bytes = 0
-        """The number of bytes released since the start."""
+        """The number of bytes released from the page cache since the start."""
 
     def wrote(self, name: str, end: int) -> None:
-        """Note that the file is synced up to `end`, and release what exceeds the limit."""
+        """Note that a file is synced up to the offset `end`, and release what exceeds the limit."""
         if not self._max_bytes:
             return
         if name != self._name:

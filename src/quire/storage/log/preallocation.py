@@ -1,7 +1,7 @@
 """Preallocate segment files, and decide whether there is space for adds.
 
 Two files are kept ready: the *next* segment in full size, and after it a small *reserve*. When the
-next segment is taken, the reserve is extended and becomes the next one, and a new reserve is
+next segment is taken, the reserve is extended and becomes the next segment, and a new reserve is
 created. If that fails for lack of space, the store takes no more adds, but fences and the adds of
 recoveries can still use the reserve.
 
@@ -37,17 +37,18 @@ def is_full(error: Exception) -> bool:
 def may_pass(error: Exception) -> bool:
     """Return whether the error may go away by itself and says nothing bad about the disk.
 
-    There was no space, or the process or the machine had no free file descriptor. Nothing was
-    written, and the caller tries again later.
+    It means that there was no space, or no free file descriptor in the process or on the machine.
+    Nothing was written, and the caller tries again later.
     """
     return is_full(error) or (isinstance(error, OSError) and error.errno in NO_FILES)
 
 
 def prepare(disk: Disk, number: int, size: int) -> LogSegment:
-    """Create a preallocated, empty segment file with a durable directory entry.
+    """Create a preallocated, empty segment file of `size` bytes, and return the segment.
 
-    If a file with this name exists, its content is discarded. The caller knows that this segment
-    was never begun, or that its content was copied elsewhere.
+    The directory entry is durable on return. If a file with this name exists, its content is
+    discarded. The caller knows that this segment was never begun, or that its content was copied
+    elsewhere.
 
     If this raises `OSError`, a new file is removed again, and a file that existed before is kept,
     but empty.
@@ -77,7 +78,7 @@ def prepare(disk: Disk, number: int, size: int) -> LogSegment:
 
 
 class PreallocatedSegments:
-    """The preallocated segment files of one directory. It is used on the event loop."""
+    """The preallocated segment files of one directory. They belong to the event loop."""
 
     def __init__(
         self,
@@ -98,7 +99,8 @@ class PreallocatedSegments:
         self._jobs = jobs
         self._segment_bytes = config.segment_bytes
         self.reserve_bytes = min(config.reserve_bytes, config.segment_bytes)
-        """The size of a full reserve. What is left of a used one may be less."""
+        """The size of a full reserve in bytes. The rest of a reserve that was used may be
+        smaller."""
         self._min_free_bytes = config.min_free_bytes
         self._writable_free_bytes = config.free_bytes_to_resume
         self._dwell_s = config.read_only_dwell_s
@@ -109,24 +111,24 @@ class PreallocatedSegments:
         self._busy = False
         self._checking = False
         self._shortage = ""
-        """Why the free space that was last found is too little, or ""."""
+        """The reason in words why the free space at the last check was too little, or ""."""
         self._not_prepared = ""
-        """Why the next segment could not be prepared, or ""."""
+        """The reason in words why the next segment could not be prepared, or ""."""
         self.space = True
-        """Whether there is enough space for adds."""
+        """Whether there is enough space for ordinary adds."""
         self._short_since_s = float("-inf")
-        """The monotonic time at which `space` became False. After a start without space, adds need
-        not wait for `read_only_dwell_s`."""
+        """The monotonic time in seconds at which `space` became False. It is minus infinity after a
+        start without space, so that adds need not wait for `read_only_dwell_s`."""
         self.closed = False
         """Whether the maintenance worker is about to be stopped. If so, no more files are
         prepared."""
         self.next_number = 0
         self.free_bytes = 0
-        """The free space of the disk when it was last checked."""
+        """The free bytes of the disk when they were last checked."""
         self.held_bytes = 0
-        """The part of the free space that is set aside for the output of a compaction."""
+        """The part of the free bytes that is set aside for the output of a compaction."""
         self.error: str = ""
-        """Why there is no space for adds, or ""."""
+        """The reason in words why there is no space for ordinary adds, or ""."""
 
     @property
     def prepared_number(self) -> int:
@@ -134,11 +136,14 @@ class PreallocatedSegments:
         return self._ready[0].number if self._ready else 0
 
     def capacity(self) -> int:
-        """Return the size of the segment that `take` would return, or 0 if none is ready."""
+        """Return the bytes of the segment that `take` would return, or 0 if none is ready."""
         return self._ready[0].capacity if self._ready else 0
 
     def take(self) -> LogSegment:
-        """Return the next segment, and begin to prepare another one. One must be ready."""
+        """Return the next segment, which must be ready, and begin to prepare another one.
+
+        `capacity` says whether a segment is ready.
+        """
         segment = self._ready.pop(0)
         self.ensure()
         return segment
@@ -149,7 +154,7 @@ class PreallocatedSegments:
         self.error = self._not_prepared = reason
 
     def ensure(self) -> None:
-        """Prepare the files that are missing, one after the other."""
+        """Prepare the missing files in the background, one after the other."""
         if self._busy or self.closed:
             return
         if self._ready and self._ready[0].capacity < self._segment_bytes:
@@ -173,7 +178,7 @@ class PreallocatedSegments:
             self.space = False
 
     def _shortage_of(self, free: int) -> str:
-        """Return why this much free space is too little, or ""."""
+        """Return in words why `free` bytes of free space are too few, or "" if they are enough."""
         wanted = self._min_free_bytes + self.held_bytes
         if free >= wanted:
             return ""
@@ -181,7 +186,7 @@ class PreallocatedSegments:
         return f"{free} bytes are free, less than {wanted}{held if self.held_bytes else ''}"
 
     def check(self) -> None:
-        """Check the free space again, and retry what failed for lack of it."""
+        """Check the free space in the background, and retry what failed for lack of space."""
         if self._checking or self.closed:
             return
         self._checking = True

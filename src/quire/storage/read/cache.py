@@ -10,11 +10,11 @@ from quire.storage.interfaces import Disk, File
 from quire.storage.segment.segment import LogSegment, SegmentState
 
 ENTRY_OVERHEAD_BYTES = 400
-"""The memory that Python needs for a cached value beside its bytes."""
+"""The bytes of memory that Python needs for a cached value in addition to the value itself."""
 
 
 class ByteCache:
-    """A cache with a limit in bytes. The least recently used values are removed first.
+    """A cache with a limit in bytes, which removes the least recently used values first.
 
     The newest value stays, even if it alone exceeds the limit.
     """
@@ -28,7 +28,7 @@ class ByteCache:
         return len(self._values)
 
     def get(self, key: Hashable) -> Any:
-        """Return the value, or None if it is not cached."""
+        """Return the value for this key, or None if it is not cached."""
         found = self._values.get(key)
         if found is None:
             return None
@@ -36,7 +36,7 @@ class ByteCache:
         return found[0]
 
     def put(self, key: Hashable, value: Any, size_bytes: int) -> None:
-        """Add a value, and remove the least recently used ones if the cache is too large."""
+        """Add a value of `size_bytes`, and remove the least recently used ones beyond the limit."""
         self.discard(key)
         size_bytes += ENTRY_OVERHEAD_BYTES
         self._values[key] = (value, size_bytes)
@@ -52,7 +52,7 @@ class ByteCache:
 
 
 class SegmentFiles:
-    """The open files of segments. Those of sealed segments are opened when needed."""
+    """The open files of segments. The files of sealed segments are opened when they are needed."""
 
     def __init__(self, disk: Disk, max_open: int) -> None:
         self._disk = disk
@@ -63,9 +63,10 @@ class SegmentFiles:
         return len(self._open)
 
     def get(self, segment: LogSegment) -> File:
-        """Return the open file of the segment. `OSError` if it cannot be opened.
+        """Return the open file of a segment, after opening it if necessary.
 
-        A later call for another segment may close the file. `borrow` keeps it open.
+        A later call for another segment may close the file. `borrow` keeps it open. Raises
+        `OSError` if it cannot be opened.
         """
         if segment.state is not SegmentState.SEALED:
             if segment.file is None:
@@ -79,25 +80,26 @@ class SegmentFiles:
         return segment.file
 
     def borrow(self, segment: LogSegment) -> File:
-        """Return a file that stays open until `give_back`, for use on a thread.
+        """Return the file of a segment, which stays open until `give_back`, for use on a thread.
 
-        It raises `OSError` like `get`.
+        Raises `OSError` if it cannot be opened.
         """
         file = self.get(segment)
         segment.readers += 1
         return file
 
     def give_back(self, segment: LogSegment, *, close: bool = False) -> None:
-        """Release a borrowed file.
+        """Release the borrowed file of a segment.
 
-        With `close`, also close it, because the store is closed and opens no more files.
+        With `close`, the file is closed as well, because the store is closed and opens no more
+        files.
         """
         segment.readers -= 1
         if close or segment.state is SegmentState.RETIRED:
             self.close(segment)
 
     def close(self, segment: LogSegment) -> None:
-        """Close the file of a segment, unless somebody still reads it."""
+        """Close the file of a segment, unless it is still borrowed."""
         if self._open.get(segment.number) is segment:
             del self._open[segment.number]
         if segment.file is not None and not segment.readers:

@@ -32,23 +32,23 @@ from quire.storage.segment.segment import LedgerInfo, LedgerPart, LogSegment
 T = TypeVar("T")
 
 InfoOf = Callable[[int], LedgerInfo]
-"""A function that returns what is known about a ledger now. It raises `NoLedger` if the ledger is
-unknown, because it may be deleted while a read waits."""
+"""A function that returns what the store knows about a ledger now. It raises `NoLedger` if the
+ledger is unknown, because it may be deleted while a read waits."""
 
 ROWS_PER_TURN = 4096
-"""The number of index rows examined in one event-loop iteration."""
+"""The number of rows of an index that are examined in one event-loop iteration."""
 
 LARGE_BYTES = 64 * 1024
-"""Extents of at least this size are read on the event loop if they are cached."""
+"""The size in bytes from which an extent is read on the event loop if it is cached."""
 TRIES = 2
-"""The number of small extents that a read looks for in the cache. It is more than one because the
-first extent may be the short rest of a run."""
+"""The number of small extents that a read looks for in the page cache before it asks a thread.
+There is more than one because the first may be the short rest of a run."""
 
 _FAILED = FetchedExtent(b"", [])
 
 
 def untraced(missing: WouldBlock) -> WouldBlock:
-    """Return the error without its traceback.
+    """Remove the traceback of an error, and return the error.
 
     The frames of the traceback refer to the error. That reference cycle would keep megabytes of a
     cancelled read in memory.
@@ -58,7 +58,7 @@ def untraced(missing: WouldBlock) -> WouldBlock:
 
 
 def fetch(file: File, offset: int, size: int, blocks: bool, ask: bool) -> FetchedExtent:
-    """Read an extent, on a thread.
+    """Read an extent of a file. This runs on a thread.
 
     With `blocks`, compute the checksums of the blocks. With `ask`, find out whether the read had to
     wait for the device (`FetchedExtent.waited`). If reading fails, return an extent without bytes,
@@ -75,7 +75,10 @@ def fetch(file: File, offset: int, size: int, blocks: bool, ask: bool) -> Fetche
 
 
 def fetch_each(file: File, wanted: Sequence[tuple[int, int]]) -> list[FetchedExtent]:
-    """Read these offsets and sizes, on a thread. Tell the device about all of them first."""
+    """Read extents of a file, each given as (offset, size). This runs on a thread.
+
+    The device learns about all of them before the first one is read.
+    """
     try:
         for offset, size in wanted if len(wanted) > 1 else ():
             file.prefetch(offset, size)
@@ -85,19 +88,19 @@ def fetch_each(file: File, wanted: Sequence[tuple[int, int]]) -> list[FetchedExt
 
 
 class _Fetch(Generic[T]):
-    """A call on a thread that is running or done. Nobody has to wait for its result."""
+    """A call that runs on a thread, or its result. Nobody has to wait for it."""
 
     __slots__ = ("done", "found", "waiter")
 
     def __init__(self) -> None:
         self.done = False
         self.found: T | None = None
-        """The result. If it is None once `done` is True, the call was not run."""
+        """The result of the call. If it is None once `done` is True, the call was not run."""
         self.waiter: asyncio.Future[None] | None = None
 
 
 class _Read:
-    """The state of one read, and what was fetched for it."""
+    """The state of one read, with the extents that were fetched for it."""
 
     __slots__ = (
         "at_hand", "cost_bytes", "fetched", "ledger_id", "overhead_bytes", "scattered",
@@ -110,24 +113,25 @@ class _Read:
         self.fetched: dict[ExtentKey, FetchedExtent] = {}
         self.under_way: dict[ExtentKey, _Fetch[FetchedExtent]] = {}
         self.at_hand = TRIES
-        """How many more small extents to look for in the system's cache before asking a thread."""
+        """The number of further small extents to look for in the page cache before asking a
+        thread."""
         self.cost_bytes = 0
         """The bytes that were read since the budget was last charged."""
         self.singly_until = 0
-        """Entries before this one are not gathered, because something among them failed its
-        check."""
+        """The id of an entry. Entries before it are read one run at a time, because something among
+        them failed its check in a gather read."""
         self.scattered = 0
         """The number of extents in `fetched` that are not used yet."""
 
     def took_a_piece(self) -> None:
-        """Note that one of the fetched extents was used."""
+        """Note that one of the fetched extents was used, and drop them after the last one."""
         self.scattered -= 1
         if self.scattered <= 0:
             self.fetched = {}  # Everything that was fetched is used up.
 
 
 class ColdReads:
-    """The reads of one store that may wait for the device. It belongs to the event loop."""
+    """The reads of one store that may wait for the device. They belong to the event loop."""
 
     def __init__(
         self,
@@ -190,7 +194,10 @@ class ColdReads:
     def _run(
         self, read: _Read, info: LedgerInfo, at: int, most: int, max_bytes: int, *, begun: bool
     ) -> FrameRun | None:
-        """Read the next run, on the event loop if it is probably cached; see `Reader.run`."""
+        """Read the next run of entries, on the event loop if it is probably cached.
+
+        The arguments and the result are those of `Reader.run`.
+        """
         asked = info, at, most, max_bytes, read.overhead_bytes
         if not read.fetched and not read.under_way and self._is_at_hand(read, at):
             left, read.at_hand = read.at_hand, 0
@@ -203,16 +210,17 @@ class ColdReads:
         return self._reader.run(*asked, read.fetched, begun=begun)
 
     def _is_at_hand(self, read: _Read, at: int) -> bool:
-        """Return whether the entry is probably in the system's cache."""
+        """Return whether the entry `at` is probably in the page cache."""
         ahead = self._ahead.may_be_at_hand
         return read.at_hand > 0 or ahead(read.ledger_id, at, LARGE_BYTES)
 
     async def _gather(
         self, read: _Read, missing: WouldBlock, info: LedgerInfo, at: int, most: int, max_bytes: int
     ) -> FrameRun | None:
-        """Gather a run of many entries if they are scattered.
+        """Read many scattered entries from `at` on with one call of a thread.
 
-        Return None if something else was fetched instead, and the caller should look again.
+        Return None if they are not scattered. Something else was then fetched, and the caller
+        should look again.
         """
         gather, wanted = None, missing
         if _is_one_of_many(missing, most) and at >= read.singly_until:
@@ -235,7 +243,7 @@ class ColdReads:
     async def _fetch(
         self, read: _Read, missing: WouldBlock, info: LedgerInfo, at: int, most: int, max_bytes: int
     ) -> None:
-        """Fetch what a run from `at` on needs.
+        """Fetch the extent that the entries from `at` on need.
 
         Also begin to fetch the extent after it, so that the device and the thread have work.
         """
@@ -302,7 +310,7 @@ class ColdReads:
     async def _each(
         self, segment: LogSegment, wanted: Sequence[WouldBlock | BlockExtent]
     ) -> list[FetchedExtent]:
-        """Fetch several extents of one segment with one call of a thread."""
+        """Fetch several extents of one segment with one call on a thread."""
         places = [(one.offset, one.size) for one in wanted]
         failed = [_FAILED] * len(places)
         return await _of(self._on_thread(segment, failed, fetch_each, places))
@@ -310,7 +318,7 @@ class ColdReads:
     def _on_thread(
         self, segment: LogSegment, failed: T, call: Callable[..., T], *given: object
     ) -> _Fetch[T]:
-        """Run `call(file, *given)` on a thread.
+        """Run `call(file, *given)` on a thread, with the file of a segment.
 
         The result is `failed` if the file cannot be opened.
         """
@@ -324,7 +332,7 @@ class ColdReads:
         return fetching
 
     def _fetched(self, fetching: _Fetch[T], segment: LogSegment, found: T | None) -> None:
-        """Store the result of a call, and wake the read that waits for it.
+        """Store the result of a call on a thread, and wake the read that waits for it.
 
         This also runs after the read was cancelled, because the file stays open until here.
         """
@@ -337,19 +345,19 @@ class ColdReads:
 
 
 def _is_one_of_many(missing: WouldBlock, most: int) -> bool:
-    """Return whether this is a small extent of entries, with more wanted after it."""
+    """Return whether a small extent of entries is missing, and more entries are wanted after it."""
     return 0 < missing.entries < most and missing.size <= SCATTERED_BYTES
 
 
 def _of_rows(rows: LedgerRows) -> Iterator[tuple[int, int, Sequence[int] | None]]:
-    """Yield the first and last entry of each run, and its ids if they are not consecutive."""
+    """Yield the first and last entry id of each run, and all ids if they are not consecutive."""
     for row, at in enumerate(rows.ids_at):
         ids = None if at == CONSECUTIVE else rows.ids[at : at + rows.counts[row]]
         yield rows.firsts[row], rows.last(row), ids
 
 
 def _of_parts(parts: Iterable[LedgerPart]) -> Iterator[tuple[int, int, Sequence[int] | None]]:
-    """Do the same as `_of_rows` for the runs that exist now. More may be added in the meantime."""
+    """Do the same as `_of_rows` for the runs in memory now. More may be added in the meantime."""
     runs = list(chain.from_iterable(part.runs for part in parts))
     return ((run.first, run.last, run.ids) for run in runs)
 

@@ -24,15 +24,16 @@ from quire.storage.interfaces import File
 from quire.storage.segment.segment import LogSegment
 
 FRAMES_AT = BLOCK_BYTES
-"""The offset of the first frame in the scratch buffer, wherever the frame begins in its block."""
+"""The offset of the first frame in the scratch buffer, wherever it begins in its block in the
+file."""
 VIEWS_MAX = 4096
-"""The most views that are kept. Each takes 200 bytes."""
+"""The most views of entries that are kept. Each takes 200 bytes."""
 
 
 class ScratchBuffer:
-    """Memory that the frames of one extent are read into. It is used again for the next extent.
+    """Memory that the frames of one extent are read into, and then those of the next one.
 
-    It belongs to the event loop. A run must be packed before the next extent is read.
+    It belongs to the event loop. The entries must be packed before the next extent is read.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -43,11 +44,11 @@ class ScratchBuffer:
         self._bodies: list[memoryview] = []
 
     def read(self, file: File, low: int, size: int, skip: int) -> memoryview | None:
-        """Read `size` bytes of the file from `low` on.
+        """Read `size` bytes of the file from `low` on into the buffer, if they are cached.
 
-        Return a view of them in the buffer. They are placed so that the frame that begins `skip`
-        bytes after `low` is at `FRAMES_AT`. Return None if the bytes are not cached or do not fit.
-        `OSError` if reading fails.
+        Return a view of the bytes in the buffer. They are placed so that the frame that begins
+        `skip` bytes after `low` is at `FRAMES_AT`. Return None if the bytes are not cached or do
+        not fit. Raises `OSError` if reading fails.
         """
         begin = FRAMES_AT - skip
         part = self.view[begin : begin + size]
@@ -73,28 +74,30 @@ class ScratchBuffer:
 
 
 ExtentKey = tuple[LogSegment, int, int]
-"""A segment, and the offset and size of an extent of its file. A compaction creates a new segment
-object, so a key never refers to a later file."""
+"""The key of a fetched extent: its segment, its offset in the file, and its size. A compaction
+creates a new segment object, so a key never refers to a later file."""
 
 
 class FetchedExtent(NamedTuple):
     """An extent of a segment's file that a thread has read."""
 
     data: Buffer
-    """The bytes: fewer at the end of the file, and none if the disk failed. Data that is too short
-    fails every check."""
+    """The bytes of the extent. There are fewer at the end of the file, and none if the disk failed.
+    Data that is too short fails every check."""
     checksums: list[int] | None = None
-    """The checksums of the blocks, if they were asked for; see `checksums_of`."""
+    """The checksums of the blocks as `checksums_of` returns them, or None if they were not
+    computed."""
     waited: bool = False
     """Whether the thread had to wait for the device."""
 
 
 FetchedExtents = dict[ExtentKey, FetchedExtent] | ScratchBuffer | None
-"""The source of a read's bytes.
+"""The source of a read's bytes: fetched extents, a scratch buffer, or None.
 
-A dictionary has the extents that threads have fetched; anything else raises `WouldBlock`.
-Otherwise, cached bytes are read on the event loop: into the scratch buffer, or into new memory if
-this is None."""
+With a dictionary, a read uses only the extents in it, which threads have fetched. It raises
+`WouldBlock` for any other extent. With a scratch buffer or None, bytes in the page cache are read
+on the event loop, into the scratch buffer or into new memory. The read raises `WouldBlock` if they
+are not cached."""
 
 
 def checksums_of(data: Buffer) -> list[int]:

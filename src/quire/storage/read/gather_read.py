@@ -25,17 +25,18 @@ GATHERED_BYTES = 1024 * 1024
 GATHERED_EXTENTS_MAX = 128
 """The most extents that one gather read reads."""
 RUNS_MIN = 4
-"""Fewer runs than this are read one by one."""
+"""The fewest runs that are gathered with one read. Fewer runs are read one by one."""
 ENTRIES_MAX = 4096
-"""The most entries that are joined in one event-loop iteration, which takes a millisecond or
-two."""
+"""The most entries of one gather read. Joining them in one event-loop iteration takes a millisecond
+or two."""
 SPREAD_MAX = 32
-"""The most bytes that are read between runs for each wanted byte of the same extent."""
+"""The most bytes between runs that are read for each wanted byte of the same extent."""
 PASSED_MAX_BYTES = 128 * 1024
-"""The largest gap between two runs that is read as well. A gap of at most a block is always
-read."""
+"""The largest gap in bytes between two runs that is read as well. A gap of at most a block is
+always read."""
 PASSED_SHARE = 4
-"""In the budget for reads beside adds, this many bytes that are read count at least as one byte."""
+"""The divisor for the cost of a gather read in the budget of large reads (`ReadBudget`). It costs
+at least the bytes that it reads, divided by this."""
 
 
 class BlockExtent(NamedTuple):
@@ -43,7 +44,7 @@ class BlockExtent(NamedTuple):
 
     offset: int
     runs: Sequence[tuple[int, int]]
-    """The start and end of each run in the file. They ascend and do not overlap."""
+    """The offsets (start, end) of each run in the file. They ascend and do not overlap."""
 
     @property
     def end(self) -> int:
@@ -63,13 +64,13 @@ class GatherRead:
     ledger_id: int
     first: int
     extents: Sequence[BlockExtent]
-    """The extents. They ascend and do not overlap."""
+    """The extents of the file to read. They ascend and do not overlap."""
     sizes: Sequence[int]
-    """The sizes of all frames."""
+    """The sizes in bytes of the frames of all entries."""
 
     @property
     def cost_bytes(self) -> int:
-        """The number of bytes that the read counts for in the budget for reads beside adds.
+        """The number of bytes that the read costs in the budget of large reads (`ReadBudget`).
 
         Bytes between the wanted runs are read and checked on a thread but not processed further, so
         they count for less.
@@ -78,7 +79,7 @@ class GatherRead:
         return max(sum(self.sizes), read_bytes // PASSED_SHARE)
 
     def run(self, found: Sequence[bytes]) -> FrameRun | None:
-        """Return the run that was read, or None if the bytes are not the expected frames.
+        """Return the entries as one run, or None if the bytes are not the expected frames.
 
         `found` has the bytes of each extent, whose blocks the caller has compared with their
         checksums.
@@ -164,9 +165,10 @@ def plan_gather_read(
 
 
 def _frames_from(rows: LedgerRows, row: int, entry_id: int, most: int) -> tuple[int, Sequence[int]]:
-    """Return the offset of this entry's frame, and the sizes of that frame and those after it.
+    """Return the offset of an entry's frame, and the sizes of at most `most` frames from it on.
 
-    There are no sizes if the run does not have the entry, or if its ids are not consecutive.
+    `row` is the number of the run in the footer. There are no sizes if the run does not have the
+    entry, or if its ids are not consecutive.
     """
     skipped, at = entry_id - rows.firsts[row], rows.offsets[row]
     count = rows.counts[row] - skipped
@@ -181,7 +183,7 @@ def _frames_from(rows: LedgerRows, row: int, entry_id: int, most: int) -> tuple[
 
 
 def _that_fit(sizes: Sequence[int], budget: int, max_bytes: int, per_entry: int) -> int:
-    """Return how many of these frames fit into both limits."""
+    """Return how many of these frames fit into `budget`, and with overhead into `max_bytes`."""
     for count, size in enumerate(sizes):
         budget -= size
         max_bytes -= size + per_entry

@@ -6,9 +6,9 @@ thread makes these calls, so no read waits for data that nobody has asked for ye
 then reads the data from the cache (`cold_reads`), because waking a thread for each piece takes
 longer than copying it.
 
-Where a ledger's entries in one segment end, the index of another segment is needed to know where
-they continue. So that index is looked up as soon as less than `AHEAD_BYTES` are known to be ahead
-of the reader.
+At the end of a ledger's entries in one segment, the index of another segment tells where they
+continue. That index is looked up as soon as less than `AHEAD_BYTES` are known to be ahead of the
+reader.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from quire.storage.read.cache import SegmentFiles
 from quire.storage.segment.segment import LogSegment, SegmentState
 
 AHEAD_BYTES = 16 * 1024 * 1024
-"""How far to read ahead of a reader. The device brings this much while a few answers are built and
-sent."""
+"""The number of bytes to read ahead of a reader. The device brings this much while a few answers
+are built and sent."""
 STEP_BYTES = 1024 * 1024
-"""The smallest amount that is worth a call, except at the end of an extent. Larger calls would
-delay the syncs that run beside them."""
+"""The fewest bytes that are read ahead with one call, except at the end of an extent. Larger calls
+would delay the syncs that run beside them."""
 AHEAD_EXTENTS_MAX = 4
-"""The most extents that are known ahead of a reader, each in another segment. Each needs an index,
-which may be large."""
+"""The most extents that are known ahead of a reader, each in another segment. Each of them needs an
+index, which may be large."""
 CALLS_MAX = 8
-"""The most calls at the same time. A reader that finds them all in use is considered again with its
-next read. With many readers, the device is busy with what they wait for."""
+"""The most calls for reading ahead that run at the same time. A reader that finds them all in use
+is considered again with its next read. With many readers, the device is busy anyway."""
 FOLLOWED_MAX = 256
-"""The most ledgers whose readers are followed. The one that was read least recently is
-forgotten."""
+"""The most ledgers whose readers are followed. Beyond that, the ledger that was read least recently
+is forgotten."""
 STEPS_BEFORE = 2
-"""The number of reads that must have continued each other before anything is read ahead. A single
-look at an entry causes no other reads."""
+"""The number of reads in sequence after which data is read ahead. A single look at an entry causes
+no other reads."""
 THROUGH_BYTES = 512 * 1024
-"""If a reader takes several entries of this many bytes at once, it counts as sequential after one
-read."""
+"""The bytes of entries that a reader must take at once to count as sequential after one read. A
+single entry does not count."""
 
 ROWS_MAX = 4096
 """The most runs that are examined for one extent, which takes a millisecond or two. The next extent
@@ -57,15 +57,18 @@ _Call = Literal["entries", "index"]
 
 @dataclass(slots=True)
 class ReadAheadExtent:
-    """A range of a segment's file that is worth reading ahead: most of it is of one ledger."""
+    """A range of a segment's file that is worth reading ahead for a reader of one ledger.
+
+    Most of the range has entries of that ledger.
+    """
 
     segment: LogSegment
     start: int
     stop: int
     last: int
-    """The last entry in the range."""
+    """The id of the last entry in the range."""
     until: int
-    """The offset up to which everything was asked for."""
+    """The offset in the file up to which the range was read ahead."""
     cached: bool = False
     """Whether the range is in the system's cache, as far as is known. If so, it need not be read
     ahead."""
@@ -74,14 +77,14 @@ class ReadAheadExtent:
 def read_ahead_extent(
     segment: LogSegment, rows: LedgerRows, size_bytes: int, entry_id: int | None
 ) -> ReadAheadExtent | None:
-    """Return a range of the segment's file to read ahead, or None if most of it is other data.
+    """Return a range of the segment's file to read ahead, or None if it has mostly other data.
 
     Args:
         segment: The segment.
-        rows: The ledger's runs in it.
+        rows: The ledger's runs in the segment.
         size_bytes: The size of all frames of the ledger in the segment.
-        entry_id: The entry to begin with. The range ends at the first gap in the entries. None
-            means all runs.
+        entry_id: The id of the entry to begin with. The range ends at the first gap in the entries.
+            None means all runs.
     """
     first, row = 0, len(rows.offsets) - 1
     if 2 * size_bytes < rows.offsets[row] - rows.offsets[0]:
@@ -98,7 +101,7 @@ def read_ahead_extent(
 
 
 def _end_of(rows: LedgerRows, row: int) -> int:
-    """Return the offset at which a run ends in the file."""
+    """Return the offset in the file at which the run with this row number ends."""
     count, frame_size = rows.counts[row], rows.frame_sizes[row]
     if frame_size:
         return rows.offsets[row] + frame_size * count
@@ -107,7 +110,7 @@ def _end_of(rows: LedgerRows, row: int) -> int:
 
 
 class _Follow:
-    """The state of one reader that is followed."""
+    """The state of one ledger whose reader is followed."""
 
     __slots__ = (
         "end", "extents", "goes_through", "known", "next_entry", "piece_bytes", "steps",
@@ -118,31 +121,32 @@ class _Follow:
         self.next_entry = next_entry
         self.steps = 0
         self.goes_through = False
-        """Whether the reader counts as sequential, so that it is time to read ahead."""
+        """Whether the reader counts as sequential, so that data is read ahead for it."""
         self.piece_bytes = 0, 0
-        """The bytes of the last two reads. One of them may be the short rest of an answer."""
+        """The bytes of each of the last two reads. One of them may be the short rest of an
+        answer."""
         self.extents: deque[ReadAheadExtent] = deque()
         """The range that the reader is in, and the ranges after it."""
         self.end = 0
         """The offset in the first range at which the last entry that was read ends."""
         self.known = False
-        """Whether nothing after the last range is worth reading ahead."""
+        """Whether the next range was looked for, and none is worth reading ahead."""
         self.under_way: set[_Call] = set()
         self.waited_in: LogSegment | None = None
         """The segment in which a read last had to wait for the device."""
 
     @property
     def ahead_bytes(self) -> int:
-        """The number of bytes that are known to be ahead of the reader."""
+        """The number of bytes in the known ranges that are ahead of the reader."""
         return sum(one.stop - self.begin(one) for one in self.extents)
 
     def begin(self, extent: ReadAheadExtent) -> int:
-        """Return the offset in the range from which on data is wanted."""
+        """Return the offset in this range from which on the reader still needs data."""
         return self.end if extent is self.extents[0] else extent.start
 
 
 class ReadAhead:
-    """The reading ahead of one store. It belongs to the event loop."""
+    """The reading ahead of one store, which belongs to the event loop."""
 
     def __init__(self, files: SegmentFiles, blocking: BlockingReader) -> None:
         self._files = files
@@ -150,12 +154,15 @@ class ReadAhead:
         self._follows: OrderedDict[int, _Follow] = OrderedDict()
         self.closed = False
         self.calls = 0
-        """The number of calls that are running."""
+        """The number of calls for reading ahead that are running."""
         self.asked_bytes = 0
-        """The number of bytes read ahead since the start."""
+        """The number of bytes that were read ahead since the start."""
 
     def waits(self, ledger_id: int, entry_id: int, segment: LogSegment) -> None:
-        """Note that a read has to wait for the device. From now on, follow its reader."""
+        """Note that a read of a ledger has to wait for the device.
+
+        From now on, the reader of the ledger is followed.
+        """
         follow = self._follows.get(ledger_id)
         if follow is not None:
             self._follows.move_to_end(ledger_id)
@@ -176,9 +183,10 @@ class ReadAhead:
         )
 
     def may_be_at_hand(self, ledger_id: int, entry_id: int, piece_bytes: int) -> bool:
-        """Return whether what the reader wants next has probably been brought into the cache.
+        """Return whether the entry has probably been brought into the page cache.
 
-        This is the case if it has come here in sequence, in pieces of at least this size.
+        This is the case if a reader has come to it in sequence, in pieces of at least
+        `piece_bytes`.
         """
         follow = self._follows.get(ledger_id)
         return (
@@ -197,10 +205,10 @@ class ReadAhead:
         end: int,
         extent: Callable[[], ReadAheadExtent | None],
     ) -> None:
-        """Note that a reader has read entries of a sealed segment.
+        """Note that entries from `entry_id` on were read from a sealed segment.
 
-        If the reader is sequential, this reads ahead. `end` is the offset at which the entries end.
-        `extent` returns how far the ledger continues in this segment.
+        If the reader is sequential, this reads ahead. `end` is the offset in the file at which the
+        entries end. `extent` returns how far the ledger continues in this segment.
         """
         follow = self._follows.get(ledger_id)
         if follow is None:
@@ -230,7 +238,7 @@ class ReadAhead:
         self._advance(follow)
 
     def _advance(self, follow: _Follow) -> None:
-        """Read ahead the next range that is not asked for yet, if a call is allowed now."""
+        """Read ahead the next part of the known ranges, if a call is allowed now."""
         if not self._may_call(follow, "entries"):
             return
         left = AHEAD_BYTES
@@ -265,12 +273,15 @@ class ReadAhead:
     def bring_index(self, ledger_id: int, segment: LogSegment, at: int, size: int) -> None:
         """Read ahead the index of a segment in which the ledger may continue.
 
-        The caller asks again once the index is cached.
+        The caller tries again with the next read of the ledger.
         """
         self._bring(self._follows[ledger_id], "index", segment, at, size)
 
     def has_looked_beyond(self, ledger_id: int, extent: ReadAheadExtent | None) -> None:
-        """Add the range in which the ledger continues. None means that none is worth reading."""
+        """Add the range in which the ledger continues after the known ranges.
+
+        `extent` is None if no such range is worth reading ahead.
+        """
         follow = self._follows[ledger_id]
         if extent is None:
             follow.known = True

@@ -14,10 +14,10 @@ from collections.abc import Callable
 STEP_S = 0.01
 """Seconds between two checks whether entries are still being added."""
 PAUSE_S = 0.02
-"""Seconds after the last add during which adds still count as going on. Between two groups there is
-always a moment in which nothing waits."""
+"""Seconds after the last add during which entries still count as being added. Between two groups
+there is always a moment in which nothing waits."""
 STEP_MIN_S = 0.001
-"""The shortest wait in seconds, because only a fraction of a byte may be left to wait for."""
+"""The fewest seconds to wait, because only a fraction of a byte may be left to wait for."""
 READ_PER_TAKEN = 2
 """The number of bytes that may be read for each byte that is added."""
 
@@ -26,7 +26,7 @@ class ReadBudget:
     """The budget that all large reads of one data directory share. It belongs to the event loop."""
 
     def __init__(self, bytes_per_s: int, taken: Callable[[], tuple[int, int]]) -> None:
-        """Create a budget of `bytes_per_s`; 0 means no limit.
+        """Create a budget of `bytes_per_s` while entries are being added. 0 means no limit.
 
         `taken` returns the number of bytes that wait for the log, and the number that the log has
         written since its start.
@@ -34,23 +34,24 @@ class ReadBudget:
         self._bytes_per_s = bytes_per_s
         self._taken = taken
         self._spent = self._earned = 0.0
-        """The bytes that were read, and the bytes that were allowed, since the start. An allowance
-        that is not used at once is lost."""
+        """The bytes that were read since the start. `_earned` has the bytes that were allowed. An
+        allowance that is not used at once is lost."""
         self._looked_s = 0.0
-        """The time up to which `_earned` is calculated, by the event loop's clock."""
+        """The time in seconds, by the event loop's clock, up to which `_earned` is calculated."""
         self._all_taken = 0
-        """The bytes of adds that `_earned` accounts for."""
+        """The bytes of adds, waiting and written, that `_earned` accounts for."""
         self._written: int | None = None
-        """The bytes that the log had written at the last check."""
+        """The bytes that the log had written at the last check, or None before the first one."""
         self._taken_s: float | None = None
-        """When adds were last seen to be going on."""
+        """The time in seconds, by the event loop's clock, when entries were last seen to be added,
+        or None."""
         self.waited_s = 0.0
         """The seconds that all reads together have waited since the start."""
 
     async def spend(self, size_bytes: int) -> None:
         """Count these bytes of a read, and wait until the budget allows more.
 
-        It waits for at least one event-loop iteration. Cancelling it is safe.
+        The wait lasts at least one event-loop iteration. Safe to cancel.
         """
         if not self._bytes_per_s or not self._entries_are_taken():
             self._earned = self._spent

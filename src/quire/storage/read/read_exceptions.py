@@ -9,26 +9,29 @@ from quire.storage.segment.segment import LogSegment
 
 
 class NoLedger(Exception):
-    """The store does not know the ledger."""
+    """The error that the store does not know the ledger."""
 
 
 class NoEntry(Exception):
-    """The store knows the ledger but does not have the entry.
+    """The error that the store knows the ledger but does not have the entry.
 
-    If `negatives_unknown` is set, it may have had the entry and lost it.
+    If `negatives_unknown` of the store is True, it may have had the entry and lost it.
     """
 
 
 class WouldBlock(Exception):
-    """The read would have to wait for the device. Use `read_blocking` instead."""
+    """The error that a read would have to wait for the device.
+
+    Use `LedgerStore.read_blocking` instead.
+    """
 
     def __init__(
         self, segment: LogSegment, offset: int, size: int, entries: int = 0, entry_bytes: int = 0
     ) -> None:
-        """Name the extent that is needed.
+        """Name the extent of the file of a segment that is needed.
 
-        `entries` and `entry_bytes` are the number and size of the entries in it. `entries` is 0 if
-        the extent is part of an index.
+        `entries` and `entry_bytes` are the number and size of the entries in the extent. `entries`
+        is 0 if the extent is part of an index.
         """
         super().__init__()
         self.segment = segment
@@ -39,5 +42,5 @@ class WouldBlock(Exception):
 
     @property
     def key(self) -> tuple[LogSegment, int, int]:
-        """The key under which the fetched extent is stored."""
+        """The key of the extent in `FetchedExtents`."""
         return self.segment, self.offset, self.size

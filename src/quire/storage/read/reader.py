@@ -42,21 +42,22 @@ from quire.storage.segment.frames import checked
 from quire.storage.segment.segment import EntryLocation, LedgerInfo, LogSegment, sealed_places
 
 MAX_READ_BYTES = 1024 * 1024
-"""The most bytes of one read of a file."""
+"""The most bytes of one read of a file. A larger entry is read alone."""
 DEFAULT_OVERHEAD_BYTES = 4
 SLICE_BYTES = 1024 * 1024
 """The most bytes to process in one event-loop iteration. Adds wait for no more than that."""
 UNSHARED_BYTES = SLICE_BYTES // 2
-"""Reads of at most this size do not count in the rate that catching-up readers share
+"""The size in bytes up to which a read does not count toward the rate that large reads share
 (`ReadBudget`)."""
 SCATTERED_BYTES = 16 * 1024
-"""Extents of at most this size are fetched many at a time."""
+"""The size in bytes up to which extents are fetched many at a time."""
 SCATTERED_MAX = 64
-"""The most extents that are fetched at a time. Together they have at most `MAX_READ_BYTES`."""
+"""The most small extents that are fetched at a time. Together they have at most
+`MAX_READ_BYTES`."""
 
 
 class Reader:
-    """The reads of one store that never wait for the device. It belongs to the event loop."""
+    """The reads of one store that never wait for the device. They belong to the event loop."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Reader:
         self._ahead = ahead
         self.damaged_reads = 0
         self.on_damage: Callable[[LogSegment], None] = lambda segment: None
-        """Called with each segment in which something fails its check."""
+        """A function that is called with each segment in which something fails its check."""
 
     def read(
         self,
@@ -122,10 +123,11 @@ class Reader:
         *,
         begun: bool,
     ) -> FrameRun | None:
-        """Return the next run of a read: up to `MAX_READ_BYTES` or one entry. None at the end.
+        """Return the next run of entries of a read, or None if the read ends here.
 
-        `begun` means that the read already has a run. Then the first entry must fit as well, and
-        damage just ends the read.
+        The run has at most `MAX_READ_BYTES`, or one entry. `begun` means that the read already has
+        a run. The first entry of this run must then fit as well, and damage just ends the read.
+        `FetchedExtents` explains `fetched`.
         """
         if entry_id > info.last_entry_id:
             return None
@@ -137,7 +139,7 @@ class Reader:
             raise
 
     def entry_size(self, info: LedgerInfo, entry_id: int) -> int | None:
-        """Return the size of an entry; see `LedgerStore.entry_size`."""
+        """Return the size of an entry in bytes; see `LedgerStore.entry_size`."""
         try:
             for place in self._places(info, entry_id, None):
                 if not isinstance(place, DamagedError):
@@ -149,7 +151,10 @@ class Reader:
     def upcoming(
         self, info: LedgerInfo, entry_id: int, most: int, max_bytes: int, overhead: int
     ) -> WouldBlock | None:
-        """Return the extent that `run` will have to wait for when it reads on from this entry."""
+        """Return the extent that `run` needs to read from this entry on, as a `WouldBlock`.
+
+        Return None if no extent is needed or known.
+        """
         try:
             for place in self._places(info, entry_id, {}):
                 if isinstance(place, DamagedError) or place.batch is not None:
@@ -163,7 +168,7 @@ class Reader:
     def scattered(
         self, info: LedgerInfo, entry_id: int, most: int, max_bytes: int, overhead: int
     ) -> list[WouldBlock]:
-        """Return the same as `upcoming` for many runs of one segment, as long as each is small.
+        """Return the extents of many small runs of one segment, as `upcoming` returns one of them.
 
         The runs of a ledger are small if its entries are interleaved with those of other ledgers.
         """
@@ -189,9 +194,10 @@ class Reader:
         overhead: int,
         fetched: FetchedExtents,
     ) -> GatherRead | None:
-        """Plan one read of many small runs of a sealed segment, or return None.
+        """Plan one read of many small runs of a sealed segment.
 
-        `WouldBlock` means that an index must be fetched first.
+        Return None if this is not possible or not worthwhile. Raises `WouldBlock` if an index must
+        be fetched first.
         """
         sealed = next(iter(info.sealed_with(entry_id)), None)
         if sealed is None or any(part.first <= entry_id for part in info.open_parts):
@@ -272,7 +278,7 @@ class Reader:
     def _look_ahead(
         self, info: LedgerInfo, entry_id: int, run: FrameRun, place: EntryLocation
     ) -> None:
-        """Tell the read-ahead that a reader that it follows has read this run."""
+        """Tell the read-ahead that a run was read by a reader that it follows."""
         ledger_id, segment = info.ledger_id, place.segment
         found = self._cache.get(_rows_key(segment, ledger_id))
         if found is None:
@@ -291,8 +297,8 @@ class Reader:
         """Look for the range that follows the last one known ahead of a reader.
 
         Otherwise the reader would have to wait at the end of the known range, first for an index
-        and then for entries. If an index is not cached yet, this asks for it and is called again
-        later.
+        and then for entries. If an index is not cached yet, it is read ahead, and this is called
+        again with a later read.
         """
         wanted, found = None, None
         if not info.ordered:
@@ -332,7 +338,7 @@ class Reader:
     def rows_in(
         self, segment: LogSegment, ledger_id: int, fetched: FetchedExtents
     ) -> LedgerRows | None:
-        """Return the ledger's runs according to the index of a sealed segment, or None.
+        """Return the ledger's runs in a sealed segment, or None if its index has none.
 
         Raises:
             DamagedError: The index is damaged.
@@ -369,7 +375,7 @@ class Reader:
     ) -> Iterator[EntryLocation | DamagedError]:
         """Yield the locations of all copies of the entry, newest first.
 
-        It yields a `DamagedError` for each damaged index in which another copy may be listed.
+        A `DamagedError` is yielded for each damaged index in which another copy may be listed.
         """
         stop = info.last_entry_id + 1
         for part in reversed(info.open_parts):
@@ -390,7 +396,11 @@ class Reader:
                 yield from sealed_places(segment, rows, span, entry_id, min(stop, sealed_stop))
 
     def summary(self, segment: LogSegment, fetched: FetchedExtents) -> Summary:
-        """Return the summary in the footer of a segment. `DamagedError` if it fails its check."""
+        """Return the summary of ledgers in the footer of a segment.
+
+        Raises `DamagedError` if the summary fails its check, and `WouldBlock` as `FetchedExtents`
+        explains.
+        """
         key = (segment.number, segment.generation, -2)
         summary: Summary | None = self._cache.get(key)
         if summary is None:
@@ -413,7 +423,7 @@ class Reader:
     ) -> tuple[LedgerRows, int, int] | None:
         """Return the ledger's rows in a segment, their span, and the bytes of all frames.
 
-        The span is that of `LedgerPart.span`. Return None if the index does not name the ledger.
+        `LedgerPart.span` explains the span. Return None if the index does not name the ledger.
         """
         key = _rows_key(segment, ledger_id)
         found: tuple[LedgerRows, int, int] | None = self._cache.get(key)
@@ -447,7 +457,7 @@ class Reader:
     def _fetch(
         self, segment: LogSegment, offset: int, size: int, fetched: FetchedExtents
     ) -> Buffer:
-        """Return the bytes of the file, fewer at its end.
+        """Return `size` bytes of the file of a segment, or fewer at its end.
 
         `FetchedExtents` explains where they come from, and when this raises `WouldBlock`.
         """
@@ -466,9 +476,9 @@ class Reader:
         scratch: ScratchBuffer | None = None,
         skip: int = 0,
     ) -> Buffer:
-        """Read cached bytes on the event loop.
+        """Read bytes of the file of a segment on the event loop, if they are cached.
 
-        `ScratchBuffer.read` explains `scratch` and `skip`.
+        Raises `WouldBlock` if they are not. `ScratchBuffer.read` explains `scratch` and `skip`.
         """
         try:
             file = self._files.get(segment)
@@ -488,12 +498,15 @@ class Reader:
     def _checksums(
         self, segment: LogSegment, first: int, end: int, fetched: FetchedExtents
     ) -> list[int]:
-        """Return the checksums of the blocks between these offsets. The segment may have fewer."""
+        """Return the expected checksums of the blocks between two offsets in the file.
+
+        There are fewer if the segment has fewer blocks.
+        """
         low, high = _blocks_between(segment, first, end)
         return list(self._block_checksums(segment, fetched)[low:high])
 
     def _block_checksums(self, segment: LogSegment, fetched: FetchedExtents) -> Sequence[int]:
-        """Return the checksums of all blocks of the segment."""
+        """Return the expected checksums of all blocks of the segment."""
         if segment.trailer is None:
             return segment.checksums
         key = (segment.number, segment.generation, -1)
@@ -515,7 +528,10 @@ class Reader:
     def _frames(
         self, place: EntryLocation, count: int, fetched: FetchedExtents
     ) -> tuple[memoryview, int, int]:
-        """Return (bytes, offset of the frames in them, offset from which on they are bad)."""
+        """Return the bytes of `count` frames, as (view, offset of the frames, offset of damage).
+
+        From the offset of damage on, the view is damaged or ends.
+        """
         start = place.start
         if place.batch is not None:
             size = _frame_bytes(place, count)
@@ -551,7 +567,7 @@ class Reader:
 
 
 def _blocks_between(segment: LogSegment, first: int, end: int) -> tuple[int, int]:
-    """Return the numbers of the first block and the one after the last.
+    """Return the numbers of the first block between two offsets, and of the one after the last.
 
     Blocks are counted from the end of the segment's header.
     """
@@ -563,7 +579,7 @@ def _rows_key(segment: LogSegment, ledger_id: int) -> Hashable:
 
 
 def _that_fit(place: EntryLocation, most: int, max_bytes: int, overhead: int) -> int:
-    """Return how many entries to read, or 0 if even the first one exceeds the budget."""
+    """Return how many entries at a location to read, or 0 if the first one exceeds the budget."""
     per_entry = overhead - place.segment.head_bytes
     most = min(place.count, most)
     # A first entry is returned even if it exceeds the budget, so the rest may be negative.
@@ -586,7 +602,7 @@ def _frame_bytes(place: EntryLocation, count: int) -> int:
 
 
 def _blocks_of(place: EntryLocation, count: int) -> WouldBlock:
-    """Return the blocks of the file that contain the first `count` frames."""
+    """Return the whole blocks of the file that contain the first `count` frames at a location."""
     size = _frame_bytes(place, count)
     low = place.start - place.start % BLOCK_BYTES
     high = -(-(place.start + size) // BLOCK_BYTES) * BLOCK_BYTES

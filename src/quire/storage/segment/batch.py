@@ -25,7 +25,7 @@ class Run:
     __slots__ = ("batch", "count", "first", "frame_size", "ids", "ledger_id", "offset", "sizes")
 
     batch: LogBatch
-    """The batch that contains this run. It is set when the run is added to the index."""
+    """The batch that contains this run, which is set when the run is added to the index."""
 
     def __init__(
         self,
@@ -50,19 +50,19 @@ class Run:
 
     @property
     def last(self) -> int:
-        """The last entry id."""
+        """The id of the last entry."""
         return self.first + self.count - 1 if self.ids is None else self.ids[-1]
 
     @property
     def size_bytes(self) -> int:
-        """The size of all frames."""
+        """The number of bytes of all frames."""
         return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
 
 
 def runs_of(columns: ColumnarBatch, offset: int = 0) -> list[Run]:
-    """Return a run for each row of the columns.
+    """Return a run of one entry for each row of the columns.
 
-    The first run begins at `offset` in the buffers of the batch.
+    The first frame is at `offset` in the buffers of the batch.
     """
     ledger_ids, entry_ids, size = columns
     offsets = range(offset, offset + size * len(ledger_ids), size)
@@ -96,9 +96,10 @@ class LogBatch:
     )  # fmt: skip
 
     sequence: int
-    """The number of the batch. Numbers ascend in the order of appends."""
+    """The number of the batch in its store. Numbers ascend in the order of appends."""
     done: Callable[[LogBatch, StorageError | None], None] | None
-    """Called with this batch once it is synced or has failed. It is None after the call."""
+    """A function that is called with this batch and None or an error, once the batch is synced or
+    has failed. It is None after the call."""
     cost_bytes: int
     """The most bytes that the batch can take in its segment."""
 
@@ -110,23 +111,24 @@ class LogBatch:
     ) -> None:
         self.buffers: Sequence[Buffer] | None = buffers
         self.columns = runs if isinstance(runs, ColumnarBatch) else None
-        """The entries as columns instead of runs, if entries of many ledgers are interleaved."""
+        """The entries as columns instead of runs, if entries of many ledgers are interleaved.
+        Otherwise None."""
         self._runs: Sequence[Run] = () if isinstance(runs, ColumnarBatch) else runs
         self.records = records
         self.size_bytes = sum(map(len, buffers))
         self.file_offset = _IN_MEMORY
-        """The offset of the first buffer in the segment's file, or -1 until the batch is
-        written."""
+        """The offset of the first frame in the segment's file, or -1 until the batch is written."""
         self.done = None
         self.entries = 0
         """The number of entries, for metrics. The code that receives the batch from the network
-        sets it, and also `received_s`."""
+        sets it and `received_s`. Otherwise it is 0."""
         self.received_s = 0.0
-        """When the chunk was received, by the store's monotonic clock."""
+        """The monotonic time in seconds when the chunk with the adds was received."""
         self.partial = False
-        """Whether other parts of the same chunk went to other directories."""
+        """Whether other parts of the same chunk went to other data directories."""
         self.patient = False
-        """Whether no writer or reader waits for this batch; see `Appender.submit`."""
+        """Whether no writer or reader waits for this batch, so that it may wait for others; see
+        `Appender.submit`."""
 
     @property
     def runs(self) -> Sequence[Run]:
@@ -144,7 +146,7 @@ class LogBatch:
         return sum([run.count for run in self._runs])
 
     def forget_runs(self) -> None:
-        """Drop the runs and columns.
+        """Drop the references to the runs and columns, so that they can be freed.
 
         Runs in the index refer to their batch. If the batch referred to its runs as well, only a
         full garbage collection could free them.
@@ -154,9 +156,9 @@ class LogBatch:
     def cost(self) -> int:
         """Return the most bytes that the batch can take in a segment.
 
-        This is its size as a group of its own, with tables of sizes and ids. An entry takes at
-        least 52 bytes, and its size and id in the tables take 12. So a quarter of the size is
-        enough for these tables.
+        The result is the size of the batch as a group of its own, with tables of sizes and ids. An
+        entry takes at least 52 bytes, and its size and id in the tables take 12. So a quarter of
+        the size is enough for these tables.
         """
         size = self.size_bytes
         table = self.run_count * RUN_ROW.size + size // 4 + size // 1024 + 8
@@ -165,7 +167,10 @@ class LogBatch:
         return -(-(GROUP_HEADER_BYTES + table + size) // BLOCK_BYTES) * BLOCK_BYTES
 
     def memory(self, at: int, size: int) -> Buffer:
-        """Return bytes [at, at + size) of the buffers, copied only if they span several buffers."""
+        """Return `size` bytes of the joined buffers from the offset `at` on.
+
+        They are copied only if they are in several buffers.
+        """
         assert self.buffers is not None
         pieces: list[Buffer] = []
         for buffer in self.buffers:

@@ -1,6 +1,6 @@
 """The catalogue: everything that a store knows about its ledgers and segments.
 
-The log is authoritative. A start rebuilds the catalogue from it, in the order of the log.
+The log is authoritative. A start rebuilds the catalogue from the log, in the order of the log.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from quire.storage.segment.batch import LogBatch, Run
 from quire.storage.segment.segment import LedgerInfo, LedgerPart, LogSegment, SegmentState
 
 TOMBSTONE_TTL_MS = 7 * 24 * 3600 * 1000
-"""How long adds to a ledger that was fenced and then deleted are refused."""
+"""Milliseconds for which adds to a ledger that was fenced and then deleted are refused."""
 VOUCHES = "its header shows which groups the segment before it has lost; they are not restored yet"
-"""Why the space of a segment that is in `Catalogue.vouchers` is not given back."""
+"""The reason in words why the space of a segment that is in `Catalogue.vouchers` is not freed."""
 
 _EXPLICIT_LAC = struct.Struct(">qq")  # the ledger id and the LAC, at the start of the packet
 
@@ -37,26 +37,26 @@ class Catalogue:
         self.ledgers: dict[int, LedgerInfo] = {}
         self.segments: dict[int, LogSegment] = {}
         self.tombstones: dict[int, int] = {}
-        """When each ledger that was fenced and then deleted may be forgotten, by calendar time in
-        ms."""
+        """The Unix time in milliseconds from which each ledger that was fenced and then deleted may
+        be forgotten, by ledger id."""
         self.missing: set[int] = set()
-        """The numbers of segments that should exist but do not."""
+        """The numbers of segments that should exist but have no file."""
         self.repaired_before = 0
-        """Losses in segments with lower numbers were repaired and no longer count, unless they are
-        in `lost_since`."""
+        """The number of a segment. Losses in segments with lower numbers were repaired and no
+        longer count, unless they are in `lost_since`."""
         self.repaired_in = 0
-        """The number of the newest segment that has the record of that repair. If it is loaded from
-        an index cache, it is the last segment that the cache covers. A header of a later segment
-        was written after the repair."""
+        """The number of the newest segment that has a REPAIRED record. After loading an index
+        cache, it is the last segment that the cache covers. Headers of later segments were written
+        after the repair."""
         self.lost_since: set[int] = set()
-        """The segments with lower numbers that are missing, or have lost groups, although a header
-        that was written after the repair lists them."""
+        """The numbers of segments below `repaired_before` that are missing, or have lost groups,
+        although a header that was written after the repair lists them."""
         self._last_key = b""
 
     # -- ledgers ----------------------------------------------------------------------------------
 
     def create(self, ledger_id: int, master_key: bytes, touched: int) -> LedgerInfo:
-        """Add a ledger. `touched` is the number of the segment in which it is mentioned."""
+        """Add a ledger that the segment with the number `touched` mentions, and return it."""
         info = LedgerInfo(ledger_id, self._shared(master_key), touched)
         self.ledgers[ledger_id] = info
         return info
@@ -68,7 +68,7 @@ class Catalogue:
         return self._last_key
 
     def index(self, run: Run, segment: LogSegment, info: LedgerInfo) -> None:
-        """Add a run that is newer than everything in the index. The caller has set its `batch`."""
+        """Add a run that is newer than all others of its ledger. Its `batch` must be set."""
         part = info.tail
         if part is None or part.segment is not segment:
             part = self.new_part(info, segment, run.first)
@@ -118,7 +118,7 @@ class Catalogue:
         return part
 
     def index_sealed(self, summary: Summary, segment: LogSegment) -> None:
-        """Add the ledgers of a sealed segment to the index."""
+        """Add the ledgers in the summary of a sealed segment to the index."""
         columns = zip(
             summary.ledger_ids, summary.firsts, summary.lasts, summary.last_add_confirmeds,
             summary.size_bytes,
@@ -148,7 +148,7 @@ class Catalogue:
             info.sealed, info.ordered = one.rows, one.ordered
 
     def clear(self) -> None:
-        """Forget everything, because the start begins again."""
+        """Forget everything, because reading the log begins again."""
         self.ledgers.clear()
         self.segments.clear()
         self.tombstones.clear()
@@ -201,14 +201,14 @@ class Catalogue:
         info.last_add_confirmed = -1
 
     def unindex(self, info: LedgerInfo, number: int) -> None:
-        """Stop counting the ledger's entries in this sealed segment as live."""
+        """Remove a ledger's entries in a sealed segment from the index, so that they are dead."""
         if info.lives_in(number):
             segment = self.segments[number]
             segment.live_ledgers -= 1
             segment.live_bytes -= info.remove_sealed(number)
 
     def _apply_superseded(self, record: Superseded) -> None:
-        """Stop counting the entries of a segment that a compaction has copied elsewhere.
+        """Remove the entries of a segment that a compaction has copied elsewhere from the index.
 
         The file of the segment still exists only if a crash prevented its removal. The record
         applies only if the segment's trailer matches. Otherwise the file may be another one, and
@@ -277,11 +277,11 @@ class Catalogue:
         return present | set(filter(self.counts_as_lost, self.missing))
 
     def counts_as_lost(self, number: int) -> bool:
-        """Return whether a loss in this segment counts, because it has not been repaired yet."""
+        """Return whether a loss in the segment `number` counts, because it is not repaired yet."""
         return number >= self.repaired_before or number in self.lost_since
 
     def vouchers(self) -> set[int]:
-        """Return the segments that must stay because the segment before them has lost groups.
+        """Return the numbers of segments that must stay because the one before has lost groups.
 
         Their headers show the group that the earlier segment ended with. They are neither removed
         nor compacted until the loss is repaired.

@@ -32,14 +32,14 @@ class FrameExtent:
     """The offset of the first frame in the file."""
     count: int
     frame_size: int
-    """The size of each frame, or 0 if `sizes` lists them."""
+    """The size of each frame in bytes, or 0 if `sizes` lists the sizes."""
     sizes: Sequence[int] | None
     ids: Sequence[int] | None
-    """The entry ids, or None if they are consecutive."""
+    """The entry ids, ascending, or None if they are consecutive."""
 
     @property
     def size_bytes(self) -> int:
-        """The size of all frames."""
+        """The number of bytes of all frames."""
         return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
 
     @property
@@ -53,20 +53,20 @@ class FrameExtent:
         return self.offset // BLOCK_BYTES, (self.offset + self.size_bytes - 1) // BLOCK_BYTES
 
     def entries(self) -> list[Range]:
-        """Return the entry ids of all frames, as ranges."""
+        """Return the entry ids of all frames, as ranges (first, last)."""
         return self.entries_at(0, self.count)
 
     def entries_at(self, start: int, stop: int) -> list[Range]:
         """Return the entry ids of the frames from `start` up to but not including `stop`.
 
-        The ids are returned as ranges. Frames are counted from 0.
+        The ids are returned as ranges (first, last). Frames are counted from 0.
         """
         if self.ids is None:
             return [(self.first + start, self.first + stop - 1)]
         return list(ranges_of(self.ids[start:stop]))
 
     def part(self, start: int, stop: int) -> Self:
-        """Return the frames from `start` up to but not including `stop`."""
+        """Return an extent of the frames from `start` up to but not including `stop`."""
         if self.sizes is None:
             skipped, sizes = start * self.frame_size, None
         else:
@@ -114,7 +114,7 @@ def of_row(ledger_id: int, rows: LedgerRows, row: int) -> FrameExtent:
 
 
 def of_table_row(row: RunRow, start: int) -> FrameExtent:
-    """Return the run that a group's table describes. Its first frame is at `start` in the file."""
+    """Return the extent of a run in a group's table, which begins at `start` in the file."""
     return FrameExtent(
         row.ledger_id, row.first, start, row.count, row.frame_size, row.sizes, row.ids
     )
@@ -140,7 +140,7 @@ def healthy(extent: FrameExtent, blocks: Sequence[Range]) -> Iterator[FrameExten
 
 
 def damaged_entries(extents: Iterable[FrameExtent], blocks: Sequence[Range]) -> list[Range]:
-    """Return the entries of one ledger that are damaged in every copy that `extents` has.
+    """Return the entries of one ledger of which `extents` has only damaged copies, as ranges.
 
     All extents are in one file. An entry is damaged if its frame touches one of `blocks`.
     """

@@ -31,19 +31,22 @@ class SealInput:
     """The input for writing a footer, prepared on the event loop.
 
     The closed segment no longer changes, but ledgers may be dropped while the footer is written. So
-    their runs are passed along.
+    this has the runs of all ledgers.
     """
 
     directory_id: bytes
     segment: LogSegment
     ledgers: Iterable[Described]
-    """The ledgers with entries in the segment, sorted by ledger id."""
+    """The id, the runs and the LAC of each ledger with entries in the segment, sorted by id."""
     records: Sequence[StateRecord]
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """The result of writing a footer. `mentions` has the ids of all ledgers in the segment."""
+    """The result of writing a footer.
+
+    `mentions` has the ids of all ledgers with entries or state records in the segment.
+    """
 
     trailer: Trailer
     ledgers: Summary
@@ -51,11 +54,12 @@ class Sealed:
 
 
 def write_footer(seal: SealInput) -> Sealed:
-    """Write the footer, truncate the file to its final size, and sync it. It is durable on return.
+    """Write the footer of a segment, cut the file to its final size, and sync it.
 
-    Until the trailer is valid, a start reads the groups instead, so a crash in the meantime loses
-    nothing. The trailer is written only after everything else is synced. Otherwise a power loss
-    could leave a valid trailer for an index that was never written. `OSError` if that fails.
+    The footer is durable on return. Until the trailer is valid, a start reads the groups instead,
+    so a crash in the meantime loses nothing. The trailer is written only after everything else is
+    synced. Otherwise a power loss could leave a valid trailer for an index that was never written.
+    Raises `OSError` if the disk fails.
     """
     segment = seal.segment
     rows = FooterRows(segment)
@@ -87,10 +91,10 @@ class Loaded:
 
 
 def load_footer(file: Readable, directory_id: bytes, number: int) -> Loaded:
-    """Read the footer of a segment.
+    """Read the trailer, the summary and the state records in the footer of a segment.
 
     Raises:
-        FormatError: It fails its check. The groups must be scanned instead.
+        FormatError: The footer fails its check. The groups must be scanned instead.
         OSError: The file cannot be read.
     """
     return load_behind(file, load_trailer(file, directory_id, number))
@@ -100,7 +104,7 @@ def load_trailer(file: Readable, directory_id: bytes, number: int) -> Trailer:
     """Read the trailer of a segment, the last part of its footer.
 
     Raises:
-        FormatError: It fails its check, or the segment has no footer.
+        FormatError: The trailer fails its check, or the segment has no footer.
         OSError: The file cannot be read.
     """
     size = file.size()
@@ -109,10 +113,10 @@ def load_trailer(file: Readable, directory_id: bytes, number: int) -> Trailer:
 
 
 def load_behind(file: Readable, trailer: Trailer) -> Loaded:
-    """Read the summary and the records of a footer whose trailer is already read and checked.
+    """Read the summary and the records of a footer whose trailer was read and checked.
 
     Raises:
-        FormatError: They fail their check.
+        FormatError: The summary or the records fail their check.
         OSError: The file cannot be read.
     """
     summary = decode_footer_summary(read(file, trailer.summary_at, trailer.summary_bytes), trailer)
@@ -123,18 +127,21 @@ def load_records(file: Readable, trailer: Trailer) -> list[StateRecord]:
     """Read the state records of a footer.
 
     Raises:
-        FormatError: They fail their check.
+        FormatError: The records fail their check.
         OSError: The file cannot be read.
     """
     return decode_footer_records(read(file, trailer.records_at, trailer.records_bytes), trailer)
 
 
 def read(file: Readable, offset: int, size: int) -> bytes:
-    """Read bytes of a file, waiting for the device. At the end of the file there are fewer."""
+    """Read `size` bytes of a file from `offset` on, or fewer at its end.
+
+    This waits for the device.
+    """
     data = file.read(offset, size)
     return b"" if data is None else bytes(data)
 
 
 def mentioned(ledger_ids: Sequence[int], records: Sequence[StateRecord]) -> LedgerIdSet:
-    """Return the ids of all ledgers with entries or state records in a segment."""
+    """Return the ids of all ledgers that a segment has entries or state records of."""
     return LedgerIdSet((*ledger_ids, *(record.ledger_id for record in records)))

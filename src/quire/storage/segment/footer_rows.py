@@ -26,8 +26,8 @@ from quire.storage.segment.batch import Run
 from quire.storage.segment.segment import LedgerPart, LogSegment
 
 LEDGERS_AT_ONCE = 500
-"""The number of ledgers that are encoded at once. The calls that do this keep the interpreter lock,
-each for about 0.1 ms."""
+"""The number of ledgers that are encoded at once. Each call that does this keeps the interpreter
+lock for about 0.1 ms."""
 
 Described = tuple[int, LedgerPart, int]
 """The id of a ledger, its runs in the segment, and the greatest known LAC."""
@@ -37,16 +37,20 @@ the number of rows."""
 
 
 class FooterRows:
-    """The tables of one segment's footer. Add the ledgers in the order of their ids."""
+    """The tables of one segment's footer: the rows of each ledger, and the summary.
+
+    Add the ledgers in the order of their ids.
+    """
 
     def __init__(self, segment: LogSegment) -> None:
         self._frame_size = segment.columnar.frame_size
-        """The frame size of all interleaved entries, or 0 if there are several sizes."""
+        """The size in bytes of each interleaved frame, or 0 if the sizes differ or there are
+        none."""
         self._offset_of = segment.columnar.offsets().__getitem__
         self._columns = summary_columns()
         self._rows_bytes = 0
         self.pieces: list[bytes] = []
-        """The encoded rows of all ledgers."""
+        """The encoded rows of all ledgers added so far."""
 
     @property
     def summary(self) -> Summary:
@@ -66,7 +70,11 @@ class FooterRows:
                         self._add_one(one)
 
     def _came_in_turn(self, described: Described) -> bool:
-        """Return whether all entries of the ledger are interleaved with those of other ledgers."""
+        """Return whether the ledger can be encoded together with others.
+
+        It can if all its entries are interleaved with those of other ledgers, all such frames have
+        one size, and there are not too many entries.
+        """
         part = described[1]
         return self._frame_size > 0 and part.listed is None and 0 < len(part.rows) <= PLAIN_ROWS_MAX
 
@@ -119,7 +127,7 @@ class FooterRows:
         encoded: Sequence[bytes],
         counts: Iterable[int],
     ) -> None:
-        """Add encoded ledgers to the summary and the rows."""
+        """Add ledgers, given as columns, to the summary, and their encoded rows to the pieces."""
         lengths = list(map(len, encoded))
         *places, end = accumulate(lengths, initial=self._rows_bytes)
         known = (ledger_ids, firsts, lasts, last_add_confirmeds, size_bytes, spans)
@@ -132,7 +140,7 @@ class FooterRows:
 
 
 def _joined(runs: Sequence[Run]) -> tuple[Sequence[Run], list[int]]:
-    """Join runs that continue each other in the file. Return them and their offsets there."""
+    """Join runs that continue each other in the file, and return them with their offsets there."""
     offsets = [run.batch.file_offset + run.offset for run in runs]
     ends = [offset + run.frame_size * run.count for run, offset in zip(runs, offsets)]
     if not set(ends).intersection(offsets):
@@ -162,7 +170,7 @@ def _arrived(run: Run) -> tuple[int, int]:
 
 
 def _any(part: LedgerPart) -> _Rows | None:
-    """Encode any ledger, or return None if it has no runs."""
+    """Encode the rows of a ledger, whatever runs it has. Return None if it has none."""
     runs, span = part.runs, part.span
     if not runs:
         return None
@@ -180,10 +188,10 @@ def _any(part: LedgerPart) -> _Rows | None:
 
 
 def _plain(part: LedgerPart) -> _Rows | None:
-    """Encode a simple ledger as columns, or return None if it is not simple.
+    """Encode the rows of a simple ledger as columns, or return None if it is not simple.
 
-    It is simple if its runs have consecutive ids and equal frame sizes, do not overlap, and cannot
-    be joined. A segment may have tens of thousands of such ledgers.
+    A ledger is simple if its runs have consecutive ids and equal frame sizes, do not overlap, and
+    cannot be joined. A segment may have tens of thousands of such ledgers.
     """
     rows = part.plain_rows()
     if rows is None or not 0 < len(rows[0]) <= PLAIN_ROWS_MAX:

@@ -14,18 +14,18 @@ from quire.errors import DamagedError
 from quire.storage.segment.segment import EntryLocation
 
 COLUMNS_FROM = 8
-"""The number of frames of equal size from which on they are checked column by column. Fewer frames
-are checked one by one."""
+"""The number of frames of equal size from which they are checked column by column. Fewer frames are
+checked one by one."""
 ID_BYTES = 8
 _LENGTH = struct.Struct(">I")
 _IDS = struct.Struct(">qq")
 _LOW_BYTES = 2
-"""The number of low bytes of an entry id that usually differ within a run."""
+"""The number of low bytes of an entry id that differ within most runs."""
 _LOW_IDS = 1 << 8 * _LOW_BYTES
 
 
 def _low_bytes() -> bytes:
-    """Return the low bytes of consecutive ids, in the byte order of the frames."""
+    """Return the low bytes of the ids 0, 1, 2 and so on, in the byte order of the frames."""
     low = array("H", range(_LOW_IDS))
     if sys.byteorder == "little":
         low.byteswap()
@@ -37,7 +37,7 @@ _LOW = _low_bytes()
 
 @lru_cache(maxsize=2)
 def frame_ids(head_bytes: int) -> struct.Struct:
-    """Return the layout of a frame's length, ledger id and entry id.
+    """Return the layout of the length, ledger id and entry id at the start of a frame.
 
     The frame has `head_bytes` before its entry.
     """
@@ -55,6 +55,10 @@ def frames_are(
     """Return whether `frames` consists of exactly the frames of these entries.
 
     Args:
+        frames: The bytes of adjacent frames.
+        ledger_id: The ledger of all entries.
+        ids: The entry ids in the order of the frames.
+        sizes: The size of each frame, if the sizes differ.
         frame_size: The size of every frame, or 0 if `sizes` lists them.
         head_bytes: The number of bytes before the entry in each frame.
     """
@@ -78,7 +82,7 @@ def _leading(
 ) -> tuple[int, int]:
     """Return how many frames from `at` on are the expected ones, and where the last of them ends.
 
-    Bytes from `good` on do not count.
+    Bytes from the offset `good` on are damaged and do not count.
     """
     found, known = 0, frame_ids(head_bytes)
     for entry_id, size in zip(ids, sizes, strict=True):
@@ -99,7 +103,7 @@ def equal_frames_are(
     frame_size: int,
     head_bytes: int,
 ) -> bool:
-    """Do the same as `frames_are` for frames of one size that start at `at`.
+    """Do the same as `frames_are` for frames of one size that start at `at` in `data`.
 
     Each byte of the frame heads is compared in all frames at once, as a slice with a step. That is
     three times as fast as unpacking the frames, and eight times as fast if `ids` is a range.
@@ -142,9 +146,9 @@ def checked(
     place: EntryLocation,
     count: int,
 ) -> FrameRun:
-    """Return up to `count` frames from view[at:], at least one.
+    """Return the run of up to `count` valid frames that begin at `at` in `view`, at least one.
 
-    Bytes from `good` on are not used.
+    Bytes from the offset `good` on are damaged and are not used.
 
     Raises:
         DamagedError: The first frame is damaged.

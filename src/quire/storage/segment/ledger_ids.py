@@ -1,4 +1,4 @@
-"""A compact sorted set of ledger ids. Every segment has one for as long as it exists."""
+"""A compact sorted set of ledger ids. Every sealed segment has one as long as it exists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _NARROW_MAX = 0xFFFFFFFF
 
 
 class LedgerIdSet:
-    """An immutable set of ledger ids, with 4 bytes for each, or 8 if they span 2**32 or more."""
+    """An immutable set of ledger ids, which takes 4 bytes for each id.
+
+    It takes 8 bytes for each if the ids span 2**32 or more.
+    """
 
     __slots__ = ("_base", "_offsets")
 
@@ -33,12 +36,12 @@ class LedgerIdSet:
 
     @property
     def base(self) -> int:
-        """The smallest id, or 0 if the ids do not fit into four bytes each."""
+        """The number to add to each offset: the smallest id, or 0 if the offsets have 8 bytes."""
         return self._base
 
     @property
     def offsets(self) -> array[int]:
-        """The distance of each id from `base`. Do not change it."""
+        """The distance of each id from `base`, ascending. Do not change the array."""
         return self._offsets
 
     def __len__(self) -> int:

@@ -34,7 +34,7 @@ _NARROW_MAX = 0xFFFF
 
 
 def count(packed: bytes) -> int:
-    """Return the number of rows."""
+    """Return the number of packed rows."""
     if not packed:
         return 0
     width = _NARROW.size if packed[0] == _IS_NARROW else _WIDE.size
@@ -42,7 +42,7 @@ def count(packed: bytes) -> int:
 
 
 def row_at(packed: bytes, index: int) -> Row:
-    """Return the row with this index."""
+    """Return the packed row with this index, counted from 0."""
     kind, base_number, base_first = _HEAD.unpack_from(packed)
     if kind == _IS_WIDE:
         return _WIDE.unpack_from(packed, _HEAD.size + index * _WIDE.size)
@@ -52,7 +52,7 @@ def row_at(packed: bytes, index: int) -> Row:
 
 
 def unpack(packed: bytes) -> list[Row]:
-    """Return all rows."""
+    """Return all packed rows, ascending by segment number."""
     if not packed:
         return []
     kind, base_number, base_first = _HEAD.unpack_from(packed)
@@ -66,7 +66,7 @@ def unpack(packed: bytes) -> list[Row]:
 
 
 def pack(rows: list[Row]) -> bytes:
-    """Pack rows that ascend by number."""
+    """Pack rows that ascend by segment number."""
     if not rows:
         return b""
     base_number = rows[0][0]
@@ -89,10 +89,10 @@ def pack(rows: list[Row]) -> bytes:
 
 
 def add(packed: bytes, number: int, first: int, last: int, size_bytes: int) -> tuple[bytes, bool]:
-    """Add a row for a segment that has none yet.
+    """Add a row for a segment that has none yet, and return the new packed rows.
 
-    Return the new rows, and whether the entry ids of the new row are between those of its
-    neighbours.
+    The second result says whether the entry ids of the new row come after those of the row before
+    it and before those of the row after it.
     """
     extent = last - first
     if extent <= _NARROW_MAX and size_bytes <= _NARROW_MAX:
@@ -114,7 +114,7 @@ def add(packed: bytes, number: int, first: int, last: int, size_bytes: int) -> t
 
 
 def up_to(packed: bytes, number: int) -> bytes:
-    """Return the rows without those of segments newer than `number`."""
+    """Return the packed rows without those of segments with numbers above `number`."""
     rows = count(packed)
     if not rows or row_at(packed, rows - 1)[0] <= number:
         return packed
@@ -122,21 +122,21 @@ def up_to(packed: bytes, number: int) -> bytes:
 
 
 def index_of(packed: bytes, number: int) -> int | None:
-    """Return the index of the segment's row, or None if it has none."""
+    """Return the index of the row of the segment `number`, or None if it has none."""
     rows = count(packed)
     at = bisect_left(range(rows), number, key=lambda index: row_at(packed, index)[0])
     return at if at < rows and row_at(packed, at)[0] == number else None
 
 
 def without(packed: bytes, index: int) -> bytes:
-    """Return the rows without the one with this index."""
+    """Return the packed rows without the one with this index."""
     rows = unpack(packed)
     del rows[index]
     return pack(rows)
 
 
 def is_ordered(packed: bytes) -> bool:
-    """Return whether the entries ascend with the segments and do not overlap."""
+    """Return whether entry ids ascend with the segment numbers, without overlaps."""
     return _ascend(unpack(packed))
 
 

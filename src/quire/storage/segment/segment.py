@@ -31,16 +31,16 @@ from quire.storage.segment.ledger_ids import LedgerIdSet
 
 LOG_DIRECTORY = "log"
 SPARE_NAME = f"{LOG_DIRECTORY}/compaction.spare"
-"""The preallocated file that the next compaction writes its output to."""
+"""The name of the preallocated file that the next compaction writes its output to."""
 
 
 def segment_name(number: int) -> str:
-    """Return the name of a segment's file in the data directory."""
+    """Return the path of a segment's file in the data directory."""
     return f"{LOG_DIRECTORY}/{number:016x}.seg"
 
 
 def number_of(name: str) -> int | None:
-    """Return the number of the segment whose file this is, or None if it is no segment."""
+    """Return the number of the segment whose file has this path, or None if it is no segment."""
     try:
         number = int(name.removeprefix(f"{LOG_DIRECTORY}/").partition(".")[0], 16)
     except ValueError:
@@ -74,23 +74,27 @@ class EntryLocation:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all frames."""
+        """The number of bytes of all frames."""
         return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
 
 
 PlainRows = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
-"""Runs as columns: first entry ids, offsets in the file, counts, and frame sizes."""
+"""Runs of entries as columns: first entry ids, offsets in the file, counts of entries, and frame
+sizes."""
 _COLUMNS = attrgetter("first", "count", "frame_size", "ids", "offset", "batch.file_offset")
 
 
 class ColumnarRows:
-    """The columnar batches of a segment. Each of their entries has a row number in the segment."""
+    """The batches of a segment that are kept as columns, because ledgers are interleaved.
+
+    Each of their entries has a row number in the segment.
+    """
 
     __slots__ = ("_batches", "_starts", "rows")
 
     def __init__(self) -> None:
         self._batches: list[tuple[LogBatch, int]] = []
-        """Each batch with the size of its frames."""
+        """Each batch, with the size in bytes of each of its frames."""
         self._starts = array("Q")
         """The first row number of each batch."""
         self.rows = 0
@@ -104,19 +108,19 @@ class ColumnarRows:
         return range(first, self.rows)
 
     def find(self, row: int) -> tuple[LogBatch, int, int]:
-        """Return the batch of a row, the offset in that batch, and the size of the frame."""
+        """Return the batch of a row, the offset of its frame in the batch, and the frame size."""
         at = bisect_right(self._starts, row) - 1
         batch, size = self._batches[at]
         return batch, (row - self._starts[at]) * size, size
 
     @property
     def frame_size(self) -> int:
-        """The size of all frames, or 0 if there are several sizes or no rows."""
+        """The size in bytes of each frame, or 0 if the sizes differ or there are no rows."""
         sizes = {size for _, size in self._batches}
         return sizes.pop() if len(sizes) == 1 else 0
 
     def offsets(self) -> list[int]:
-        """Return the offset of each row in the file. All batches must be written."""
+        """Return the offset of each row in the file. All batches must be written already."""
         found: list[int] = []
         stops = (*self._starts[1:], self.rows)
         for (batch, size), start, stop in zip(self._batches, self._starts, stops):
@@ -128,9 +132,9 @@ class ColumnarRows:
 class LedgerPart:
     """The runs of one ledger in one segment that is not sealed yet, sorted by first entry id.
 
-    Entries that were interleaved with those of other ledgers (`ColumnarBatch`) are kept as one or
-    two numbers each, as long as their ids ascend. With ten thousand ledgers being written, creating
-    and keeping an object for each entry would be most of the cost of an add.
+    Entries that were interleaved with those of other ledgers (`ColumnarBatch`) take one or two
+    numbers each, as long as their ids ascend. With ten thousand ledgers being written, creating and
+    keeping an object for each entry would be most of the cost of an add.
     """
 
     __slots__ = (
@@ -145,15 +149,15 @@ class LedgerPart:
         """The ids of the entries in `rows`, or None if they are consecutive from `first` on, as
         they are in most ledgers."""
         self.rows = array("I")
-        """The row number of each entry in `columnar`."""
+        """The row number in `columnar` of each interleaved entry."""
         self.listed: list[Run] | None = None
-        """All runs as objects, instead of `entries` and `rows`, once there is a run of another
-        kind."""
+        """All runs as objects, once there is a run that is not a single interleaved entry. It then
+        replaces `entries` and `rows`. None before that."""
         self.first = first
         self.last = first - 1
         self.span = DISJOINT
-        """`DISJOINT` if no runs overlap. Otherwise, the greatest difference between the last and
-        first id of a run."""
+        """The value `DISJOINT` if no runs overlap. Otherwise the greatest difference between the
+        last and first id of a run, or more."""
 
     @classmethod
     def of(cls, segment: LogSegment, ledger_id: int, runs: list[Run], span: int) -> LedgerPart:
@@ -165,9 +169,9 @@ class LedgerPart:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs. Do not change the list.
+        """The runs of the ledger in the segment. Do not change the list.
 
-        On another thread, this returns the runs that existed at some moment.
+        On another thread, this has the runs that existed at some moment.
         """
         # The order of these reads matters on another thread. `first` changes only after `listed` is
         # set. A row that needs `entries` is appended only after `entries` is set.
@@ -199,7 +203,7 @@ class LedgerPart:
         return run
 
     def add(self, run: Run) -> None:
-        """Add a run that has arrived after all others. Its `batch` is set."""
+        """Add a run that has arrived after all others. Its `batch` must be set."""
         if self.listed is None:
             self.listed = self.runs
         if run.first > self.last and self.span == DISJOINT:
@@ -225,7 +229,7 @@ class LedgerPart:
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes that the frames of the ledger take in this segment."""
+        """The number of bytes of all frames of the ledger in this segment."""
         if self.listed is not None:
             return sum(run.size_bytes for run in self.listed)
         return sum(self.columnar.find(row)[2] for row in self.rows)
@@ -238,9 +242,10 @@ class LedgerPart:
         self.listed = [run for run in self.runs if run.batch is not batch]
 
     def plain_rows(self) -> PlainRows | None:
-        """Return the runs as columns, or None if they are not simple. All must be written.
+        """Return the runs as columns, or None if they are not simple.
 
-        Simple runs have consecutive ids and equal frame sizes, and do not overlap.
+        All runs must be written already. Simple runs have consecutive ids and equal frame sizes,
+        and do not overlap.
         """
         if self.span != DISJOINT:
             return None
@@ -262,7 +267,7 @@ class LedgerPart:
     def places(self, entry_id: int, stop: int) -> Iterator[EntryLocation]:
         """Yield the locations of all copies of the entry, newest first.
 
-        The locations do not include entries from `stop` on.
+        Each location also has the entries after it in the same run, up to but not including `stop`.
         """
         if self.listed is None:
             ids = self.ids
@@ -365,7 +370,10 @@ def sealed_places(
 
 
 class LogSegment:
-    """A segment of the log in memory; see the module's docstring. It belongs to the event loop."""
+    """A segment of the log in memory. It belongs to the event loop.
+
+    The docstring of the module explains the states of a segment.
+    """
 
     __slots__ = (
         "capacity", "checksums", "columnar", "compacting", "damage", "end", "end_group", "file",
@@ -384,39 +392,39 @@ class LogSegment:
         """The open file, or None. The file of a sealed segment is opened when it is read. It is
         closed again if too many are open."""
         self.capacity = capacity
-        """The preallocated size of the file."""
+        """The preallocated size of the file in bytes."""
         self.state = SegmentState.PREPARED
         self.live: tuple[tuple[int, int], ...] = ()
-        """The ranges of other segments that existed when this one was begun, as its header lists
-        them."""
+        """The ranges (first, last) of numbers of other segments that existed when this one was
+        begun, as its header lists them. Missing segments that count as lost are included."""
         self.previous = 0
-        """The number of the segment before, as the header names it."""
+        """The number of the segment that the log wrote to before, as the header names it."""
         self.groups_at = BLOCK_BYTES
-        """The offset of the first group, which is the length of the header."""
+        """The offset in the file of the first group, which is the size of the header."""
         self.head_bytes = FRAME_HEADER_BYTES
-        """The number of bytes before the entry in each frame. A compaction writes bare frames,
-        which have fewer."""
+        """The number of bytes before the entry in each frame. The bare frames that a compaction
+        writes have fewer than others."""
         self.first_group = 0
         self.end_group = 0
-        """The number of the group after the last one."""
+        """The number after that of the last group."""
         self.end = BLOCK_BYTES
-        """The end of the last written group."""
+        """The offset in the file at which the last written group ends."""
         self.reserved = 0
-        """The most bytes that batches in flight can take."""
+        """The most bytes that batches that are not synced yet can take in the file."""
         self.in_flight = 0
         """The number of batches that are not synced yet."""
         self.run_count = 0
         self.payload_bytes = 0
         self.live_bytes = 0
-        """The bytes of frames of ledgers that are not deleted."""
+        """The number of bytes of frames of ledgers that are not deleted."""
         self.live_ledgers = 0
-        """The number of ledgers with entries here that are not deleted."""
+        """The number of ledgers that are not deleted and have entries here."""
         self.columnar = ColumnarRows()
         """The batches that the row numbers in `parts` refer to."""
         self.parts: dict[int, LedgerPart] = {}
         self.forgotten: set[int] = set()
-        """The ledgers that were dropped but have runs here, until the segment is sealed. The next
-        start would find these runs."""
+        """The ids of the ledgers that were dropped but have runs here, until the segment is sealed.
+        The next start would find these runs."""
         self.records: list[StateRecord] = []
         self.checksums = array("I")
         """The checksum of each block from `groups_at` on, until the segment is sealed."""
@@ -424,23 +432,26 @@ class LogSegment:
         self.mentions = LedgerIdSet()
         """The ids of all ledgers with runs or records here, once the segment is sealed."""
         self.lost_groups = 0
-        """The number of groups that a start has found missing. Nobody knows what was in them. It is
-        0 again once the loss is repaired and the segment is sealed. `damage` describes damage whose
-        place in the segment is known."""
+        """The number of groups that a start has found missing. Nobody knows what was in them. The
+        number is 0 again once the loss is repaired and the segment is sealed. `damage` describes
+        damage whose place in the segment is known."""
         self.damage = ""
         """The damage that a scrub or a compaction has found, in words, or "". A damaged segment is
         not compacted, because its entries may still be needed."""
         self.compacting = False
         """Whether a compaction reads this segment. If so, it must not be removed."""
         self.readers = 0
-        """The number of reads, and of other tasks, that need the file to stay open."""
+        """The number of reads and other tasks that need the file to stay open."""
 
     def __repr__(self) -> str:
         return f"<segment {self.number:x} {self.state.name}>"
 
     @property
     def loss(self) -> str:
-        """The lost groups in words, for messages, or "". `damage` describes other damage."""
+        """The number of lost groups in words, for messages. Empty if no groups are lost.
+
+        `damage` describes other damage.
+        """
         lost = self.lost_groups
         return f"{counted(lost, 'group')} {are(lost)} lost" if lost else ""
 
@@ -450,11 +461,11 @@ class LogSegment:
 
     @property
     def file_bytes(self) -> int:
-        """The size of the file, including preallocated space."""
+        """The size of the file in bytes, including preallocated space."""
         return max(self.capacity, self.end) if self.trailer is None else self.trailer.file_bytes
 
     def seal(self, trailer: Trailer, mentions: LedgerIdSet) -> None:
-        """Take over the values from the footer. The caller still has to count what is live."""
+        """Take the values in the footer of a sealed segment, without counting what is live."""
         self.state = SegmentState.SEALED
         self.trailer, self.mentions = trailer, mentions
         self.groups_at, self.end = trailer.groups_at, trailer.footer_at
@@ -462,14 +473,14 @@ class LogSegment:
         self.first_group, self.end_group = trailer.first_group, trailer.end_group
 
     def fits(self, cost: int) -> bool:
-        """Return whether a batch with this cost fits into the preallocated file."""
+        """Return whether a batch of at most `cost` bytes fits into the preallocated file."""
         return self.end + self.reserved + cost <= self.capacity
 
     def mentions_ledger(self, ledger_id: int) -> bool:
-        """Return whether a start may find anything of this ledger here.
+        """Return whether a start may find entries or state records of this ledger here.
 
-        That is also the case if groups are lost. Their content is unknown, and they may become
-        readable again.
+        That is also the case if groups of a segment without a footer are lost. Their content is
+        unknown, and they may become readable again.
         """
         if self.trailer is None:
             return (
@@ -499,39 +510,41 @@ class LedgerInfo:
         self.master_key = master_key
         self.fenced = False
         self.fence_queued = False
-        """Whether the ledger's fence is in the log or on its way there."""
+        """Whether a record of the ledger's fence is in the log or queued for it."""
         self.fence_durable = False
         self.last_entry_id = -1
         self.last_add_confirmed = -1
-        """The greatest LAC that was seen. The bookie raises it. After a restart it is a lower
-        bound."""
+        """The greatest LAC that was seen, or -1. The bookie raises it. After a restart it is a
+        lower bound."""
         self.explicit_lac: bytes | None = None
-        """The last packet with an explicit LAC."""
+        """The packet of the last explicit LAC, or None."""
         self.born = touched
-        """The first segment that has anything about this ledger. Earlier segments can only mention
-        a deleted ledger with the same id."""
+        """The number of the first segment that has anything about this ledger. Earlier segments can
+        only mention a deleted ledger with the same id."""
         self.touched = touched
-        """The last segment in which anything about the ledger was logged. State records that were
-        logged by this process do not count, except for the creation of the ledger."""
+        """The number of the last segment in which anything about the ledger was logged. State
+        records that were logged by this process do not count, except for the creation of the
+        ledger."""
         self.tail: LedgerPart | None = None
-        """The ledger's part in the current segment, if any."""
+        """The part of the index that new entries of the ledger in the current segment are added to,
+        or None."""
         self.open_parts: tuple[LedgerPart, ...] = ()
-        """The ledger's parts in segments that are not sealed, oldest first."""
+        """The runs of the ledger in each segment that is not sealed, oldest first."""
         self.sealed = b""
-        """The ledger's packed rows for sealed segments; see `sealed_rows`."""
+        """The packed rows of the ledger for sealed segments; see `sealed_rows`."""
         self.ordered = True
-        """Whether the entries ascend with the sealed segments and do not overlap."""
+        """Whether the entry ids ascend with the sealed segments and do not overlap."""
 
     def __repr__(self) -> str:
         return f"<ledger {self.ledger_id} up to {self.last_entry_id}>"
 
     def add_sealed(self, number: int, first: int, last: int, size_bytes: int) -> None:
-        """Add the row of a sealed segment."""
+        """Add the row of a sealed segment: its first and last entry id, and bytes of frames."""
         self.sealed, fits = sealed_rows.add(self.sealed, number, first, last, size_bytes)
         self.ordered = self.ordered and fits
 
     def remove_sealed(self, number: int) -> int:
-        """Remove the row of a sealed segment, and return the number of bytes that it had there."""
+        """Remove the row of the sealed segment `number`, and return the bytes of frames in it."""
         at = sealed_rows.index_of(self.sealed, number)
         if at is None:
             return 0
@@ -553,16 +566,16 @@ class LedgerInfo:
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes that the frames of the ledger take, including copies."""
+        """The number of bytes of all frames of the ledger, including further copies of an entry."""
         sealed = sum(row[3] for row in sealed_rows.unpack(self.sealed))
         return sealed + sum(part.size_bytes for part in self.open_parts)
 
     def lives_in(self, number: int) -> bool:
-        """Return whether this sealed segment has entries of the ledger."""
+        """Return whether the sealed segment `number` has entries of the ledger that count."""
         return sealed_rows.index_of(self.sealed, number) is not None
 
     def drop_part(self, part: LedgerPart) -> None:
-        """Remove a part whose segment is sealed, or whose entries are no longer needed."""
+        """Remove the runs in a segment that is sealed, or whose entries are no longer needed."""
         parts = self.open_parts
         if parts and parts[0] is part:  # This is almost always the oldest part.
             self.open_parts = parts[1:]
