@@ -36,7 +36,7 @@ COUNTED = {
     "reads_failed": "The number of reads that failed because of damage or of a failed disk",
     "reads_missing": "The number of reads of entries that this bookie does not have",
     "fences": "The number of requests to fence a ledger",
-    "long_polls": "The number of tailing reads that had to wait",
+    "long_polls": "The number of long polls of protocol v3 that had to wait for a new LAC",
     "forces": "The number of requests to make deferred adds durable",
     "holds": "The number of times a connection was paused because too many bytes waited for the "
     "disk",

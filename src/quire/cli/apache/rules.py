@@ -197,7 +197,7 @@ def low_water_threshold(asked: Asked) -> KeyOutcome:
     """
     limit = asked.all.get("diskUsageThreshold")
     if limit is None or number(asked.value) > number(limit):
-        return ignored("it counts only if diskUsageThreshold is set and larger")
+        return ignored("it counts only if diskUsageThreshold is set and not smaller")
     return disk_threshold("bookie.writable_free_bytes", asked)
 
 
