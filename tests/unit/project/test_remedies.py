@@ -65,7 +65,10 @@ LOOK_FIRST = {
     "metadata/ledgers/underreplicated.py:decoded_mark": "the version that wrote the mark is used; "
     "the auditor makes the mark again",
     "metadata/zookeeper/values.py:Values._remove_remedy": "whose the node is, is looked at",
+    "spark/jobs/replicate.py:_preview": "the ledger is restored",
+    "streams/mirror/mirror.py:Mirror._copy_sealed": "the ledger is looked at",
     "streams/mirror/mirror.py:Mirror._fenced": "the other writer is ended",
+    "streams/mirror/mirror.py:Mirror._mirror": "the ledger is restored",
     "streams/mirror/check.py:REMEDY": "another namespace is used",
     "streams/namespace/namespace.py:Namespace.create_stream": "the limit is raised",
 }

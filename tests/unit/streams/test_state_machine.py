@@ -12,6 +12,7 @@ from quire.errors import StreamDamagedError, StreamFencedError, UsageError
 from quire.statemachine import Dictionary
 from quire.streams.objects.objects import Objects
 from quire.streams.statemachine.durable_dict import open_dict
+from quire.streams.statemachine.snapshot_info import snapshot_info
 from quire.streams.statemachine.state_machine import BUCKET, follow, lead
 from tests.support.streams import Bench, run
 
@@ -110,6 +111,21 @@ def test_a_snapshot_stands_for_what_is_truncated() -> None:
         async with await open_dict(b.streams, "d") as d:
             assert dict(d) == expected
             assert d.leader.applied == 400
+
+    run(scene)
+
+
+def test_leaders_that_end_early_take_snapshots_together() -> None:
+    """Each leader counted anew, so short runs never took one and each start read all commands."""
+
+    async def scene(b: Bench) -> None:
+        for start in range(0, 120, 20):
+            async with await open_dict(b.streams, "d", snapshot_every=50) as d:
+                for k in range(start, start + 20):
+                    await d.set(str(k), k)
+        (info,) = [one async for one in Objects(b.client, BUCKET).list()]
+        found = snapshot_info(info)
+        assert found.applied >= 100
 
     run(scene)
 

@@ -125,7 +125,7 @@ def _check_location(text: str) -> None:
     if PLACEHOLDER in text.split("/"):
         # `quire explain` prints it, and all would look well with every bookie in this rack.
         raise UsageError(
-            f"{text} is only the placeholder of an advice",
+            f"{text} is the placeholder that `quire explain` prints, not a rack",
             remedy="Give the rack in which the bookie is, such as /rack1",
         )
 

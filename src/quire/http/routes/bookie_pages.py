@@ -219,8 +219,8 @@ class BookiePages:
         except Exception as error:  # noqa: BLE001 - any failure of the connection
             if isinstance(error, TimeoutError):
                 raise BookieTimeoutError(
-                    f"the HTTP server of bookie {bookie_id} at {url} did not answer within "
-                    f"{FORWARD_TIMEOUT_S:g} s",
+                    f"it is not known whether bookie {bookie_id} was changed: its HTTP server at "
+                    f"{url} did not answer within {FORWARD_TIMEOUT_S:g} s",
                     remedy="Look at the state of the bookie, then try again",
                 ) from None
             what, remedy = why_not(url, error)

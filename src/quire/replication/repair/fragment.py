@@ -173,8 +173,8 @@ class CopyBatch:
         """
         if not fragment.closed:
             raise UsageError(
-                f"segment {fragment.segment_first} of ledger {self._ledger.ledger_id} was not "
-                "copied, because it is still being written",
+                f"the segment of ledger {self._ledger.ledger_id} from entry "
+                f"{fragment.segment_first} on was not copied, because it is still being written",
                 remedy="Only complete segments can be copied: wait until the writer closes the "
                 "ledger or changes its ensemble",
             )

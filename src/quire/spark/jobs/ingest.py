@@ -281,9 +281,10 @@ def _streams(frame: DataFrame, target: IngestTarget, progress: ProgressCallback)
     assert target.stream_column is not None
     if frame.isStreaming:
         raise UsageError(
-            "the rows of files that are followed may belong to any stream, so the streams must "
-            "be known before",
-            remedy="Name the streams that may be written, or patterns of them",
+            "the streams are not named, and rows of files that are followed may belong to any "
+            "stream",
+            remedy="Name the streams that may be written, or patterns of them (--streams; in "
+            "Python IngestTarget.streams)",
         )
     column = _column(frame, target.stream_column)
     with watched(frame.sparkSession, "looking for streams", progress):

@@ -400,7 +400,7 @@ async def _names(
     if not chosen:
         raise NoSuchStreamError(
             f"namespace {namespace} has no stream that matches {', '.join(patterns)}",
-            remedy="`quire stream list` shows the streams",
+            remedy=f"`quire stream list -n {namespace}` shows the streams",
         )
     return sorted(chosen), texts == named and len(named) == 1
 

@@ -635,7 +635,9 @@ async def _preview(
             raise StreamGapError(
                 f"stream {name} cannot be replicated: ledger {fact.segment.ledger_id} of its "
                 f"segment {fact.segment.lssn} is lost in the source",
-                remedy="Restore the ledger, or truncate the source stream after this segment",
+                remedy="Restore the ledger. If that is impossible, give up this segment and all "
+                f"before it in the source: `quire stream truncate {name} --before "
+                f"{fact.segment.lssn + 1}:0:0`",
             )
     copied = [fact for fact in facts if await _grew(source, fact, end)]
     read = [fact for fact in copied if not fact.truncated]  # truncated segments are copied empty

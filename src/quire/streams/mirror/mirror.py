@@ -261,8 +261,9 @@ class Mirror:
                             f"the source is lost: {error}",
                             remedy=(
                                 "Restore the ledger in the source. If that is impossible, "
-                                "truncate the source after the segment. The copy may hold "
-                                "some records of it: read them there first"
+                                "give up the segment and all before it: truncate the source "
+                                "before the next segment. The copy may hold some records of it: "
+                                "read them there first"
                             ),
                         ) from error
                     await asyncio.sleep(LOOK_DELAY_S)
@@ -338,8 +339,8 @@ class Mirror:
                     f"the copy ends at entry {found.last_entry_id}, but the segment's metadata "
                     f"says {segment.last_entry_id}",
                     remedy=f"Check the segment's ledger {segment.ledger_id} in the source "
-                    "cluster with `quire ledger show`. If it has lost entries, truncate "
-                    "the source stream after this segment",
+                    "cluster with `quire ledger show`. If it has lost entries, give up this "
+                    f"segment and all before it: truncate the source before {segment.lssn + 1}:0:0",
                 )
             copies.append(copy_of(segment, answer["ledger"]))
         await self._carry_marks()

@@ -280,8 +280,8 @@ class Objects(Ready):
         except NoSuchLedgerError:
             pass
         raise NoSuchLedgerError(
-            f"object {info.name!r} was not stored: a sweep deleted its ledger {info.ledger_id} "
-            "before it was published",
+            f"object {info.name!r} was not stored: its ledger {info.ledger_id} was deleted before "
+            "it was published, probably by a sweep",
             remedy="Put it again, and sweep with an age limit that is longer than the longest put",
         )
 

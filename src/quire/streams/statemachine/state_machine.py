@@ -278,13 +278,15 @@ class Leader(_Replica[ResultT]):
         self._writer = await self._streams.open_writer(self.name, create=create)
         try:
             await self._restore()
+            # Commands after the snapshot count, whichever leader executed them. Otherwise leaders
+            # that end early would never take one.
+            self._snapshot_at = self.applied
             async with aclosing(self._replay(follow=False)) as steps:
                 async for _ in steps:
                     pass
         except BaseException:
             self._writer.abandon()
             raise
-        self._snapshot_at = self.applied
         self._tasks.start(self._run())
 
     async def execute(self, command: bytes) -> ResultT:
@@ -559,7 +561,8 @@ async def lead(
         streams: The namespace that holds the machine's stream.
         name: The name of the stream.
         machine: A new machine, without state.
-        snapshot_every: The number of commands after which a snapshot is taken. 0 means never.
+        snapshot_every: The number of commands after a snapshot, also of former leaders, after which
+            the next one is taken. 0 means never.
         create: Whether to create the stream if it does not exist.
 
     Returns:
