@@ -140,6 +140,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "_runtime.limits": "_SHOWN_CHARACTERS_MAX",
         "_runtime.units": "_TEXT_MAX NAMED_MAX",
         "bookie.background.damage": "NAMED_PER_PASS",
+        "bookie.protocol.read_failures": "SAME_FILE_S FILES_MAX",
         "bookie.server": "UNNAMED_TOLD",
         "client.datasets.datasets": "IDS_NAMED_MAX",
         "client.unreadable_items": "NAMED_MAX",
