@@ -61,7 +61,7 @@ def problems(
         *of_damage(bookies, autorecovery),
         *of_shape(creatable, writable),
         *of_places(bookies, autorecovery),
-        *of_autorecovery(autorecovery, one_machine=_on_loopback(bookies)),
+        *of_autorecovery(autorecovery, now_ms, one_machine=_on_loopback(bookies)),
     ]
     return worst_first(found)
 
