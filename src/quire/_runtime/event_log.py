@@ -89,17 +89,27 @@ _WARNINGS = frozenset(
 )
 
 
+_WARNINGS_WITH = {"tls_reloaded": "expired"}
+"""Events that are warnings only if one of their fields is there and not empty."""
+
+
 class EventLog(Protocol):
     """A function that writes one event with its fields."""
 
     def __call__(self, event: str, **fields: object) -> None: ...
 
 
-def level_of(event: str) -> str:
-    """Return the name of the level of an event. An event that is in no list is `info`."""
+def level_of(event: str, fields: Mapping[str, object] | None = None) -> str:
+    """Return the name of the level of an event. An event that is in no list is `info`.
+
+    The level of a few events depends on their fields.
+    """
     if event in _ERRORS:
         return "error"
-    return "warning" if event in _WARNINGS else "info"
+    if event in _WARNINGS:
+        return "warning"
+    worse = fields is not None and bool(fields.get(_WARNINGS_WITH.get(event, "")))
+    return "warning" if worse else "info"
 
 
 class EventWriter:
@@ -117,7 +127,7 @@ class EventWriter:
         self._to = to
 
     def __call__(self, event: str, **fields: object) -> None:
-        self.write(level_of(event), event, fields)
+        self.write(level_of(event, fields), event, fields)
 
     def write(self, level: str, event: str, fields: Mapping[str, object]) -> None:
         """Write one event of the given level, unless the level is too low."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -48,6 +49,7 @@ from quire.errors import (
     StartError,
     StorageError,
 )
+from quire.metadata.bookies import tls_files
 from quire.metadata.bookies.unwritable import FAILED, FULL, HELD, LOADING, LOST, ORDERED, Unwritable
 from quire.metadata.interface import BookieAddress, MetadataStore
 from quire.net.certificates import CertificateExpiry, expiries
@@ -88,6 +90,17 @@ class Address:
     """The id of the bookie. Empty means the id that the directory's bookie was first started with,
     or ADVERTISE:PORT for a new directory. Ledgers name a bookie by its id for good, even if it
     moves. Clients find it at the address that it registered."""
+
+
+def _tls_files(config: BookieConfig) -> tls_files.TlsFiles | None:
+    """Return the TLS files of a bookie. Their paths are absolute, because people read them."""
+    if config.tls is None:
+        return None
+    authorities = config.tls.ca
+    return tls_files.TlsFiles(
+        os.path.abspath(config.tls.certificate),
+        "" if authorities is None else os.path.abspath(authorities),
+    )
 
 
 class Bookie:
@@ -167,7 +180,9 @@ class Bookie:
         self._tasks = TaskSet()
         # The source of randomness for the pauses between retries.
         rng = random.Random(int.from_bytes(random_bytes(8), "big"))
-        self._announcement = Announcement(self._announced, log, self._tasks, rng)
+        self._announcement = Announcement(
+            self._announced, log, self._tasks, rng, tls_files.as_properties(_tls_files(config))
+        )
 
     @property
     def writable(self) -> bool:

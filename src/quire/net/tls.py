@@ -11,6 +11,7 @@ import os
 import ssl
 from collections.abc import Callable, Sequence
 
+from quire._runtime.clock import SystemClock
 from quire._runtime.event_log import EventLog
 from quire._runtime.secret_files import exposure_of
 from quire._runtime.units import utc_text
@@ -46,10 +47,12 @@ class TlsContext:
         *,
         own: str | None = None,
         authorities: str | None = None,
+        now_ms: Callable[[], int] | None = None,
     ) -> None:
         """Make the first context. Raises TlsConfigError if the files cannot be used.
 
-        `own` and `authorities` are the files whose dates `certificates` returns.
+        `own` and `authorities` are the files whose dates `certificates` returns. `now_ms` returns
+        the Unix time in milliseconds; the default is that of the system.
         """
         self.reloads = 0
         self.reloads_failed = 0
@@ -58,6 +61,7 @@ class TlsContext:
         self._check_s = reload_check_s
         self._monotonic = monotonic
         self._log = log
+        self._now_ms = now_ms or SystemClock().now_ms
         self._told: tuple[Stamp, str] | None = None
         # Check the files before reading them, so that the next check finds a change in between.
         self._seen = self._look()
@@ -95,10 +99,14 @@ class TlsContext:
         self._context, self._seen, self._told = context, stamp, None
         self._certificates = _certificates(*self._dated)
         self.reloads += 1
+        now_ms = self._now_ms()
+        expired = [one.path for one in self._certificates if one.expires_ms(now_ms) <= now_ms]
         self._log(
             "tls_reloaded",
             files=list(self._files),
             expires={one.path: utc_text(one.expires_ms(0)) for one in self._certificates},
+            # With these files, the other side refuses new connections.
+            **({"expired": expired} if expired else {}),
         )
 
     def _look(self) -> Stamp:
@@ -113,9 +121,12 @@ class TlsContext:
 
 
 def server_tls(
-    config: TlsServerConfig, monotonic: Callable[[], float], log: EventLog
+    config: TlsServerConfig,
+    monotonic: Callable[[], float],
+    log: EventLog,
+    now_ms: Callable[[], int] | None = None,
 ) -> TlsContext:
-    """Return the context of a server.
+    """Return the context of a server. `now_ms` is the same as for `TlsContext`.
 
     Raises TlsConfigError if the files cannot be used, or if the options contradict each other.
     """
@@ -127,6 +138,7 @@ def server_tls(
         log,
         own=config.certificate,
         authorities=config.ca,
+        now_ms=now_ms,
     )
 
 

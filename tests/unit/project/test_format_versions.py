@@ -55,6 +55,7 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.wire import availability, v2, v3
 from quire.core.placement.tables import read_groups, with_location
 from quire.errors import LaterVersionError
+from quire.metadata.bookies import tls_files
 from quire.metadata.bookies.collection import BookieMark, Switch
 from quire.metadata.bookies.directories import BookieDirectories
 from quire.metadata.bookies.orders import Order
@@ -414,6 +415,14 @@ def unknown_list() -> bool:
     return True
 
 
+def ignored_tls_files() -> bool:
+    wanted = tls_files.TlsFiles("/etc/a.crt", "/etc/ca.crt")
+    (text,) = tls_files.as_properties(wanted).values()
+    later = changed(text.encode(), tier=2).decode()
+    assert tls_files.from_properties({tls_files.PROPERTY: "no json"}) is None
+    return tls_files.from_properties({tls_files.PROPERTY: later}) == wanted
+
+
 def switched_off() -> bool:
     return Switch.decode(b'{"format": 2}') == Switch()
 
@@ -423,6 +432,7 @@ IGNORED: dict[str, Callable[[], bool]] = {
     "index cache": ignored_cache,
     "registration": ignored_registration,
     "lock of autorecovery": ignored_lock,
+    "TLS files in a registration": ignored_tls_files,
     "switch of the collection": switched_off,
     "pause of a job": paused,
     "announcement of a job": announced,
@@ -519,6 +529,7 @@ JSON = {
     "metadata/bookies/collection.py": "mark of the collection",
     "metadata/bookies/directories.py": "record of directories",
     "metadata/bookies/orders.py": "order to a bookie",
+    "metadata/bookies/tls_files.py": "TLS files in a registration",
     "metadata/bookies/unwritable.py": "reasons in a registration",
     "replication/marks/job_announcements.py": "announcement of a job",
     "replication/marks/notes.py": "note of autorecovery",
