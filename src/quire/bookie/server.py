@@ -52,6 +52,7 @@ from quire.errors import (
 from quire.metadata.bookies import tls_files
 from quire.metadata.bookies.unwritable import FAILED, FULL, HELD, LOADING, LOST, ORDERED, Unwritable
 from quire.metadata.interface import BookieAddress, MetadataStore
+from quire.metadata.outages import OutageNotes
 from quire.net.certificates import CertificateExpiry, expiries
 from quire.net.network import Network, Port
 from quire.storage.background.compactor import Compaction
@@ -179,7 +180,8 @@ class Bookie:
         """Whether the last event about it, if any, said that the bookie accepts entries."""
         self._tasks = TaskSet()
         # The source of randomness for the pauses between retries.
-        rng = random.Random(int.from_bytes(random_bytes(8), "big"))
+        self._rng = rng = random.Random(int.from_bytes(random_bytes(8), "big"))
+        self._outage_notes: OutageNotes | None = None
         self._announcement = Announcement(
             self._announced, log, self._tasks, rng, tls_files.as_properties(_tls_files(config))
         )
@@ -329,6 +331,10 @@ class Bookie:
         self._orders = await Orders.follow(
             self.metadata, self.bookie_id, self._on_orders, self._on_retired, self._log, self._tasks
         )
+        self._outage_notes = OutageNotes(
+            self.metadata, self.bookie_id, self._clock.now_ms, self._rng
+        )
+        self._outage_notes.start()
         self.collection = self._guard(usable)
         known = self.bookie_id, self._instance_id, self.collection
         self._over_replicated = OverReplicated(self.store, self.metadata, self._clock, *known)
@@ -492,6 +498,8 @@ class Bookie:
             self._port.close()
         if self._orders is not None:
             self._orders.close()
+        if self._outage_notes is not None:
+            await self._outage_notes.close()
         await self._tasks.close()
         self.store.end_early()
         await self._announcement.withdraw()

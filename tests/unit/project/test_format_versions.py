@@ -55,7 +55,8 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.wire import availability, v2, v3
 from quire.core.placement.tables import read_groups, with_location
 from quire.errors import LaterVersionError
-from quire.metadata.bookies import tls_files
+from quire.metadata import outages
+from quire.metadata.bookies import damage_notes, tls_files
 from quire.metadata.bookies.collection import BookieMark, Switch
 from quire.metadata.bookies.directories import BookieDirectories
 from quire.metadata.bookies.orders import Order
@@ -273,6 +274,16 @@ REFUSED: dict[str, list[Call]] = {
     "order to a bookie": [
         lambda: Order.decode(b'{"order": "freeze", "since_ms": 1, "by": "x"}'),
         lambda: Order.decode(b'{"order": "drain", "since_ms": 1, "by": "x", "format": 2}'),
+    ],
+    "note about damage": [
+        lambda: damage_notes.decode(b'{"found": [], "format": 2}'),
+        lambda: damage_notes.decode(b'{"found": [], "tier": 2}'),
+        lambda: damage_notes.decode(b'{"found": [{"tier": 2}]}'),
+    ],
+    "note about outages": [
+        lambda: outages.decode(b'{"outages": [], "format": 2}'),
+        lambda: outages.decode(b'{"outages": [], "tier": 2}'),
+        lambda: outages.decode(b'{"outages": [{"tier": 2}]}'),
     ],
     "mark of the collection": [
         lambda: BookieMark.decode_any(b'{"count": 1, "token": "t", "format": 2}'),
@@ -531,6 +542,7 @@ JSON = {
     "metadata/bookies/orders.py": "order to a bookie",
     "metadata/bookies/tls_files.py": "TLS files in a registration",
     "metadata/bookies/unwritable.py": "reasons in a registration",
+    "metadata/outages.py": "note about outages",
     "replication/marks/job_announcements.py": "announcement of a job",
     "replication/marks/notes.py": "note of autorecovery",
     "replication/marks/pauses.py": "pause of a job",
