@@ -44,6 +44,7 @@ _WARNINGS = frozenset(
         "connection_refused",
         "cookie_not_checked",
         "damage_found",
+        "damage_not_noted",
         "damage_report_failed",
         "delay_unreadable",
         "directory_read_only",

@@ -25,6 +25,7 @@ from quire.bookie.background.collection_guard import (
     write_remembered,
 )
 from quire.bookie.background.damage import DamageReports
+from quire.bookie.background.damage_notes import DamageNotes
 from quire.bookie.background.garbage import MassDeletionCheck, collect_garbage, unnamed_ledgers
 from quire.bookie.background.orders import Orders, forget_predecessor
 from quire.bookie.background.over_replicated import OverReplicated
@@ -175,6 +176,9 @@ class Bookie:
         self.collection: CollectionGuard | None = None
         """The guard of garbage collection. None before the directories were checked."""
         self.damage_reports: DamageReports | None = None
+        self._damage_notes: DamageNotes | None = None
+        self._damage_not_noted = ""
+        """Why the last update of the notes about damage failed. Empty if it succeeded."""
         self.rollbacks: Rollbacks | None = None
         self._logged_writable = True
         """Whether the last event about it, if any, said that the bookie accepts entries."""
@@ -339,6 +343,10 @@ class Bookie:
         known = self.bookie_id, self._instance_id, self.collection
         self._over_replicated = OverReplicated(self.store, self.metadata, self._clock, *known)
         self.damage_reports = DamageReports(self.store, self.metadata, self._clock, *known)
+        self._damage_notes = DamageNotes(
+            self.store, self.metadata, self._clock, self.bookie_id,
+            [disk.path for disk in self._disks],
+        )  # fmt: skip
 
     async def _load_log(self, usable: Sequence[Disk]) -> None:
         """Load the log and record this start in the cluster."""
@@ -488,6 +496,7 @@ class Bookie:
         self._repeat(config.check_space_s, self._check_space)
         assert self.rollbacks is not None
         self._tasks.start(self.rollbacks.run())
+        self._tasks.start(self._note_damage())
         if config.damage_report_interval_s:
             self._repeat(config.damage_report_interval_s, self.report_damage)
 
@@ -581,8 +590,10 @@ class Bookie:
     async def report_damage(self) -> None:
         """Make one pass now that marks ledgers with damaged or lost entries as under-replicated.
 
-        Errors are logged, and the next pass tries again.
+        It also updates the notes that `quire explain` shows. Errors are logged, and the next pass
+        tries again.
         """
+        await self._note_damage()
         assert self.damage_reports is not None
         try:
             await self.damage_reports.report(self._log)
@@ -709,12 +720,28 @@ class Bookie:
         self._log(name, **asdict(one))
 
     def _on_damage(self, path: str, damage: SegmentDamage, healed: bool) -> None:
-        """Log one line for each damaged segment."""
+        """Log one line for each damaged segment, and leave a note for people."""
         if healed:
             self._log("damage_healed", directory=path, segment=damage.number)
         else:
             what = damage.describe()
             self._log("damage_found", directory=path, segment=damage.number, what=what)
+            if self._damage_notes is not None:
+                self._damage_notes.see(path, damage)
+        if self._serving:
+            self._tasks.start(self._note_damage())
+
+    async def _note_damage(self) -> None:
+        """Update the notes about damage. A failure is logged once, and tried again later."""
+        assert self._damage_notes is not None
+        why = ""
+        try:
+            await self._damage_notes.follow()
+        except QuireError as error:
+            why = str(error)
+        if why and why != self._damage_not_noted:
+            self._log("damage_not_noted", bookie=self.bookie_id, error=why)
+        self._damage_not_noted = why
 
     def _on_orders(self) -> None:
         if not self._recovered:

@@ -538,6 +538,7 @@ JSON = {
     "codec/distributedlog/thrift_json.py": "namespace binding",
     "core/placement/tables.py": "locations of bookies",
     "metadata/bookies/collection.py": "mark of the collection",
+    "metadata/bookies/damage_notes.py": "note about damage",
     "metadata/bookies/directories.py": "record of directories",
     "metadata/bookies/orders.py": "order to a bookie",
     "metadata/bookies/tls_files.py": "TLS files in a registration",
