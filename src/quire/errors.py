@@ -744,6 +744,18 @@ class DamagedError(StorageError):
     Damaged data is never reported as missing.
     """
 
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str = "",
+        causes: Mapping[str, BaseException | str] | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(message, causes=causes, remedy=remedy)
+        self.file = file
+        """The name of the damaged file in the data directory. Empty if it is not known."""
+
 
 class LaterStorageError(LaterVersionError, StorageError):
     """Raised when a later version of Quire wrote a file of a bookie's data directory.

@@ -526,6 +526,8 @@ async def test_a_closed_store(backend: Backend, base: str) -> None:
             watch(base, lambda found: None)
     with pytest.raises(ClientClosedError):
         store.tree.on_session_lost(lambda: None)
+    with pytest.raises(ClientClosedError):
+        store.on_outage(lambda seconds: None)
 
 
 async def test_a_node_that_is_created_and_deleted_at_once(tree: Tree, base: str) -> None:

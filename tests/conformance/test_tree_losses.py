@@ -17,6 +17,7 @@ import pytest
 
 from quire._runtime.clock import SystemClock
 from quire.errors import (
+    ClientClosedError,
     KeyExistsError,
     MetadataDeniedError,
     MetadataError,
@@ -26,6 +27,7 @@ from quire.errors import (
 from quire.metadata.interface import Versioned
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
 from quire.metadata.uri import MetadataURI
+from quire.metadata.zookeeper import absence
 from quire.metadata.zookeeper import commits as zookeeper_commits
 from quire.metadata.zookeeper import tree as zookeeper_tree
 from quire.metadata.zookeeper.commits import COMMITS_AT_ONCE_MAX
@@ -369,6 +371,29 @@ async def test_a_cancelled_commit_leaves_no_mark(
 
 
 # -- watches and sessions ---------------------------------------------------------------------
+
+
+@zookeeper_test
+async def test_an_outage_is_told_when_it_is_over(
+    where: MetadataURI, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(absence, "AWAY_S", 0.1)
+    store = await behind(proxy, where, 1_000)
+    told: list[float] = []
+    try:
+        store.on_outage(told.append)
+        closed = store.on_outage(told.append)
+        closed.close()
+        proxy.open.clear()
+        await until(lambda: store._zk._absence._told)
+        assert told == []
+        proxy.open.set()
+        await until(lambda: len(told) == 1)
+        assert told[0] >= 0.1
+    finally:
+        await store.close()
+    with pytest.raises(ClientClosedError):
+        store.on_outage(told.append)
 
 
 @zookeeper_test

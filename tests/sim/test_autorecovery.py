@@ -17,10 +17,12 @@ from quire.metadata.ledgers.underreplicated import mark_ledger
 from quire.replication import ReplicationLocks, why_not
 from quire.replication.autorecovery import worker as worker_module
 from quire.replication.autorecovery.autorecovery import SETTLE_S
+from quire.replication.autorecovery.worker import ReplicationWorker
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.explain.status import overview
-from quire.replication.marks.notes import LastFailure, note_failure
+from quire.replication.marks.notes import LastFailure, last_failure, note_failure
 from quire.replication.repair import fragment as fragment_module
+from quire.replication.repair.bookie_removal import LedgerOutcome, LedgerResult
 from quire.replication.repair.replica_scan import ReplicaScan, scan
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.world.world import World, bookie_id
@@ -238,19 +240,101 @@ def test_another_loss_gives_a_writer_time_again() -> None:
         there.world.kill(name_of(first))
         await asyncio.sleep(5.0)  # The worker gives the writer its grace period.
         assert await why_not(there.client.metadata, ledger_id) is not None
-        await there.world.start(name_of(first))
         # Another worker sees that nothing is missing any more.
-        healers.append(there.begin("two", ledger_check_interval_s=0))
-        await there.unmarked(ledger_id)
-        await asyncio.sleep(1.0)
-        assert healers[1].stats.ledgers_done == 1
+        async with there.locks.hold(ledger_id) as lock:
+            await there.world.start(name_of(first))
+            await asyncio.sleep(1.0)
+            await there.locks.replicated(lock)
         await asyncio.sleep(20.0)
+        assert healers[0].stats.ledgers_done == 0
         there.world.kill(name_of(second))
         await asyncio.sleep(8.0)
         assert (await there.client.ledger_metadata(ledger_id)).state is LedgerState.OPEN
         await there.whole(ledger_id, second)  # nothing happens to it: then it is fenced
         await asyncio.sleep(1.0)
         assert sum(one.stats.ledgers_fenced for one in healers) == 1
+
+    scene(play)
+
+
+def test_a_bookie_that_returns_ends_the_grace_period_of_a_writer() -> None:
+    """The ledger stayed marked until the end of the grace period, although nothing was missing."""
+
+    async def play(there: Scene) -> None:
+        idle = there.world.client("idle")
+        ledger_id = (await idle.create_ledger(password=b"pw")).ledger_id
+        await idle.close()
+        lost = (await there.ensemble(ledger_id))[0]
+        healer = there.begin("one", ledger_check_interval_s=0)
+        await asyncio.sleep(5.0)
+        there.world.kill(name_of(lost))
+        await asyncio.sleep(5.0)  # The worker gives the writer its grace period.
+        assert await why_not(there.client.metadata, ledger_id) is not None
+        await there.world.start(name_of(lost))
+        await asyncio.sleep(2.0)
+        assert await why_not(there.client.metadata, ledger_id) is None
+        assert await last_failure(there.client.metadata, ledger_id) is None
+        assert (healer.stats.ledgers_done, healer.stats.ledgers_fenced) == (1, 0)
+        assert (await there.client.ledger_metadata(ledger_id)).state is LedgerState.OPEN
+
+    scene(play)
+
+
+def test_a_grace_period_goes_on_if_only_one_of_two_bookies_returns() -> None:
+    """The writer keeps its time, and does not get more of it."""
+
+    async def play(there: Scene) -> None:
+        idle = there.world.client("idle")
+        ledger_id = (await idle.create_ledger(password=b"pw")).ledger_id
+        await idle.close()
+        first, second, _ = await there.ensemble(ledger_id)
+        grace_s = 30.0
+        healer = there.begin("one", ledger_check_interval_s=0, open_grace_s=grace_s)
+        await asyncio.sleep(5.0)
+        for lost in (first, second):
+            there.world.kill(name_of(lost))
+        await asyncio.sleep(5.0)
+        found = await why_not(there.client.metadata, ledger_id)
+        assert found is not None
+        assert set(found.replicas) == {first, second}
+        await asyncio.sleep(15.0)
+        await there.world.start(name_of(first))
+        await asyncio.sleep(5.0)
+        assert (await there.client.ledger_metadata(ledger_id)).state is LedgerState.OPEN
+        await asyncio.sleep(15.0)
+        assert healer.stats.ledgers_fenced == 1
+
+    scene(play)
+
+
+def test_a_bookie_that_joins_during_an_attempt_makes_the_ledger_due_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The attempt fails without the bookie. The ledger then rested for the whole pause."""
+
+    async def play(there: Scene) -> None:
+        began, goes_on = asyncio.Event(), asyncio.Event()
+        attempt = ReplicationWorker._heal_or_say_why
+
+        async def slow(self: Any, lock: Any, seen: Any) -> LedgerResult:
+            if began.is_set():
+                return await attempt(self, lock, seen)
+            began.set()
+            await goes_on.wait()
+            return LedgerResult(lock.ledger_id, LedgerOutcome.FAILED, reason="too few bookies")
+
+        monkeypatch.setattr(ReplicationWorker, "_heal_or_say_why", slow)
+        ledger_id = (await there.ledger()).ledger_id
+        there.begin("one", ledger_check_interval_s=0, backoff_s=600.0, backoff_max_s=600.0)
+        await asyncio.sleep(5.0)
+        lost = (await there.ensemble(ledger_id))[0]
+        there.world.kill(name_of(lost))
+        await began.wait()
+        await there.world.start(name_of(lost))
+        await asyncio.sleep(1.0)
+        goes_on.set()
+        await asyncio.sleep(3.0)
+        assert await why_not(there.client.metadata, ledger_id) is None
 
     scene(play)
 

@@ -28,6 +28,7 @@ from quire.errors import (
 from quire.metadata.common import (
     LIST_RANGE_LEDGERS,
     SESSION_TIMEOUT_MS,
+    EventWatches,
     bookie_exists,
     check_key,
     check_ledger_id,
@@ -108,6 +109,8 @@ class MemoryStore:
         self._closed = False
         self._claim_initialise = False
         self.tree = MemoryTree(self)
+        self.outages: EventWatches[[float]] = EventWatches()
+        """The callbacks of `on_outage`. A test calls them."""
 
     async def close(self) -> None:
         if self._closed:
@@ -116,6 +119,7 @@ class MemoryStore:
         for watch in self._watches:
             watch.close()
         self.tree.close()
+        self.outages.close()
         self._drop_presences()
         for registration in list(self._registrations.values()):
             registration.abandon()
@@ -324,6 +328,10 @@ class MemoryStore:
         check_ledger_id(ledger_id)
         self.check_open("watch_ledger")
         return self._watching(MemoryLedgerWatch(self.cluster, self._alive, ledger_id, changed))
+
+    def on_outage(self, ended: Callable[[float], None]) -> Watch:
+        self.check_open("on_outage")
+        return self.outages.add(ended)
 
     # -- bookies ------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from quire.metadata.common import (
-    SessionWatches,
+    EventWatches,
     ancestors_of,
     check_operations,
     check_path,
@@ -80,7 +80,7 @@ class MemoryTree:
         self._cluster = session.cluster
         self._nodes = session.cluster.tree
         self._session_id = self._cluster.new_session_id()
-        self._session_watches = SessionWatches()
+        self._session_watches: EventWatches[[]] = EventWatches()
 
     @property
     def session_id(self) -> int:

@@ -45,6 +45,7 @@ _WARNINGS = frozenset(
         "connection_refused",
         "cookie_not_checked",
         "damage_found",
+        "damage_not_noted",
         "damage_report_failed",
         "delay_unreadable",
         "directory_read_only",
@@ -90,17 +91,27 @@ _WARNINGS = frozenset(
 )
 
 
+_WARNINGS_WITH = {"tls_reloaded": "expired"}
+"""Events that are warnings only if one of their fields is there and not empty."""
+
+
 class EventLog(Protocol):
     """A function that writes one event with its fields."""
 
     def __call__(self, event: str, **fields: object) -> None: ...
 
 
-def level_of(event: str) -> str:
-    """Return the level of the event with this name: "error", "warning", or by default "info"."""
+def level_of(event: str, fields: Mapping[str, object] | None = None) -> str:
+    """Return the level of the event with this name: "error", "warning", or by default "info".
+
+    The level of a few events depends on their fields.
+    """
     if event in _ERRORS:
         return "error"
-    return "warning" if event in _WARNINGS else "info"
+    if event in _WARNINGS:
+        return "warning"
+    worse = fields is not None and bool(fields.get(_WARNINGS_WITH.get(event, "")))
+    return "warning" if worse else "info"
 
 
 class EventWriter:
@@ -118,7 +129,7 @@ class EventWriter:
         self._to = to
 
     def __call__(self, event: str, **fields: object) -> None:
-        self.write(level_of(event), event, fields)
+        self.write(level_of(event, fields), event, fields)
 
     def write(self, level: str, event: str, fields: Mapping[str, object]) -> None:
         """Write one event, unless its level is below the lowest level of this writer."""

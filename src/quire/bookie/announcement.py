@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from quire._runtime.event_log import EventLog
@@ -35,8 +35,15 @@ class Announcement:
     """
 
     def __init__(
-        self, state: Callable[[], Announced], log: EventLog, tasks: TaskSet, rng: random.Random
+        self,
+        state: Callable[[], Announced],
+        log: EventLog,
+        tasks: TaskSet,
+        rng: random.Random,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
+        """Create it. `properties` are those of the registration that never change."""
+        self._properties = dict(properties or {})
         self._rng = rng
         self._state = state
         self._log = log
@@ -56,7 +63,7 @@ class Announcement:
         Raises:
             MetadataError: The metadata store did not register the bookie.
         """
-        address = replace(address, properties=as_properties(state.reasons))
+        address = replace(address, properties=self._with_reasons(state))
         self._registration = await metadata.register_bookie(address, readonly=not state.writable)
         if self._state() != state:
             self.soon()
@@ -80,6 +87,10 @@ class Announcement:
             self._announcing = True
             self._tasks.start(self._announce(self._registration))
 
+    def _with_reasons(self, state: Announced) -> dict[str, str]:
+        """Return all properties of a registration with this state."""
+        return {**self._properties, **as_properties(state.reasons)}
+
     async def _announce(self, registration: Registration) -> None:
         """Update the registration until it matches the bookie's state.
 
@@ -92,9 +103,7 @@ class Announcement:
             while announced != self._state():
                 state = self._state()
                 try:
-                    await registration.set_readonly(
-                        not state.writable, as_properties(state.reasons)
-                    )
+                    await registration.set_readonly(not state.writable, self._with_reasons(state))
                     announced = state
                 except QuireError as error:
                     self._log("registration_failed", error=str(error))

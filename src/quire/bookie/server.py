@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -24,6 +25,7 @@ from quire.bookie.background.collection_guard import (
     write_remembered,
 )
 from quire.bookie.background.damage import DamageReports
+from quire.bookie.background.damage_notes import DamageNotes
 from quire.bookie.background.garbage import MassDeletionCheck, collect_garbage, unnamed_ledgers
 from quire.bookie.background.orders import Orders, forget_predecessor
 from quire.bookie.background.over_replicated import OverReplicated
@@ -48,8 +50,10 @@ from quire.errors import (
     StartError,
     StorageError,
 )
+from quire.metadata.bookies import tls_files
 from quire.metadata.bookies.unwritable import FAILED, FULL, HELD, LOADING, LOST, ORDERED, Unwritable
 from quire.metadata.interface import BookieAddress, MetadataStore
+from quire.metadata.outages import OutageNotes
 from quire.net.certificates import CertificateExpiry, expiries
 from quire.net.network import Network, Port
 from quire.storage.background.compactor import Compaction
@@ -89,6 +93,17 @@ class Address:
     """The id of the bookie. Empty means the id in the cookie of the data directory, or
     ADVERTISE:PORT for a new directory. Ledgers name a bookie by its id for good, even if it moves
     to another address."""
+
+
+def _tls_files(config: BookieConfig) -> tls_files.TlsFiles | None:
+    """Return the TLS files of a bookie. Their paths are absolute, because people read them."""
+    if config.tls is None:
+        return None
+    authorities = config.tls.ca
+    return tls_files.TlsFiles(
+        os.path.abspath(config.tls.certificate),
+        "" if authorities is None else os.path.abspath(authorities),
+    )
 
 
 class Bookie:
@@ -163,14 +178,20 @@ class Bookie:
         self.collection: CollectionGuard | None = None
         """The guard of garbage collection. None before the directories were checked."""
         self.damage_reports: DamageReports | None = None
+        self._damage_notes: DamageNotes | None = None
+        self._damage_not_noted = ""
+        """Why the last update of the notes about damage failed. Empty if it succeeded."""
         self.rollbacks: Rollbacks | None = None
         self._logged_writable = True
         """Whether the bookie accepts entries according to the last log event about that. True
         before the first one."""
         self._tasks = TaskSet()
         # The source of randomness for the pauses between retries.
-        rng = random.Random(int.from_bytes(random_bytes(8), "big"))
-        self._announcement = Announcement(self._announced, log, self._tasks, rng)
+        self._rng = rng = random.Random(int.from_bytes(random_bytes(8), "big"))
+        self._outage_notes: OutageNotes | None = None
+        self._announcement = Announcement(
+            self._announced, log, self._tasks, rng, tls_files.as_properties(_tls_files(config))
+        )
 
     @property
     def writable(self) -> bool:
@@ -317,10 +338,18 @@ class Bookie:
         self._orders = await Orders.follow(
             self.metadata, self.bookie_id, self._on_orders, self._on_retired, self._log, self._tasks
         )
+        self._outage_notes = OutageNotes(
+            self.metadata, self.bookie_id, self._clock.now_ms, self._rng
+        )
+        self._outage_notes.start()
         self.collection = self._guard(usable)
         known = self.bookie_id, self._instance_id, self.collection
         self._over_replicated = OverReplicated(self.store, self.metadata, self._clock, *known)
         self.damage_reports = DamageReports(self.store, self.metadata, self._clock, *known)
+        self._damage_notes = DamageNotes(
+            self.store, self.metadata, self._clock, self.bookie_id,
+            [disk.path for disk in self._disks],
+        )  # fmt: skip
 
     async def _load_log(self, usable: Sequence[Disk]) -> None:
         """Load the log and record this start in the cluster."""
@@ -473,6 +502,7 @@ class Bookie:
         self._repeat(config.check_space_s, self._check_space)
         assert self.rollbacks is not None
         self._tasks.start(self.rollbacks.run())
+        self._tasks.start(self._note_damage())
         if config.damage_report_interval_s:
             self._repeat(config.damage_report_interval_s, self.report_damage)
 
@@ -483,6 +513,8 @@ class Bookie:
             self._port.close()
         if self._orders is not None:
             self._orders.close()
+        if self._outage_notes is not None:
+            await self._outage_notes.close()
         await self._tasks.close()
         self.store.end_early()
         await self._announcement.withdraw()
@@ -564,8 +596,10 @@ class Bookie:
     async def report_damage(self) -> None:
         """Make one pass now that marks ledgers with damaged or lost entries as under-replicated.
 
-        Errors are logged, and the next pass tries again.
+        It also updates the notes that `quire explain` shows. Errors are logged, and the next pass
+        tries again.
         """
+        await self._note_damage()
         assert self.damage_reports is not None
         try:
             await self.damage_reports.report(self._log)
@@ -692,12 +726,28 @@ class Bookie:
         self._log(name, **asdict(one))
 
     def _on_damage(self, path: str, damage: SegmentDamage, healed: bool) -> None:
-        """Log that a segment was found to be damaged, or is no longer damaged."""
+        """Log that a segment was found to be damaged, or is no longer damaged, and leave a note."""
         if healed:
             self._log("damage_healed", directory=path, segment=damage.number)
         else:
             what = damage.describe()
             self._log("damage_found", directory=path, segment=damage.number, what=what)
+            if self._damage_notes is not None:
+                self._damage_notes.see(path, damage)
+        if self._serving:
+            self._tasks.start(self._note_damage())
+
+    async def _note_damage(self) -> None:
+        """Update the notes about damage. A failure is logged once, and tried again later."""
+        assert self._damage_notes is not None
+        why = ""
+        try:
+            await self._damage_notes.follow()
+        except QuireError as error:
+            why = str(error)
+        if why and why != self._damage_not_noted:
+            self._log("damage_not_noted", bookie=self.bookie_id, error=why)
+        self._damage_not_noted = why
 
     def _on_orders(self) -> None:
         if not self._recovered:

@@ -142,6 +142,7 @@ async def explain_cluster(uri: str, exit_code: bool, server: str | None, as_json
     changed.
     """
     from quire.http.views.cluster_view import ClusterView
+    from quire.http.views.problems.metadata_store import unsteady
 
     try:
         async with AsyncExitStack() as stack:
@@ -149,7 +150,7 @@ async def explain_cluster(uri: str, exit_code: bool, server: str | None, as_json
             cluster = ClusterView(time.monotonic, await _fetch(stack), WAIT_S, ANSWERS_WAIT_S)
             stack.push_async_callback(cluster.close)
             view = await cluster.look(client)
-            if server is not None:
+            if server is not None and not unsteady(view.outages.values()):
                 view = await _with_outages(view, server, client.clock.now_ms())
     except MetadataUnavailableError as error:
         if server is not None:
@@ -169,21 +170,21 @@ async def _with_outages(view: ClusterState, server: str, now_ms: int) -> Cluster
     """Add the problem of a metadata store that was away repeatedly, if an HTTP server saw that."""
     from quire.http.views.problems.cluster import worst_first
     from quire.http.views.problems.metadata_store import metadata_unsteady
-    from quire.http.watch.reachability import Outage
+    from quire.metadata.outages import Outage
 
     try:
         async with AsyncExitStack() as stack, asyncio.timeout(SERVER_TIMEOUT_S):
             fetch = await _fetch(stack)
             found = json.loads(await fetch(f"{server.rstrip('/')}/api/v1/quire/overview"))
             outages = [Outage(**one) for one in found["metadata_outages"]]
-            unsteady = metadata_unsteady(view.metadata, outages, now_ms)
+            more = metadata_unsteady(view.metadata, outages, now_ms)
     except Exception as error:  # noqa: BLE001 - the state of the cluster is known without it
         say(
             f"{server} did not say how often the metadata store was away: "
             f"{str(error) or 'no answer'}"
         )
         return view
-    return replace(view, problems=worst_first([*unsteady, *view.problems]))
+    return replace(view, problems=worst_first([*more, *view.problems]))
 
 
 async def _show_last_known(server: str, as_json: bool) -> None:

@@ -2,8 +2,8 @@
 
 The interface is in `interface`, `tree` and `values`. The drivers are `sqlite` and `zookeeper`, and
 `common` has what they share. The development package quire-simulator adds a driver for a store in
-memory. `ledgers` and `bookies` define what other packages keep in a store. Besides `errors` and the
-helpers in `_runtime`, this package may import only the codec and core.
+memory. `ledgers`, `bookies` and `outages` define what other packages keep in a store. Besides
+`errors` and the helpers in `_runtime`, this package may import only the codec and core.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import replace
-from typing import TypeVar
+from functools import partial
+from typing import Generic, ParamSpec, TypeVar
 
 from quire._runtime.clock import Clock
 from quire._runtime.units import counted
@@ -451,47 +452,49 @@ def _named(operation: Operation) -> str:
     return f"{type(operation).__name__.lower()} {operation.path}"
 
 
-# -- lost sessions ----------------------------------------------------------------------------
+# -- lost sessions and outages ----------------------------------------------------------------
+
+P = ParamSpec("P")
 
 
-class SessionWatches:
-    """The callbacks that are called when a new session has replaced one that ended."""
+class EventWatches(Generic[P]):
+    """The callbacks for one kind of event of a store, such as a new session."""
 
     def __init__(self) -> None:
         # This dictionary is a set that keeps its order, so that a seed repeats a run exactly.
-        self._watches: dict[_SessionWatch, None] = {}
+        self._watches: dict[_EventWatch[P], None] = {}
 
-    def add(self, lost: Callable[[], None]) -> WatchHandle:
+    def add(self, call: Callable[P, None]) -> WatchHandle:
         def forget() -> None:
             self._watches.pop(watch, None)
 
-        watch = _SessionWatch(forget, lost)
+        watch = _EventWatch(forget, call)
         self._watches[watch] = None
         return watch
 
-    def tell(self) -> None:
+    def tell(self, *args: P.args, **kwargs: P.kwargs) -> None:
         for watch in list(self._watches):
-            watch.notify()
+            watch.notify(*args, **kwargs)
 
     def close(self) -> None:
         for watch in list(self._watches):
             watch.close()
 
 
-class _SessionWatch(WatchHandle):
-    def __init__(self, closed: Callable[[], None], lost: Callable[[], None]) -> None:
+class _EventWatch(WatchHandle, Generic[P]):
+    def __init__(self, closed: Callable[[], None], call: Callable[P, None]) -> None:
         super().__init__(closed)
-        self._lost = lost
+        self._call = call
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
 
-    def notify(self) -> None:
+    def notify(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Schedule the callback on the event loop.
 
         The metadata driver calls this method. An exception in the callback does not reach it.
         """
-        self._loop.call_soon(self._deliver, context=self._context)
+        self._loop.call_soon(partial(self._deliver, *args, **kwargs), context=self._context)
 
-    def _deliver(self) -> None:
+    def _deliver(self, *args: P.args, **kwargs: P.kwargs) -> None:
         if not self.closed:
-            self._lost()
+            self._call(*args, **kwargs)

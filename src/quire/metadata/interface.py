@@ -125,6 +125,14 @@ class MetadataStore(Protocol):
         """Close the connection and end its session. Watches and registrations end with it."""
         ...
 
+    def on_outage(self, ended: Callable[[float], None]) -> Watch:
+        """Call `ended` on the event loop whenever the store answers again after an outage.
+
+        The argument is the duration of the outage in seconds. Only outages that the driver has
+        logged as `metadata_lost` count. A store without servers has no outages.
+        """
+        ...
+
     # -- cluster ------------------------------------------------------------------------------
     async def initialise(self, ledger_manager: str | None = None) -> str:
         """Create a new, empty cluster and return its instance id.

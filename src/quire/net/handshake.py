@@ -17,6 +17,7 @@ import logging
 import ssl
 from typing import TypeVar, cast
 
+from quire._runtime.event_log import LEVELS, level_of
 from quire._runtime.units import host_port
 from quire.codec.metadata.registration import default_bookie_id
 from quire.codec.wire import v3
@@ -338,6 +339,6 @@ def is_expired(error: BaseException) -> bool:
 
 
 def _log_event(event: str, **fields: object) -> None:
-    level = logging.WARNING if event.endswith("_failed") else logging.INFO
+    level = LEVELS[level_of(event, fields)]
     text = " ".join(f"{name}={value}" for name, value in fields.items())
     logging.getLogger(__name__).log(level, "%s %s", event, text)

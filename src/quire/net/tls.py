@@ -11,6 +11,7 @@ import os
 import ssl
 from collections.abc import Callable, Sequence
 
+from quire._runtime.clock import SystemClock
 from quire._runtime.event_log import EventLog
 from quire._runtime.secret_files import exposure_of
 from quire._runtime.units import utc_text
@@ -47,6 +48,7 @@ class TlsContext:
         *,
         own: str | None = None,
         authorities: str | None = None,
+        now_ms: Callable[[], int] | None = None,
     ) -> None:
         """Make the first context.
 
@@ -58,6 +60,8 @@ class TlsContext:
             log: The log for successful and failed reloads.
             own: The file with the certificate that this side presents, for `certificates`.
             authorities: The file with the trusted authorities, for `certificates`.
+            now_ms: A function that returns the Unix time in milliseconds. The default is the clock
+                of the system.
 
         Raises:
             TlsConfigError: The files cannot be used.
@@ -69,6 +73,7 @@ class TlsContext:
         self._check_s = reload_check_s
         self._monotonic = monotonic
         self._log = log
+        self._now_ms = now_ms or SystemClock().now_ms
         self._told: tuple[Stamp, str] | None = None
         # Check the files before reading them, so that the next check finds a change in between.
         self._seen = self._look()
@@ -112,10 +117,14 @@ class TlsContext:
         self._context, self._seen, self._told = context, stamp, None
         self._certificates = _certificates(*self._dated)
         self.reloads += 1
+        now_ms = self._now_ms()
+        expired = [one.path for one in self._certificates if one.expires_ms(now_ms) <= now_ms]
         self._log(
             "tls_reloaded",
             files=list(self._files),
             expires={one.path: utc_text(one.expires_ms(0)) for one in self._certificates},
+            # With these files, the other side refuses new connections.
+            **({"expired": expired} if expired else {}),
         )
 
     def _look(self) -> Stamp:
@@ -130,9 +139,12 @@ class TlsContext:
 
 
 def server_tls(
-    config: TlsServerConfig, monotonic: Callable[[], float], log: EventLog
+    config: TlsServerConfig,
+    monotonic: Callable[[], float],
+    log: EventLog,
+    now_ms: Callable[[], int] | None = None,
 ) -> TlsContext:
-    """Return the source of TLS contexts for a server.
+    """Return the source of TLS contexts for a server. `now_ms` is the same as for `TlsContext`.
 
     Raises TlsConfigError if the files cannot be used, or if the options contradict each other.
     """
@@ -144,6 +156,7 @@ def server_tls(
         log,
         own=config.certificate,
         authorities=config.ca,
+        now_ms=now_ms,
     )
 
 

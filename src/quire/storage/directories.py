@@ -20,6 +20,7 @@ from functools import partial
 
 from quire.codec.entry.frame_runs import Entries
 from quire.errors import LaterStorageError, StorageError, UsageError
+from quire.storage.background.quarantine_record import SegmentDamage
 from quire.storage.background.suspension import Suspension
 from quire.storage.interfaces import BlockingReader, Disk, Worker
 from quire.storage.log.appender import Done
@@ -664,6 +665,18 @@ class LedgerDirectories(StoreEvents):
         for place in self._serving:
             for ledger_id, ranges in place.store.lacking(ledger_ids).items():
                 found.setdefault(ledger_id, []).extend(ranges)
+        return found
+
+    def damage(self) -> dict[str, list[SegmentDamage]]:
+        """Return the damaged segments by the path of their directory.
+
+        A directory that was read is a key even if nothing in it is damaged. One that failed has the
+        segments that were damaged at that time.
+        """
+        found: dict[str, list[SegmentDamage]] = {}
+        for place in self._places:
+            if place.read:
+                found |= place.store.damage()
         return found
 
     def stats(self) -> StorageStats:

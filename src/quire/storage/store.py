@@ -769,6 +769,13 @@ class LedgerStore(StoreEvents):
         """
         return self._maintenance.quarantine.lacking(ledger_ids)
 
+    def damage(self) -> dict[str, list[SegmentDamage]]:
+        """Return the damaged segments by the path of their directory.
+
+        A directory that was read is a key even if nothing in it is damaged.
+        """
+        return {self._disk.path: list(self._maintenance.quarantine.records.values())}
+
     def stats(self) -> StorageStats:
         return collect_stats(
             self._catalogue, self._appender, self._maintenance, self._reader, self._cache,

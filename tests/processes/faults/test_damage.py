@@ -93,6 +93,19 @@ async def test_rotten_pages_are_found_healed_and_gone(cluster: LocalCluster) -> 
     report = json.loads(command("bookie", "explain", "space", directory, "--json").ok())
     assert {one["state"] for one in report["segments"]} <= {"sealed", "open", "prepared"}
     assert records(directory) == []
+    # The damage is repaired, and the bookie has no HTTP server. People see it all the same, also
+    # after a restart of the bookie.
+    victim.kill()
+    victim.start()
+    found = json.loads(command("explain", "cluster", "--json").ok())
+    (note,) = found["damage_found"]
+    assert (note["bookie"], note["directory"]) == (victim.id, directory)
+    assert note["named"] == [writer.ledger_id]
+    assert note["entries"] >= whole["lacking_entries"]
+    assert note["repaired_ms"] >= note["found_ms"]
+    (problem,) = [one for one in found["problems"] if "found damage in" in one["what"]]
+    assert f"{directory}/{note['file']}" in problem["what"]
+    assert "smartctl" in problem["next"]
     # From this bookie alone, after a kill.
     victim.kill()
     victim.start()

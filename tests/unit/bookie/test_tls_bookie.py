@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -22,6 +23,7 @@ from quire.codec.wire import v3
 from quire.codec.wire.v2 import Code
 from quire.config import BookieConfig, TlsServerConfig
 from quire.errors import TlsConfigError
+from quire.metadata.bookies.tls_files import TlsFiles, from_properties
 from tests.support.bookies.bookie import SMALL, memory_metadata, running_bookie
 from tests.support.bookies.tls import GRANTED, READ, REQUEST, UNAUTHORIZED, VECTORS
 from tests.support.network.certificates import LOOPBACK, Authority, Files
@@ -361,15 +363,25 @@ def test_a_missing_client_certificate(run: Run, authority: Authority, own: Files
 
 
 def test_it_registers_that_it_offers_tls(tmp_path: Path, own: Files) -> None:
-    async def registered(config: BookieConfig, directory: str) -> bool:
+    async def registered(config: BookieConfig, directory: str) -> tuple[bool, TlsFiles | None]:
         metadata = memory_metadata()
         async with running_bookie(tmp_path / directory, config, metadata) as bookie:
             address = (await metadata.bookies()).find(bookie.bookie_id)
             assert address is not None
-            return address.tls
+            # Another change of the registration keeps the files.
+            bookie.hold_readonly(True)
+            async with asyncio.timeout(5.0):
+                while bookie.bookie_id not in (await metadata.bookies()).readonly:
+                    await asyncio.sleep(0)
+            held = (await metadata.bookies()).readonly[bookie.bookie_id]
+            files = from_properties(address.properties)
+            assert from_properties(held.properties) == files
+            return address.tls, files
 
-    assert asyncio.run(registered(offering(own), "with"))
-    assert not asyncio.run(registered(SMALL, "without"))
+    relative = replace(own, certificate=os.path.relpath(own.certificate))
+    wanted = TlsFiles(os.path.abspath(own.certificate))
+    assert asyncio.run(registered(offering(relative), "with")) == (True, wanted)
+    assert asyncio.run(registered(SMALL, "without")) == (False, None)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from quire.http.views import last_known
 from quire.http.views.last_known import LastKnown
 from quire.http.views.problems.metadata_store import metadata_unsteady
 from quire.http.watch import reachability as module
-from quire.http.watch.reachability import MetadataReachability, Outage, server_causes
+from quire.http.watch.reachability import MetadataReachability, server_causes
+from quire.metadata.outages import Outage
 
 CALL = Call({}, {}, {})
 
@@ -188,6 +189,25 @@ async def test_the_last_known_state_is_marked_with_its_age_and_a_problem() -> No
     store.error = None
     await reach.look()
     assert (await route.handler(CALL))["old_since_ms"] is None
+
+
+async def test_an_unsteady_store_is_one_problem() -> None:
+    """The bookies noticed the outages as well, and their problem names more servers."""
+    store = Store()
+    reach = MetadataReachability("zk://here/ledgers", store.ask, store)
+    reach.outages.extend([Outage(999_000, 999_500)] * 2)
+    noticed: list[dict[str, Any]] = []
+
+    async def answer(call: Call) -> dict[str, Any]:
+        return {"problems": [], "metadata_outages_noticed": noticed}
+
+    route = LastKnown(reach, store.now_ms).of(Route("GET", "/overview", "", answer))
+    (one,) = (await route.handler(CALL))["problems"]
+    assert one["what"].startswith("The metadata store did not answer 2 times")
+    noticed.append({"server": "b1", "outages": [{"since_ms": 1, "until_ms": 2}]})
+    assert len((await route.handler(CALL))["problems"]) == 1, "one outage is no problem"
+    noticed.append({"server": "b2", "outages": [{"since_ms": 1, "until_ms": 2}] * 2})
+    assert (await route.handler(CALL))["problems"] == []
 
 
 async def test_the_state_is_known_although_nobody_has_looked(

@@ -30,6 +30,8 @@ async def test_one_event_when_it_is_away_and_one_when_it_is_back(
     log = AbsenceLog("zk-1:2181,zk-2:2181", lambda: {"zk-1:2181": "Connection refused"})
     log.back()
     assert events(caplog) == [], "it was never away"
+    told: list[float] = []
+    log.watches.add(told.append)
     for _ in range(5):  # kazoo reports each attempt
         log.lost()
     await until(lambda: events(caplog) == ["metadata_lost"])
@@ -40,6 +42,8 @@ async def test_one_event_when_it_is_away_and_one_when_it_is_back(
     first, second = caplog.records
     assert "zk-1:2181: Connection refused" in first.getMessage()
     assert vars(second)["seconds"] >= 0
+    await until(lambda: len(told) == 1)
+    assert told[0] >= 0
     assert "answers again, after" in second.getMessage()
 
 

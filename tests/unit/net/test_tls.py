@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from quire._runtime.event_log import level_of
 from quire._runtime.metrics import exposition
 from quire.codec.wire.certificate import is_authorized, organizational_unit, roles_of
 from quire.config import TlsClientConfig, TlsServerConfig
@@ -281,6 +282,27 @@ def test_a_renewed_file_is_seen_without_a_handshake(authority: Authority, own: F
     assert (event, fields["expires"]) == (
         "tls_reloaded", {own.certificate: "2030-01-01T00:00:00Z"},
     )  # fmt: skip
+
+
+def test_a_reload_of_a_certificate_that_has_expired_is_a_warning(
+    authority: Authority, own: Files
+) -> None:
+    """The event was logged as if everything was well."""
+    time, events = Time(), list[tuple[str, dict[str, object]]]()
+    tls = server_tls(
+        server(own, reload_check_s=10.0),
+        time,
+        lambda event, **more: events.append((event, more)),
+        lambda: at_ms(1),
+    )
+    for ends in (at(2), at(0)):
+        authority.issue("bookie", ends=ends)
+        time.now += 10.0
+        tls.current()
+    (good, bad) = events
+    assert [level_of(*one) for one in events] == ["info", "warning"]
+    assert "expired" not in good[1]
+    assert bad[1]["expired"] == [own.certificate]
 
 
 def test_the_first_certificate_of_a_chain_that_expires_counts() -> None:

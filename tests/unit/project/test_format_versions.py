@@ -55,6 +55,8 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.wire import availability, v2, v3
 from quire.core.placement.tables import read_groups, with_location
 from quire.errors import LaterVersionError
+from quire.metadata import outages
+from quire.metadata.bookies import damage_notes, tls_files
 from quire.metadata.bookies.collection import BookieMark, Switch
 from quire.metadata.bookies.directories import BookieDirectories
 from quire.metadata.bookies.orders import Order
@@ -273,6 +275,16 @@ REFUSED: dict[str, list[Call]] = {
         lambda: Order.decode(b'{"order": "freeze", "since_ms": 1, "by": "x"}'),
         lambda: Order.decode(b'{"order": "drain", "since_ms": 1, "by": "x", "format": 2}'),
     ],
+    "note about damage": [
+        lambda: damage_notes.decode(b'{"found": [], "format": 2}'),
+        lambda: damage_notes.decode(b'{"found": [], "tier": 2}'),
+        lambda: damage_notes.decode(b'{"found": [{"tier": 2}]}'),
+    ],
+    "note about outages": [
+        lambda: outages.decode(b'{"outages": [], "format": 2}'),
+        lambda: outages.decode(b'{"outages": [], "tier": 2}'),
+        lambda: outages.decode(b'{"outages": [{"tier": 2}]}'),
+    ],
     "mark of the collection": [
         lambda: BookieMark.decode_any(b'{"count": 1, "token": "t", "format": 2}'),
         lambda: BookieMark.decode_any(b'{"count": 1, "token": "t", "epoch": 2}'),
@@ -414,6 +426,14 @@ def unknown_list() -> bool:
     return True
 
 
+def ignored_tls_files() -> bool:
+    wanted = tls_files.TlsFiles("/etc/a.crt", "/etc/ca.crt")
+    (text,) = tls_files.as_properties(wanted).values()
+    later = changed(text.encode(), tier=2).decode()
+    assert tls_files.from_properties({tls_files.PROPERTY: "no json"}) is None
+    return tls_files.from_properties({tls_files.PROPERTY: later}) == wanted
+
+
 def switched_off() -> bool:
     return Switch.decode(b'{"format": 2}') == Switch()
 
@@ -423,6 +443,7 @@ IGNORED: dict[str, Callable[[], bool]] = {
     "index cache": ignored_cache,
     "registration": ignored_registration,
     "lock of autorecovery": ignored_lock,
+    "TLS files in a registration": ignored_tls_files,
     "switch of the collection": switched_off,
     "pause of a job": paused,
     "announcement of a job": announced,
@@ -517,9 +538,12 @@ JSON = {
     "codec/distributedlog/thrift_json.py": "namespace binding",
     "core/placement/tables.py": "locations of bookies",
     "metadata/bookies/collection.py": "mark of the collection",
+    "metadata/bookies/damage_notes.py": "note about damage",
     "metadata/bookies/directories.py": "record of directories",
     "metadata/bookies/orders.py": "order to a bookie",
+    "metadata/bookies/tls_files.py": "TLS files in a registration",
     "metadata/bookies/unwritable.py": "reasons in a registration",
+    "metadata/outages.py": "note about outages",
     "replication/marks/job_announcements.py": "announcement of a job",
     "replication/marks/notes.py": "note of autorecovery",
     "replication/marks/pauses.py": "pause of a job",

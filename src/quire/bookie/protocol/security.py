@@ -66,7 +66,9 @@ class Security:
         self._log = log
         self._counters = counters
         self._config = config.tls or TlsServerConfig("")
-        self._tls = server_tls(config.tls, clock.monotonic, log) if config.tls is not None else None
+        self._tls = None
+        if config.tls is not None:
+            self._tls = server_tls(config.tls, clock.monotonic, log, clock.now_ms)
         self._turns = asyncio.Semaphore(self._config.max_handshakes)
         self._handshakes = TaskSet()
 

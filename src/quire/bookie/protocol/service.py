@@ -19,6 +19,7 @@ from quire.bookie.protocol.answer_budget import Account, AnswerBudget, AnswerSin
 from quire.bookie.protocol.connection_limits import ConnectionLimits, Limited
 from quire.bookie.protocol.loading_store import LoadingStore
 from quire.bookie.protocol.long_polls import LongPoll, LongPolls, PollTarget
+from quire.bookie.protocol.read_failures import ReadFailures
 from quire.bookie.protocol.security import Security
 from quire.codec.entry.frame_runs import entry_bytes
 from quire.codec.wire.v2 import (
@@ -213,6 +214,7 @@ class BookieService:
         self.config = config
         self.clock = clock
         self.log = log
+        self._read_failures = ReadFailures(log, clock.monotonic)
         self.long_polls = LongPolls(config.max_long_polls)
         self.counters = Counters()
         self.times = ServiceTimes()
@@ -629,7 +631,7 @@ class BookieService:
     def _read_code(self, error: Exception, ledger_id: int) -> int:
         if isinstance(error, StorageError):
             self.counters.reads_failed += 1
-            self.log("read_failed", error=str(error))
+            self._read_failures.add(error)
             return Code.IO_ERROR
         if self.loading or self.store.is_lost(ledger_id):
             self.counters.reads_failed += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import asdict
@@ -130,6 +131,7 @@ async def _start(
     auditor: bool,
     worker: bool,
 ) -> None:
+    from quire.metadata.outages import OutageNotes
     from quire.replication.autorecovery.autorecovery import Autorecovery
 
     log = server_log()
@@ -138,6 +140,9 @@ async def _start(
         autorecovery = Autorecovery(
             client, name, settings=settings, auditor=auditor, worker=worker, log=log
         )
+        notes = OutageNotes(client.metadata, name, client.clock.now_ms, random.Random())
+        notes.start()
+        around.push_async_callback(notes.close)
         if http is not None:
             import quire
             from quire.http.server.run import serve_cluster

@@ -16,6 +16,7 @@ from quire.errors import (
     NoSuchKeyError,
     UsageError,
 )
+from quire.metadata.bookies import tls_files
 from quire.metadata.bookies.orders import read_order
 from quire.metadata.bookies.unwritable import from_properties
 from quire.replication.explain.silence import SilenceKind, data_directories
@@ -183,9 +184,10 @@ def _described(found: Bookies, name: str) -> dict[str, Any]:
     if address is None:
         return {
             "id": name, "state": "gone", "host": None, "port": None, "tls": None, "http": [],
-            "unwritable": None,
+            "unwritable": None, "tls_files": None,
         }  # fmt: skip
     reasons = from_properties(address.properties)
+    files = tls_files.from_properties(address.properties)
     if reasons is None and name in found.writable:
         reasons = ()
     return {
@@ -196,6 +198,7 @@ def _described(found: Bookies, name: str) -> dict[str, Any]:
         "tls": address.tls,
         "http": [f"{one.protocol}://{host_port(one.host, one.port)}" for one in address.others],
         "unwritable": None if reasons is None else [asdict(one) for one in reasons],
+        "tls_files": None if files is None else asdict(files),
     }
 
 

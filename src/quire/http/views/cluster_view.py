@@ -18,9 +18,10 @@ from quire.http.views.bookie_list import bookie_facts
 from quire.http.views.creatable import creatable
 from quire.http.views.job_pace import JobPaces
 from quire.http.views.problems.certificates import OwnCertificates
-from quire.http.views.problems.cluster import problems
+from quire.http.views.problems.cluster import problems, worst_first
 from quire.http.views.problems.collection import Collection
 from quire.http.views.problems.lost_bookies import ALONE, lost_groups
+from quire.http.views.problems.metadata_store import OUTAGES_NOTICED, of_noticed_outages
 from quire.http.views.problems.problem import Problem
 from quire.http.watch.bookie_reports import BookieReports
 from quire.http.watch.known_reports import KnownReports
@@ -35,7 +36,9 @@ from quire.http.watch.observations import (
 from quire.http.watch.rates import Fetch, Rates, together
 from quire.http.watch.stream_figures import StreamWatch
 from quire.metadata.bookies.collection import read_switch, refusals
+from quire.metadata.bookies.damage_notes import FoundDamage, damage_notes
 from quire.metadata.interface import MetadataStore
+from quire.metadata.outages import Outage, noticed_outages
 from quire.net.certificates import CertificateExpiry
 from quire.replication.explain.at_risk import AtRisk
 from quire.replication.explain.status import overview
@@ -69,6 +72,10 @@ class ClusterState:
     """The lost ledgers that were found. None before the first search."""
     collection: Collection = field(default_factory=Collection)
     """The state of garbage collection."""
+    damage: Mapping[str, Sequence[FoundDamage]] = field(default_factory=dict)
+    """The notes of bookies about damage, by the bookie's id."""
+    outages: Mapping[str, Sequence[Outage]] = field(default_factory=dict)
+    """The outages of the metadata store in the last hour, by the server that noticed them."""
 
     def count(self) -> dict[str, int]:
         """Return the number of bookies in each state."""
@@ -97,6 +104,15 @@ class ClusterState:
             "running": [one.as_json() for one in self.running],
             "lost_ledgers": self.lost.as_json() if self.lost is not None else None,
             "garbage_collection": asdict(self.collection),
+            "damage_found": [
+                {"bookie": bookie, **asdict(one)}
+                for bookie, found in self.damage.items()
+                for one in found
+            ],
+            OUTAGES_NOTICED: [
+                {"server": server, "outages": [asdict(one) for one in outages]}
+                for server, outages in self.outages.items()
+            ],
         }
 
 
@@ -148,34 +164,42 @@ class ClusterView:
         registered = [one["id"] for one in bookies if one["state"] != "gone"]
         writable = [one["id"] for one in bookies if one["state"] == "writable"]
         silent = [one["id"] for one in bookies if one["answers"] is False]
-        risk, lost, collection, shape = await asyncio.gather(
+        now_ms = client.clock.now_ms()
+        risk, lost, collection, shape, damage, outages = await asyncio.gather(
             self.risks.of(client, registered, lost_groups(bookies), writable),
             self.lost.of(client),
             _collection(client.metadata),
             creatable(client, silent),
+            damage_notes(client.metadata, now_ms),
+            noticed_outages(client.metadata, now_ms),
         )
+        found = problems(
+            bookies,
+            recovery,
+            risk,
+            lost,
+            now_ms=now_ms,
+            collection=collection,
+            creatable=shape,
+            certificates=OwnCertificates(
+                tuple(self.http_certificates()), tuple(certificates_of(client))
+            ),
+            damage=damage,
+        )
+        unsteady = of_noticed_outages(client.metadata.uri, outages, now_ms)
         return ClusterState(
             client.metadata.uri,
             await client.metadata.instance_id(),
             bookies,
             recovery,
             risk,
-            problems(
-                bookies,
-                recovery,
-                risk,
-                lost,
-                now_ms=client.clock.now_ms(),
-                collection=collection,
-                creatable=shape,
-                certificates=OwnCertificates(
-                    tuple(self.http_certificates()), tuple(certificates_of(client))
-                ),
-            ),
+            worst_first([*unsteady, *found]),
             self.spaces.age_s,
             await running_jobs(client.metadata),
             lost,
             collection,
+            damage,
+            outages,
         )
 
     async def autorecovery(self, client: Client) -> dict[str, Any]:

@@ -10,7 +10,12 @@ from typing import Any
 from quire._runtime.event_log import EventLog
 from quire.errors import MetadataUnavailableError, QuireError
 from quire.http.server.api import Call, Handler, Route
-from quire.http.views.problems.metadata_store import metadata_lost, metadata_unsteady
+from quire.http.views.problems.metadata_store import (
+    OUTAGES_NOTICED,
+    metadata_lost,
+    metadata_unsteady,
+    unsteady,
+)
 from quire.http.watch.reachability import MetadataReachability
 
 OLD = "old_since_ms"
@@ -93,6 +98,8 @@ class LastKnown:
             if error is not None:
                 since_ms = self._reach.since_ms or at_ms or now_ms
                 first = [metadata_lost(self._reach.uri, since_ms, now_ms, error)]
+            elif unsteady(one["outages"] for one in found.get(OUTAGES_NOTICED, ())):
+                first = []  # the same problem is among those of the cluster, with more servers
             else:
                 first = metadata_unsteady(self._reach.uri, self._reach.outages, now_ms)
             marked[OUTAGES] = [asdict(one) for one in self._reach.outages]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from quire._runtime.clock import Clock
@@ -20,6 +20,7 @@ from quire._runtime.units import duration_text
 from quire.client import Client
 from quire.errors import MetadataUnavailableError, QuireError
 from quire.http.server.api import Call, Handler, Route
+from quire.metadata.outages import Outage
 from quire.metadata.uri import parse_uri
 
 PROBE_INTERVAL_S = 2.0
@@ -38,16 +39,6 @@ OUTAGES_MAX = 100
 """The number of outages of the store that are remembered."""
 
 Connect = Callable[[], Awaitable[Client]]
-
-
-@dataclass(frozen=True, slots=True)
-class Outage:
-    """A period in which the metadata store did not answer, and which is over."""
-
-    since_ms: int
-    """The Unix time in milliseconds of the last answer before the period."""
-    until_ms: int
-    """The Unix time in milliseconds of the first answer after the period."""
 
 
 class MetadataReachability:

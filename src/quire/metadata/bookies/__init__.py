@@ -1,5 +1,6 @@
 """The records of each bookie in the metadata store, for every driver.
 
-They are its data directories, orders of operators, and the marks of garbage collection. Each module
-defines the value of one kind of node, with its reads and writes. Start with `nodes`.
+They are its data directories, orders of operators, the marks of garbage collection, and notes about
+damage. Each of these modules defines the value of one kind of node, with its reads and writes.
+`unwritable` and `tls_files` define properties of a registration. Start with `nodes`.
 """

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 
 from quire.errors import VersionConflictError
+from quire.metadata.bookies.damage_notes import forget_damage
 from quire.metadata.bookies.nodes import (
     delete_node,
     node_path,
@@ -220,11 +221,13 @@ async def write_directories(
 
 
 async def forget_bookie(store: MetadataStore, bookie_id: str) -> None:
-    """Delete the record of a bookie that no ledger names and that has no cookie.
+    """Delete the record of a bookie that no ledger names and that has no cookie, and its notes
+    about damage.
 
     The next bookie with this id is then a new one. If another process has started such a bookie in
     the meantime, the record is kept.
     """
+    await forget_damage(store, bookie_id)
     found = await read_directories(store, bookie_id)
     ids = None if found is None else found.value.ids
     for _ in range(FORGET_ATTEMPTS):

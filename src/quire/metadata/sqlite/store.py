@@ -30,6 +30,7 @@ from quire.errors import (
 from quire.metadata.common import (
     LIST_RANGE_LEDGERS,
     SESSION_TIMEOUT_MS,
+    WatchHandle,
     bookie_exists,
     check_key,
     check_ledger_id,
@@ -307,6 +308,10 @@ class SqliteStore:
         check_ledger_id(ledger_id)
         self._check_open()
         return self._watches.watch_ledger(ledger_id, changed)
+
+    def on_outage(self, ended: Callable[[float], None]) -> Watch:
+        self._check_open()
+        return WatchHandle(lambda: None)  # a file does not go away and come back
 
     # -- bookies ------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 from quire.errors import MetadataUnavailableError
 from quire.metadata.common import (
     ROOT,
-    SessionWatches,
+    EventWatches,
     ancestors_of,
     below_ephemeral,
     check_operations,
@@ -72,7 +72,7 @@ class SqliteTree:
         self._watches = watches
         self._keep_session = keep_session
         self._check_open = check_open
-        self._session_watches = SessionWatches()
+        self._session_watches: EventWatches[[]] = EventWatches()
         self._session_seen = session.session_id
 
     @property

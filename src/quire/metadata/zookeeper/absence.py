@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from quire._runtime.units import duration_text
+from quire.metadata.common import EventWatches
 
 logger = logging.getLogger("quire.metadata.zookeeper")
 
@@ -34,6 +35,8 @@ class AbsenceLog:
         connection."""
         self._timer: asyncio.TimerHandle | None = None
         self._told = False
+        self.watches: EventWatches[[float]] = EventWatches()
+        """Called with the seconds of each absence that was logged, when it is over."""
 
     def lost(self) -> None:
         """Note that there is no connection. Log it if there is still none after `AWAY_S`.
@@ -62,6 +65,7 @@ class AbsenceLog:
                     "seconds": round(away_s, 3),
                 },
             )
+            self.watches.tell(away_s)
 
     def close(self) -> None:
         """Forget that the connection is lost, and log nothing more about it."""

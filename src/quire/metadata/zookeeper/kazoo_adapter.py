@@ -30,7 +30,7 @@ from quire.errors import (
     MetadataError,
     MetadataUnavailableError,
 )
-from quire.metadata.common import store_closed
+from quire.metadata.common import WatchHandle, store_closed
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Result
 from quire.metadata.zookeeper.absence import AbsenceLog
 from quire.metadata.zookeeper.kazoo_handler import (
@@ -218,6 +218,7 @@ class ZooKeeperConnection:
             return
         self._closed = True
         self._absence.close()
+        self._absence.watches.close()
         self._connected.set()  # the callers that wait for a connection find it closed
         for future in list(self._waiting):
             if not future.done():
@@ -269,6 +270,10 @@ class ZooKeeperConnection:
                 self._listeners.remove(notify)
 
         return forget
+
+    def on_outage(self, ended: Callable[[float], None]) -> WatchHandle:
+        """Call `ended` with the seconds of each absence of ZooKeeper that was logged."""
+        return self._absence.watches.add(ended)
 
     def _new_client(self) -> tuple[Any, Handler]:
         handler = Handler(self._attempt_timeout_s)

@@ -158,6 +158,10 @@ class ZooKeeperStore:
         self.tree.close()
         await self._zk.close()
 
+    def on_outage(self, ended: Callable[[float], None]) -> Watch:
+        self._check_open()
+        return self._zk.on_outage(ended)
+
     # -- cluster ------------------------------------------------------------------------------
 
     async def initialise(self, ledger_manager: str | None = None) -> str:

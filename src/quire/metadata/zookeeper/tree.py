@@ -11,7 +11,7 @@ from quire._runtime.tasks import TaskSet
 from quire.errors import MetadataError, QuireError
 from quire.metadata.common import (
     ROOT,
-    SessionWatches,
+    EventWatches,
     below_ephemeral,
     check_operations,
     check_path,
@@ -66,7 +66,7 @@ class ZooKeeperTree:
         self._tasks = tasks
         self._check_open = check_open
         self._commits = Commits(root, tasks)
-        self._session_watches = SessionWatches()
+        self._session_watches: EventWatches[[]] = EventWatches()
         self._session_seen = self._zk.session_id
         self._forget = self._zk.on_connected(self._look_at_session)
 

@@ -16,6 +16,7 @@ from quire._runtime.retry import Retry
 from quire._runtime.tasks import TaskGroup
 from quire.client import Client
 from quire.errors import MetadataError
+from quire.metadata.outages import forget_old_outages
 from quire.replication.autorecovery.auditor import Adheres, Auditor, Log
 from quire.replication.autorecovery.election import Election
 from quire.replication.autorecovery.outage_log import OutageLog
@@ -159,6 +160,7 @@ class Autorecovery:
         while True:
             try:
                 await forget_old_failures(self._client, locks)
+                await forget_old_outages(self._store, self._clock.now_ms())
             except MetadataError:
                 self.stats.store_errors += 1
             await asyncio.sleep(self._settings.backoff_max_s)

@@ -89,6 +89,9 @@ class _Grace:
     mark: Versioned[Underreplicated] | None
     """The mark at that time. A different mark means another loss, so a new grace period begins."""
     seen: OpenLedgerState
+    until_s: float = 0.0
+    """The end of the grace period, by the loop's clock. 0 if there is none, because the recovery of
+    the ledger failed and is only tried again."""
 
 
 @dataclass(slots=True)
@@ -105,8 +108,8 @@ class _Rest:
     """The state of an open ledger when the grace period of its writer began, or when its recovery
     failed."""
     gracing: bool = False
-    """Whether the grace period of the writer is running. If so, a bookie that joins does not make
-    the ledger due."""
+    """Whether the grace period of the writer is running. If so, a bookie that joins makes the
+    ledger due only if the mark names it."""
     waited_for: tuple[str, int] | None = None
     """The last failure of another worker for which this worker has waited: the name of that worker,
     and the time of the failure."""
@@ -145,10 +148,14 @@ class ReplicationWorker:
         """The reasons why nodes in the tree of marks are not marks, by path."""
         self._picking = asyncio.Lock()
         self._news = asyncio.Event()
-        self._writable: set[str] | None = None
+        self._present: set[tuple[str, bool]] | None = None
+        """The registered bookies, each once for its registration and once more if it is writable.
+        None before the first list."""
         self._joined_ms = 0
         """When a writable bookie last joined, in milliseconds since 1970. Failures of other workers
         before that time do not delay an attempt."""
+        self._joins = 0
+        """The number of times that bookies joined."""
         self._registered: tuple[float, frozenset[str]] | None = None
         self._asked: dict[str, tuple[float, bool]] = {}
         """When each bookie was last asked, on the clock of the event loop, and whether it did not
@@ -172,14 +179,26 @@ class ReplicationWorker:
                     group.create_task(self._work())
 
     def _on_bookies(self, bookies: Bookies) -> None:
-        """Retry at once if a bookie has joined, since repairs that lacked a bookie may succeed."""
-        before, self._writable = self._writable, set(bookies.writable)
-        if before is not None and self._writable - before:
-            self._joined_ms = self._clock.now_ms()
-            for rest in self._resting.values():
-                if not rest.gracing:
-                    rest.until_s = 0.0
-            self._news.set()
+        """Retry at once if a bookie has joined, since repairs that lacked a bookie may succeed.
+
+        An open ledger whose writer has a grace period is retried if its mark names the bookie. The
+        bookie may have everything, and then there is nothing to wait for.
+        """
+        registered = {*bookies.writable, *bookies.readonly}
+        present = {(one, False) for one in registered} | {(one, True) for one in bookies.writable}
+        before, self._present = self._present, present
+        if before is None or not present - before:
+            return
+        joined = {bookie for bookie, _ in present - before}
+        self._joined_ms = self._clock.now_ms()
+        self._joins += 1
+        # What is remembered for a second would say that the bookie is still away.
+        self._registered = None
+        self._asked.clear()
+        for rest in self._resting.values():
+            if not rest.gracing or not joined.isdisjoint(_named_by(rest.grace)):
+                rest.until_s = 0.0
+        self._news.set()
 
     async def _work(self) -> None:
         retry = Retry(self._settings.backoff, self._rng)
@@ -255,10 +274,14 @@ class ReplicationWorker:
         rest = self._resting.get(ledger_id) or _Rest(0.0)
         if await self._others_failed(ledger_id, rest):
             return
+        joins, now_s = self._joins, asyncio.get_running_loop().time
         try:
             async with self._locks.hold(ledger_id) as lock:
                 mark, grace = lock.mark, rest.grace
-                seen = grace.seen if grace is not None and grace.mark == mark else None
+                if grace is not None and grace.mark != mark:
+                    grace = None
+                # A bookie may have joined during the grace period of the writer, which goes on.
+                seen = grace.seen if grace is not None and now_s() >= grace.until_s else None
                 done = await self._heal_or_say_why(lock, seen)
                 self._count(done)
                 if done.work in (LedgerOutcome.DONE, LedgerOutcome.GONE):
@@ -276,20 +299,25 @@ class ReplicationWorker:
         if done.work in (LedgerOutcome.DONE, LedgerOutcome.GONE):
             self._resting.pop(ledger_id, None)
             return
-        if done.seen is not None:
-            rest.grace = _Grace(mark, done.seen)
         rest.gracing = done.work is LedgerOutcome.OPEN
         if rest.gracing:
-            pause_s = self._settings.open_grace_s
-            reason = f"the ledger is open: its writer has {pause_s:g} s to replace the bookie"
+            pause_s = grace_s = self._settings.open_grace_s
+            reason = f"the ledger is open: its writer has {grace_s:g} s to replace the bookie"
             if rest.attempts:
                 # The ledger has changed since its recovery failed. The reason stays the same, and
                 # the pauses continue to grow.
                 pause_s, reason = max(pause_s, self._backoff_s(rest.attempts - 1)), rest.reason
+            if grace is not None and seen is None and grace.seen == done.seen:
+                pause_s = max(0.0, grace.until_s - now_s())  # the same grace period goes on
         else:
             self._log("ledger_failed", ledger=ledger_id, reason=done.reason)
             pause_s, reason = self._pause_s(rest), done.reason
             rest.reason = reason
+        if done.seen is not None:
+            until_s = now_s() + pause_s if rest.gracing else 0.0
+            rest.grace = _Grace(mark, done.seen, until_s)
+        if self._joins != joins:
+            pause_s = 0.0  # a bookie joined during this attempt, which may not have noticed it
         self._rest(ledger_id, pause_s, rest)
         await self._note(ledger_id, reason, rest.attempts, pause_s)
 
@@ -582,6 +610,11 @@ class ReplicationWorker:
             return replace(result, work=LedgerOutcome.FAILED, reason=reason)
         whole |= looked_at
         return result
+
+
+def _named_by(grace: _Grace | None) -> tuple[str, ...]:
+    """Return the bookies that the mark named when the grace period began."""
+    return () if grace is None or grace.mark is None else tuple(grace.mark.value.replicas)
 
 
 async def forget_old_failures(client: Client, locks: ReplicationLocks) -> None:

@@ -412,6 +412,7 @@ class Reader:
             except FormatError as error:
                 raise DamagedError(
                     f"{segment.name} cannot be read from: {error}",
+                    file=segment.name,
                     remedy="Read the entry from another replica. Autorecovery repairs the copy "
                     "on this bookie",
                 ) from None
@@ -449,6 +450,7 @@ class Reader:
                 pass
         raise DamagedError(
             f"the index of ledger {summary.ledger_id} in {segment.name} is damaged",
+            file=segment.name,
             remedy="Its entries may still exist on this bookie. Read them from another replica",
         )
 
@@ -489,6 +491,7 @@ class Reader:
         except OSError as error:
             raise DamagedError(
                 f"reading {segment.name} failed: {error}",
+                file=segment.name,
                 remedy="Read the entry from another replica, and check this bookie's disk",
             ) from error
         if data is None:
@@ -519,6 +522,7 @@ class Reader:
             except FormatError as error:
                 raise DamagedError(
                     f"{segment.name} cannot be read from: {error}",
+                    file=segment.name,
                     remedy="Read the entry from another replica. Autorecovery repairs the copy "
                     "on this bookie",
                 ) from None

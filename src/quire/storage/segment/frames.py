@@ -168,6 +168,7 @@ def checked(
     if not found:
         raise DamagedError(
             f"entry {entry_id} of ledger {ledger_id} is damaged in {place.segment.name}",
+            file=place.segment.name,
             remedy="Read it from another replica. Autorecovery repairs the copy on this bookie",
         )
     return FrameRun(view[at:end], found, size, () if size else sizes[:found], head_bytes)

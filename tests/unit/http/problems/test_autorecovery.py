@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from quire.http.views.problems.cluster import problems
+from quire.http.views.problems.problem import Problem
 from tests.support.http.problems import WELL, bookie, said
 
 
@@ -41,3 +44,54 @@ def test_under_replicated_ledgers_name_one_and_who_lacks_its_entries() -> None:
     assert one.doing == "Nothing is repaired, because autorecovery is switched off"
     (_, one) = problems([bookie("a")], {**WELL, "marked": 2, "auditor": None})
     assert one.doing == "Nothing is repaired, because no autorecovery process is running"
+
+
+NOW_MS = 1_900_000_000_000
+
+
+def failed(attempts: int, in_s: float, **more: Any) -> dict[str, Any]:
+    failure = {
+        "reason": "no bookie has room", "at_ms": NOW_MS, "attempts": attempts,
+        "next_attempt_ms": NOW_MS + int(in_s * 1000), "by": "w1",
+    }  # fmt: skip
+    return {"ledger": 7, "failure": failure, "lock_owner": None, **more}
+
+
+def failing(*failures: dict[str, Any], number: int = 1, **recovery: Any) -> Problem:
+    found = {**WELL, "marked": number, "failing": number, "failures": failures, **recovery}
+    (one,) = [one for one in problems([bookie("a")], found, now_ms=NOW_MS) if "ledger" in one.what]
+    return one
+
+
+def test_a_failed_repair_says_when_it_is_tried_again() -> None:
+    one = failing(failed(2, 12))
+    assert (one.severity, one.doing) == (
+        "bad",
+        "The repair of ledger 7 will be tried again at 2030-03-17T17:46:52Z (in 12 s), or as soon "
+        "as another bookie registers",
+    )
+    one = failing(failed(2, -1))
+    assert one.doing == "The repair of ledger 7 will be tried again within seconds"
+    one = failing(failed(2, 12, lock_owner="w2"))
+    assert one.doing == "w2 is repairing ledger 7 now"
+
+
+def test_a_failed_repair_that_nobody_tries_again_says_why() -> None:
+    one = failing(failed(2, -1), auditor=None)
+    assert one.doing == "Nothing is repaired, because no autorecovery process is running"
+    one = failing(failed(2, 12), enabled=False)
+    assert one.doing == "Nothing is repaired, because autorecovery is switched off"
+
+
+def test_a_wait_for_a_writer_is_no_failure() -> None:
+    """The finding was red, although no attempt had failed."""
+    one = failing(failed(0, 30))
+    assert (one.severity, one.next) == ("warn", "quire explain ledger 7")
+    assert one.what == (
+        "1 under-replicated ledger waits for a writer before autorecovery repairs it, such as "
+        "ledger 7: no bookie has room"
+    )
+    both = failing(failed(0, 30), {**failed(1, 30), "ledger": 8}, number=2)
+    assert (both.severity, both.next) == ("bad", "quire explain ledger 8")
+    unknown = failing(failed(0, 30), number=101)
+    assert unknown.severity == "bad", "the others may have failed"

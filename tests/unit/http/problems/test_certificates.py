@@ -39,7 +39,8 @@ def test_one_certificate() -> None:
     assert one.what == "The certificate of a expires in 2 d, at 2030-03-19T17:46:40Z"
     assert one.next == (
         "Renew it: replace the files of --tls-cert and --tls-key on its machine. The bookie loads "
-        "new files by itself and need not be restarted"
+        "new files by itself and need not be restarted. To see its date there: "
+        "openssl x509 -enddate -noout -in FILE"
     )
     assert one.risk == (
         "After that, clients and other bookies cannot open new connections to it. Connections "
@@ -48,6 +49,14 @@ def test_one_certificate() -> None:
     assert one.bookies == ("a",)
     (one,) = found(dated("a", 2, report=reported(2, own=True)))
     assert "on its machine ('/etc/a b.crt' of a)" in one.next
+    assert one.next.endswith("openssl x509 -enddate -noout -in '/etc/a b.crt'")
+
+
+def test_a_bookie_without_an_http_server_names_the_file_in_its_registration() -> None:
+    files = {"own": "/etc/a.crt", "authorities": "/etc/ca.crt"}
+    (one,) = found(dated("a", 2, tls_files=files))
+    assert "on its machine (/etc/a.crt of a)" in one.next
+    assert one.next.endswith("openssl x509 -enddate -noout -in /etc/a.crt")
 
 
 def test_several_certificates_are_one_problem_and_the_first_to_expire_is_first() -> None:
@@ -80,6 +89,7 @@ def test_the_authority_of_client_certificates() -> None:
     (one,) = found({**bookie("a"), "report": reported(2, own=False)})
     assert one.what.startswith("The authority of client certificates of a expires in 2 d")
     assert "the file of --tls-ca on its machine" in one.next
+    assert "openssl storeutl -noout -text -certs '/etc/a b.crt' | grep" in one.next
 
 
 def test_the_files_of_this_process() -> None:
@@ -94,4 +104,8 @@ def test_the_files_of_this_process() -> None:
     assert expired.severity == "bad"
     assert server.what.startswith("The certificate of this HTTP server (/f) expires in 2 d")
     assert client.what.startswith("The client certificate of this process (/f) expires in 2 d")
-    assert server.next.endswith("New files are loaded without a restart")
+    assert server.next.endswith(
+        "New files are loaded without a restart. To see its date: "
+        "openssl x509 -enddate -noout -in /f"
+    )
+    assert "openssl storeutl -noout -text -certs /f | grep" in expired.next

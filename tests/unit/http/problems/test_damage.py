@@ -6,6 +6,7 @@ from typing import Any
 
 from quire.http.views.problems.cluster import problems
 from quire.http.views.problems.problem import Problem
+from quire.metadata.bookies.damage_notes import FoundDamage
 from tests.support.http.problems import WELL, bookie
 
 
@@ -46,3 +47,81 @@ def test_a_segment_whose_entries_are_restored_is_only_a_note() -> None:
     (found,) = damaged(1, 0)
     assert (found.severity, found.risk) == ("note", "")
     assert damaged(0, 0) == []
+
+
+NOW_MS = 1_900_000_000_000
+
+
+def noted(*found: FoundDamage, **recovery: Any) -> list[Problem]:
+    notes = {"a": found}
+    return [
+        one
+        for one in problems(
+            [bookie("a"), bookie("b")], {**WELL, **recovery}, now_ms=NOW_MS, damage=notes
+        )
+        if one.bookies == ("a",)
+    ]
+
+
+def note(**more: Any) -> FoundDamage:
+    known: dict[str, Any] = {
+        "directory": "/my data", "file": "log/01.seg", "found_ms": NOW_MS - 12_000, "ledgers": 2,
+        "named": (7, 9), "entries": 5,
+    }  # fmt: skip
+    return FoundDamage(**{**known, **more})
+
+
+def test_a_note_says_where_and_when_and_what_to_look_at() -> None:
+    (one,) = noted(note())
+    assert (one.severity, one.what) == (
+        "warn",
+        "a found damage in /my data/log/01.seg 12 s ago, at 2030-03-17T17:46:28Z: 5 entries of 2 "
+        "ledgers (7, 9) are not restored yet",
+    )
+    assert one.next == (
+        "Look at the disk, on the machine of the bookie: "
+        "smartctl -a \"$(findmnt -no SOURCE -T '/my data')\". If it reports errors, or if more "
+        "damage is found, replace the disk. To check all files in the directory: quire bookie "
+        "scrub '/my data'"
+    )
+    assert one.doing.startswith("Autorecovery copies these entries")
+    (one,) = noted(note(), auditor=None)
+    assert one.next.startswith("To have the copies restored: quire autorecovery start. Look at")
+    assert "no autorecovery process is running" in one.doing
+
+
+def test_a_note_stays_after_the_damage_was_repaired() -> None:
+    (one,) = noted(note(repaired_ms=NOW_MS - 2_000), auditor=None)
+    assert one.severity == "warn"
+    assert one.what.endswith("5 entries of 2 ledgers (7, 9) were restored 10 s later")
+    assert one.next.startswith("Look at the disk"), "nothing has to be started for it"
+    assert one.doing == "The bookie has every entry again. This finding ends a day after that"
+    (one,) = noted(note(entries=0, ledgers=0, named=(), repaired_ms=NOW_MS))
+    assert one.what.endswith(": no entry is missing")
+    (one,) = noted(note(entries=1, ledgers=9, repaired_ms=NOW_MS))
+    assert "1 entry of 9 ledgers (such as 7, 9) was restored" in one.what
+
+
+def test_files_that_are_missing() -> None:
+    (one,) = noted(note(file="", ledgers=0, named=(), entries=0))
+    assert one.what == (
+        "a found that files of its log in /my data are missing 12 s ago, at 2030-03-17T17:46:28Z: "
+        "their entries are not restored yet"
+    )
+
+
+def test_several_places_are_one_problem_and_the_missing_entries_are_first() -> None:
+    old = note(directory="/b", found_ms=NOW_MS - 60_000)
+    (one,) = noted(note(repaired_ms=NOW_MS), old)
+    assert one.what == "a found damage in 2 places, the last time 12 s ago, at 2030-03-17T17:46:28Z"
+    first, second = one.items
+    assert first.startswith("damage in /b/log/01.seg 60 s ago")
+    assert second.endswith("were restored 12 s later")
+    assert "-T /b)" in one.next
+
+
+def test_metrics_are_not_needed_for_a_bookie_with_notes() -> None:
+    reported = {**bookie("a"), "damaged": {"segments": 1, "ledgers": 1}, "directories": ()}
+    found = problems([reported, bookie("b")], WELL, now_ms=NOW_MS, damage={"a": (note(),)})
+    (one,) = [one for one in found if one.bookies == ("a",)]
+    assert "found damage in" in one.what

@@ -50,14 +50,21 @@ def test_an_expired_certificate_is_renewed_and_the_bookie_not_stopped() -> None:
     assert one.what == (
         "a is registered but does not answer (the certificate of bookie a has expired)"
     )
-    assert one.next == "Renew it"
+    assert one.next == (
+        "Renew it. To see its date on that machine: openssl x509 -enddate -noout -in FILE"
+    )
     assert "Connections that are open continue" in one.risk
 
 
 def test_the_file_to_renew_is_named() -> None:
     file = {"path": "/etc/my cert", "own": True, "expires_ms": 0}
     (one,) = found(silent("a", "expired", "x", "Renew it", report={"certificates": [file]}))
-    assert one.next == "Renew it ('/etc/my cert' of a)"
+    command = "openssl x509 -enddate -noout -in '/etc/my cert'"
+    wanted = f"Renew it ('/etc/my cert' of a). To see its date on that machine: {command}"
+    assert one.next == wanted
+    files = {"own": "/etc/my cert", "authorities": ""}
+    (one,) = found(silent("a", "expired", "x", "Renew it", tls_files=files))
+    assert one.next == wanted, "the registration names the file as well"
 
 
 def test_an_authority_that_has_expired_is_renewed_first() -> None:

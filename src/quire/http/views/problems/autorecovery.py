@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quire._runtime.units import are, counted, duration_text, plural, some_of
+from quire._runtime.units import are, counted, duration_text, plural, some_of, utc_text, verb
 from quire.http.views.problems.problem import Problem
 from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
 
 
-def of_autorecovery(found: Mapping[str, Any], *, one_machine: bool = False) -> Iterator[Problem]:
-    """Yield the problems that an `Overview` as a dictionary shows.
+def of_autorecovery(
+    found: Mapping[str, Any], now_ms: int = 0, *, one_machine: bool = False
+) -> Iterator[Problem]:
+    """Yield the problems that an `Overview` as a dictionary shows at this Unix time.
 
     With `one_machine`, all bookies listen on loopback, as on a laptop, where it is usual that no
     process repairs anything.
@@ -35,13 +37,7 @@ def of_autorecovery(found: Mapping[str, Any], *, one_machine: bool = False) -> I
         )
     yield from _of_what_cannot_be_read(found)
     if found["failing"]:
-        first = found["failures"][0] if found["failures"] else None
-        why = f", such as ledger {first['ledger']}: {first['failure']['reason']}" if first else ""
-        yield Problem(
-            "bad",
-            f"{counted(found['failing'], 'ledger')} could not be repaired{why}",
-            f"quire explain ledger {first['ledger']}" if first else "quire autorecovery list",
-        )
+        yield _failing(found, now_ms)
     elif found["marked"]:
         example = found.get("example")
         lacking = tuple(example["replicas"]) if example is not None else ()
@@ -56,6 +52,54 @@ def of_autorecovery(found: Mapping[str, Any], *, one_machine: bool = False) -> I
             doing=_repairing(found),
             bookies=lacking,
         )
+
+
+def _failing(found: Mapping[str, Any], now_ms: int) -> Problem:
+    """Return the problem of ledgers whose last repair failed, or waits for a writer."""
+    known = sorted(found["failures"], key=_only_waits)
+    first = known[0] if known else None
+    # The failures that are not known may be worse than a wait.
+    waits = first is not None and _only_waits(first) and len(known) >= found["failing"]
+    number = found["failing"]
+    why = f", such as ledger {first['ledger']}: {first['failure']['reason']}" if first else ""
+    return Problem(
+        "warn" if waits else "bad",
+        f"{counted(number, 'under-replicated ledger')} {verb('wait', number)} for a writer before "
+        f"autorecovery repairs {_it(number)}{why}"
+        if waits
+        else f"{counted(number, 'ledger')} could not be repaired{why}",
+        f"quire explain ledger {first['ledger']}" if first else "quire autorecovery list",
+        doing="" if first is None else _next_attempt(found, first, now_ms),
+    )
+
+
+def _it(number: int) -> str:
+    return "it" if number == 1 else "them"
+
+
+def _only_waits(why: Mapping[str, Any]) -> bool:
+    """Return whether no repair of a ledger has failed, and its writer has time to replace a
+    bookie."""
+    return bool(why["failure"].get("attempts") == 0)
+
+
+def _next_attempt(found: Mapping[str, Any], why: Mapping[str, Any], now_ms: int) -> str:
+    """Return when the repair of a ledger is tried again, or why it is not."""
+    if not found["enabled"]:
+        return _repairing(found)
+    if why.get("lock_owner"):
+        return f"{why['lock_owner']} is repairing ledger {why['ledger']} now"
+    at_ms = why["failure"].get("next_attempt_ms")
+    if at_ms is None:
+        return ""
+    if at_ms > now_ms:
+        return (
+            f"The repair of ledger {why['ledger']} will be tried again at {utc_text(at_ms)} (in "
+            f"{duration_text((at_ms - now_ms) / 1000)}), or as soon as another bookie registers"
+        )
+    if found["auditor"] is None:
+        return _repairing(found)
+    return f"The repair of ledger {why['ledger']} will be tried again within seconds"
 
 
 def _repairing(found: Mapping[str, Any]) -> str:

@@ -113,9 +113,26 @@ def _own_file(bookie: Bookie) -> CertificateExpiry | None:
 
 
 def own_file(bookie: Bookie) -> str:
-    """Return the file of the bookie's own certificate, or "" if it is not known."""
+    """Return the file of the bookie's own certificate, or "" if it is not known.
+
+    The registration names it, and so does the last report of a bookie with an HTTP server.
+    """
+    registered = bookie.get("tls_files")
+    if registered is not None:
+        return str(registered["own"])
     found = _own_file(bookie)
     return "" if found is None else found.path
+
+
+def date_command(path: str, *, own: bool = True) -> str:
+    """Return the command that shows when the certificates in a file expire.
+
+    A file of authorities may have many certificates, and openssl x509 reads only the first one.
+    """
+    file = shlex.quote(path) if path else "FILE"
+    if own:
+        return f"openssl x509 -enddate -noout -in {file}"
+    return f"openssl storeutl -noout -text -certs {file} | grep -e Subject: -e 'Not After'"
 
 
 def _presented_by(bookie: Bookie, now_ms: int) -> list[_Dated]:
@@ -133,7 +150,7 @@ def _presented_by(bookie: Bookie, now_ms: int) -> list[_Dated]:
         expires_ms = own.expires_ms
     if expires_ms is None or expires_ms - now_ms >= EXPIRES_SOON_MS:
         return []
-    return [_Dated(bookie["id"], expires_ms, own.path if own is not None else "")]
+    return [_Dated(bookie["id"], expires_ms, own_file(bookie))]
 
 
 def _expires_ms(file: CertificateExpiry) -> int:
@@ -174,7 +191,8 @@ def _of_bookies(kind: _Kind, found: Sequence[_Dated], now_ms: int) -> Problem:
         else f"The {kind.many} of {counted(len(found), 'bookie')} "
         f"{'have expired' if expired else 'expire soon'}: {some_of(named)}",
         f"Renew it: replace {kind.files} on its machine{path}. The bookie loads new files by "
-        "itself and need not be restarted",
+        "itself and need not be restarted. To see its date there: "
+        f"{date_command(first.path, own=kind is CERTIFICATE)}",
         kind.risk if expired else _later(kind.risk),
         bookies=tuple(one.bookie for one in found),
     )
@@ -195,7 +213,8 @@ def _of_own(own: OwnCertificates, now_ms: int) -> Iterator[Problem]:
                 _severity(one.expires_ms, now_ms),
                 f"The {kind.one} ({one.path}) {'expired' if expired else 'expires'} "
                 f"{_when(one.expires_ms, now_ms)}",
-                f"Renew it: replace {kind.files}. New files are loaded without a restart",
+                f"Renew it: replace {kind.files}. New files are loaded without a restart. To see "
+                f"its date: {date_command(one.path, own=one.own)}",
                 kind.risk if expired else _later(kind.risk),
             )
 

@@ -11,7 +11,7 @@ from quire.http.views.problems.autorecovery import of_autorecovery
 from quire.http.views.problems.certificates import OwnCertificates, of_certificates
 from quire.http.views.problems.collection import Collection, of_collection
 from quire.http.views.problems.creation import of_shape
-from quire.http.views.problems.damage import of_damage
+from quire.http.views.problems.damage import DamageNotes, of_damage, of_damage_notes
 from quire.http.views.problems.disks import of_compaction, of_disks
 from quire.http.views.problems.lost_bookies import of_lost_bookies
 from quire.http.views.problems.lost_data import of_data, of_owners
@@ -33,6 +33,7 @@ def problems(
     collection: Collection | None = None,
     creatable: Creatable | None = None,
     certificates: OwnCertificates | None = None,
+    damage: DamageNotes | None = None,
 ) -> list[Problem]:
     """Return the problems of a cluster, the worst first.
 
@@ -45,8 +46,10 @@ def problems(
         collection: The state of garbage collection in the cluster.
         creatable: Whether ledgers can be created. None if it is not known.
         certificates: The TLS files of this process.
+        damage: The notes of bookies about damage, by the bookie's id.
     """
     own = certificates or OwnCertificates()
+    notes = damage or {}
     writable = sum(one["state"] == "writable" for one in bookies)
     found = [
         *of_data(risk, autorecovery),
@@ -58,10 +61,11 @@ def problems(
         *of_read_only(bookies, writable, now_ms),
         *of_disks(bookies),
         *of_compaction(bookies),
-        *of_damage(bookies, autorecovery),
+        *of_damage_notes(notes, autorecovery, now_ms),
+        *of_damage([one for one in bookies if one["id"] not in notes], autorecovery),
         *of_shape(creatable, writable),
         *of_places(bookies, autorecovery),
-        *of_autorecovery(autorecovery, one_machine=_on_loopback(bookies)),
+        *of_autorecovery(autorecovery, now_ms, one_machine=_on_loopback(bookies)),
     ]
     return worst_first(found)
 

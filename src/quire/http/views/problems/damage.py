@@ -1,4 +1,8 @@
-"""The problem of damaged data that bookies found on their disks."""
+"""The problems of damaged data that bookies found on their disks.
+
+Each bookie leaves a note in the metadata store, which stays for a while after the damage was
+repaired. A bookie of an earlier version has no notes, so its metrics are examined as well.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,83 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quire._runtime.units import counted, verb
+from quire._runtime.units import are, counted, duration_text, some_of, utc_text, verb
 from quire.http.views.bookie_list import damaged
-from quire.http.views.problems.problem import Bookie, Problem
+from quire.http.views.problems.problem import Bookie, Problem, listed
+from quire.metadata.bookies.damage_notes import FoundDamage
+
+DamageNotes = Mapping[str, Sequence[FoundDamage]]
+"""The notes about damage of each bookie that has some, by its id."""
+
+
+def of_damage_notes(
+    notes: DamageNotes, autorecovery: Mapping[str, Any], now_ms: int
+) -> Iterator[Problem]:
+    """Yield a problem for each bookie that has found damage, also if it is repaired by now."""
+    for bookie, found in sorted(notes.items()):
+        by_time = sorted(found, key=lambda one: one.found_ms, reverse=True)
+        missing = [one for one in by_time if one.repaired_ms is None]
+        first = (missing or by_time)[0]
+        several = len(by_time) > 1
+        ledgers = sum(one.ledgers for one in missing)
+        yield Problem(
+            "warn",
+            f"{bookie} found damage in {len(by_time)} places, the last time "
+            f"{_when(by_time[0].found_ms, now_ms)}"
+            if several
+            else f"{bookie} found {_found(first, now_ms)}",
+            f"{_start(autorecovery) if missing else ''}{_look_at_disk(first.directory)}",
+            "Readers use the other copies of the missing entries. They are lost if those copies "
+            "are lost as well"
+            if missing
+            else "A disk that returned wrong data once may do so again",
+            _doing(autorecovery, ledgers or 1)
+            if missing
+            else "The bookie has every entry again. This finding ends a day after that",
+            (bookie,),
+            listed(_found(one, now_ms) for one in [*missing, *_restored(by_time)])
+            if several
+            else (),
+        )
+
+
+def _restored(found: Sequence[FoundDamage]) -> list[FoundDamage]:
+    return [one for one in found if one.repaired_ms is not None]
+
+
+def _found(one: FoundDamage, now_ms: int) -> str:
+    """Return where and when the damage was found, and what became of the entries."""
+    if not one.file:
+        state = "not restored yet" if one.repaired_ms is None else "restored"
+        return (
+            f"that files of its log in {one.directory} are missing {_when(one.found_ms, now_ms)}: "
+            f"their entries are {state}"
+        )
+    where = f"damage in {one.path} {_when(one.found_ms, now_ms)}"
+    if not one.entries:
+        return f"{where}: no entry is missing"
+    such = "" if one.ledgers == len(one.named) else "such as "
+    named = f"{such}{some_of(map(str, one.named))}"
+    whose = f"{counted(one.entries, 'entry')} of {counted(one.ledgers, 'ledger')} ({named})"
+    if one.repaired_ms is None:
+        return f"{where}: {whose} {are(one.entries)} not restored yet"
+    later = duration_text(max(0, one.repaired_ms - one.found_ms) / 1000)
+    return f"{where}: {whose} {'was' if one.entries == 1 else 'were'} restored {later} later"
+
+
+def _when(at_ms: int, now_ms: int) -> str:
+    return f"{duration_text(max(0, now_ms - at_ms) / 1000)} ago, at {utc_text(at_ms)}"
+
+
+def _look_at_disk(directory: str) -> str:
+    """Return the command that shows whether the disk of a directory is failing."""
+    path = shlex.quote(directory)
+    return (
+        "Look at the disk, on the machine of the bookie: "
+        f'smartctl -a "$(findmnt -no SOURCE -T {path})". If it reports errors, or if more damage '
+        "is found, replace the disk. To check all files in the directory: "
+        f"quire bookie scrub {path}"
+    )
 
 
 def of_damage(bookies: Sequence[Bookie], autorecovery: Mapping[str, Any]) -> Iterator[Problem]:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from quire._runtime.units import NAMED_MAX, duration_text, some_of
+from quire._runtime.units import NAMED_MAX, counted, duration_text, some_of
 from quire.errors import MetadataUnavailableError, MetadataURIError
 from quire.http.views.problems.problem import Problem
-from quire.http.watch.reachability import Outage
+from quire.metadata.outages import Outage
 from quire.metadata.uri import parse_uri
 
 UNSTEADY_MS = 3_600_000
 """Milliseconds during which outages of the metadata store are reported."""
+OUTAGES_NOTICED = "metadata_outages_noticed"
+"""The key of the outages that servers noticed, in the overview of a cluster."""
 UNSTEADY_MIN = 2
 """The number of outages in that time that makes the store unsteady. One is a restart."""
+UNSTEADY_NEXT = "Look at the load and the disk of the store, and at the network to it"
+UNSTEADY_RISK = (
+    "If the store is away for longer than the session timeout, bookies are taken for lost"
+)
+UNSTEADY_DOING = "Bookies and clients connected again by themselves"
 
 
 def metadata_lost(uri: str, since_ms: int, now_ms: int, error: MetadataUnavailableError) -> Problem:
@@ -48,11 +55,50 @@ def metadata_unsteady(uri: str, outages: Iterable[Outage], now_ms: int) -> list[
             "warn",
             f"The metadata store did not answer {len(recent)} times in the last hour, the last "
             f"time {ago} ago for {away}",
-            _find_out(uri, "Look at the load and the disk of the store, and at the network to it"),
-            "If the store is away for longer than the session timeout, bookies are taken for lost",
-            "Bookies and clients connected again by themselves",
+            _find_out(uri, UNSTEADY_NEXT),
+            UNSTEADY_RISK,
+            UNSTEADY_DOING,
         )
     ]
+
+
+def of_noticed_outages(
+    uri: str, noticed: Mapping[str, Sequence[Outage]], now_ms: int
+) -> list[Problem]:
+    """Return the problem of a store that servers have lost repeatedly in the last hour.
+
+    `noticed` has the outages that each server has noticed. The server may have lost only its
+    network, so the problem names the servers.
+    """
+    if not unsteady(noticed.values()):
+        return []
+    number = sum(map(len, noticed.values()))
+    last = max((one for outages in noticed.values() for one in outages), key=_until_ms)
+    ago, away = (
+        duration_text(max(0, ms) / 1000)
+        for ms in (now_ms - last.until_ms, last.until_ms - last.since_ms)
+    )
+    most_first = sorted(noticed.items(), key=lambda one: (-len(one[1]), one[0]))
+    named = some_of(f"{server} ({counted(len(found), 'time')})" for server, found in most_first)
+    return [
+        Problem(
+            "warn",
+            f"{counted(len(noticed), 'server')} lost the metadata store {counted(number, 'time')} "
+            f"in the last hour, the last time {ago} ago for {away}: {named}",
+            _find_out(uri, UNSTEADY_NEXT),
+            UNSTEADY_RISK,
+            UNSTEADY_DOING,
+        )
+    ]
+
+
+def unsteady(noticed: Iterable[Sequence[object]]) -> bool:
+    """Return whether one of the servers has noticed enough outages for a problem."""
+    return any(len(outages) >= UNSTEADY_MIN for outages in noticed)
+
+
+def _until_ms(outage: Outage) -> int:
+    return outage.until_ms
 
 
 def _find_out(uri: str, first: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire._runtime.units import are, does, some_of
-from quire.http.views.problems.certificates import own_file
+from quire.http.views.problems.certificates import date_command, own_file
 from quire.http.views.problems.lost_bookies import start_again
 from quire.http.views.problems.problem import Bookie, Problem
 from quire.replication.explain.silence import NO_REPAIR, REPAIR_SOON, SilenceKind
@@ -36,8 +36,10 @@ def of_silent_bookies(
     for (kind, remedy), silent in groups.items():
         if kind == SilenceKind.EXPIRED and authority_expired:
             remedy = AUTHORITY_FIRST
-        elif kind == SilenceKind.EXPIRED and (path := own_file(silent[0])):
-            remedy = f"{remedy} ({shlex.quote(path)} of {silent[0]['id']})"
+        elif kind == SilenceKind.EXPIRED:
+            path = own_file(silent[0])
+            where = f" ({shlex.quote(path)} of {silent[0]['id']})" if path else ""
+            remedy = f"{remedy}{where}. To see its date on that machine: {date_command(path)}"
         yield _silent(SilenceKind(kind), remedy, silent)
 
 
