@@ -396,9 +396,9 @@ class LedgerOwnedError(LedgerError):
 
     code = -14
     remedy = (
-        "Delete or truncate the owner instead (`quire stream truncate`, `quire object delete`), "
-        "which frees its ledgers. The option force deletes a ledger anyway, and its owner loses "
-        "that data"
+        "Delete or truncate the owner instead (`quire stream truncate`, `quire object delete`, "
+        "`quire dataset delete`), which frees its ledgers. The option force deletes a ledger "
+        "anyway, and its owner loses that data"
     )
 
     def __init__(self, message: str, *, owners: Mapping[int, list[str]]) -> None:

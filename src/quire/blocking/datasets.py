@@ -10,7 +10,13 @@ from collections.abc import Iterable
 
 from quire.blocking.background import call
 from quire.blocking.handles import ContextHandle
-from quire.client.datasets.datasets import Dataset, Publication, Sweep
+from quire.client.datasets.datasets import (
+    Dataset,
+    DatasetOrphan,
+    DatasetOrphans,
+    Publication,
+    Sweep,
+)
 from quire.client.datasets.datasets import Datasets as AsyncDatasets
 from quire.client.datasets.format import DatasetLedger
 
@@ -220,3 +226,46 @@ class Datasets(ContextHandle[AsyncDatasets]):
                 older_than_s, name=name, job=job, first=first, keep=keep, look_at_most=look_at_most
             )
         )
+
+    def look_for_orphans(
+        self,
+        older_than_s: float,
+        *,
+        name: str | None = None,
+        job: str | None = None,
+        first: int = 0,
+    ) -> DatasetOrphans:
+        """Find the ledgers that `sweep` would delete, without deleting anything.
+
+        A job that is still running may publish some of them. Interrupting this call is safe.
+
+        Args:
+            older_than_s: As for `sweep`.
+            name: As for `sweep`.
+            job: As for `sweep`.
+            first: As for `sweep`.
+
+        Returns:
+            The orphans, and the ledgers and datasets that could not be read.
+        """
+        return call(self.aio.look_for_orphans(older_than_s, name=name, job=job, first=first))
+
+    def delete_orphans(self, orphans: Iterable[DatasetOrphan]) -> Sweep:
+        """Delete orphans that `look_for_orphans` found.
+
+        A ledger that a dataset names by now is kept. The call is safe to repeat, and safe while
+        others publish. If it is interrupted, the next sweep continues.
+
+        Args:
+            orphans: The orphans.
+
+        Returns:
+            The ids of the deleted ledgers, and the datasets that could not be read, with the
+            ledgers that were kept for that reason.
+
+        Raises:
+            CollectionOffError: Garbage collection is switched off. Nothing was deleted.
+            MetadataWentBackError: The metadata store is in an older state than before. Nothing was
+                deleted.
+        """
+        return call(self.aio.delete_orphans(orphans))
