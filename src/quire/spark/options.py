@@ -61,6 +61,15 @@ BATCH_ONLY = ("txnId",)
 QUERY_ONLY = ("writerId", "takeover")
 
 
+TABLE = "Spark does not pass the options of a table to Python data sources"
+INSTEAD_OF_TABLES = (
+    "Write with .save(), or use CREATE TEMPORARY VIEW ... USING quire OPTIONS (...) and INSERT "
+    "INTO instead of CREATE TABLE"
+)
+NO_TABLES = f". If this is a table: {TABLE}. {INSTEAD_OF_TABLES}"
+"""What an error says if not a single option was given, as for a table of Spark's catalog."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """The options for reading ledgers or a dataset.
@@ -121,7 +130,7 @@ class ReadOptions:
                 if dataset is None
                 else "options 'dataset' and 'ledgers' exclude each other",
                 remedy="Set one of the options 'stream', 'streams', 'streamPattern', 'dataset', "
-                "'ledger', 'ledgers' and 'table'",
+                "'ledger', 'ledgers' and 'table'" + NO_TABLES * (not options),
             )
         return cls(
             metadata=given.metadata(environ),
@@ -178,7 +187,8 @@ class WriteOptions:
         if dataset is None:
             raise UsageError(
                 "no option selects where to write",
-                remedy="Set one of the options 'stream', 'streams' and 'dataset'",
+                remedy="Set one of the options 'stream', 'streams' and 'dataset'"
+                + NO_TABLES * (not options),
             )
         parsed = cls(
             metadata=given.metadata(environ),
@@ -216,7 +226,28 @@ def writes_streams(options: Mapping[str, str]) -> bool:
     return bool(given & {"stream", "streams", "streamcolumn", "namespace"})
 
 
+def check_written_names(options: Mapping[str, str]) -> None:
+    """Check the name of the dataset or stream that options name. Raises UsageError.
+
+    All other options are checked when the writer is made.
+    """
+    given = {name.lower(): text.strip() for name, text in options.items()}
+    for name, parse in (("dataset", parse_dataset), ("stream", check_stream_name)):
+        if (text := given.get(name)) is not None:
+            _parsed(name, text, parse)
+
+
 # -- inside -----------------------------------------------------------------------------------
+
+
+def _parsed(name: str, text: str, parse: Callable[[str], T]) -> T:
+    """Return the parsed value of an option. Raises UsageError."""
+    try:
+        return parse(text)
+    except UsageError as error:
+        raise UsageError(f"option '{name}': {error.args[0]}", remedy=error.remedy) from None
+    except ValueError as error:
+        raise UsageError(f"option '{name}': {error}") from None
 
 
 class GivenOptions:
@@ -233,10 +264,7 @@ class GivenOptions:
         if "provider" in self._values:
             # CREATE TABLE passes the table's properties, with the options under `option.`. Reading
             # or writing the table later passes none of them.
-            raise UsageError(
-                "Spark does not pass the options of a table to Python data sources",
-                remedy="Use CREATE TEMPORARY VIEW instead of CREATE TABLE",
-            )
+            raise UsageError(TABLE, remedy=INSTEAD_OF_TABLES)
         names = {name.lower(): name for name in known}
         others = {name.lower(): name for name in other}
         strange = [name for name in self._values if name not in names and name not in others]
@@ -275,12 +303,7 @@ class GivenOptions:
         text = self._values.get(name.lower())
         if text is None:
             return default
-        try:
-            return parse(text.strip())
-        except UsageError as error:
-            raise UsageError(f"option '{name}': {error.args[0]}", remedy=error.remedy) from None
-        except ValueError as error:
-            raise UsageError(f"option '{name}': {error}") from None
+        return _parsed(name, text.strip(), parse)
 
     def metadata(self, environ: Mapping[str, str]) -> str:
         """Return the metadata URI from the options or the environment. Raises UsageError."""
