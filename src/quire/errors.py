@@ -710,6 +710,12 @@ class LaterStreamError(LaterVersionError, StreamError):
     """Raised when a later version of Quire, or another library, wrote an entry of a stream."""
 
 
+class LaterRowsError(LaterVersionError, ReadError):
+    """Raised when a later version of Quire wrote an entry with rows of a dataset."""
+
+    outcome_known = True
+
+
 class LaterCheckpointError(LaterVersionError, UsageError):
     """Raised when a later version of Quire wrote a checkpoint of Spark."""
 

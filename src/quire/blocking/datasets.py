@@ -19,6 +19,7 @@ from quire.client.datasets.datasets import (
 )
 from quire.client.datasets.datasets import Datasets as AsyncDatasets
 from quire.client.datasets.format import DatasetLedger
+from quire.client.datasets.schema import DatasetSchema
 
 
 class Datasets(ContextHandle[AsyncDatasets]):
@@ -46,6 +47,23 @@ class Datasets(ContextHandle[AsyncDatasets]):
             MetadataError: The dataset is damaged or has an unknown format.
         """
         return call(self.aio.read(name))
+
+    def read_schema(self, name: str) -> DatasetSchema | None:
+        """Read the schema of a dataset, without its list of ledgers.
+
+        Interrupting this call is safe.
+
+        Args:
+            name: The name of the dataset.
+
+        Returns:
+            The schema, or None if each entry of the dataset is a row of its own.
+
+        Raises:
+            NoSuchKeyError: The dataset does not exist.
+            MetadataError: The head of the dataset is damaged or has an unknown format.
+        """
+        return call(self.aio.read_schema(name))
 
     def find_transaction(self, name: str, txn: str) -> int | None:
         """Find the publication that used a transaction key.
@@ -80,6 +98,7 @@ class Datasets(ContextHandle[AsyncDatasets]):
         *,
         overwrite: bool = False,
         txn: str | None = None,
+        schema: DatasetSchema | None = None,
     ) -> Publication:
         """Add ledgers to a dataset, or replace all its ledgers, in one step.
 
@@ -98,6 +117,9 @@ class Datasets(ContextHandle[AsyncDatasets]):
                 ledgers in them are replaced as well, but the result cannot name them. A warning in
                 the log says so.
             txn: A transaction key, which identifies this publication if it is repeated.
+            schema: The schema of the rows, if the entries are Arrow batches of
+                `quire.client.datasets.rows`. A new dataset gets this schema, and an overwrite
+                replaces the schema. Otherwise it must be that of the dataset.
 
         Returns:
             The sequence number, and what an overwrite replaced.
@@ -105,15 +127,15 @@ class Datasets(ContextHandle[AsyncDatasets]):
         Raises:
             NoSuchLedgerError: A ledger does not exist or is being deleted, for example by a sweep
                 whose age limit is shorter than the job. Nothing was published.
-            UsageError: The name or the key is not valid, two ranges overlap, or the dataset would
-                become too large. Nothing was published.
+            UsageError: The name or the key is not valid, two ranges overlap, the dataset has
+                another schema, or it would become too large. Nothing was published.
             MetadataUnavailableError: The metadata store does not answer. The outcome is unknown.
                 With a transaction key, call again with the same arguments.
             MetadataError: The head of the dataset is damaged, or other clients changed the dataset
                 during each of 100 attempts. Nothing was published. Without `overwrite`, it is not
                 noticed if a part of the dataset's list of ledgers is missing or damaged.
         """
-        return call(self.aio.publish(name, ledgers, overwrite=overwrite, txn=txn))
+        return call(self.aio.publish(name, ledgers, overwrite=overwrite, txn=txn, schema=schema))
 
     def drop(self, name: str, *, delete_ledgers: bool = False) -> Dataset | None:
         """Remove a dataset.

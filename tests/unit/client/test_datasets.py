@@ -492,7 +492,7 @@ async def test_a_chunk_that_another_publication_removed_is_not_reported_as_lost(
 async def test_a_chunk_of_a_later_version_is_neither_overwritten_nor_dropped(bench: Bench) -> None:
     await publish_unchecked(bench, 10_000, 0)
     node = bench.cluster.values[bench.chunks()[0]]
-    node.data = node.data.replace(b'"format":1', b'"format":2', 1)
+    node.data = node.data.replace(b'"format":1', b'"format":3', 1)
     with pytest.raises(LaterMetadataError):
         await bench.datasets.publish("d", [], overwrite=True)
     with pytest.raises(LaterMetadataError):
@@ -605,7 +605,8 @@ def test_split_keeps_all_in_order(some: list[DatasetLedger], times: int, version
         (b"\xff", "cannot be decoded"),
         (b"[]", "not a JSON object"),
         (b'{"format":1}', "cannot be decoded"),
-        (b'{"format":2}', "format 2"),
+        (b'{"format":2}', "cannot be decoded"),
+        (b'{"format":3}', "format 3"),
         (
             b'{"format":1,"exists":true,"sequence":1,"chunks":[],"transactions":{},"condemned":[],'
             b'"ledgers":[{"id":1,"first":5,"last":2,"rows":1,"bytes":1}]}',

@@ -44,6 +44,7 @@ from quire.client.datasets.format import (
     encode_head,
     split,
 )
+from quire.client.datasets.schema import DatasetSchema, check_partition
 from quire.client.unreadable_items import Skipped, log_skipped, skipping
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import (
@@ -94,6 +95,8 @@ class Dataset:
     ledgers: tuple[DatasetLedger, ...]
     transactions: Mapping[str, int]
     """The newest transaction keys, each with the sequence number of its publication."""
+    schema: DatasetSchema | None = None
+    """The schema of the rows, or None if each entry is a row of its own."""
 
     @property
     def ledger_ids(self) -> list[int]:
@@ -206,8 +209,28 @@ class Datasets(Ready):
                 ledgers = await self._ledgers(name, head, version)
             except VersionConflictError:
                 continue
-            return Dataset(name, head.sequence, ledgers, head.transactions)
+            return Dataset(name, head.sequence, ledgers, head.transactions, head.schema)
         raise too_many_conflicts(f"dataset {name!r}")
+
+    async def read_schema(self, name: str) -> DatasetSchema | None:
+        """Read the schema of a dataset, without its list of ledgers.
+
+        Cancelling this call is safe.
+
+        Args:
+            name: The name of the dataset.
+
+        Returns:
+            The schema, or None if each entry of the dataset is a row of its own.
+
+        Raises:
+            NoSuchKeyError: The dataset does not exist.
+            MetadataError: The head of the dataset is damaged or has an unknown format.
+        """
+        head = (await self._head(name))[0]
+        if not head.exists:
+            raise no_such_dataset(name)
+        return head.schema
 
     async def find_transaction(self, name: str, txn: str) -> int | None:
         """Find the publication that used a transaction key.
@@ -254,6 +277,7 @@ class Datasets(Ready):
         *,
         overwrite: bool = False,
         txn: str | None = None,
+        schema: DatasetSchema | None = None,
     ) -> Publication:
         """Add ledgers to a dataset, or replace all its ledgers, in one step.
 
@@ -272,6 +296,9 @@ class Datasets(Ready):
                 ledgers in them are replaced as well, but the result cannot name them. A warning in
                 the log says so.
             txn: A transaction key, which identifies this publication if it is repeated.
+            schema: The schema of the rows, if the entries are Arrow batches of
+                `quire.client.datasets.rows`. A new dataset gets this schema, and an overwrite
+                replaces the schema. Otherwise it must be that of the dataset.
 
         Returns:
             The sequence number, and what an overwrite replaced.
@@ -279,8 +306,8 @@ class Datasets(Ready):
         Raises:
             NoSuchLedgerError: A ledger does not exist or is being deleted, for example by a sweep
                 whose age limit is shorter than the job. Nothing was published.
-            UsageError: The name or the key is not valid, two ranges overlap, or the dataset would
-                become too large. Nothing was published.
+            UsageError: The name or the key is not valid, two ranges overlap, the dataset has
+                another schema, or it would become too large. Nothing was published.
             MetadataUnavailableError: The metadata store does not answer. The outcome is unknown.
                 With a transaction key, call again with the same arguments.
             MetadataError: The head of the dataset is damaged, or other clients changed the dataset
@@ -290,6 +317,8 @@ class Datasets(Ready):
         check_dataset_name(name)
         added = tuple(ledgers)
         _check_apart(name, added)
+        for ledger in added:
+            check_partition(schema, ledger.partition)
         if txn is not None:
             check_transaction_key(txn)
         tried = -1
@@ -305,9 +334,11 @@ class Datasets(Ready):
                 return Publication(done, True, replaced if done == tried else ())
             if overwrite:
                 replaced, lost = await self._readable_ledgers(name, head)
+            if head.exists and not overwrite and head.schema != schema:
+                raise other_schema(name, head.schema, schema)
             tried = head.sequence + 1
             await self._check_publishable(name, head, added)
-            sequence = await self._swap(name, head, version, added, overwrite, txn)
+            sequence = await self._swap(name, head, version, added, overwrite, txn, schema)
             return Publication(sequence, False, replaced)
 
         done = await swap(f"dataset {name!r}", attempt, self._rng, ask_again=txn is not None)
@@ -343,7 +374,7 @@ class Datasets(Ready):
                 return None
             ledgers, lost = await self._readable_ledgers(name, head)
             await self._write(name, head.dropped(), version)
-            return Dataset(name, head.sequence, ledgers, head.transactions)
+            return Dataset(name, head.sequence, ledgers, head.transactions, head.schema)
 
         dropped = await swap(f"dataset {name!r}", attempt, self._rng)
         if dropped is not None:
@@ -747,10 +778,11 @@ class Datasets(Ready):
         added: Sequence[DatasetLedger],
         overwrite: bool,
         txn: str | None,
+        schema: DatasetSchema | None,
     ) -> int:
         kept, tail = ((), ()) if overwrite else (head.chunks, head.ledgers)
         chunks, inline = split((*tail, *added), version)
-        new = head.published((*kept, *(chunk for chunk, _ in chunks)), inline, txn)
+        new = head.published((*kept, *(chunk for chunk, _ in chunks)), inline, txn, schema)
         encode_head(name, new, VALUE_BYTES_MAX)  # raises before anything is stored
 
         async def store(part: tuple[Chunk, bytes]) -> None:
@@ -808,6 +840,24 @@ def no_such_dataset(name: str) -> NoSuchKeyError:
     return NoSuchKeyError(
         f"dataset {name!r} does not exist",
         remedy="Check the name and the metadata URI, or publish the dataset first",
+    )
+
+
+def other_schema(name: str, known: DatasetSchema | None, given: DatasetSchema | None) -> UsageError:
+    """Return the error for rows that do not fit to the schema of a dataset."""
+    if known is None:
+        return UsageError(
+            f"dataset {name!r} has no schema, because each of its entries is a row: rows with the "
+            f"columns {given} cannot be added. Nothing was published",
+            remedy="Write to another dataset, or replace this one with an overwrite",
+        )
+    have = "entries without a schema" if given is None else f"rows with the columns {given}"
+    by = f" by {', '.join(given.partition_by) or 'nothing'}" if given is not None else ""
+    by_text = f", partitioned{by}" if given is not None else ""
+    return UsageError(
+        f"{have}{by_text}, cannot be added to dataset {name!r}, which has the columns {known}, "
+        f"partitioned by {', '.join(known.partition_by) or 'nothing'}. Nothing was published",
+        remedy="Give the rows the same columns and types, or replace the dataset with an overwrite",
     )
 
 
