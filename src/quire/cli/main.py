@@ -124,7 +124,7 @@ _OBJECT = commands(
 _DATASET = commands(
     """
     list    show:list_datasets  List the names of datasets.
-    show    show:show           Show the rows, bytes, ledgers and transaction keys of a dataset.
+    show    show:show           Show the rows, columns, ledgers and transaction keys of a dataset.
     delete  manage:delete       Delete a dataset with its ledgers.
     sweep   manage:sweep        Delete the ledgers that interrupted jobs never published.
     """,

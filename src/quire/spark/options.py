@@ -16,6 +16,7 @@ from quire._runtime.names.suggest import nearest
 from quire._runtime.units import counted, parse_size
 from quire.client.cluster.placement import parse_placement
 from quire.client.datasets.format import check_dataset_name, check_transaction_key
+from quire.client.datasets.rows import check_compression
 from quire.client.read.arrow import COLUMNS
 from quire.config import TlsClientConfig
 from quire.errors import UsageError
@@ -51,6 +52,7 @@ STREAM_READING = (
 TABLE_READING = (*STREAM_SHARED, "table")
 WRITING = (
     *SHARED, "ensemble", "writeQuorum", "ackQuorum", "digest", "placement", "valueColumn", "txnId",
+    "typed", "partitionColumns", "compression",
 )  # fmt: skip
 
 STREAM_WRITING = (
@@ -88,7 +90,9 @@ class ReadOptions:
     recover: bool = False
     """Whether to fence and close open ledgers, instead of reading what is acknowledged now."""
     columns: tuple[str, ...] = COLUMNS
-    """The columns to read."""
+    """The columns to read, if each entry is a row."""
+    typed_columns: tuple[str, ...] | None = None
+    """The columns to read of a dataset with typed rows, or None for all."""
     pushdown: bool = False
     """Whether comparisons of `ledger_id` and `entry_id` with constants reduce what is read."""
     partition_entries: int | None = None
@@ -109,11 +113,13 @@ class ReadOptions:
         options: Mapping[str, str],
         *,
         pushdown: bool = False,
+        typed: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> ReadOptions:
         """Parse the options that a user gave. Raises UsageError.
 
-        `pushdown` is the default of the option with this name.
+        `pushdown` is the default of the option with this name. `typed` says that the dataset has
+        typed rows, so that the columns are its own.
         """
         given = GivenOptions(options, READING, "reading", (*WRITING, *STREAM_READING))
         ledgers: tuple[int, ...] | None = given.take("ledgers", _ledger_ids, None)
@@ -138,7 +144,8 @@ class ReadOptions:
             dataset=dataset,
             password=given.password(environ),
             recover=given.take("recover", parse_boolean, False),
-            columns=given.columns(),
+            columns=COLUMNS if typed else given.columns(),
+            typed_columns=given.take("columns", parse_names, None) if typed else None,
             pushdown=given.take("pushdown", parse_boolean, pushdown),
             partition_entries=given.take("partitionEntries", parse_positive, None),
             partition_bytes=given.take("partitionBytes", parse_size, PARTITION_BYTES),
@@ -176,6 +183,13 @@ class WriteOptions:
     """
     tls: TlsClientConfig | None = None
     """The TLS settings of connections to bookies. Every machine that runs tasks needs the files."""
+    typed: bool | None = None
+    """Whether all columns are written, with their schema. None means that the dataset decides, and
+    the columns if the dataset is new."""
+    partition_columns: tuple[str, ...] | None = None
+    """The columns by whose values the rows are divided, or None to use those of the dataset."""
+    compression: str = "lz4"
+    """The compression of typed rows."""
 
     @classmethod
     def parse(
@@ -202,7 +216,17 @@ class WriteOptions:
             txn_id=given.take("txnId", check_transaction_key, None),
             placement=given.placement(environ),
             tls=given.tls(environ),
+            typed=given.take("typed", parse_boolean, None),
+            partition_columns=given.take("partitionColumns", parse_names, None),
+            compression=given.take("compression", check_compression, "lz4"),
         )
+        if parsed.typed is False and parsed.partition_columns:
+            raise UsageError("options 'typed' false and 'partitionColumns' contradict each other")
+        if parsed.value_column is not None and (parsed.typed or parsed.partition_columns):
+            raise UsageError(
+                "option 'valueColumn' and the options 'typed' and 'partitionColumns' exclude each "
+                "other: typed rows have all columns"
+            )
         if not parsed.ensemble >= parsed.write_quorum >= parsed.ack_quorum:
             raise UsageError(
                 "the options must satisfy ensemble >= writeQuorum >= ackQuorum, but ensemble is "
@@ -414,6 +438,16 @@ def parse_name(text: str) -> str:
     if not text:
         raise ValueError("its value is empty")
     return text
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Return the names in a list that is separated by commas. Raises ValueError."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError("a name in the list is empty")
+    if len({name.lower() for name in names}) != len(names):
+        raise ValueError("a name occurs twice in the list")
+    return names
 
 
 def parse_dataset(text: str) -> str:

@@ -61,7 +61,7 @@ def configure(spark: S, *, pushdown: bool = True) -> S:
     Args:
         spark: The builder or the session.
         pushdown: Whether to permit the option `pushdown`. The option itself remains false by
-            default (see "Limits of Spark" in `quire.spark`).
+            default (see "Limits of Spark" in `docs/reference/spark-options.md`).
 
     Returns:
         The same builder or session.

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from quire import DatasetLedger, blocking
+from quire.client.datasets.schema import make_schema
 from quire.testing.cluster import LocalCluster
 from tests.support.processes.cli import Quire
 
 pytestmark = pytest.mark.slow
+
+PLAIN: dict[str, object] = {"columns": None, "partition_by": []}
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +60,8 @@ def test_list_and_show(quire: Quire, client: blocking.Client) -> None:
     listed = [
         json.loads(line) for line in quire("dataset", "list", "shop.", "--json").ok().splitlines()
     ]
-    orders = {"name": "shop.orders", "sequence": 2, "ledgers": 2, "rows": 8, "bytes": 24}
-    returns = {"name": "shop.returns", "sequence": 1, "ledgers": 0, "rows": 0, "bytes": 0}
+    orders = {"name": "shop.orders", "sequence": 2, "ledgers": 2, "rows": 8, "bytes": 24} | PLAIN
+    returns = {"name": "shop.returns", "sequence": 1, "ledgers": 0, "rows": 0, "bytes": 0} | PLAIN
     assert listed == [orders, returns]
     shown = json.loads(quire("dataset", "show", "shop.orders", "--json").ok())
     parts = shown.pop("parts")
@@ -80,6 +84,23 @@ def test_list_and_show(quire: Quire, client: blocking.Client) -> None:
     quire("dataset", "show", "shop.none").fails(1, "'shop.none' does not exist")
     for verb in ("show", "delete", "sweep"):
         quire("dataset", verb, "a/b").fails(2, "'a/b' cannot be the name of a dataset")
+
+
+def test_show_has_the_columns(quire: Quire, client: blocking.Client) -> None:
+    struct = {"type": "struct", "fields": [{"name": "a", "type": "integer"}]}
+    fields = [
+        {"name": "day", "type": "date", "nullable": True, "metadata": {}},
+        {"name": "deep", "type": {"type": "array", "elementType": struct}, "nullable": True},
+    ]
+    one = replace(written(client, "columns"), partition=(("day", "2026-11-03"),))
+    client.datasets.publish("columns", [one], schema=make_schema(fields, ("day",)))
+    shown = json.loads(quire("dataset", "show", "columns", "--json").ok())
+    assert shown["columns"] == {"day": "date", "deep": "array<struct<a:int>>"}
+    assert shown["partition_by"] == ["day"]
+    assert shown["parts"][0]["partition"] == {"day": "2026-11-03"}
+    text = quire("dataset", "show", "columns").ok().decode()
+    assert "column       deep array<struct<a:int>>\n" in text
+    assert "3 rows, 9 bytes, day=2026-11-03\n" in text
 
 
 def test_the_listing_goes_on_past_a_damaged_dataset(quire: Quire, client: blocking.Client) -> None:

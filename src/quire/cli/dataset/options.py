@@ -40,4 +40,6 @@ def dataset_as_json(dataset: Dataset) -> dict[str, Any]:
         "ledgers": len(dataset.ledger_ids),
         "rows": dataset.rows,
         "bytes": dataset.bytes,
+        "columns": None if dataset.schema is None else dataset.schema.columns,
+        "partition_by": [] if dataset.schema is None else list(dataset.schema.partition_by),
     }

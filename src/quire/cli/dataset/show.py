@@ -26,7 +26,7 @@ TRANSACTIONS_SHOWN_MAX = 5
 @click.command("list")
 @metadata_option
 @click.argument("prefix", metavar="[PREFIX]", default="")
-@json_option("Print one JSON object per dataset: name, sequence, ledgers, rows, bytes.")
+@json_option("Print one JSON object per dataset: name, sequence, ledgers, rows, bytes, columns.")
 @asynchronous
 async def list_datasets(uri: str, prefix: str, as_json: bool) -> int:
     """List the names of datasets that begin with PREFIX, sorted, one per line.
@@ -68,7 +68,10 @@ async def list_datasets(uri: str, prefix: str, as_json: bool) -> int:
 @json_option("Print one JSON object, with all ledgers and transaction keys.")
 @asynchronous
 async def show(uri: str, name: str, as_json: bool) -> None:
-    """Show the rows, bytes, ledgers and transaction keys of a dataset, without reading its data."""
+    """Show the rows, columns, ledgers and transaction keys of a dataset, without reading its data.
+
+    A dataset without columns has one row in each entry.
+    """
 
     import quire
 
@@ -83,6 +86,7 @@ async def show(uri: str, name: str, as_json: bool) -> None:
                 "last": one.last,
                 "rows": one.rows,
                 "bytes": one.bytes,
+                **({"partition": dict(one.partition)} if one.partition else {}),
             }
             for one in dataset.ledgers
         ],
@@ -105,10 +109,13 @@ def _lines(described: dict[str, Any]) -> list[str]:
         f"bytes        {described['bytes']:,}",
         f"ledgers      {described['ledgers']:,}",
         f"publication  {described['sequence']}",
+        *(f"column       {name} {kind}" for name, kind in (described["columns"] or {}).items()),
+        *(f"partition    by {name}" for name in described["partition_by"]),
         *(f"transaction  {key} in publication {sequence}" for key, sequence in newest),
         *(
             f"part         ledger {part['ledger_id']}, entries {part['first']} to {part['last']}, "
             f"{counted(part['rows'], 'row')}, {counted(part['bytes'], 'byte')}"
+            + "".join(f", {name}={value}" for name, value in part.get("partition", {}).items())
             for part in described["parts"][:LEDGERS_SHOWN_MAX]
         ),
     ]
