@@ -18,6 +18,7 @@ from quire import blocking
 from quire.blocking import Datasets
 from quire.client.datasets.datasets import HEADS
 from quire.client.datasets.rows import VERSION_KEY
+from quire.errors import UsageError
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import message_of
 
@@ -276,6 +277,53 @@ def test_a_later_job_appends_to_the_same_partitions(
     pruned = read(dataset=name, pushdown=True, partitionEntries=1).load().where("shop = 'a'")
     assert tasks(pruned) == 4
     assertDataFrameEqual(pruned, frame.union(frame).where("shop = 'a'"))
+
+
+# -- failures ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["task raises", "worker dies"])
+def test_a_task_fails_once(
+    spark: SparkSession, read: Read, save: Save, datasets: Datasets, name: str, fault: str
+) -> None:
+    frame = partitioned(spark)
+    save(frame, format="quire_faulty", fault=fault, partitionColumns="day,shop")
+    assertDataFrameEqual(read(dataset=name).load(), frame)
+    assert datasets.read(name).rows == 4_000
+
+
+def test_a_row_that_is_larger_than_an_entry_is_refused(
+    spark: SparkSession, save: Save, name: str, datasets: Datasets
+) -> None:
+    frame = spark.sql("SELECT 1 AS id, repeat('x', 6000000) AS text")
+    with pytest.raises(PySparkException, match=r"an entry of .* bytes for ledger .* is too large"):
+        save(frame, compression="none")
+    assert name not in datasets.list_datasets()
+    save(frame)  # It is small once it is compressed.
+    assert datasets.read(name).bytes < 100_000
+
+
+def test_a_job_with_an_id_that_was_published_checks_and_writes_nothing(
+    spark: SparkSession, read: Read, save: Save, datasets: Datasets, name: str
+) -> None:
+    save(spark.range(5), txnId="once")
+    save(spark.range(5).selectExpr("id", "1 AS more"), txnId="once")
+    assert read(dataset=name).load().count() == 5
+    assert datasets.read(name).sequence == 1
+
+
+def test_two_first_jobs_with_other_columns_do_not_mix(
+    spark: SparkSession, cluster: LocalCluster, read: Read, save: Save, name: str
+) -> None:
+    """Both find no dataset when they begin. The commit of the second one is refused."""
+    from tests.support.spark.streams import data_source
+
+    given = {"metadata": cluster.uri, "dataset": name}
+    late = data_source(given).writer(spark.range(1).selectExpr("id", "1 AS b").schema, False)
+    save(spark.range(5))
+    with pytest.raises(UsageError, match="which has the columns id bigint"):
+        late.commit([])
+    assert read(dataset=name).load().count() == 5
 
 
 # -- later versions and damage ----------------------------------------------------------------

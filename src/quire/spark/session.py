@@ -168,16 +168,23 @@ def _no_provider(choose: Callable[..., Any]) -> Callable[..., Any]:
 def _given_options(writer: Any, format: str | None) -> dict[str, str] | None:
     """Return the options of a `DataFrameWriter`, or None if its format is another one.
 
-    They are in Spark's JVM. (Spark Connect has a class of its own, which is left as it is.)
+    They are in Spark's JVM. (Spark Connect has a class of its own, which is left as it is.) The
+    result is also None if a later Spark keeps them elsewhere: no write of another format may fail
+    because of this check.
     """
+    from py4j.protocol import Py4JError
+
     java = writer._jwrite
-    if (format or java.source()).lower() != "quire":
+    try:
+        if (format or java.source()).lower() != "quire":
+            return None
+        pairs = java.extraOptions().iterator()
+        found: dict[str, str] = {}
+        while pairs.hasNext():
+            pair = pairs.next()
+            found[str(pair._1())] = str(pair._2())
+    except Py4JError:
         return None
-    pairs = java.extraOptions().iterator()
-    found: dict[str, str] = {}
-    while pairs.hasNext():
-        pair = pairs.next()
-        found[str(pair._1())] = str(pair._2())
     return found
 
 
