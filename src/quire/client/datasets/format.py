@@ -86,7 +86,7 @@ class DatasetLedger:
     bytes: int
     """The number of payload bytes of the entries from `first` to `last`."""
     partition: Partition = ()
-    """The values of the partition columns that all rows have, in a dataset with such columns."""
+    """The value of each partition column, which all rows of this part have."""
 
     def __post_init__(self) -> None:
         if self.ledger_id < 0 or not 0 <= self.first <= self.last:

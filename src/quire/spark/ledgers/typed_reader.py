@@ -35,7 +35,7 @@ from quire.spark.options import ReadOptions
 from quire.spark.schema import our_column
 
 Test = Callable[[Partition], bool]
-"""A test whether a part with these partition values may have rows that a filter selects."""
+"""A test of the partition values of a part: whether a filter may select rows of it."""
 
 COMPARISONS: dict[type[Filter], Callable[[Any, Any], bool]] = {
     EqualTo: operator.eq,
