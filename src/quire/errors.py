@@ -399,9 +399,9 @@ class LedgerOwnedError(LedgerError):
 
     code = -14
     remedy = (
-        "Delete or truncate the owner instead (`quire stream truncate`, `quire object delete`), "
-        "which frees its ledgers. The option force deletes a ledger anyway, and its owner loses "
-        "that data"
+        "Delete or truncate the owner instead (`quire stream truncate`, `quire object delete`, "
+        "`quire dataset delete`), which frees its ledgers. The option force deletes a ledger "
+        "anyway, and its owner loses that data"
     )
 
     def __init__(self, message: str, *, owners: Mapping[int, list[str]]) -> None:
@@ -713,6 +713,12 @@ class StreamDamagedError(StreamError):
 
 class LaterStreamError(LaterVersionError, StreamError):
     """Raised when a later version of Quire, or another library, wrote an entry of a stream."""
+
+
+class LaterRowsError(LaterVersionError, ReadError):
+    """Raised when a later version of Quire wrote an entry with rows of a dataset."""
+
+    outcome_known = True
 
 
 class LaterCheckpointError(LaterVersionError, UsageError):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -18,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from quire import blocking
 from quire.blocking import Namespace
+from quire.errors import UsageError
 from quire.spark import package_zip
 from quire.spark.options import ENV_METADATA, ENV_PASSWORD
 from quire.spark.streams.options import StreamReadOptions
@@ -53,7 +55,48 @@ def test_a_table_of_sql_says_what_to_use_instead(
     options = f"OPTIONS (metadata '{cluster.uri}', namespace '{NAMESPACE}', stream 'never')"
     with pytest.raises(PySparkException) as caught:
         spark.sql(f"CREATE TABLE sql_table USING quire {options}")
-    assert "Use CREATE TEMPORARY VIEW instead of CREATE TABLE" in message_of(caught.value)
+    assert "use CREATE TEMPORARY VIEW" in message_of(caught.value)
+
+
+def test_a_table_that_is_made_of_a_query_says_what_to_use_instead(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Spark passes no option to the writer of CREATE TABLE ... AS SELECT. A table that saveAsTable
+    wrote could never be read, because its options are not passed to the reader."""
+    options = f"OPTIONS (metadata '{cluster.uri}', dataset 'never')"
+    with pytest.raises(PySparkException) as caught:
+        spark.sql(f"CREATE TABLE sql_copy USING quire {options} AS SELECT '1' AS value")
+    instead = "Write with .save(), or use CREATE TEMPORARY VIEW"
+    assert instead in message_of(caught.value)
+    frame = spark.range(1).selectExpr("string(id) AS value")
+    given = {"metadata": cluster.uri, "dataset": "never"}
+    writer = frame.write.options(**given).mode("append")
+    with pytest.raises(UsageError, match=r"'saved' was not written: .*" + re.escape(instead)):
+        writer.format("quire").saveAsTable("saved")
+    with pytest.raises(UsageError, match=re.escape(instead)):
+        writer.saveAsTable("saved", format="quire")
+    with pytest.raises(UsageError, match=re.escape(instead)):
+        frame.writeTo("saved").using("quire")
+    assert not spark.catalog.tableExists("saved")
+    writer.format("parquet").saveAsTable("saved", path=str(tmp_path / "saved"))
+    assert spark.table("saved").count() == 1
+    spark.sql("DROP TABLE saved")
+
+
+def test_a_bad_name_is_an_error_before_any_task(spark: SparkSession, cluster: LocalCluster) -> None:
+    """Spark asks for a writer only after the stages before the last one."""
+    frame = spark.range(100).selectExpr("string(id % 7) AS value").groupBy("value").count()
+    jobs = spark.sparkContext.statusTracker()
+    before = jobs.getJobIdsForGroup(None)
+    for name in ("a/b", "", "..", "x" * 5000):
+        writer = frame.select("value").write.format("quire").mode("append")
+        with pytest.raises(UsageError, match="option 'dataset': "):
+            writer.option("metadata", cluster.uri).save(dataset=name)
+        with pytest.raises(UsageError, match="option 'dataset': "):
+            writer.option("metadata", cluster.uri).option("DataSet", name).save()
+    with pytest.raises(UsageError, match="option 'stream': "):
+        frame.write.format("quire").options(metadata=cluster.uri, stream=".a").save()
+    assert jobs.getJobIdsForGroup(None) == before
 
 
 # -- what is sent to executors ------------------------------------------------------------------

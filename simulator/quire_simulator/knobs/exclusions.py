@@ -23,6 +23,7 @@ NOT_SIMULATED = (
     "net.network",
     "net.tls",
     "client.cluster.location_files",
+    "client.datasets.rows",
     "client.read.arrow",
     "client.read.outcomes",
     "streams.read.arrow",
@@ -52,7 +53,8 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "bookie.protocol.v2": "ADD_KIND MIN_ANSWERABLE_BYTES LAC_AT",
         "bookie.protocol.v3": "ADD RECOVERY PRIORITY BASE_BYTES",
         "client.client": "CTOKEN_BITS",
-        "client.datasets.format": "FORMAT",
+        "client.datasets.format": "FORMAT TYPED_FORMAT",
+        "client.datasets.schema": "VERSION",
         "client.recovery": "FENCED_READ RECOVERY_ADD",
         "codec.distributedlog.compression": "CODEC_BITS",
         "codec.distributedlog.control_record": "MAX_ID_BYTES MAX_PRODUCERS MAX_SEQUENCE _INT64_END",
@@ -156,6 +158,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "replication.repair.bookie_removal": "REASON_CHARS_MAX",
         "replication.repair.replica_source": "UNREADABLE_NAMED_MAX",
         "storage.background.suspension": "BY_MAX",
+        "streams.ownership.named_ledgers": "RANGES_SHOWN_MAX",
         "streams.ownership.owners": "DOUBTS_MAX",
     },
     ("It is an estimate or a measure, and not a limit. A smaller number would be wrong."): {
@@ -201,6 +204,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
             "VALUE_BYTES_MAX SWEPT_BYTES_MAX TRANSACTION_KEY_BYTES_MAX "
             "TRANSACTION_KEY_STORED_BYTES_MAX NAME_BYTES_MAX"
         ),
+        "client.datasets.schema": "SCHEMA_BYTES_MAX PARTITION_COLUMNS_MAX",
         "core.placement.search": "STEPS_MAX",
         "replication.moves.preflight": "SHAPES_MAX SPACE_TIMEOUT_S",
         "core.placement.values": "LOCATION_CHARACTERS_MAX",

@@ -10,9 +10,16 @@ from collections.abc import Iterable
 
 from quire.blocking.background import call
 from quire.blocking.handles import ContextHandle
-from quire.client.datasets.datasets import Dataset, Publication, Sweep
+from quire.client.datasets.datasets import (
+    Dataset,
+    DatasetOrphan,
+    DatasetOrphans,
+    Publication,
+    Sweep,
+)
 from quire.client.datasets.datasets import Datasets as AsyncDatasets
 from quire.client.datasets.format import DatasetLedger
+from quire.client.datasets.schema import DatasetSchema
 
 
 class Datasets(ContextHandle[AsyncDatasets]):
@@ -40,6 +47,23 @@ class Datasets(ContextHandle[AsyncDatasets]):
             MetadataError: The dataset is damaged or has an unknown format.
         """
         return call(self.aio.read(name))
+
+    def read_schema(self, name: str) -> DatasetSchema | None:
+        """Read the schema of a dataset, without its list of ledgers.
+
+        Interrupting this call is safe.
+
+        Args:
+            name: The name of the dataset.
+
+        Returns:
+            The schema, or None if each entry of the dataset is a row of its own.
+
+        Raises:
+            NoSuchKeyError: The dataset does not exist.
+            MetadataError: The head of the dataset is damaged or has an unknown format.
+        """
+        return call(self.aio.read_schema(name))
 
     def find_transaction(self, name: str, txn: str) -> int | None:
         """Find the publication that used a transaction key.
@@ -74,6 +98,7 @@ class Datasets(ContextHandle[AsyncDatasets]):
         *,
         overwrite: bool = False,
         txn: str | None = None,
+        schema: DatasetSchema | None = None,
     ) -> Publication:
         """Add ledgers to a dataset, or replace all its ledgers, in one step.
 
@@ -92,6 +117,9 @@ class Datasets(ContextHandle[AsyncDatasets]):
                 ledgers in them are replaced as well, but the result cannot name them. A warning in
                 the log says so.
             txn: A transaction key, which identifies this publication if it is repeated.
+            schema: The schema of the rows, if the entries are Arrow batches of
+                `quire.client.datasets.rows`. A new dataset gets this schema, and an overwrite
+                replaces the schema. Otherwise it must be that of the dataset.
 
         Returns:
             The sequence number, and what an overwrite replaced.
@@ -99,15 +127,15 @@ class Datasets(ContextHandle[AsyncDatasets]):
         Raises:
             NoSuchLedgerError: A ledger does not exist or is being deleted, for example by a sweep
                 whose age limit is shorter than the job. Nothing was published.
-            UsageError: The name or the key is not valid, two ranges overlap, or the dataset would
-                become too large. Nothing was published.
+            UsageError: The name or the key is not valid, two ranges overlap, the dataset has
+                another schema, or it would become too large. Nothing was published.
             MetadataUnavailableError: The metadata store does not answer. The outcome is unknown.
                 With a transaction key, call again with the same arguments.
             MetadataError: The head of the dataset is damaged, or other clients changed the dataset
                 during each of 100 attempts. Nothing was published. Without `overwrite`, it is not
                 noticed if a part of the dataset's list of ledgers is missing or damaged.
         """
-        return call(self.aio.publish(name, ledgers, overwrite=overwrite, txn=txn))
+        return call(self.aio.publish(name, ledgers, overwrite=overwrite, txn=txn, schema=schema))
 
     def drop(self, name: str, *, delete_ledgers: bool = False) -> Dataset | None:
         """Remove a dataset.
@@ -220,3 +248,46 @@ class Datasets(ContextHandle[AsyncDatasets]):
                 older_than_s, name=name, job=job, first=first, keep=keep, look_at_most=look_at_most
             )
         )
+
+    def look_for_orphans(
+        self,
+        older_than_s: float,
+        *,
+        name: str | None = None,
+        job: str | None = None,
+        first: int = 0,
+    ) -> DatasetOrphans:
+        """Find the ledgers that `sweep` would delete, without deleting anything.
+
+        A job that is still running may publish some of them. Interrupting this call is safe.
+
+        Args:
+            older_than_s: As for `sweep`.
+            name: As for `sweep`.
+            job: As for `sweep`.
+            first: As for `sweep`.
+
+        Returns:
+            The orphans, and the ledgers and datasets that could not be read.
+        """
+        return call(self.aio.look_for_orphans(older_than_s, name=name, job=job, first=first))
+
+    def delete_orphans(self, orphans: Iterable[DatasetOrphan]) -> Sweep:
+        """Delete orphans that `look_for_orphans` found.
+
+        A ledger that a dataset names by now is kept. The call is safe to repeat, and safe while
+        others publish. If it is interrupted, the next sweep continues.
+
+        Args:
+            orphans: The orphans.
+
+        Returns:
+            The ids of the deleted ledgers, and the datasets that could not be read, with the
+            ledgers that were kept for that reason.
+
+        Raises:
+            CollectionOffError: Garbage collection is switched off. Nothing was deleted.
+            MetadataWentBackError: The metadata store is in an older state than before. Nothing was
+                deleted.
+        """
+        return call(self.aio.delete_orphans(orphans))

@@ -25,6 +25,8 @@ _COMMANDS = commands(
                                                bookies.
     ledger        main:ledger                  Write, read, list, show, delete and recover ledgers.
     object        main:objects                 Put, get, list, show and delete objects.
+    dataset       main:dataset                 List, show and delete datasets, and delete \
+                                               ledgers of interrupted jobs.
     namespace     main:namespace               Create, list, show and configure namespaces of \
                                                streams.
     stream        main:stream                  Write, read, tail, truncate and manage streams.
@@ -118,6 +120,15 @@ _OBJECT = commands(
     delete  manage:delete        Delete an object.
     """,
     "object",
+)
+_DATASET = commands(
+    """
+    list    show:list_datasets  List the names of datasets.
+    show    show:show           Show the rows, columns, ledgers and transaction keys of a dataset.
+    delete  manage:delete       Delete a dataset with its ledgers.
+    sweep   manage:sweep        Delete the ledgers that interrupted jobs never published.
+    """,
+    "dataset",
 )
 _NAMESPACE = commands(
     """
@@ -275,6 +286,15 @@ def objects() -> None:
     """Put, get, list, show and delete objects.
 
     An object is an immutable file under a name such as jobs/42/result, stored in one ledger.
+    """
+
+
+@click.group(cls=LazyGroup, lazy=_DATASET)
+def dataset() -> None:
+    """List, show and delete datasets, and delete the ledgers of interrupted jobs.
+
+    A dataset is a named set of ledgers that is published in one step, such as a table that Spark
+    has written.
     """
 
 

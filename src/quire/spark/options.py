@@ -16,6 +16,7 @@ from quire._runtime.names.suggest import nearest
 from quire._runtime.units import counted, parse_size
 from quire.client.cluster.placement import parse_placement
 from quire.client.datasets.format import check_dataset_name, check_transaction_key
+from quire.client.datasets.rows import check_compression
 from quire.client.read.arrow import COLUMNS
 from quire.config import TlsClientConfig
 from quire.errors import UsageError
@@ -54,6 +55,7 @@ STREAM_READING = (
 TABLE_READING = (*STREAM_SHARED, "table")
 WRITING = (
     *SHARED, "ensemble", "writeQuorum", "ackQuorum", "digest", "placement", "valueColumn", "txnId",
+    "typed", "partitionColumns", "compression",
 )  # fmt: skip
 
 STREAM_WRITING = (
@@ -62,6 +64,15 @@ STREAM_WRITING = (
 )  # fmt: skip
 BATCH_ONLY = ("txnId",)
 QUERY_ONLY = ("writerId", "takeover")
+
+
+TABLE = "Spark does not pass the options of a table to Python data sources"
+INSTEAD_OF_TABLES = (
+    "Write with .save(), or use CREATE TEMPORARY VIEW ... USING quire OPTIONS (...) and INSERT "
+    "INTO instead of CREATE TABLE"
+)
+NO_TABLES = f". If this is a table: {TABLE}. {INSTEAD_OF_TABLES}"
+"""What an error says if not a single option was given, as for a table of Spark's catalog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +93,9 @@ class ReadOptions:
     recover: bool = False
     """Whether to fence and close open ledgers, instead of reading what is acknowledged now."""
     columns: tuple[str, ...] = COLUMNS
-    """The columns to read."""
+    """The columns to read, if each entry is a row."""
+    typed_columns: tuple[str, ...] | None = None
+    """The columns to read of a dataset with typed rows, or None for all."""
     pushdown: bool = False
     """Whether comparisons of `ledger_id` and `entry_id` with constants reduce what is read."""
     partition_entries: int | None = None
@@ -103,11 +116,13 @@ class ReadOptions:
         options: Mapping[str, str],
         *,
         pushdown: bool = False,
+        typed: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> ReadOptions:
         """Parse the options that a user gave. Raises UsageError.
 
-        `pushdown` is the default of the option with this name.
+        `pushdown` is the default of the option with this name. `typed` says that the dataset has
+        typed rows, so that the columns are its own.
         """
         given = GivenOptions(options, READING, "reading", (*WRITING, *STREAM_READING))
         ledgers: tuple[int, ...] | None = given.take("ledgers", _ledger_ids, None)
@@ -124,7 +139,7 @@ class ReadOptions:
                 if dataset is None
                 else "options 'dataset' and 'ledgers' exclude each other",
                 remedy="Set one of the options 'stream', 'streams', 'streamPattern', 'dataset', "
-                "'ledger', 'ledgers' and 'table'",
+                "'ledger', 'ledgers' and 'table'" + NO_TABLES * (not options),
             )
         return cls(
             metadata=given.metadata(environ),
@@ -132,7 +147,8 @@ class ReadOptions:
             dataset=dataset,
             password=given.password(environ),
             recover=given.take("recover", parse_boolean, False),
-            columns=given.columns(),
+            columns=COLUMNS if typed else given.columns(),
+            typed_columns=given.take("columns", parse_names, None) if typed else None,
             pushdown=given.take("pushdown", parse_boolean, pushdown),
             partition_entries=given.take("partitionEntries", parse_positive, None),
             partition_bytes=given.take("partitionBytes", parse_size, PARTITION_BYTES),
@@ -170,6 +186,13 @@ class WriteOptions:
     """
     tls: TlsClientConfig | None = None
     """The TLS settings of connections to bookies. Every machine that runs tasks needs the files."""
+    typed: bool | None = None
+    """Whether all columns are written, with their schema. None means that the dataset decides, and
+    the columns if the dataset is new."""
+    partition_columns: tuple[str, ...] | None = None
+    """The columns by whose values the rows are divided, or None to use those of the dataset."""
+    compression: str = "lz4"
+    """The compression of typed rows."""
 
     @classmethod
     def parse(
@@ -181,7 +204,8 @@ class WriteOptions:
         if dataset is None:
             raise UsageError(
                 "no option selects where to write",
-                remedy="Set one of the options 'stream', 'streams' and 'dataset'",
+                remedy="Set one of the options 'stream', 'streams' and 'dataset'"
+                + NO_TABLES * (not options),
             )
         parsed = cls(
             metadata=given.metadata(environ),
@@ -195,7 +219,17 @@ class WriteOptions:
             txn_id=given.take("txnId", check_transaction_key, None),
             placement=given.placement(environ),
             tls=given.tls(environ),
+            typed=given.take("typed", parse_boolean, None),
+            partition_columns=given.take("partitionColumns", parse_names, None),
+            compression=given.take("compression", check_compression, "lz4"),
         )
+        if parsed.typed is False and parsed.partition_columns:
+            raise UsageError("options 'typed' false and 'partitionColumns' contradict each other")
+        if parsed.value_column is not None and (parsed.typed or parsed.partition_columns):
+            raise UsageError(
+                "option 'valueColumn' and the options 'typed' and 'partitionColumns' exclude each "
+                "other: typed rows have all columns"
+            )
         if not parsed.ensemble >= parsed.write_quorum >= parsed.ack_quorum:
             raise UsageError(
                 "the options must satisfy ensemble >= writeQuorum >= ackQuorum, but ensemble is "
@@ -219,7 +253,28 @@ def writes_streams(options: Mapping[str, str]) -> bool:
     return bool(given & {"stream", "streams", "streamcolumn", "namespace"})
 
 
+def check_written_names(options: Mapping[str, str]) -> None:
+    """Check the name of the dataset or stream that options name. Raises UsageError.
+
+    All other options are checked when the writer is made.
+    """
+    given = {name.lower(): text.strip() for name, text in options.items()}
+    for name, parse in (("dataset", parse_dataset), ("stream", check_stream_name)):
+        if (text := given.get(name)) is not None:
+            _parsed(name, text, parse)
+
+
 # -- inside -----------------------------------------------------------------------------------
+
+
+def _parsed(name: str, text: str, parse: Callable[[str], T]) -> T:
+    """Return the parsed value of an option. Raises UsageError."""
+    try:
+        return parse(text)
+    except UsageError as error:
+        raise UsageError(f"option '{name}': {error.args[0]}", remedy=error.remedy) from None
+    except ValueError as error:
+        raise UsageError(f"option '{name}': {error}") from None
 
 
 class GivenOptions:
@@ -236,10 +291,7 @@ class GivenOptions:
         if "provider" in self._values:
             # CREATE TABLE passes the table's properties, with the options under `option.`. Reading
             # or writing the table later passes none of them.
-            raise UsageError(
-                "Spark does not pass the options of a table to Python data sources",
-                remedy="Use CREATE TEMPORARY VIEW instead of CREATE TABLE",
-            )
+            raise UsageError(TABLE, remedy=INSTEAD_OF_TABLES)
         names = {name.lower(): name for name in known}
         others = {name.lower(): name for name in other}
         strange = [name for name in self._values if name not in names and name not in others]
@@ -278,12 +330,7 @@ class GivenOptions:
         text = self._values.get(name.lower())
         if text is None:
             return default
-        try:
-            return parse(text.strip())
-        except UsageError as error:
-            raise UsageError(f"option '{name}': {error.args[0]}", remedy=error.remedy) from None
-        except ValueError as error:
-            raise UsageError(f"option '{name}': {error}") from None
+        return _parsed(name, text.strip(), parse)
 
     def metadata(self, environ: Mapping[str, str]) -> str:
         """Return the metadata URI from the options or the environment. Raises UsageError."""
@@ -394,6 +441,16 @@ def parse_name(text: str) -> str:
     if not text:
         raise ValueError("its value is empty")
     return text
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Return the names in a list that is separated by commas. Raises ValueError."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError("a name in the list is empty")
+    if len({name.lower() for name in names}) != len(names):
+        raise ValueError("a name occurs twice in the list")
+    return names
 
 
 def parse_dataset(text: str) -> str:

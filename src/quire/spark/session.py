@@ -20,6 +20,7 @@ from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import UsageError
 from quire.spark.java import END_LIMIT_S, JavaProcesses
+from quire.spark.options import INSTEAD_OF_TABLES, TABLE, check_written_names
 from quire.spark.quiet import quiet_settings
 from quire.streams.ownership.orphans import delete_orphans, find_orphans
 
@@ -60,12 +61,13 @@ def configure(spark: S, *, pushdown: bool = True) -> S:
     Args:
         spark: The builder or the session.
         pushdown: Whether to permit the option `pushdown`. The option itself remains false by
-            default (see "Limits of Spark" in `quire.spark`).
+            default (see "Limits of Spark" in `docs/reference/spark-options.md`).
 
     Returns:
         The same builder or session.
     """
     _write_in_every_thread()
+    _check_before_tasks()
     target: Any = spark
     if hasattr(target, "getOrCreate"):
         given = dict(getattr(target, "_options", {}))
@@ -101,6 +103,89 @@ def _in_active_session(choose: Callable[..., Any]) -> Callable[..., Any]:
         return choose(self, source)
 
     return format
+
+
+def _check_before_tasks() -> None:
+    """Check what `save()` and `saveAsTable()` are to write before Spark runs any task.
+
+    Spark makes the writer of a Python format only after the stages before the last one, and cannot
+    pass the options of a table to it later.
+    """
+    from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
+
+    kind: Any = DataFrameWriter
+    if not hasattr(kind.saveAsTable, "__wrapped__"):
+        kind.save, kind.saveAsTable = _checked_save(kind.save), _no_table(kind.saveAsTable)
+        tables: Any = DataFrameWriterV2
+        tables.using = _no_provider(tables.using)
+
+
+def _checked_save(save: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(save)
+    def checked(
+        self: Any,
+        path: str | None = None,
+        format: str | None = None,
+        mode: str | None = None,
+        partitionBy: Any = None,
+        **options: Any,
+    ) -> Any:
+        given = _given_options(self, format)
+        if given is not None:
+            check_written_names({**given, **{name: str(text) for name, text in options.items()}})
+        return save(self, path, format, mode, partitionBy, **options)
+
+    return checked
+
+
+def _no_table(save: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(save)
+    def refused(
+        self: Any,
+        name: str,
+        format: str | None = None,
+        mode: str | None = None,
+        partitionBy: Any = None,
+        **options: Any,
+    ) -> Any:
+        if _given_options(self, format) is not None:
+            raise UsageError(f"table {name!r} was not written: {TABLE}", remedy=INSTEAD_OF_TABLES)
+        return save(self, name, format, mode, partitionBy, **options)
+
+    return refused
+
+
+def _no_provider(choose: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(choose)
+    def using(self: Any, provider: str) -> Any:
+        if provider.lower() == "quire":
+            raise UsageError(f"no table was made: {TABLE}", remedy=INSTEAD_OF_TABLES)
+        return choose(self, provider)
+
+    return using
+
+
+def _given_options(writer: Any, format: str | None) -> dict[str, str] | None:
+    """Return the options of a `DataFrameWriter`, or None if its format is another one.
+
+    They are in Spark's JVM. (Spark Connect has a class of its own, which is left as it is.) The
+    result is also None if a later Spark keeps them elsewhere: no write of another format may fail
+    because of this check.
+    """
+    from py4j.protocol import Py4JError
+
+    java = writer._jwrite
+    try:
+        if (format or java.source()).lower() != "quire":
+            return None
+        pairs = java.extraOptions().iterator()
+        found: dict[str, str] = {}
+        while pairs.hasNext():
+            pair = pairs.next()
+            found[str(pair._1())] = str(pair._2())
+    except Py4JError:
+        return None
+    return found
 
 
 def register(spark: SparkSession) -> SparkSession:

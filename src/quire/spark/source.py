@@ -5,8 +5,10 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from quire.client.datasets.schema import DatasetSchema
 from quire.errors import UsageError
 from quire.spark.ledgers.reader import QuirePushdownReader, QuireReader, spark_schema
+from quire.spark.ledgers.typed_reader import TypedPushdownReader, TypedReader, read_schema
 from quire.spark.ledgers.writer import QuireWriter
 from quire.spark.options import ReadOptions, WriteOptions, reading_kind, writes_streams
 from quire.spark.streams.options import StreamReadOptions, TableOptions
@@ -16,7 +18,7 @@ from quire.spark.streams.source import QuireStreamSource, RefusedStreamSource
 from quire.spark.streams.write_options import StreamWriteOptions
 from quire.spark.streams.writer import StreamBatchWriter, StreamQueryWriter
 from quire.spark.tables import TableReader, table_schema
-from quire.spark.worker import plainly
+from quire.spark.worker import client, plainly
 
 
 class QuireDataSource(DataSource):  # type: ignore[misc]
@@ -38,7 +40,9 @@ class QuireDataSource(DataSource):  # type: ignore[misc]
                 return table_schema(TableOptions.parse(self.options).table)
             case "streams":
                 return stream_schema(StreamReadOptions.parse(self.options).columns)
-        return spark_schema(ReadOptions.parse(self.options).columns)
+        known = self._dataset_schema()
+        options = ReadOptions.parse(self.options, typed=known is not None)
+        return spark_schema(options.columns) if known is None else read_schema(options, known)
 
     @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -51,9 +55,21 @@ class QuireDataSource(DataSource):  # type: ignore[misc]
                 if wanted.pushdown:
                     return QuireStreamPushdownReader(wanted, schema)
                 return QuireStreamBatchReader(wanted, schema)
-        options = ReadOptions.parse(self.options)
+        known = self._dataset_schema()
+        options = ReadOptions.parse(self.options, typed=known is not None)
+        if known is not None:
+            typed = TypedPushdownReader if options.pushdown else TypedReader
+            return typed(options, schema, known)
         kind = QuirePushdownReader if options.pushdown else QuireReader
         return kind(options, schema)
+
+    def _dataset_schema(self) -> DatasetSchema | None:
+        """Return the schema of the dataset, or None if its entries, or ledgers, are read."""
+        options = ReadOptions.parse(self.options, typed=True)
+        if options.dataset is None:
+            return None
+        with client(options.metadata, options.tls) as connected:
+            return connected.datasets.read_schema(options.dataset)
 
     @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from quire import blocking
 from quire.blocking import connect
 from quire.testing.cluster import LocalCluster
 from tests.support.processes.cli import COMMAND, TIMEOUT_S, Quire, Running
@@ -208,6 +209,9 @@ def test_the_shell_completes_ids_and_names(quire: Quire) -> None:
     assert completed(quire, "quire stream read -n /str") == ["/streams"]
     quire("object", "put", "-", "completion/2", stdin=b"one").ok()
     assert completed(quire, "quire object get completion/") == ["completion/2"]
+    with blocking.connect(quire.uri) as client:
+        client.datasets.publish("completion-3", [])
+    assert completed(quire, "quire dataset show comp") == ["completion-3"]
     bookies = quire("cluster", "bookies").ok().decode().split()[::3]
     assert completed(quire, "quire bookie decommission ") == sorted(bookies)
     assert completed(quire, "quire cluster pause recover ") == sorted(bookies)

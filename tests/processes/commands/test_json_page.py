@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from quire import DatasetLedger, blocking
 from quire.cli.common.output import ALIKE
 from quire.testing.cluster import LocalCluster
 from tests.support.processes.cli import Quire
@@ -24,6 +25,7 @@ COMMANDS = (
     "stream list", "stream show clicks", "stream read clicks", "stream tail clicks",
     "stream retain clicks --dry-run", "stream truncate clicks --before seq:50 --dry-run",
     "namespace list", "namespace show /streams", "object list", "object show a/b",
+    "dataset list", "dataset show numbers", "dataset sweep --older-than 0 --dry-run",
     "cluster bookies", "cluster locations list", "cluster gc status",
     "cluster rebalance --dry-run --no-check", "bookie decommission BOOKIE --dry-run --no-check",
     "autorecovery status", "autorecovery delay", "explain cluster", "explain ledger 0",
@@ -52,6 +54,7 @@ def test_the_page_lists_the_keys_that_are_printed(tmp_path: Path) -> None:
         found: dict[str, list[str]] = {}
         for words, stdin in WRITING.items():
             found[command_of(words)] = keys(quire(*words.split(), "--json", stdin=stdin).ok())
+        write_dataset(cluster.uri)
         bookie = quire("cluster", "bookies").ok().decode().split()[0]
         quire("cluster", "pause", "rebalance").ok()  # `pause` lists it
         for words in COMMANDS:
@@ -68,6 +71,17 @@ def test_the_page_lists_the_keys_that_are_printed(tmp_path: Path) -> None:
         PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
     else:
         assert shown.strip() == table.strip(), "run this test with QUIRE_WRITE_DOCS=1"
+
+
+def write_dataset(uri: str) -> None:
+    """Publish one ledger as a dataset, and leave another one that is not published."""
+    with blocking.connect(uri) as client:
+        for rows in ([b"1", b"2"], [b"3"]):
+            with client.create_ledger(custom={"quire.dataset": b"numbers"}) as writer:
+                writer.append_many(rows)
+            if len(rows) == 2:
+                part = DatasetLedger(writer.ledger_id, first=0, last=1, rows=2, bytes=2)
+                client.datasets.publish("numbers", [part], txn="load-1")
 
 
 def command_of(words: str) -> str:

@@ -151,6 +151,12 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     # -- objects
     (("object", "show", ".."), "'..'"),
     (("object", "delete", "a//b"), "'a//b'"),
+    (("dataset", "show", "a/b"), "'a/b'"),
+    (("dataset", "delete", ".."), "'..'"),
+    (("dataset", "sweep", "a/b"), "'a/b'"),
+    (("dataset", "sweep", "--older-than", "-1"), "-1"),
+    (("dataset", "sweep", "--older-than", "soon"), "soon"),
+    (("dataset", "sweep", "--first", "x"), "'x'"),
     ((*PUT, "--meta", "a=" + "x" * 70_000), "65536"),
     ((*PUT, "--meta", "a=1", "--meta", "a=2"), "'a' is given twice"),
     ((*PUT, "--bucket", "a/b"), "a/b"),

@@ -27,6 +27,7 @@ from quire.client.datasets.format import (
 )
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
+    CollectionOffError,
     LaterMetadataError,
     MetadataError,
     MetadataUnavailableError,
@@ -34,6 +35,7 @@ from quire.errors import (
     NoSuchLedgerError,
     UsageError,
 )
+from quire.metadata.bookies.collection import Switch, switch_off
 from quire.metadata.interface import Versioned
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.store import MemoryStore
@@ -490,7 +492,7 @@ async def test_a_chunk_that_another_publication_removed_is_not_reported_as_lost(
 async def test_a_chunk_of_a_later_version_is_neither_overwritten_nor_dropped(bench: Bench) -> None:
     await publish_unchecked(bench, 10_000, 0)
     node = bench.cluster.values[bench.chunks()[0]]
-    node.data = node.data.replace(b'"format":1', b'"format":2', 1)
+    node.data = node.data.replace(b'"format":1', b'"format":3', 1)
     with pytest.raises(LaterMetadataError):
         await bench.datasets.publish("d", [], overwrite=True)
     with pytest.raises(LaterMetadataError):
@@ -603,7 +605,8 @@ def test_split_keeps_all_in_order(some: list[DatasetLedger], times: int, version
         (b"\xff", "cannot be decoded"),
         (b"[]", "not a JSON object"),
         (b'{"format":1}', "cannot be decoded"),
-        (b'{"format":2}', "format 2"),
+        (b'{"format":2}', "cannot be decoded"),
+        (b'{"format":3}', "format 3"),
         (
             b'{"format":1,"exists":true,"sequence":1,"chunks":[],"transactions":{},"condemned":[],'
             b'"ledgers":[{"id":1,"first":5,"last":2,"rows":1,"bytes":1}]}',
@@ -687,6 +690,59 @@ async def test_the_sweep_goes_on_past_what_it_cannot_read(
         assert await bench.datasets.sweep_orphans(0) == []
     assert "skipped what it could not read (4)" in caplog.text
     assert "dataset 'a/b'" in caplog.text
+
+
+async def test_a_search_for_orphans_deletes_nothing(bench: Bench) -> None:
+    published, orphan = await bench.some(2)
+    other = await bench.ledger("e", "j2")
+    await bench.datasets.publish("d", [published])
+    bench.clock.ms += 3_600_000
+    young = await bench.ledger("d")
+    found = await bench.datasets.look_for_orphans(1800)
+    assert [(one.ledger_id, one.dataset, one.job) for one in found.orphans] == [
+        (orphan.ledger_id, "d", "j"), (other, "e", "j2")
+    ]  # fmt: skip
+    assert found.skipped == []
+    assert bench.stored() == sorted([published.ledger_id, orphan.ledger_id, other, young])
+    narrowed = await bench.datasets.look_for_orphans(1800, name="e")
+    assert [one.ledger_id for one in narrowed.orphans] == [other]
+    assert (await bench.datasets.look_for_orphans(1800, first=other + 1)).orphans == []
+
+
+async def test_an_orphan_that_was_published_after_the_search_is_kept(bench: Bench) -> None:
+    late, orphan = await bench.some(2)
+    found = await bench.datasets.look_for_orphans(0)
+    await bench.datasets.publish("d", [late])
+    assert (await bench.datasets.delete_orphans(found.orphans)).deleted == [orphan.ledger_id]
+    assert bench.stored() == [late.ledger_id]
+
+
+async def test_the_search_for_orphans_spares_what_it_cannot_read(bench: Bench) -> None:
+    poisoned, held = await bench.ledger("a/b"), await bench.ledger("damaged")
+    await bench.datasets.publish("damaged", [part(held)])
+    orphan = await bench.ledger("c")
+    found = await bench.datasets.look_for_orphans(0)
+    version = (await bench.store.read_value(("datasets", "damaged"))).version
+    await bench.store.write_value(("datasets", "damaged"), b"{", version)
+    again = await bench.datasets.look_for_orphans(0)
+    assert [one.ledger_id for one in found.orphans] == [orphan]
+    assert [one.ledger_id for one in again.orphans] == [orphan]
+    assert [skipped.what for skipped in found.skipped] == ["dataset 'a/b'"]
+    assert [skipped.what for skipped in again.skipped] == ["dataset 'a/b'", "dataset 'damaged'"]
+    assert f"are kept: {held}" in again.skipped[1].why
+    made_up = [replace(found.orphans[0], ledger_id=held, dataset="damaged")]
+    swept = await bench.datasets.delete_orphans([*found.orphans, *made_up])
+    assert (swept.deleted, [one.what for one in swept.skipped]) == ([orphan], ["dataset 'damaged'"])
+    assert bench.stored() == sorted([poisoned, held])
+
+
+async def test_orphans_are_kept_while_collection_is_off(bench: Bench) -> None:
+    orphan = await bench.ledger("d")
+    found = await bench.datasets.look_for_orphans(0)
+    assert await switch_off(bench.store, Switch())
+    with pytest.raises(CollectionOffError):
+        await bench.datasets.delete_orphans(found.orphans)
+    assert bench.stored() == [orphan]
 
 
 async def test_the_listing_names_what_it_cannot_read(

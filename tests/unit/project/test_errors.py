@@ -48,7 +48,7 @@ NONE_FITS = {
     "ClusterNotInitialisedError", "CollectionOffError", "CookieError", "DamagedError",
     "DataUnknownError", "DigestError", "DiskFullError", "HistoryDamagedError", "HistoryError",
     "JobError", "JobRefusedError", "KeyExistsError", "LaterCookieError", "LaterHistoryError",
-    "LaterMetadataError",
+    "LaterMetadataError", "LaterRowsError",
     "LaterStorageError", "LaterStreamError", "LaterVersionError", "LedgerClosedError",
     "LedgerError", "LedgerFencedError",
     "LedgerOwnedError", "LedgerRecreatedError", "MetadataError", "MetadataTooLargeError",

@@ -15,11 +15,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from quire.bookie.background.collection_guard import decode_mark
 from quire.bookie.directories.identity import decode_known
 from quire.client.datasets import format as datasets
+from quire.client.datasets.rows import VERSION_KEY, decode_rows
+from quire.client.datasets.schema import make_schema, schema_value
 from quire.codec.distributedlog.control_record import decode_control
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.envelope import unwrap
@@ -143,6 +146,8 @@ V3 = ledger_metadata_format.encode(LEDGER)
 V2 = ledger_metadata_format.encode(LedgerMetadata(1, 1, 1, (Segment(0, ("b",)),), format_version=2))
 COOKIE = b'5\nbookieHost: "b"\njournalDir: "/j"\nledgerDirs: "1\\t/j"\n'
 DATASET = datasets.encode_head("d", datasets.Head())
+SCHEMA = make_schema([{"name": "n", "type": "long", "nullable": True, "metadata": {}}])
+TYPED_DATASET = datasets.encode_head("d", datasets.Head(schema=SCHEMA))
 LEDGER_OF_DATASET = datasets.encode_chunk([datasets.DatasetLedger(1, 0, 1, 2, 3)])
 OBJECT = ObjectInfo("o", 7, 10, 5, "0" * 64, 1)
 OFFSETS = Offsets("c", "/n", {}).to_json()
@@ -155,6 +160,17 @@ def changed(data: bytes, **more: object) -> bytes:
 
 def known(data: bytes) -> object:
     return decode_known(data, "b", "uri", "remedy")
+
+
+def typed(**more: object) -> object:
+    return datasets.decode_head("d", changed(TYPED_DATASET, schema=schema_value(SCHEMA) | more))
+
+
+def later_rows() -> object:
+    schema = pa.schema([("n", pa.int64())], metadata={VERSION_KEY: b"2"})
+    sink = pa.BufferOutputStream()
+    pa.ipc.new_stream(sink, schema).close()
+    return decode_rows(sink.getvalue().to_pybytes(), 7, 0, ["n"])
 
 
 def chunk(**more: object) -> object:
@@ -290,10 +306,19 @@ REFUSED: dict[str, list[Call]] = {
         lambda: BookieMark.decode_any(b'{"count": 1, "token": "t", "epoch": 2}'),
     ],
     "dataset": [
-        lambda: datasets.decode_head("d", changed(DATASET, format=2)),
+        lambda: datasets.decode_head("d", changed(DATASET, format=3)),
+        lambda: datasets.decode_head("d", changed(TYPED_DATASET, format=3)),
+        lambda: datasets.decode_head("d", changed(DATASET, schema={})),
         lambda: datasets.decode_head("d", changed(DATASET, tier=2)),
         lambda: chunk(tier=2),
+        lambda: chunk(partition={}),
     ],
+    "schema of a dataset": [
+        lambda: typed(version=2),
+        lambda: typed(order_by=["n"]),
+        lambda: typed(encoding="columns of 2030"),
+    ],
+    "rows of a dataset": [later_rows],
     "object": [
         lambda: objects.decode_head("o", changed(objects.encode_head(OBJECT), format=2)),
         lambda: objects.decode_head("o", changed(objects.encode_head(OBJECT), tier=2)),
@@ -493,6 +518,8 @@ NAMES = re.compile(
 """The names of constants that hold the version, the first bytes or the flags of a format."""
 CONSTANTS = {
     "client/datasets/format.py": "dataset",
+    "client/datasets/rows.py": "rows of a dataset",
+    "client/datasets/schema.py": "schema of a dataset",
     "codec/distributedlog/control_record.py": "control record",
     "codec/distributedlog/dlsn.py": "subscription",
     "codec/distributedlog/envelope.py": "envelope",

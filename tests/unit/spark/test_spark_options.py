@@ -35,7 +35,7 @@ from quire.spark.ledgers.reader import (
     spark_schema,
 )
 from quire.spark.ledgers.writer import value_column
-from quire.spark.options import READING, WRITING, ReadOptions, WriteOptions
+from quire.spark.options import ReadOptions, WriteOptions
 from quire.spark.source import QuireDataSource
 from quire.spark.streams.sink import SinkColumns
 from quire.spark.streams.write_options import StreamWriteOptions
@@ -254,14 +254,6 @@ def test_passwords_do_not_show() -> None:
     with pytest.raises(UsageError) as caught:
         read(dataset="d", password="hunter2", zzz="1")
     assert "hunter2" not in str(caught.value)
-
-
-def test_every_option_is_described() -> None:
-    import quire.spark
-
-    assert quire.spark.__doc__
-    for option in (*READING, *WRITING):
-        assert f"`{option}`" in quire.spark.__doc__, option
 
 
 # -- tasks ------------------------------------------------------------------------------------

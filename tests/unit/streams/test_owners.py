@@ -18,6 +18,7 @@ from quire.streams.namespace.namespace import open_namespace
 from quire.streams.objects.format import head_key
 from quire.streams.objects.objects import Objects
 from quire.streams.ownership import owners
+from quire.streams.ownership.named_ledgers import UnreadableRecord, dataset_record
 from quire.streams.ownership.owners import find_claims, missed, refuse_owned
 from quire.streams.statemachine.state_machine import BUCKET
 from tests.support.objects import plain_ledger
@@ -129,6 +130,21 @@ async def test_datasets(client: Client) -> None:
         assert "dataset flights (entries 0 to 9)" in await told(client, ledger_id)
     await client.datasets.drop("flights")
     await refuse_owned(client, [made_for, anyone])
+
+
+async def test_a_dataset_names_a_ledger_once(client: Client) -> None:
+    """A lost ledger of a dataset with partitions was counted once for each of its ranges."""
+    ledger_id = await plain_ledger(client)
+    for name, ranges, told_as in (
+        ("whole", [(5, 9), (0, 4)], "entries 0 to 9"),
+        ("some", [(0, 1), (3, 3), (5, 5), (7, 7), (9, 9)], "entries 0 to 1, 3 to 3, 5 to 5, and 2 "
+         "more ranges"),
+    ):  # fmt: skip
+        parts = [DatasetLedger(ledger_id, first, last, 1, 1) for first, last in ranges]
+        await client.datasets.publish(name, parts)
+        record = await dataset_record(client, name)
+        assert not isinstance(record, UnreadableRecord)
+        assert [(one.ledger_id, one.part) for one in record] == [(ledger_id, told_as)]
 
 
 async def test_pulsars_ledgers(client: Client) -> None:

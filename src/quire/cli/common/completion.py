@@ -1,4 +1,5 @@
-"""Completion of ids and names from the cluster: ledgers, streams, bookies, namespaces, objects.
+"""Completion of ids and names from the cluster: ledgers, streams, bookies, namespaces, objects,
+datasets.
 
 A shell asks while the user waits, so the answer is limited in time and number, and any failure is
 an empty answer.
@@ -116,8 +117,14 @@ async def _objects(client: Client, context: click.Context) -> AsyncIterator[str]
         yield one.name
 
 
+async def _datasets(client: Client, context: click.Context) -> AsyncIterator[str]:
+    for name in await client.datasets.list_datasets():
+        yield name
+
+
 complete_ledgers = completes(_ledgers)
 complete_bookies = completes(_bookies)
 complete_namespaces = completes(_namespaces)
 complete_streams = completes(_streams)
 complete_objects = completes(_objects)
+complete_datasets = completes(_datasets)

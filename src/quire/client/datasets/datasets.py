@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -43,7 +44,9 @@ from quire.client.datasets.format import (
     encode_head,
     split,
 )
+from quire.client.datasets.schema import DatasetSchema, check_partition
 from quire.client.unreadable_items import Skipped, log_skipped, skipping
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import (
     KeyExistsError,
     LaterMetadataError,
@@ -57,7 +60,16 @@ from quire.errors import (
 from quire.metadata.bookies.collection import check_collectable, may_collect
 from quire.metadata.interface import MetadataStore
 
-__all__ = ["Dataset", "DatasetLedger", "Datasets", "Publication", "Skipped", "Sweep"]
+__all__ = [
+    "Dataset",
+    "DatasetLedger",
+    "DatasetOrphan",
+    "DatasetOrphans",
+    "Datasets",
+    "Publication",
+    "Skipped",
+    "Sweep",
+]
 
 HEADS = "datasets"
 CHUNKS = "dataset_chunks"
@@ -83,6 +95,13 @@ class Dataset:
     ledgers: tuple[DatasetLedger, ...]
     transactions: Mapping[str, int]
     """The newest transaction keys, each with the sequence number of its publication."""
+    schema: DatasetSchema | None = None
+    """The schema of the rows, or None if each entry is a row of its own."""
+
+    @property
+    def ledger_ids(self) -> list[int]:
+        """The ids of the ledgers, each once, in the order of the dataset."""
+        return list(dict.fromkeys(ledger.ledger_id for ledger in self.ledgers))
 
     @property
     def rows(self) -> int:
@@ -117,6 +136,31 @@ class Sweep:
     """The ids of the deleted ledgers, ascending."""
     skipped: list[Skipped]
     """The ledgers and datasets that could not be read. Nothing that they may own was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetOrphan:
+    """A ledger that was written for a dataset and that the dataset does not name."""
+
+    ledger_id: int
+    dataset: str
+    """The name of the dataset for which the ledger was written."""
+    job: str
+    """The job that wrote the ledger, or "" if its metadata names none."""
+    ctime_ms: int
+    """The time at which the ledger was created, in milliseconds since 1970."""
+    bytes: int
+    """The number of payload bytes in the ledger, or 0 if it was never closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetOrphans:
+    """The result of a search for orphans."""
+
+    orphans: list[DatasetOrphan]
+    """The orphans, in the order of their ledger ids."""
+    skipped: list[Skipped]
+    """The ledgers and datasets that could not be read. Nothing that they may own is an orphan."""
 
 
 class Datasets(Ready):
@@ -165,8 +209,28 @@ class Datasets(Ready):
                 ledgers = await self._ledgers(name, head, version)
             except VersionConflictError:
                 continue
-            return Dataset(name, head.sequence, ledgers, head.transactions)
+            return Dataset(name, head.sequence, ledgers, head.transactions, head.schema)
         raise too_many_conflicts(f"dataset {name!r}")
+
+    async def read_schema(self, name: str) -> DatasetSchema | None:
+        """Read the schema of a dataset, without its list of ledgers.
+
+        Cancelling this call is safe.
+
+        Args:
+            name: The name of the dataset.
+
+        Returns:
+            The schema, or None if each entry of the dataset is a row of its own.
+
+        Raises:
+            NoSuchKeyError: The dataset does not exist.
+            MetadataError: The head of the dataset is damaged or has an unknown format.
+        """
+        head = (await self._head(name))[0]
+        if not head.exists:
+            raise no_such_dataset(name)
+        return head.schema
 
     async def find_transaction(self, name: str, txn: str) -> int | None:
         """Find the publication that used a transaction key.
@@ -213,6 +277,7 @@ class Datasets(Ready):
         *,
         overwrite: bool = False,
         txn: str | None = None,
+        schema: DatasetSchema | None = None,
     ) -> Publication:
         """Add ledgers to a dataset, or replace all its ledgers, in one step.
 
@@ -231,6 +296,9 @@ class Datasets(Ready):
                 ledgers in them are replaced as well, but the result cannot name them. A warning in
                 the log says so.
             txn: A transaction key, which identifies this publication if it is repeated.
+            schema: The schema of the rows, if the entries are Arrow batches of
+                `quire.client.datasets.rows`. A new dataset gets this schema, and an overwrite
+                replaces the schema. Otherwise it must be that of the dataset.
 
         Returns:
             The sequence number, and what an overwrite replaced.
@@ -238,8 +306,8 @@ class Datasets(Ready):
         Raises:
             NoSuchLedgerError: A ledger does not exist or is being deleted, for example by a sweep
                 whose age limit is shorter than the job. Nothing was published.
-            UsageError: The name or the key is not valid, two ranges overlap, or the dataset would
-                become too large. Nothing was published.
+            UsageError: The name or the key is not valid, two ranges overlap, the dataset has
+                another schema, or it would become too large. Nothing was published.
             MetadataUnavailableError: The metadata store does not answer. The outcome is unknown.
                 With a transaction key, call again with the same arguments.
             MetadataError: The head of the dataset is damaged, or other clients changed the dataset
@@ -249,6 +317,8 @@ class Datasets(Ready):
         check_dataset_name(name)
         added = tuple(ledgers)
         _check_apart(name, added)
+        for ledger in added:
+            check_partition(schema, ledger.partition)
         if txn is not None:
             check_transaction_key(txn)
         tried = -1
@@ -264,9 +334,11 @@ class Datasets(Ready):
                 return Publication(done, True, replaced if done == tried else ())
             if overwrite:
                 replaced, lost = await self._readable_ledgers(name, head)
+            if head.exists and not overwrite and head.schema != schema:
+                raise other_schema(name, head.schema, schema)
             tried = head.sequence + 1
             await self._check_publishable(name, head, added)
-            sequence = await self._swap(name, head, version, added, overwrite, txn)
+            sequence = await self._swap(name, head, version, added, overwrite, txn, schema)
             return Publication(sequence, False, replaced)
 
         done = await swap(f"dataset {name!r}", attempt, self._rng, ask_again=txn is not None)
@@ -302,14 +374,14 @@ class Datasets(Ready):
                 return None
             ledgers, lost = await self._readable_ledgers(name, head)
             await self._write(name, head.dropped(), version)
-            return Dataset(name, head.sequence, ledgers, head.transactions)
+            return Dataset(name, head.sequence, ledgers, head.transactions, head.schema)
 
         dropped = await swap(f"dataset {name!r}", attempt, self._rng)
         if dropped is not None:
             _tell_lost(name, lost)
             await self._remove_chunks(name)
             if delete_ledgers:
-                await self.discard(name, [ledger.ledger_id for ledger in dropped.ledgers])
+                await self.discard(name, dropped.ledger_ids)
         return dropped
 
     # -- deleting ledgers ---------------------------------------------------------------------
@@ -415,33 +487,117 @@ class Datasets(Ready):
             await check_collectable(self._store)
         elif not await may_collect(self._store):
             return Sweep([], [])
+        found, skipped = await self._unpublished_candidates(
+            older_than_s, name, job, first, keep, look_at_most
+        )
+        deleted = await self._discard_all(found, skipped)
+        return Sweep(deleted, skipped)
+
+    async def look_for_orphans(
+        self,
+        older_than_s: float,
+        *,
+        name: str | None = None,
+        job: str | None = None,
+        first: int = 0,
+    ) -> DatasetOrphans:
+        """Find the ledgers that `sweep` would delete, without deleting anything.
+
+        A job that is still running may publish some of them. Cancelling this call is safe.
+
+        Args:
+            older_than_s: As for `sweep`.
+            name: As for `sweep`.
+            job: As for `sweep`.
+            first: As for `sweep`.
+
+        Returns:
+            The orphans, and the ledgers and datasets that could not be read.
+        """
+        if name is not None:
+            check_dataset_name(name)
+        found, skipped = await self._unpublished_candidates(
+            older_than_s, name, job, first, (), None
+        )
+        orphans: list[DatasetOrphan] = []
+        for owner, candidates in found.items():
+            ledger_ids = [one.ledger_id for one in candidates]
+            with _kept_if_unreadable(owner, ledger_ids, skipped):
+                held = await self._held(owner)
+                orphans += (one for one in candidates if one.ledger_id not in held)
+        return DatasetOrphans(sorted(orphans, key=lambda one: one.ledger_id), skipped)
+
+    async def delete_orphans(self, orphans: Iterable[DatasetOrphan]) -> Sweep:
+        """Delete orphans that `look_for_orphans` found.
+
+        A ledger that a dataset names by now is kept. The call is safe to repeat, and safe while
+        others publish. If it is cancelled, the next sweep continues.
+
+        Args:
+            orphans: The orphans.
+
+        Returns:
+            The ids of the deleted ledgers, and the datasets that could not be read, with the
+            ledgers that were kept for that reason.
+
+        Raises:
+            CollectionOffError: Garbage collection is switched off. Nothing was deleted.
+            MetadataWentBackError: The metadata store is in an older state than before. Nothing was
+                deleted.
+        """
+        await check_collectable(self._store)
+        found: dict[str, list[DatasetOrphan]] = {}
+        for orphan in orphans:
+            found.setdefault(orphan.dataset, []).append(orphan)
+        skipped: list[Skipped] = []
+        return Sweep(await self._discard_all(found, skipped), skipped)
+
+    async def _unpublished_candidates(
+        self,
+        older_than_s: float,
+        name: str | None,
+        job: str | None,
+        first: int,
+        keep: Iterable[int],
+        look_at_most: int | None,
+    ) -> tuple[dict[str, list[DatasetOrphan]], list[Skipped]]:
+        """Return the old ledgers that were written for datasets, by the name of their dataset.
+
+        Some of them may be published: the heads are not read.
+        """
         before_ms = self._clock.now_ms() - round(older_than_s * 1000)
         spared = set(keep)
-        orphans: dict[str, list[int]] = {}
+        found: dict[str, list[DatasetOrphan]] = {}
         skipped: list[Skipped] = []
         async for some in self._some_ledgers(first, spared, look_at_most):
-            for ledger_id, origin in zip(some, await each(some, self._origin)):
-                if isinstance(origin, Skipped):
-                    skipped.append(origin)
-                    continue
-                custom, ctime_ms = origin
-                owner = _text(custom, OWNER_KEY)
-                if (
-                    owner
-                    and 0 <= ctime_ms <= before_ms
-                    and name in (None, owner)
-                    and (job is None or _text(custom, JOB_KEY) == job)
-                ):
-                    orphans.setdefault(owner, []).append(ledger_id)
+            for ledger_id, value in zip(some, await each(some, self._metadata)):
+                if isinstance(value, Skipped):
+                    skipped.append(value)
+                elif value is not None and 0 <= value.ctime_ms <= before_ms:
+                    owner, writer = _text(value.custom, OWNER_KEY), _text(value.custom, JOB_KEY)
+                    if owner and name in (None, owner) and job in (None, writer):
+                        found.setdefault(owner, []).append(
+                            DatasetOrphan(ledger_id, owner, writer, value.ctime_ms, value.length)
+                        )
+        return dict(sorted(found.items())), skipped
+
+    async def _discard_all(
+        self, found: Mapping[str, Sequence[DatasetOrphan]], skipped: list[Skipped]
+    ) -> list[int]:
         deleted: list[int] = []
-        for owner, ledger_ids in sorted(orphans.items()):
-            try:
+        for owner, orphans in found.items():
+            ledger_ids = [one.ledger_id for one in orphans]
+            with _kept_if_unreadable(owner, ledger_ids, skipped):
                 deleted += await self.discard(owner, ledger_ids)
-            except MetadataUnavailableError:
-                raise
-            except (MetadataError, UsageError) as error:
-                skipped.append(Skipped(f"dataset {owner!r}", _kept(ledger_ids, error)))
-        return Sweep(sorted(deleted), skipped)
+        return sorted(deleted)
+
+    async def _held(self, name: str) -> set[int]:
+        """Return the ids of the ledgers that a dataset names; none if it does not exist."""
+        check_dataset_name(name)
+        try:
+            return {ledger.ledger_id for ledger in (await self.read(name)).ledgers}
+        except NoSuchKeyError:
+            return set()
 
     async def _some_ledgers(
         self, first: int, spared: set[int], at_most: int | None
@@ -508,20 +664,19 @@ class Datasets(Ready):
         await swap(f"dataset {name!r}", attempt, self._rng)
 
     async def _owner(self, ledger_id: int) -> str:
-        origin = await self._origin(ledger_id)
-        return "" if isinstance(origin, Skipped) else _text(origin[0], OWNER_KEY)
+        value = await self._metadata(ledger_id)
+        return "" if value is None or isinstance(value, Skipped) else _text(value.custom, OWNER_KEY)
 
-    async def _origin(self, ledger_id: int) -> tuple[Mapping[str, bytes], int] | Skipped:
-        """Return the custom metadata and the creation time, or ({}, -1) for a deleted ledger."""
+    async def _metadata(self, ledger_id: int) -> LedgerMetadata | Skipped | None:
+        """Return the metadata of a ledger, or None if the ledger is deleted."""
         try:
-            value = (await self._store.read_ledger(ledger_id)).value
+            return (await self._store.read_ledger(ledger_id)).value
         except MetadataUnavailableError:
             raise
         except NoSuchLedgerError:
-            return {}, -1
+            return None
         except MetadataError as error:
             return Skipped(f"ledger {ledger_id}", str(error))
-        return value.custom, value.ctime_ms
 
     # -- heads and chunks ---------------------------------------------------------------------
 
@@ -623,10 +778,11 @@ class Datasets(Ready):
         added: Sequence[DatasetLedger],
         overwrite: bool,
         txn: str | None,
+        schema: DatasetSchema | None,
     ) -> int:
         kept, tail = ((), ()) if overwrite else (head.chunks, head.ledgers)
         chunks, inline = split((*tail, *added), version)
-        new = head.published((*kept, *(chunk for chunk, _ in chunks)), inline, txn)
+        new = head.published((*kept, *(chunk for chunk, _ in chunks)), inline, txn, schema)
         encode_head(name, new, VALUE_BYTES_MAX)  # raises before anything is stored
 
         async def store(part: tuple[Chunk, bytes]) -> None:
@@ -687,6 +843,24 @@ def no_such_dataset(name: str) -> NoSuchKeyError:
     )
 
 
+def other_schema(name: str, known: DatasetSchema | None, given: DatasetSchema | None) -> UsageError:
+    """Return the error for rows that do not fit to the schema of a dataset."""
+    if known is None:
+        return UsageError(
+            f"dataset {name!r} has no schema, because each of its entries is a row: rows with the "
+            f"columns {given} cannot be added. Nothing was published",
+            remedy="Write to another dataset, or replace this one with an overwrite",
+        )
+    have = "entries without a schema" if given is None else f"rows with the columns {given}"
+    by = f" by {', '.join(given.partition_by) or 'nothing'}" if given is not None else ""
+    by_text = f", partitioned{by}" if given is not None else ""
+    return UsageError(
+        f"{have}{by_text}, cannot be added to dataset {name!r}, which has the columns {known}, "
+        f"partitioned by {', '.join(known.partition_by) or 'nothing'}. Nothing was published",
+        remedy="Give the rows the same columns and types, or replace the dataset with an overwrite",
+    )
+
+
 def _tell_lost(name: str, lost: Sequence[str]) -> None:
     """Log which parts of a list of ledgers that was just removed could not be read."""
     if lost:
@@ -696,6 +870,19 @@ def _tell_lost(name: str, lost: Sequence[str]) -> None:
             name, len(lost), "; ".join(lost[:IDS_NAMED_MAX]),
             extra={"event": "dataset_list_lost", "dataset": name, "parts": len(lost)},
         )  # fmt: skip
+
+
+@contextmanager
+def _kept_if_unreadable(
+    name: str, ledger_ids: Sequence[int], skipped: list[Skipped]
+) -> Iterator[None]:
+    """Record a dataset that cannot be read, and the ledgers that are kept for this reason."""
+    try:
+        yield
+    except MetadataUnavailableError:
+        raise
+    except (MetadataError, UsageError) as error:
+        skipped.append(Skipped(f"dataset {name!r}", _kept(ledger_ids, error)))
 
 
 def _kept(ledger_ids: Sequence[int], error: Exception) -> str:

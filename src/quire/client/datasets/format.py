@@ -8,11 +8,15 @@ The head, at ("datasets", NAME), is JSON in UTF-8:
      "transactions": {"nightly-2026-11-03": 3},
      "condemned": []}
 
+The head of a dataset with typed rows has format 2 and a field `schema` (`schema.py`). A ledger in
+it may have a field `partition`, such as {"day": "2026-11-03"}. A version that does not know schemas
+refuses such a dataset. All other datasets keep format 1.
+
 The dataset's ledgers are those of the chunks, in order, followed by those of the head. A chunk, at
-("dataset_chunks", NAME, ID), is {"format": 1, "ledgers": [...]} and never changes. Its id begins
-with the version that the head had when the chunk was made, and ends with a digest of its bytes. A
-chunk can be published only by a compare-and-swap on that version. Once the head has a newer version
-that does not name the chunk, the chunk is garbage.
+("dataset_chunks", NAME, ID), is {"format": 1, "ledgers": [...]} and never changes. Its format is 2
+if a ledger has a partition. Its id begins with the version that the head had when the chunk was
+made, and ends with a digest of its bytes. A chunk can be published only by a compare-and-swap on
+that version. Once the head has a newer version that does not name the chunk, the chunk is garbage.
 
 Dropping a dataset leaves a head with `exists` false. The head's version therefore never starts
 again, and a publisher that was suspended during the drop cannot win a compare-and-swap.
@@ -26,12 +30,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from quire.client.datasets.schema import (
+    DatasetSchema,
+    Partition,
+    PartitionValue,
+    decode_schema,
+    schema_value,
+)
 from quire.errors import LaterMetadataError, MetadataError, UsageError, later_json
 
 FORMAT = 1
+TYPED_FORMAT = 2
+"""The format of heads with a schema, and of chunks whose ledgers have partitions."""
 _NAMES = ("exists", "sequence", "chunks", "ledgers", "transactions", "condemned")
 """The fields of a head. A chunk has `ledgers` only."""
+_TYPED_NAMES = (*_NAMES, "schema")
 _LEDGER_NAMES = ("id", "first", "last", "rows", "bytes")
+_TYPED_LEDGER_NAMES = (*_LEDGER_NAMES, "partition")
 VALUE_BYTES_MAX = 900_000
 """The largest head, in bytes, that a publication may leave. Every store takes 1,000,000 bytes. The
 rest is reserved for the ids of ledgers that are being deleted, so that a dataset with a full head
@@ -70,6 +85,8 @@ class DatasetLedger:
     rows: int
     bytes: int
     """The number of payload bytes of the entries from `first` to `last`."""
+    partition: Partition = ()
+    """The value of each partition column, which all rows of this part have."""
 
     def __post_init__(self) -> None:
         if self.ledger_id < 0 or not 0 <= self.first <= self.last:
@@ -106,9 +123,15 @@ class Head:
     """Transaction keys and the sequence numbers of their publications, the oldest first."""
     condemned: tuple[int, ...] = ()
     """Ledgers that are being deleted and can no longer be published."""
+    schema: DatasetSchema | None = None
+    """The schema of the rows, or None if each entry is a row of its own."""
 
     def published(
-        self, chunks: Sequence[Chunk], ledgers: Sequence[DatasetLedger], txn: str | None
+        self,
+        chunks: Sequence[Chunk],
+        ledgers: Sequence[DatasetLedger],
+        txn: str | None,
+        schema: DatasetSchema | None = None,
     ) -> Head:
         """Return the head after one more publication, which leaves these chunks and ledgers."""
         transactions = dict(self.transactions)
@@ -123,6 +146,7 @@ class Head:
             chunks=tuple(chunks),
             ledgers=tuple(ledgers),
             transactions=transactions,
+            schema=schema,
         )
 
     def dropped(self) -> Head:
@@ -169,15 +193,17 @@ def check_transaction_key(txn: str) -> str:
 
 def encode_head(name: str, head: Head, bytes_max: int = SWEPT_BYTES_MAX) -> bytes:
     """Return the head's stored form. Raises UsageError if it has more than `bytes_max` bytes."""
+    typed = head.schema is not None
     data = _dump(
         {
-            "format": FORMAT,
+            "format": TYPED_FORMAT if typed else FORMAT,
             "exists": head.exists,
             "sequence": head.sequence,
             "chunks": [{"id": c.chunk_id, "ledgers": c.ledgers} for c in head.chunks],
             "ledgers": [_ledger_value(ledger) for ledger in head.ledgers],
             "transactions": dict(head.transactions),
             "condemned": list(head.condemned),
+            **({} if head.schema is None else {"schema": schema_value(head.schema)}),
         }
     )
     if len(data) > bytes_max:
@@ -192,23 +218,28 @@ def encode_head(name: str, head: Head, bytes_max: int = SWEPT_BYTES_MAX) -> byte
 
 def decode_head(name: str, data: bytes) -> Head:
     """Return the head that these bytes hold. Raises MetadataError if they cannot be decoded."""
-    value = _load(f"dataset {name!r}", data, HEAD_REMEDY)
+    what = f"dataset {name!r}"
+    value = _load(what, data, HEAD_REMEDY)
     try:
+        schema = decode_schema(what, value["schema"]) if _typed(value) else None
         return Head(
             exists=bool(value["exists"]),
             sequence=int(value["sequence"]),
             chunks=tuple(Chunk(str(c["id"]), int(c["ledgers"])) for c in value["chunks"]),
-            ledgers=_ledgers(f"dataset {name!r}", value["ledgers"]),
+            ledgers=_ledgers(what, value["ledgers"], _typed(value)),
             transactions={str(k): int(v) for k, v in value["transactions"].items()},
             condemned=tuple(int(ledger_id) for ledger_id in value["condemned"]),
+            schema=schema,
         )
     except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
-        raise _not_understood(f"dataset {name!r}", error, HEAD_REMEDY) from error
+        raise _not_understood(what, error, HEAD_REMEDY) from error
 
 
 def encode_chunk(ledgers: Iterable[DatasetLedger]) -> bytes:
     """Return the stored form of a chunk."""
-    return _dump({"format": FORMAT, "ledgers": [_ledger_value(ledger) for ledger in ledgers]})
+    ledgers = tuple(ledgers)
+    version = TYPED_FORMAT if any(ledger.partition for ledger in ledgers) else FORMAT
+    return _dump({"format": version, "ledgers": [_ledger_value(ledger) for ledger in ledgers]})
 
 
 def decode_chunk(name: str, chunk: Chunk, data: bytes) -> tuple[DatasetLedger, ...]:
@@ -219,7 +250,7 @@ def decode_chunk(name: str, chunk: Chunk, data: bytes) -> tuple[DatasetLedger, .
     what = f"chunk {chunk.chunk_id} of dataset {name!r}"
     value = _load(what, data, CHUNK_REMEDY)
     try:
-        ledgers = _ledgers(what, value["ledgers"])
+        ledgers = _ledgers(what, value["ledgers"], _typed(value))
     except (KeyError, TypeError, ValueError, UsageError) as error:
         raise _not_understood(what, error, CHUNK_REMEDY) from error
     if len(ledgers) != chunk.ledgers or chunk_id_digest(data) != chunk.chunk_id.split("-")[-1]:
@@ -277,27 +308,49 @@ def chunk_base_version(chunk_id: str) -> int | None:
 # -- inside -----------------------------------------------------------------------------------
 
 
-def _ledger_value(ledger: DatasetLedger) -> dict[str, int]:
+def _typed(value: Mapping[str, Any]) -> bool:
+    return bool(value["format"] == TYPED_FORMAT)
+
+
+def _ledger_value(ledger: DatasetLedger) -> dict[str, Any]:
+    more = {"partition": dict(ledger.partition)} if ledger.partition else {}
     return {
         "id": ledger.ledger_id,
         "first": ledger.first,
         "last": ledger.last,
         "rows": ledger.rows,
         "bytes": ledger.bytes,
+        **more,
     }
 
 
-def _ledgers(what: str, values: Iterable[Mapping[str, int]]) -> tuple[DatasetLedger, ...]:
+def _ledgers(
+    what: str, values: Iterable[Mapping[str, Any]], typed: bool
+) -> tuple[DatasetLedger, ...]:
     values = tuple(values)
+    names = _TYPED_LEDGER_NAMES if typed else _LEDGER_NAMES
     for one in values:
-        if message := later_json(what, one, _LEDGER_NAMES, FORMAT):
+        if message := later_json(what, one, names, FORMAT):
             raise LaterMetadataError(message)
     return tuple(
         DatasetLedger(
-            int(v["id"]), int(v["first"]), int(v["last"]), int(v["rows"]), int(v["bytes"])
+            int(v["id"]),
+            int(v["first"]),
+            int(v["last"]),
+            int(v["rows"]),
+            int(v["bytes"]),
+            tuple((str(name), _partition_value(one)) for name, one in v["partition"].items())
+            if "partition" in v
+            else (),
         )
         for v in values
     )
+
+
+def _partition_value(value: object) -> PartitionValue:
+    if value is None or isinstance(value, str | int):
+        return value
+    raise ValueError(f"{value!r} cannot be the value of a partition column")
 
 
 def _dump(value: object) -> bytes:
@@ -311,9 +364,10 @@ def _load(what: str, data: bytes, remedy: str) -> dict[str, Any]:
         raise _not_understood(what, error, remedy) from error
     if not isinstance(value, dict):
         raise _not_understood(what, "it is not a JSON object", remedy)
-    if message := later_json(what, value, _NAMES, FORMAT):
+    names = _TYPED_NAMES if value.get("format") == TYPED_FORMAT else _NAMES
+    if message := later_json(what, value, names, TYPED_FORMAT):
         raise LaterMetadataError(message)
-    if value.get("format") != FORMAT:
+    if value.get("format") not in (FORMAT, TYPED_FORMAT):
         raise _not_understood(what, f"it has format {value.get('format')!r}", remedy)
     return value
 

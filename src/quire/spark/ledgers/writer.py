@@ -12,7 +12,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -23,9 +23,24 @@ from quire import LedgerWriter, blocking
 from quire._runtime.units import counted
 from quire.blocking import Datasets
 from quire.blocking.background import call
-from quire.client.datasets.datasets import JOB_KEY, OWNER_KEY, DatasetLedger, Publication
-from quire.errors import QuireError, UsageError
+from quire.client.datasets.datasets import (
+    JOB_KEY,
+    OWNER_KEY,
+    DatasetLedger,
+    Publication,
+    other_schema,
+)
+from quire.client.datasets.schema import DatasetSchema
+from quire.errors import NoSuchKeyError, QuireError, UsageError
 from quire.spark import worker
+from quire.spark.ledgers.typed_rows import EncodedRows, RowBuffer
+from quire.spark.ledgers.typed_schema import (
+    arrow_schema,
+    dataset_schema,
+    fitting,
+    has_columns,
+    spark_schema,
+)
 from quire.spark.options import WriteOptions
 
 PARTITION_KEY = "quire.partition"
@@ -50,6 +65,8 @@ class LedgerMessage(WriterCommitMessage):  # type: ignore[misc]
     last_entry: int = -1
     rows: int = 0
     bytes: int = 0
+    parts: tuple[DatasetLedger, ...] = ()
+    """The parts of the ledger, in the order of their entries."""
 
 
 class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
@@ -62,13 +79,49 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         self._options = options
         self._overwrite = overwrite
-        self._column = value_column(schema, options.value_column)
         self.job = uuid.uuid4().hex
         self.txn = options.txn_id or f"job:{self.job}"
+        self._column = -1
+        self._places: Sequence[int] = ()
+        self.schema: DatasetSchema | None = None
         with worker.writing(options) as client:
             self._done = options.txn_id is not None and (
                 client.datasets.find_transaction(options.dataset, self.txn) is not None
             )
+            if not self._done:
+                self._choose(client, schema)
+
+    def _choose(self, client: blocking.Client, schema: StructType) -> None:
+        """Decide which columns are written, and how. Raises UsageError if they do not fit."""
+        options, name = self._options, self._options.dataset
+        wanted = options.typed
+        if wanted is None and (options.partition_columns or options.value_column):
+            wanted = bool(options.partition_columns)
+        try:
+            known, exists = client.datasets.read_schema(name), True
+        except NoSuchKeyError:
+            known, exists = None, False
+        partition_by = options.partition_columns
+        if partition_by is None and known is not None:
+            partition_by = known.partition_by if has_columns(schema, known.partition_by) else ()
+        if exists and not self._overwrite:
+            typed = known is not None
+            if wanted not in (None, typed):
+                raise other_schema(
+                    name, known, dataset_schema(schema, partition_by or ()) if wanted else None
+                )
+        elif wanted is not None:
+            typed = wanted
+        else:
+            typed = known is not None or not has_value_column(schema)
+        if not typed:
+            self._column = value_column(schema, options.value_column)
+            return
+        given = dataset_schema(schema, partition_by or ())
+        if known is None or self._overwrite:
+            self.schema, self._places = given, range(len(schema.fields))
+        else:
+            self.schema, self._places = known, fitting(name, known, given)
 
     # -- on the workers -----------------------------------------------------------------------
 
@@ -87,13 +140,30 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
         with worker.writing(self._options) as client:
             output = LedgerTaskOutput(client, self, partition, attempt)
             try:
-                for batch in iterator:
-                    if batch.num_rows:
-                        output.append(payloads(batch.column(self._column)))
+                for part in self._encoded(iterator):
+                    output.append(part)
                 return output.close()
             except BaseException:
                 output.discard()
                 raise
+
+    def _encoded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[EncodedRows]:
+        """Yield the rows of a task as entries."""
+        filled = (batch for batch in batches if batch.num_rows)
+        if self.schema is None:
+            for batch in filled:
+                entries = payloads(batch.column(self._column))
+                yield EncodedRows((), entries, len(entries))
+            return
+        buffer = RowBuffer(
+            arrow_schema(spark_schema(self.schema)),
+            self._places,
+            self.schema.partition_by,
+            self._options.compression,
+        )
+        for batch in filled:
+            yield from buffer.add(batch)
+        yield from buffer.rest()
 
     def create_ledger(
         self, client: blocking.Client, partition: int, attempt: int
@@ -140,13 +210,10 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
         """Publish the ledgers of the job."""
         return datasets.publish(
             self._options.dataset,
-            [
-                DatasetLedger(m.ledger_id, 0, m.last_entry, m.rows, m.bytes)
-                for m in written
-                if m.ledger_id is not None
-            ],
+            [part for message in written for part in message.parts],
             overwrite=self._overwrite,
             txn=self.txn,
+            schema=self.schema,
         )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -215,16 +282,31 @@ class LedgerTaskOutput:
         self._attempt = attempt
         self._ledger: blocking.LedgerWriter | None = None
         self._pending: asyncio.Future[int] | None = None
-        self._rows = 0
-        self._bytes = 0
+        self._parts: list[DatasetLedger] = []
 
-    def append(self, values: Sequence[bytes]) -> None:
+    def append(self, rows: EncodedRows) -> None:
         """Append rows to the ledger."""
         if self._ledger is None:
             self._ledger = self._job.create_ledger(self._client, self._partition, self._attempt)
-        call(self._append(self._ledger.aio, values))
-        self._rows += len(values)
-        self._bytes += sum(map(len, values))
+        call(self._append(self._ledger.aio, rows.entries))
+        first = self._parts[-1].last + 1 if self._parts else 0
+        part = DatasetLedger(
+            self._ledger.ledger_id,
+            first,
+            first + len(rows.entries) - 1,
+            rows.rows,
+            sum(map(len, rows.entries)),
+            rows.partition,
+        )
+        if self._parts and self._parts[-1].partition == part.partition:
+            before = self._parts.pop()
+            part = replace(
+                part,
+                first=before.first,
+                rows=before.rows + part.rows,
+                bytes=before.bytes + part.bytes,
+            )
+        self._parts.append(part)
 
     async def _append(self, ledger: LedgerWriter, values: Sequence[bytes]) -> None:
         await self._settle()
@@ -241,15 +323,21 @@ class LedgerTaskOutput:
             return LedgerMessage(self._partition, self._attempt)
         call(self._settle())
         last = self._ledger.close()
-        if last + 1 != self._rows:
+        if last != self._parts[-1].last:
             raise QuireError(
                 f"ledger {self._ledger.ledger_id} has {counted(last + 1, 'entry')}, but this "
-                f"Spark task wrote {counted(self._rows, 'row')} to it. Nothing of this task was "
-                "published",
+                f"Spark task wrote {counted(self._parts[-1].last + 1, 'entry')} to it. Nothing of "
+                "this task was published",
                 remedy="Run the job again. If the error returns, report it",
             )
         return LedgerMessage(
-            self._partition, self._attempt, self._ledger.ledger_id, last, self._rows, self._bytes
+            self._partition,
+            self._attempt,
+            self._ledger.ledger_id,
+            last,
+            sum(part.rows for part in self._parts),
+            sum(part.bytes for part in self._parts),
+            tuple(self._parts),
         )
 
     def discard(self) -> None:
@@ -267,6 +355,15 @@ class LedgerTaskOutput:
         if self._pending is not None:
             self._pending.cancel()
             await asyncio.gather(self._pending, return_exceptions=True)
+
+
+def has_value_column(schema: StructType) -> bool:
+    """Return whether it is clear which column becomes the entries."""
+    try:
+        value_column(schema, None)
+    except UsageError:
+        return False
+    return True
 
 
 def value_column(

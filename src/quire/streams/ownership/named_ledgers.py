@@ -37,6 +37,8 @@ from quire.streams.statemachine.snapshot_info import BUCKET as STATE_MACHINES
 
 OWNERS_AT_ONCE = 64
 """The number of streams, objects or datasets whose records are read at the same time."""
+RANGES_SHOWN_MAX = 3
+"""The number of ranges of entries of one ledger that a text names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +126,26 @@ async def dataset_record(client: Client, name: str) -> OwnerRecord:
         raise
     except QuireError as error:
         return UnreadableRecord(owner, str(error))
+    parts: dict[int, list[tuple[int, int]]] = {}
+    for one in dataset.ledgers:
+        parts.setdefault(one.ledger_id, []).append((one.first, one.last))
     return [
-        NamedLedger(one.ledger_id, owner, f"entries {one.first} to {one.last}")
-        for one in dataset.ledgers
+        NamedLedger(ledger_id, owner, f"entries {_ranges(ranges)}")
+        for ledger_id, ranges in parts.items()
     ]
+
+
+def _ranges(ranges: list[tuple[int, int]]) -> str:
+    """Return ranges of entries in words. A dataset with partitions has many of one ledger."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    shown = [f"{first} to {last}" for first, last in joined[:RANGES_SHOWN_MAX]]
+    more = len(joined) - len(shown)
+    return ", ".join([*shown, f"and {more} more ranges"] if more else shown)
 
 
 # -- objects ----------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""The commands `quire dataset ...`: `show` has those that only read, `manage` those that delete."""
