@@ -526,7 +526,8 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
     def length(self) -> int:
         """The number of payload bytes of the ledger, according to its metadata.
 
-        It is 0 until the ledger is closed. It is advisory: nothing depends on it.
+        It is 0 until the ledger is closed. Readers do not find the end of the ledger with it. The
+        settings `retention_bytes` and `bytes_max` of streams count with it.
         """
         return self._opened.length
 

@@ -123,7 +123,7 @@ def test_txids_that_no_user_record_has(txid: int) -> None:
 
 @pytest.mark.parametrize("first", [0, -1, MAX_POSITION])
 def test_positions_that_no_record_has(first: int) -> None:
-    with pytest.raises(UsageError, match="cannot hold records number"):
+    with pytest.raises(UsageError, match="would get the numbers"):
         encode_records([b"a", b"b"], [1, 1], first)
 
 

@@ -271,7 +271,7 @@ def _say_start(directories: Sequence[str], dry_run: bool) -> None:
 class _Here:
     """The directories of this machine, as the interface `replacement.Machine` accesses them.
 
-    Locks are released with the stack.
+    `stack` holds their locks, and releases them when it is closed.
     """
 
     def __init__(self, stack: ExitStack) -> None:

@@ -158,12 +158,15 @@ def _plan(plan: ReplicatePreview) -> str:
 
 
 def _line(result: ReplicateResult) -> str:
+    failed = len(result.failed)
+    not_known = f" (without that of {counted(failed, 'failed stream')})" if failed else ""
     return (
-        f"{counted(len(result.streams) - len(result.failed), 'stream')}: "
+        f"{counted(len(result.streams) - failed, 'stream')}: "
         f"{counted(result.total('segments'), 'segment')} completed, "
         f"{counted(result.total('entries'), 'entry')}, {counted(result.total('bytes'), 'byte')} "
         f"copied in {result.seconds:.1f} s; {counted(result.total('lag_records'), 'record')}, "
         f"{counted(result.total('lag_bytes'), 'byte')}, {result.lag_seconds:.1f} s behind"
+        f"{not_known}"
     )
 
 

@@ -105,7 +105,8 @@ class LedgerReader:
     def length(self) -> int:
         """The number of payload bytes of the ledger, according to its metadata.
 
-        It is 0 until the ledger is closed. It is advisory: nothing depends on it.
+        It is 0 until the ledger is closed. Readers do not find the end of the ledger with it. The
+        settings `retention_bytes` and `bytes_max` of streams count with it.
         """
         return self.metadata.length
 

@@ -122,8 +122,8 @@ def encode_records(
     end_position = first_position + count
     if first_position < 1 or end_position - 1 > MAX_POSITION:
         raise UsageError(
-            f"a segment of a stream cannot hold records number {first_position} to "
-            f"{end_position - 1}: numbers are from 1 to {MAX_POSITION}",
+            f"nothing was appended: the records would get the numbers {first_position} to "
+            f"{end_position - 1} of their segment, but numbers are from 1 to {MAX_POSITION}",
             remedy="Close the writer and open the stream for writing again, which begins a new "
             "segment",
         )

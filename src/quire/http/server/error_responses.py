@@ -71,7 +71,7 @@ _STATUS: tuple[tuple[tuple[type[QuireError], ...], int], ...] = (
 
 
 class NotFoundError(UsageError):
-    """The named object does not exist."""
+    """What the request names does not exist (status 404)."""
 
 
 class NotOfferedError(UsageError):

@@ -174,9 +174,10 @@ async def take_back(client: Client, bookie: str) -> bool:
         return False
     if found.value.what is What.RETIRED:
         raise UsageError(
-            f"the decommissioning of bookie {bookie} cannot be cancelled: it is complete, and "
-            "the bookie's cookie was removed",
-            remedy="Start a new bookie on an empty directory",
+            f"the decommissioning of bookie {bookie} cannot be cancelled, because no ledger names "
+            "the bookie any more",
+            remedy="Start a new bookie on an empty directory. If the cookie of this one is still "
+            "there (`quire bookie cookie show`), run the command again without --cancel",
         )
     await withdraw_order(client.metadata, bookie, found.version)
     return True

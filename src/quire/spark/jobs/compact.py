@@ -610,7 +610,7 @@ def _jobs(source: CompactSource, target: str) -> list[tuple[str, int, int]]:
                 f"the list of jobs that were published to stream {target} cannot be decoded: "
                 f"{error!r}",
                 remedy="If a later version of Quire wrote it, use that version. Otherwise restore "
-                "the node of the stream's jobs from a backup of the metadata store",
+                "the nodes of the stream from a backup of the metadata store",
             ) from None
 
 

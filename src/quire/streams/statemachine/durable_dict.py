@@ -247,7 +247,8 @@ async def open_dict(
         await leader.close()
         raise UsageError(
             f"stream {name} holds a record that is not a change of a dictionary, or is one of a "
-            "later version of Quire. Nothing was changed",
+            "later version of Quire. No record was changed, but the former writer of the stream "
+            "was fenced",
             remedy="Open the dictionary on a stream of its own, or with the version that wrote it",
         )
     return DurableDict(machine, leader)
