@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from quire.http.views.problems.cluster import problems
@@ -108,6 +109,23 @@ def test_files_that_are_missing() -> None:
         "a found that files of its log in /my data are missing 12 s ago, at 2030-03-17T17:46:28Z: "
         "their entries are not restored yet"
     )
+
+
+def test_missing_files_of_a_read_only_bookie_are_one_problem() -> None:
+    lost = {"why": "lost", "directory": "/my data"}
+    one = {**bookie("a", "read-only"), "unwritable": [lost]}
+    files = note(file="", ledgers=0, named=(), entries=0)
+
+    def found(*notes: FoundDamage) -> list[str]:
+        all_found = problems([one, bookie("b")], WELL, now_ms=NOW_MS, damage={"a": notes})
+        return [each.what for each in all_found if each.bookies == ("a",)]
+
+    (only,) = found(files)
+    assert "a part of its data in /my data is lost" in only
+    (_, repaired) = found(replace(files, repaired_ms=NOW_MS))
+    assert repaired.endswith("their entries are restored")
+    (_, damaged) = found(files, note())
+    assert damaged.startswith("a found damage in /my data/log/01.seg")
 
 
 def test_several_places_are_one_problem_and_the_missing_entries_are_first() -> None:

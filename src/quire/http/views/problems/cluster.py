@@ -11,7 +11,12 @@ from quire.http.views.problems.autorecovery import of_autorecovery
 from quire.http.views.problems.certificates import OwnCertificates, of_certificates
 from quire.http.views.problems.collection import Collection, of_collection
 from quire.http.views.problems.creation import of_shape
-from quire.http.views.problems.damage import DamageNotes, of_damage, of_damage_notes
+from quire.http.views.problems.damage import (
+    DamageNotes,
+    of_damage,
+    of_damage_notes,
+    without_lost,
+)
 from quire.http.views.problems.disks import of_compaction, of_disks
 from quire.http.views.problems.lost_bookies import of_lost_bookies
 from quire.http.views.problems.lost_data import of_data, of_owners
@@ -49,7 +54,7 @@ def problems(
         damage: The notes of bookies about damage, by the bookie's id.
     """
     own = certificates or OwnCertificates()
-    notes = damage or {}
+    notes = without_lost(damage or {}, bookies)
     writable = sum(one["state"] == "writable" for one in bookies)
     found = [
         *of_data(risk, autorecovery),

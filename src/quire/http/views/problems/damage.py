@@ -14,9 +14,30 @@ from quire._runtime.units import are, counted, duration_text, some_of, utc_text,
 from quire.http.views.bookie_list import damaged
 from quire.http.views.problems.problem import Bookie, Problem, listed
 from quire.metadata.bookies.damage_notes import FoundDamage
+from quire.metadata.bookies.unwritable import LOST
 
 DamageNotes = Mapping[str, Sequence[FoundDamage]]
 """The notes about damage of each bookie that has some, by its id."""
+
+
+def without_lost(notes: DamageNotes, bookies: Sequence[Bookie]) -> DamageNotes:
+    """Return the notes without those about missing files that are a reason to be read-only.
+
+    The problem of the read-only bookie says that its data is lost, until it is restored.
+    """
+    said = {
+        one["id"]
+        for one in bookies
+        for reason in one.get("unwritable") or ()
+        if reason["why"] == LOST
+    }
+    left = {
+        bookie: [one for one in found if one.file or one.repaired_ms is not None]
+        if bookie in said
+        else found
+        for bookie, found in notes.items()
+    }
+    return {bookie: found for bookie, found in left.items() if found}
 
 
 def of_damage_notes(
