@@ -132,6 +132,11 @@ def _checked_save(save: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         given = _given_options(self, format)
         if given is not None:
+            if partitionBy or self._jwrite.partitioningColumns().isDefined():
+                raise UsageError(
+                    "Spark does not pass the columns of partitionBy to Python data sources",
+                    remedy="Name them with the option 'partitionColumns', separated by commas",
+                )
             check_written_names({**given, **{name: str(text) for name, text in options.items()}})
         return save(self, path, format, mode, partitionBy, **options)
 
