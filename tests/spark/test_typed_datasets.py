@@ -93,6 +93,38 @@ def test_every_type_is_read_back_equal(
     assertDataFrameEqual(asked, frame.union(frame).select("deep", "id"))
 
 
+def test_rarer_types_are_read_back_equal(
+    spark: SparkSession, read: Read, save: Save, name: str
+) -> None:
+    frame = spark.range(3).selectExpr(
+        "id", "null AS nothing", "cast('x' AS varchar(10)) AS short",
+        "'Ü' COLLATE UNICODE_CI AS collated", "named_struct('a', id, 'b', array('x')) AS place",
+    )  # fmt: skip
+    save(frame, partitionColumns="short")
+    found = read(dataset=name).load()
+    assert found.schema.simpleString() == frame.schema.simpleString()
+    assertDataFrameEqual(found, frame)
+    assert found.where("collated = 'ü'").count() == 3
+
+
+def test_partitions_of_a_collated_column_are_not_pruned(
+    spark: SparkSession, read: Read, save: Save, name: str
+) -> None:
+    """Its values are equal to others, too."""
+    save(spark.range(3).selectExpr("id", "'Ü' COLLATE UNICODE_CI AS p"), partitionColumns="p")
+    loaded = read(dataset=name, pushdown=True).load()
+    assert loaded.where("p = 'ü'").count() == 3
+
+
+def test_partition_by_says_which_option_to_use(spark: SparkSession, cluster: LocalCluster) -> None:
+    writer = spark.range(3).selectExpr("id", "1 AS p").write.format("quire").mode("append")
+    given = {"metadata": cluster.uri, "dataset": "by"}
+    with pytest.raises(UsageError, match="option 'partitionColumns'"):
+        writer.options(**given).save(partitionBy="p")
+    with pytest.raises(UsageError, match="option 'partitionColumns'"):
+        writer.options(**given).partitionBy("p").save()
+
+
 def test_the_rows_of_a_partition_keep_their_order(
     spark: SparkSession, read: Read, save: Save, datasets: Datasets, name: str
 ) -> None:
@@ -189,6 +221,7 @@ def test_other_columns_are_refused_before_any_task(
     [
         (["interval 1 month AS m", "id"], {}, "column 'm' has type interval month"),
         (["array(parse_json('1')) AS v", "id"], {}, "column 'v.element' has type variant"),
+        (["array() AS nothing", "id"], {}, "column 'nothing.element' has type void"),
         (["id", "1.5 AS p"], {"partitionColumns": "p"}, "which a partition column cannot have"),
         (["id", "1 AS p"], {"partitionColumns": "q"}, "partition column 'q' does not exist"),
         (["id", "1 AS p"], {"partitionColumns": "p,P"}, "a name occurs twice"),

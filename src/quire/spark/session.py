@@ -132,6 +132,11 @@ def _checked_save(save: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         given = _given_options(self, format)
         if given is not None:
+            if partitionBy or self._jwrite.partitioningColumns().isDefined():
+                raise UsageError(
+                    "Spark does not pass the columns of partitionBy to Python data sources",
+                    remedy="Name them with the option 'partitionColumns', separated by commas",
+                )
             check_written_names({**given, **{name: str(text) for name, text in options.items()}})
         return save(self, path, format, mode, partitionBy, **options)
 
@@ -172,7 +177,7 @@ def _given_options(writer: Any, format: str | None) -> dict[str, str] | None:
     result is also None if a later Spark keeps them elsewhere: no write of another format may fail
     because of this check.
     """
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     java = writer._jwrite
     try:

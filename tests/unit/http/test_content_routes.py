@@ -8,6 +8,7 @@ import pytest
 
 from quire.client import Client
 from quire.client.datasets.datasets import DatasetLedger
+from quire.client.datasets.schema import make_schema
 from quire.errors import NoSuchObjectError, UsageError
 from quire.http.routes.contents import ContentRoutes
 from quire.http.server.error_responses import NotFoundError, status_of
@@ -107,12 +108,20 @@ def test_datasets_and_their_ledgers() -> None:
             "flights"
         ]
         flights = await ask("dataset", name="flights", limit=4)
-        assert (flights["ledgers"], flights["rows"], flights["sequence"]) == (6, 55, 2)
+        assert (flights["ledgers"], flights["rows"], flights["sequence"]) == (5, 55, 2)
         assert [one["ledger_id"] for one in flights["parts"]] == ids[:4]
         assert [one["key"] for one in flights["transactions"]] == ["second", "first flights"]
         rest = await ask("dataset", name="flights", limit=4, after=flights["next"])
         assert [one["ledger_id"] for one in rest["parts"]] == [ids[4], ids[0]]
         assert rest["next"] is None
+        assert (rest["part_count"], rest["columns"], rest["partition_by"]) == (6, None, [])
+        schema = make_schema([{"name": "day", "type": "date", "nullable": True}], ("day",))
+        divided = [DatasetLedger(ids[0], 0, 4, 5, 5, (("day", None),))]
+        await datasets.publish("typed", divided, schema=schema)
+        typed = await ask("dataset", name="typed")
+        assert (typed["columns"], typed["partition_by"]) == ({"day": "date"}, ["day"])
+        assert typed["parts"][0]["partition"] == {"day": None}
+        await datasets.drop("typed")
         for gone in ("dropped", "never"):
             with pytest.raises(NotFoundError):
                 await ask("dataset", name=gone)

@@ -4,18 +4,41 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
+from datetime import date
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    Not,
+)
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    LongType,
+    StringType,
+    StructType,
+)
 
 from quire.client.datasets import rows as encoding
 from quire.client.datasets.rows import decode_rows, encode_rows
-from quire.client.datasets.schema import Partition
+from quire.client.datasets.schema import Partition, PartitionValue
 from quire.errors import ReadError, UsageError
 from quire.spark.ledgers import typed_rows
+from quire.spark.ledgers.typed_reader import TypedPushdownReader
 from quire.spark.ledgers.typed_rows import EncodedRows, RowBuffer
+from quire.spark.ledgers.typed_schema import dataset_schema, spark_schema
+from quire.spark.options import ReadOptions
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("shop", pa.string())])
 
@@ -135,3 +158,31 @@ def test_a_cut_entry_is_an_error(cut: int) -> None:
         list(decode_rows(entry[:cut], 7, 3, ["id"]))
     with pytest.raises(ReadError, match="has no column 'other'"):
         list(decode_rows(entry, 7, 3, ["other"]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "condition", "left"),
+    [
+        (LongType(), [None, 1, 2, 3], EqualTo(("P",), 2), [2]),
+        (LongType(), [None, 1, 2, 3], GreaterThanOrEqual(("p",), 2), [2, 3]),
+        (ByteType(), [None, 1, 2], In(("p",), (2, None)), [None, 2]),
+        (BooleanType(), [None, False, True], EqualTo(("p",), True), [True]),
+        (BooleanType(), [None, False, True], EqualNullSafe(("p",), None), [None]),
+        (StringType(), [None, "", "a", "𝄞"], GreaterThan(("p",), "\uffff"), ["𝄞"]),
+        (StringType("UNICODE_CI"), ["A", "a"], EqualTo(("p",), "a"), ["A", "a"]),
+        (DateType(), [None, "2026-11-03", "2027-01-01"], LessThan(("p",), date(2027, 1, 1)),
+         ["2026-11-03"]),
+        (LongType(), [None, 1], Not(EqualTo(("p",), 1)), [None, 1]),
+        (LongType(), [None, 1], EqualTo(("p", "inner"), 2), [None, 1]),
+        (LongType(), [None, 1], EqualTo(("other",), 2), [None, 1]),
+    ],
+)  # fmt: skip
+def test_which_partitions_a_filter_leaves(
+    kind: DataType, values: list[PartitionValue], condition: Filter, left: list[PartitionValue]
+) -> None:
+    schema = StructType().add("p", kind).add("other", LongType())
+    options = ReadOptions(metadata="x", dataset="d")
+    known = dataset_schema(schema, ("p",))
+    reader = TypedPushdownReader(options, spark_schema(known), known)
+    assert list(reader.pushFilters([condition])) == [condition]  # Spark applies it to the rows.
+    assert [one for one in values if reader.reads((("p", one),))] == left

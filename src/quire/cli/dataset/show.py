@@ -26,7 +26,7 @@ TRANSACTIONS_SHOWN_MAX = 5
 @click.command("list")
 @metadata_option
 @click.argument("prefix", metavar="[PREFIX]", default="")
-@json_option("Print one JSON object per dataset: name, sequence, ledgers, rows, bytes, columns.")
+@json_option("Print one JSON object per dataset, as `quire dataset show --json` without its parts.")
 @asynchronous
 async def list_datasets(uri: str, prefix: str, as_json: bool) -> int:
     """List the names of datasets that begin with PREFIX, sorted, one per line.

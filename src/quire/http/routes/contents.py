@@ -82,7 +82,9 @@ class ContentRoutes:
             Route("GET", f"{PREFIX}/dataset", "Return one dataset with a page of its ledgers",
                   self.dataset, query=(NAME, AFTER_NUMBER, LIMIT),
                   example={**dataset, "parts": [{"ledger_id": 7, "first": 0, "last": 99,
-                                                 "rows": 100, "bytes": 5120}], "next": None}),
+                                                 "rows": 100, "bytes": 5120, "partition": {}}],
+                           "part_count": 1, "columns": {"day": "date"}, "partition_by": [],
+                           "next": None}),
             Route("GET", f"{PREFIX}/state_machines",
                   "List the state machines that have a snapshot", self.state_machines,
                   query=(AFTER_NAME, LIMIT), example={"state_machines": [machine], "next": None,
@@ -159,6 +161,9 @@ class ContentRoutes:
             **_dataset_json(dataset),
             "transactions": [{"key": key, "sequence": number} for key, number in newest[::-1]],
             "transaction_count": len(dataset.transactions),
+            "part_count": len(dataset.ledgers),
+            "columns": None if dataset.schema is None else dataset.schema.columns,
+            "partition_by": [] if dataset.schema is None else list(dataset.schema.partition_by),
             "parts": [
                 {
                     "ledger_id": one.ledger_id,
@@ -166,6 +171,7 @@ class ContentRoutes:
                     "last": one.last,
                     "rows": one.rows,
                     "bytes": one.bytes,
+                    "partition": dict(one.partition),
                 }
                 for one in parts
             ],
@@ -262,7 +268,7 @@ def _dataset_json(dataset: Dataset) -> dict[str, Any]:
     return {
         "name": dataset.name,
         "sequence": dataset.sequence,
-        "ledgers": len(dataset.ledgers),
+        "ledgers": len(dataset.ledger_ids),
         "rows": dataset.rows,
         "bytes": dataset.bytes,
     }

@@ -89,8 +89,12 @@ class TypedReader(QuireReader):
                 remedy="Load it again",
             )
         for part in dataset.ledgers:
-            if all(test(part.partition) for test in self._tests):
+            if self.reads(part.partition):
                 yield WeightedRange(Range(part.ledger_id, part.first, part.last), part.bytes)
+
+    def reads(self, partition: Partition) -> bool:
+        """Return whether parts with these partition values are read."""
+        return all(test(partition) for test in self._tests)
 
     # -- on the workers -----------------------------------------------------------------------
 

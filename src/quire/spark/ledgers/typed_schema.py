@@ -65,7 +65,7 @@ def dataset_schema(schema: StructType, partition_by: tuple[str, ...]) -> Dataset
             is not valid.
     """
     for field in schema.fields:
-        _check_type(str(field.name), field.dataType)
+        _check_type(str(field.name), field.dataType, nested=False)
     names = {str(field.name).lower(): str(field.name) for field in schema.fields}
     fields: list[dict[str, Any]] = nullable(schema).jsonValue()["fields"]
     return make_schema(fields, tuple(names.get(name.lower(), name) for name in partition_by))
@@ -119,7 +119,7 @@ def _nullable(kind: DataType) -> DataType:
     return nullable(kind) if isinstance(kind, StructType) else kind
 
 
-def _check_type(path: str, kind: DataType) -> None:
+def _check_type(path: str, kind: DataType, nested: bool = True) -> None:
     if isinstance(kind, ArrayType):
         _check_type(f"{path}.element", kind.elementType)
     elif isinstance(kind, MapType):
@@ -128,7 +128,11 @@ def _check_type(path: str, kind: DataType) -> None:
     elif isinstance(kind, StructType):
         for field in kind.fields:
             _check_type(f"{path}.{field.name}", field.dataType)
-    elif type(kind) not in PLAIN_TYPES and not isinstance(kind, StringType):
+    elif (
+        (type(kind) not in PLAIN_TYPES and not isinstance(kind, StringType))
+        # Spark sends the elements of `array()` as nulls that may not be null, which Arrow refuses.
+        or (nested and isinstance(kind, NullType))
+    ):
         raise UsageError(
             f"column {path!r} has type {kind.simpleString()}, which a dataset cannot store",
             remedy="Cast the column to another type, or leave it out",

@@ -95,7 +95,7 @@ export const datasets = {
   },
 };
 
-const PARTS = [["Ledger", ""], ["Entries", ""], ["Rows", "number"], ["Size", "number"]];
+const PARTS = [["Ledger", ""], ["Entries", ""], ["Rows", "number"], ["Size", "number"], ["Partition", ""]];
 
 export const dataset = {
   title: ({ parts }) => `Dataset ${parts[0]}`,
@@ -107,10 +107,11 @@ export const dataset = {
     return h("div", null,
       tiles([{ name: "Rows", value: count(data.rows) }, { name: "Size", value: bytes(data.bytes), below: "payload, one copy" }, { name: "Ledgers", value: count(data.ledgers) },
         { name: "Publications", value: count(data.sequence), below: "since it was created" }]),
-      section("Ledgers", data.parts.length ? table(`${begin ? `Ledgers ${count(begin + 1)} to ${count(begin + data.parts.length)}` : counted(data.parts.length, "ledger")} of ${count(data.ledgers)}, in the order of publication`, PARTS,
-        data.parts.map((one) => [link(`${one.ledger_id}`, "ledger", [one.ledger_id]), link(`${one.first} to ${one.last}`, "ledger", [one.ledger_id, "entries"], { first: one.first }), count(one.rows), bytes(one.bytes)]))
+      section("Ledgers", data.parts.length ? table(`${begin ? `Parts ${count(begin + 1)} to ${count(begin + data.parts.length)}` : counted(data.parts.length, "part")} of ${count(data.part_count)}, in the order of publication`, PARTS,
+        data.parts.map((one) => [link(`${one.ledger_id}`, "ledger", [one.ledger_id]), link(`${one.first} to ${one.last}`, "ledger", [one.ledger_id, "entries"], { first: one.first }), count(one.rows), bytes(one.bytes), Object.entries(one.partition).map(([name, value]) => `${name}=${value}`).join(", ")]))
         : empty("The dataset has no ledgers"),
       pager("Pages of ledgers", [["First page", begin > 0 && address("dataset", [data.name])], ["Next page", data.next !== null && address("dataset", [data.name], { after: data.next })]])),
+      section("Columns", data.columns ? table(data.partition_by.length ? `The rows are divided by ${data.partition_by.join(", ")}` : "The rows are not divided", [["Column", ""], ["Type", ""]], Object.entries(data.columns)) : h("p", { class: "quiet" }, "Each entry is a row.")),
       section("Transaction keys", data.transactions.length ? table(data.transactions.length < data.transaction_count ? `The newest ${data.transactions.length} of ${count(data.transaction_count)}` : "Newest first",
         [["Key", ""], ["Publication", "number"]], data.transactions.map((one) => [one.key, count(one.sequence)])) : h("p", { class: "quiet" }, "No publication had a transaction key.")));
   },
