@@ -14,7 +14,6 @@ from quire.codec.log.state_records import (
     FormatError,
     RecordKind,
     StateRecord,
-    decode_segment_value,
     segment_value,
 )
 from quire.errors import DiskFullError, StorageError
@@ -210,10 +209,6 @@ class Collector(BackgroundJob):
                 if kept is not None:
                     needed.append(kept)
                 continue
-            if record.kind is RecordKind.REPAIRED:
-                if self._heals(decode_segment_value(record.value), segment):
-                    needed.append(record)
-                continue
             # For all other kinds, log the present state once.
             info = ledgers.get(record.ledger_id)
             if info is None or (record.kind, record.ledger_id) in seen:
@@ -244,11 +239,3 @@ class Collector(BackgroundJob):
             return None
         value = Deleted(deleted.time_ms, deleted.fenced, before).encode()
         return StateRecord(RecordKind.DELETED, record.ledger_id, value)
-
-    def _heals(self, before: int, segment: LogSegment) -> bool:
-        """Return whether a REPAIRED record still applies to some segment that has lost groups."""
-        return any(
-            other.lost_groups and other.number < before
-            for other in self._catalogue.segments.values()
-            if other is not segment
-        )

@@ -272,6 +272,7 @@ class Replayer:
         segment.end_group = segment.first_group
         self.catalogue.segments[number] = segment
         if lost:
+            self.catalogue.lossy.add(number)
             what = f"{counted(lost, 'group')} of {segment_name(number)}"
             self.problems.append(f"{what} {are(lost)} lost")
         damaged = 0
