@@ -193,6 +193,39 @@ def test_groups_that_a_start_could_not_read_are_missed_once_they_are_back(
     assert report.negatives_unknown or there
 
 
+@pytest.mark.parametrize("stop", ["clean", "kill"])
+@pytest.mark.parametrize("removed", [0, 1, 2])
+def test_an_older_copy_of_a_segment_is_noticed_although_the_next_ones_are_removed(
+    removed: int, stop: str
+) -> None:
+    """Only the next segment shows which group the older one ended with, and it may be removed."""
+    box = opened()
+    fill_segments(box, 1, 1)
+    number = box.store.usage()[-1].number
+    box.append(entries(2, 0, 1))
+    box.pump()
+    disk = disk_of(box)
+    backup = disk.copy()
+    backup.crash()
+    box.append(entries(2, 1, 3))
+    box.pump()
+    fill_segments(box, 3, removed + 1)
+    fill_segments(box, 1, 1)
+    if removed:
+        box.drop([3])
+        box.idle()
+    numbers = [one.number for one in box.store.usage()]
+    assert numbers[numbers.index(number) + 1] == number + 1 + removed
+    if stop == "clean":
+        box.close()
+    disk.kill()
+    assert disk.restore(segment_name(number), backup)
+    report = box.open()
+    assert report.negatives_unknown
+    assert f"of {segment_name(number)}" in " ".join(report.problems)
+    is_known_once_repaired_now(box)
+
+
 def test_a_lost_table_makes_absence_unknown_and_stays_so() -> None:
     box = opened()
     lose_a_group(box)

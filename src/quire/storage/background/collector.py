@@ -51,6 +51,8 @@ class Collector(BackgroundJob):
         """Why the last removal failed, or None. It is tried again."""
         self.on_log_full: Callable[[], None] = lambda: None
         """Called when the log has no space for the records of a deletion or removal."""
+        self.on_removed: Callable[[], None] = lambda: None
+        """Called when the file of a segment was removed, so that there is space again."""
 
     def drop(self, ledger_ids: Iterable[int]) -> None:
         """Drop ledgers that the metadata store no longer has; see `LedgerStore.drop_ledgers`."""
@@ -189,6 +191,7 @@ class Collector(BackgroundJob):
         self.removed += 1
         if error is None:
             self.error = None
+            self.on_removed()
 
     def _give_up(self, segment: LogSegment, error: Exception | None) -> None:
         self.error = str(error)
