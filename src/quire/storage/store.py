@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from quire._runtime.clock import Clock
 from quire.codec.entry.frame_runs import Entries
 from quire.codec.log.segment_header import CleanMark
-from quire.codec.log.state_records import RecordKind, StateRecord, segment_value
+from quire.codec.log.state_records import RecordKind, StateRecord
 from quire.errors import StorageError, UsageError
 from quire.storage.background.compactor import Compaction
 from quire.storage.background.job import JobContext
@@ -144,7 +144,6 @@ class LedgerStore(StoreEvents):
         self._directory_id = b""
         self._appender: Appender
         self._maintenance: BackgroundMaintenance
-        self._first_number = 0
         self._expected = ExpectedLog()
         self._started = False
         self._was_writable = True
@@ -247,7 +246,6 @@ class LedgerStore(StoreEvents):
         self._reader.on_damage = lambda segment: maintenance.scrubber.suspect(segment.number)
         found = self._find_keys(started.keyless)
         self._appender.resume(started.segment, started.sequence, found)
-        self._first_number = started.segment.number
         return started.report
 
     def _find_keys(self, keyless: Iterable[LedgerInfo]) -> list[StateRecord]:
@@ -815,19 +813,20 @@ class LedgerStore(StoreEvents):
         From now on, an entry that is not found certainly does not exist. Fences may have been lost
         as well. So before this call, every ledger that was open on this bookie must be closed or
         have moved on to other bookies, and closed ledgers that name this bookie must be fenced
-        here. `negatives_unknown` becomes False at once, and `done` is called with None when that is
-        durable. If it could not be logged, `done` is called with the error, and `negatives_unknown`
-        is True again after the next start.
+        here. `negatives_unknown` becomes False at once.
+
+        The header of the next segment records that nothing is missing any more. So a segment is
+        begun now, and `done(error)` is called when its header is durable. If no segment is
+        prepared, as on a full disk, `done` is called when everything appended so far is durable,
+        and a segment is begun later. A start that comes before that finds the loss again, and so
+        does the next start after an error.
         """
-        self._catalogue.repaired_before = self._first_number
-        self._catalogue.lost_since.clear()
+        self._catalogue.lossy.clear()
 
         def durable(error: StorageError | None) -> None:
             if error is None:
                 self._maintenance.sealer.seal_repaired()
-                self._appender.begin_segment()
             done(error)
 
-        value = segment_value(self._first_number)
-        self._appender.note([StateRecord(RecordKind.REPAIRED, value=value)], durable)
+        self._appender.begin_segment(durable)
         self._space_changed()

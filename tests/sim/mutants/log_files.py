@@ -7,7 +7,6 @@ import pytest
 from quire.storage.recovery.incarnation import ExpectedLog
 from quire.storage.recovery.log_recovery import LogRecovery
 from quire.storage.segment.catalogue import Catalogue
-from quire.storage.store import LedgerStore
 from tests.sim.mutants.mutant import edit, mutant
 
 DENIED = (
@@ -22,14 +21,30 @@ DENIED = (
 
 
 @mutant(
-    lost="A bookie that was repaired once denies the entries of a file that is lost later.",
+    lost="A bookie denies the entries of a file that it lost before its last start but one.",
     invariants=DENIED,
     workload="log files",
     seeds=20,
 )
-def a_loss_after_a_repair_is_repaired(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Catalogue, "counts_as_lost", ("or number in self.lost_since", ""))
-    edit(patch, LedgerStore, "mark_repaired", ("self._appender.begin_segment()", "pass"))
+def a_loss_counts_until_the_next_start(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Catalogue, "live_numbers", ("return present | self.lossy", "return present"))
+
+
+@mutant(
+    lost="The same, if an index cache was written in the meantime.",
+    invariants=DENIED,
+    workload="log files",
+    seeds=100,
+    rule="ours",
+)
+def an_index_cache_hides_a_loss(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        LogRecovery,
+        "_run",
+        ("cached = self._restore(self._cache, live, chain)",
+         "cached = self._restore(self._cache, live, chain); catalogue.lossy.clear()"),
+    )  # fmt: skip
 
 
 @mutant(

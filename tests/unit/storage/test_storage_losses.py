@@ -180,7 +180,7 @@ def test_groups_lost_at_both_places_of_a_segment_without_neighbour_are_both_coun
 
 
 def test_what_waited_for_room_for_its_index_is_sealed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second loss is repaired meanwhile, which seals all segments with a loss."""
+    """The loss is found and repaired again meanwhile, which seals all segments with a loss."""
     box = opened()
     append_alone(box, 1, 0, 8)
     disk_of(box).kill()
@@ -198,17 +198,20 @@ def test_what_waited_for_room_for_its_index_is_sealed_once(monkeypatch: pytest.M
     box.store.mark_repaired(repaired.append)
     box.idle()
     append_alone(box, 2, 20, 10)
+    number = box.store.usage()[-1].number
     disk_of(box).kill()
-    lose_group(box, 2, 6)
+    lose_group(box, number, 2)
     assert box.open().negatives_unknown
     box.idle()
     whole = {entry_id: box.read(1, entry_id) for entry_id in range(3)}
+    box.store.mark_repaired(repaired.append)
+    box.idle()
     box.store.check_space()
     box.idle()
     box.store.mark_repaired(repaired.append)
     full = False
     box.idle()
-    assert repaired == [None, None]
+    assert repaired == [None, None, None]
     box.store.check_space()
     box.idle()
     assert {entry_id: box.read(1, entry_id) for entry_id in range(3)} == whole

@@ -59,6 +59,81 @@ def test_a_missing_segment_makes_absence_unknown_until_it_is_repaired() -> None:
         assert box.store.writable
 
 
+@pytest.mark.parametrize("stops", [("clean", "clean"), ("clean", "kill"), ("kill", "clean")])
+@pytest.mark.parametrize("first_loss", ["a segment", "a group"])
+def test_a_loss_after_a_repair_counts_at_every_start_until_it_is_repaired(
+    first_loss: str, stops: tuple[str, str]
+) -> None:
+    """The second start read an index cache, and took the loss for the one that was repaired.
+
+    Found by seeds 334614077, 3593657268 and 4019989245 of log files.
+    """
+    box = opened()
+    fill_segments(box, 1, 3)
+    kept, lost = (one.number for one in box.store.usage()[1:3])
+    if first_loss == "a segment":
+        box.close()
+        disk_of(box).remove(segment_name(box.store.usage()[0].number))
+    else:
+        lose_a_group(box)
+    assert box.open().negatives_unknown
+    box.store.mark_repaired(lambda error: None)
+    box.idle()
+    fill_segments(box, 2, 1)
+    box.close()
+    disk_of(box).remove(segment_name(lost))
+    for stop in (*stops, "clean", "clean"):
+        report = box.open()
+        assert report.negatives_unknown
+        assert f"{segment_name(lost)} is missing" in report.problems
+        box.idle()
+        if stop == "clean":
+            box.close()
+        else:
+            disk_of(box).kill()
+    is_known_once_repaired(box)
+    assert kept in [one.number for one in box.store.usage()]
+
+
+def with_a_missing_segment() -> StoreOnDisk:
+    box = opened()
+    fill_segments(box, 1, 2)
+    box.close()
+    disk_of(box).remove(segment_name(box.store.usage()[0].number))
+    assert box.open().negatives_unknown
+    return box
+
+
+def test_a_repair_is_durable_when_it_is_reported() -> None:
+    """Its only record is the header of the next segment."""
+    box = with_a_missing_segment()
+    box.idle()
+    done: list[object] = []
+    box.store.mark_repaired(done.append)
+    assert not done
+    while not done:
+        assert box.log.run()
+    assert done == [None]
+    disk_of(box).crash()
+    assert not box.open().negatives_unknown
+
+
+def test_a_repair_before_a_segment_is_prepared_is_recorded_later() -> None:
+    for prepared in (False, True):
+        box = with_a_missing_segment()
+        done: list[object] = []
+        box.store.mark_repaired(done.append)
+        while box.log.run():
+            pass
+        assert done == [None]
+        assert not box.store.negatives_unknown
+        if prepared:
+            box.pump()
+        disk_of(box).crash()
+        assert box.open().negatives_unknown is not prepared
+        is_known_once_repaired_now(box)
+
+
 def lose_a_group(box: StoreOnDisk) -> None:
     """Damage the table of a group in the current segment that is not the last, and die."""
     for number in range(6):
@@ -73,6 +148,10 @@ def lose_a_group(box: StoreOnDisk) -> None:
 
 def is_known_once_repaired(box: StoreOnDisk) -> None:
     box.open()
+    is_known_once_repaired_now(box)
+
+
+def is_known_once_repaired_now(box: StoreOnDisk) -> None:
     box.store.mark_repaired(lambda error: None)
     box.idle()
     box.close()
@@ -112,6 +191,39 @@ def test_groups_that_a_start_could_not_read_are_missed_once_they_are_back(
     report = box.open()
     there = all(box.store.entry_size(2, entry) for entry in range(last + 1))
     assert report.negatives_unknown or there
+
+
+@pytest.mark.parametrize("stop", ["clean", "kill"])
+@pytest.mark.parametrize("removed", [0, 1, 2])
+def test_an_older_copy_of_a_segment_is_noticed_although_the_next_ones_are_removed(
+    removed: int, stop: str
+) -> None:
+    """Only the next segment shows which group the older one ended with, and it may be removed."""
+    box = opened()
+    fill_segments(box, 1, 1)
+    number = box.store.usage()[-1].number
+    box.append(entries(2, 0, 1))
+    box.pump()
+    disk = disk_of(box)
+    backup = disk.copy()
+    backup.crash()
+    box.append(entries(2, 1, 3))
+    box.pump()
+    fill_segments(box, 3, removed + 1)
+    fill_segments(box, 1, 1)
+    if removed:
+        box.drop([3])
+        box.idle()
+    numbers = [one.number for one in box.store.usage()]
+    assert numbers[numbers.index(number) + 1] == number + 1 + removed
+    if stop == "clean":
+        box.close()
+    disk.kill()
+    assert disk.restore(segment_name(number), backup)
+    report = box.open()
+    assert report.negatives_unknown
+    assert f"of {segment_name(number)}" in " ".join(report.problems)
+    is_known_once_repaired_now(box)
 
 
 def test_a_lost_table_makes_absence_unknown_and_stays_so() -> None:

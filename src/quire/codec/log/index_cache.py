@@ -22,7 +22,7 @@ number of `LEDG` for all ledgers, and one `ENDS`, which ends the file.
 | 4    | version of the format, 1                                                               |
 | 16   | directory id                                                                           |
 | 8    | number of a segment; the cache covers every existing segment up to it                  |
-| 8    | number of a segment; losses in segments before it were repaired                        |
+| 8    | 0; earlier versions wrote the number of a segment, which is not used any more          |
 
 `SEGM`, N is the number of ledgers with runs or records in the segment:
 
@@ -148,21 +148,19 @@ class CacheHead:
     """The number of a segment. The cache covers every existing segment up to this one."""
     segments: int
     """The number of `SEGM` blocks."""
-    repaired_before: int
-    """The number of a segment. Losses in segments before it were repaired."""
 
     def encode(self) -> list[Buffer]:
-        body = _HEAD.pack(VERSION, self.directory_id, self.through, self.repaired_before)
+        body = _HEAD.pack(VERSION, self.directory_id, self.through, 0)
         return encode_block(HEAD, self.segments, [body])
 
 
 def decode_head(header: BlockHeader, body: Buffer) -> CacheHead:
     if len(body) != _HEAD.size:
         raise FormatError("the first block of the index cache (HEAD) has a wrong length")
-    version, directory_id, through, repaired_before = _HEAD.unpack(body)
+    version, directory_id, through, _ = _HEAD.unpack(body)
     if version != VERSION:
         raise _unknown(version > VERSION, f"version {version}", f"version {VERSION}")
-    return CacheHead(directory_id, through, header.items, repaired_before)
+    return CacheHead(directory_id, through, header.items)
 
 
 # -- segments ---------------------------------------------------------------------------------

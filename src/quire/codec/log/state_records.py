@@ -20,8 +20,8 @@ little-endian. The run index is the number of runs of the same group that come b
 | 4 DELETED      | time in ms since 1970 (8 bytes, signed), number of a segment (8), 1 if the      |
 |                | ledger was fenced (1); see `Deleted`                                            |
 | 5 DROPPED      | number of a segment (8) that is about to be removed                             |
-| 6 REPAIRED     | number of a segment (8); losses in segments before it were repaired, so an      |
-|                | entry that is not found certainly does not exist                                |
+| 6 REPAIRED     | number of a segment (8); losses in segments before it were repaired. Only       |
+|                | earlier versions wrote this record, and it is not used any more                 |
 | 7 SUPERSEDED   | number of a segment (8), checksum in its trailer (4); see `Superseded`          |
 
 A kind above 7, and a value that is longer than the table says, are from a later version of Quire.
@@ -104,7 +104,7 @@ class RecordKind(enum.IntEnum):
     DROPPED = 5
     """The number of a segment that is about to be removed."""
     REPAIRED = 6
-    """The number of a segment. Losses in segments before it were repaired."""
+    """The number of a segment. Only earlier versions wrote this record, and it is ignored."""
     SUPERSEDED = 7
     """The replacement of a segment by compaction. See `Superseded`."""
 

@@ -14,7 +14,6 @@ from quire.codec.log.state_records import (
     FormatError,
     RecordKind,
     StateRecord,
-    decode_segment_value,
     segment_value,
 )
 from quire.errors import DiskFullError, StorageError
@@ -54,6 +53,9 @@ class Collector(BackgroundJob):
         self.on_log_full: Callable[[], None] = lambda: None
         """A function that is called when the log has no space for the records of a deletion or
         removal."""
+        self.on_removed: Callable[[], None] = lambda: None
+        """A function that is called when the file of a segment was removed, so that there is space
+        again."""
 
     def drop(self, ledger_ids: Iterable[int]) -> None:
         """Drop ledgers that the metadata store no longer has; see `LedgerStore.drop_ledgers`."""
@@ -193,6 +195,7 @@ class Collector(BackgroundJob):
         self.removed += 1
         if error is None:
             self.error = None
+            self.on_removed()
 
     def _give_up(self, segment: LogSegment, error: Exception | None) -> None:
         self.error = str(error)
@@ -212,10 +215,6 @@ class Collector(BackgroundJob):
                 kept = self._deletion(segment, record)
                 if kept is not None:
                     needed.append(kept)
-                continue
-            if record.kind is RecordKind.REPAIRED:
-                if self._heals(decode_segment_value(record.value), segment):
-                    needed.append(record)
                 continue
             # For all other kinds, log the present state once.
             info = ledgers.get(record.ledger_id)
@@ -248,15 +247,3 @@ class Collector(BackgroundJob):
             return None
         value = Deleted(deleted.time_ms, deleted.fenced, before).encode()
         return StateRecord(RecordKind.DELETED, record.ledger_id, value)
-
-    def _heals(self, before: int, segment: LogSegment) -> bool:
-        """Return whether a REPAIRED record still applies to a segment that has lost groups.
-
-        The record applies to segments with numbers below `before`. The segment that has the record
-        does not count.
-        """
-        return any(
-            other.lost_groups and other.number < before
-            for other in self._catalogue.segments.values()
-            if other is not segment
-        )

@@ -574,8 +574,10 @@ class Compactor(PacedJob):
                 needed = self._is_deletion_needed(work, record)
             elif kind is RecordKind.SUPERSEDED:
                 needed = Superseded.decode(record.value).segment in self._catalogue.segments
-            elif kind in (RecordKind.DROPPED, RecordKind.REPAIRED):
+            elif kind is RecordKind.DROPPED:
                 needed = True
+            elif kind is RecordKind.REPAIRED:
+                needed = False
             else:
                 needed = ledger_id in work.alive and at >= void.get(ledger_id, 0)
                 if kind is RecordKind.EXPLICIT_LAC:

@@ -89,7 +89,6 @@ class Snapshot:
         # segments must be of the same moment.
         self._ledgers = list(catalogue.ledgers.values())
         self._tombstones = dict(catalogue.tombstones)
-        self._repaired_before = catalogue.repaired_before
         self.ledgers = 0
         """The number of ledgers in the blocks that `blocks` has yielded so far."""
 
@@ -104,10 +103,7 @@ class Snapshot:
 
     def blocks(self) -> Iterator[list[Buffer]]:
         """Yield the contents of the index cache in blocks of buffers, without the end mark."""
-        head = fmt.CacheHead(
-            self._directory_id, self.through, len(self.covered), self._repaired_before
-        )
-        yield head.encode()
+        yield fmt.CacheHead(self._directory_id, self.through, len(self.covered)).encode()
         for covered in self.covered:
             yield covered.encode()
         yield fmt.encode_dead(self._tombstones)

@@ -41,6 +41,8 @@ class BackgroundMaintenance:
         self.sealer = Sealer(context, self.collector.collect)
         self.compactor = Compactor(context, self.collector, self.quarantine)
         self.collector.on_log_full = self.compactor.log_is_full
+        # A start takes an unsealed segment for an older copy if the next ones are removed.
+        self.collector.on_removed = self.sealer.retry
         self.index_cache = IndexCacheWriter(
             context, self._may_cache, lambda: self.compactor.done, end_group, barrier
         )

@@ -61,7 +61,7 @@ class Sealer(BackgroundJob):
         A segment that lost groups is not sealed until the loss is repaired. Otherwise the footer
         could overwrite what is left of these groups.
         """
-        if segment.lost_groups and self._catalogue.counts_as_lost(segment.number):
+        if segment.number in self._catalogue.lossy:
             return
         if segment.state is not SegmentState.CLOSED or segment.number in self._under_way:
             return
@@ -72,7 +72,7 @@ class Sealer(BackgroundJob):
         self._jobs.run(partial(write_footer, job), partial(self._on_written, job))
 
     def seal_repaired(self) -> None:
-        """Seal the segments whose losses are repaired. The record of the repair must be durable."""
+        """Seal the segments whose losses are repaired. All that was restored must be durable."""
         for segment in list(self._catalogue.segments.values()):
             if segment.lost_groups and segment.state is SegmentState.CLOSED:
                 self.seal(segment)

@@ -21,7 +21,7 @@ from quire.storage.config import StorageConfig
 from quire.storage.inspect.contents import file_sizes, kind_of
 from quire.storage.inspect.snapshot import with_log
 from quire.storage.interfaces import Disk
-from quire.storage.recovery.log_recovery import RecoveredLog, missing_problem
+from quire.storage.recovery.log_recovery import RecoveredLog
 from quire.storage.segment.catalogue import VOUCHES
 from quire.storage.segment.footer import Loaded, load_footer, read
 from quire.storage.segment.segment import (
@@ -180,15 +180,8 @@ class _Look:
         return SpaceReport(
             self._disk.path, self._disk.total_bytes(), self._disk.free_bytes(),
             self._sizes.get(SPARE_NAME, 0), tuple(segments), tuple(files), tuple(ledgers),
-            self._problems(), self._catalogue.negatives_unknown,
+            tuple(self._recovered.problems), self._catalogue.negatives_unknown,
         )  # fmt: skip
-
-    def _problems(self) -> tuple[str, ...]:
-        """Return the problems that a start would report, without losses that were repaired."""
-        catalogue = self._catalogue
-        gone = (n for n in catalogue.missing if not catalogue.counts_as_lost(n))
-        repaired = {missing_problem(number) for number in gone}
-        return tuple(one for one in self._recovered.problems if one not in repaired)
 
     def _segment(self, segment: LogSegment) -> SegmentSpace:
         number = segment.number

@@ -101,6 +101,8 @@ class Appender:
         self._was_full = False
         self._stalled = False
         """Whether the log waits for a segment to be preallocated."""
+        self._segment_wanted = False
+        """Whether `begin_segment` was called and no segment was begun since."""
         self.current: LogSegment | None = None
         self.closing = False
         self.failed: StorageError | None = None
@@ -133,6 +135,7 @@ class Appender:
         segment.state = SegmentState.CURRENT
         self._catalogue.segments[segment.number] = segment
         self.current = segment
+        self._segment_wanted = False
 
     def admit(self, batch: LogBatch, *, reserve: bool) -> LogSegment:
         """Give a batch its place in the log, and return the segment that it will be written to.
@@ -217,20 +220,32 @@ class Appender:
             self._closed(old)
         return segment
 
-    def begin_segment(self) -> None:
-        """Begin another segment now, if one is prepared.
+    def begin_segment(self, done: Done) -> None:
+        """Begin another segment now, and call `done(error)` when its header is durable.
 
-        The header of the new segment lists the segments that exist now. If no segment is prepared,
-        the next one lists those that exist when it is begun.
+        The header lists the segments that exist now. If no segment is prepared, one is begun as
+        soon as there is, and `done` is called when everything appended so far is durable. `done`
+        may be called before this returns.
         """
+        self._segment_wanted = True
+        if not self._begin_wanted(lambda _, error: done(error)):
+            self.barrier(done)
+
+    def _begin_wanted(
+        self, done: Callable[[LogBatch, StorageError | None], None] | None = None
+    ) -> bool:
+        """Begin the segment that `begin_segment` asked for, and return whether that succeeded."""
         current = self.current
-        if current is None or self.closing or self.failed is not None:
-            return
-        if not self._preallocated.capacity():
-            return
-        if self._roll(current, 0) is not current:
+        if not self._segment_wanted or current is None or self.closing or self.failed is not None:
+            return False
+        try:
+            if not self._preallocated.capacity() or self._roll(current, 0) is current:
+                return False
             # Without a group, the segment has not begun, and its header is not written.
-            self._submit_records((), None)
+            self._submit_records((), done)
+        except StorageError:
+            return False  # There is no space.
+        return True
 
     # -- submission -------------------------------------------------------------------------------
 
@@ -389,6 +404,7 @@ class Appender:
     def on_prepared(self) -> None:
         """Continue after a segment was preallocated, or could not be."""
         self._stalled = False
+        self._begin_wanted()
         self._check_drained()
 
     def _check_drained(self) -> None:

@@ -111,8 +111,6 @@ class CachedIndex:
         """
         for number, one in self.segments.items():
             catalogue.segments[number] = _restored(one, trailers[number])
-        catalogue.repaired_before = self.head.repaired_before
-        catalogue.repaired_in = self.head.through if self.head.repaired_before else 0
         catalogue.tombstones.update(fmt.decode_dead(*self._block(fmt.DEAD)))
         ledgers = 0
         while True:

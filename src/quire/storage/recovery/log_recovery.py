@@ -17,8 +17,9 @@ The rules follow from the order in which the log is written (see `group_commit` 
    A preallocated file proves that the segment before it was begun.
 5. If the extent of damage is known (a block), only the entries in it are affected. If its extent is
    unknown (a table, a segment), an entry that is not found may have been lost, until the loss is
-   repaired. A segment that the newest header lists is lost anew if that header was written after
-   the repair. The bookie begins a segment right after each repair, so that there is such a header.
+   repaired. A repair is recorded by what comes after it in the log: the header of the next segment
+   no longer lists a segment that was missing, and a segment that lost groups gets a footer. So
+   every loss that a start finds counts, and no record can hide one that came after the repair.
 6. A log that ends before the position that its bookie has reported to the metadata store has lost
    everything after its end. It is treated as a log with a missing segment (see `incarnation`).
 """
@@ -280,7 +281,7 @@ class LogRecovery:
         # Never use the number of a missing segment, which would then no longer count as missing.
         next_number = max(newest, *missing, 0) + 1
         catalogue = self._catalogue
-        catalogue.missing.update(missing)
+        catalogue.lossy.update(missing)
         replayer = Replayer(catalogue)
         cached: dict[int, Trailer] = {}
         if self._cache is not None:
@@ -302,7 +303,6 @@ class LogRecovery:
                     lost = chain.lost[number]
                     replayer.unsealed(self._unsealed[number], chain.kept[number], lost)
             self._progress.advance()
-        self._note_later_losses(begun, missing)
         return RecoveredLog(
             replayer, next_number, chain.next_group, chain.tail,
             [segment_name(n) for n in numbers if n in stale],
@@ -328,21 +328,6 @@ class LogRecovery:
         self._progress.advance(len(cached))
         self._cache_state = f"used for {len(cached)} of {counted(len(live), 'segment')}"
         return cached
-
-    def _note_later_losses(self, begun: Sequence[int], missing: Sequence[int]) -> None:
-        """Note the losses that were found after the last repair, so that they count again.
-
-        A header that was written after the repair lists only segments that existed then. So what it
-        lists and is missing now was lost since.
-        """
-        catalogue = self._catalogue
-        base = self._base(begun)
-        header = None if base is None else self._headers[base]
-        if base is None or header is None or base <= catalogue.repaired_in:
-            return
-        listed = [n for n in missing if any(first <= n <= last for first, last in header.live)]
-        holed = [n for n, segment in catalogue.segments.items() if segment.lost_groups]
-        catalogue.lost_since.update(listed, holed)
 
     # -- which segments ---------------------------------------------------------------------------
 

@@ -71,6 +71,22 @@ class GroupChain:
     """The newest segment, if nothing in it counts. Not even its header may have been synced."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    """What the neighbours of an unsealed segment show about its groups."""
+
+    first: int | None
+    """The number of its first group, or None if it is unknown."""
+    limit: int | None
+    """The number from which on its groups do not count, or None if all do."""
+    adjacent: bool
+    """Whether `limit` is the number after its last group, if it is known."""
+    followers_removed: bool = False
+    """Whether the segments that were begun next are gone, so that nothing shows where it ended."""
+    unclean: bool = False
+    """Whether it is the newest segment, and there is no mark of a clean stop."""
+
+
 def judge(
     live: Sequence[int],
     headers: Mapping[int, SegmentHeader | None],
@@ -87,13 +103,6 @@ def judge(
         unsealed: The scanned groups of all other segments, including those that do not count.
         clean_end: The number after the last group, if there is a mark of a clean stop.
     """
-
-    def first_group(number: int) -> int | None:
-        header, trailer = headers.get(number), trailers.get(number)
-        if header is not None:
-            return header.first_group
-        return None if trailer is None else trailer.first_group
-
     chain = GroupChain(0)
     # A segment that is no longer live may still have the last group. An earlier start that was
     # interrupted may have begun it only to write that group again.
@@ -107,80 +116,121 @@ def judge(
         found = unsealed[number]
         if found.compacted:
             chain.kept[number] = list(found.scan.groups)
-            chain.lost[number] = 0 if found.header is not None and _is_whole(found.scan) else 1
-            chain.next_group = max(chain.next_group, first_group(number) or 0)
+            chain.lost[number] = int(not _is_whole(found))
+            first = _first_group(number, headers, trailers) or 0
+            chain.next_group = max(chain.next_group, first)
             continue
-        newest = at == len(live) - 1
-        limit = clean_end if newest else first_group(live[at + 1])
-        follower = None if newest else headers.get(live[at + 1])
-        adjacent = newest or (follower is not None and follower.previous == number)
-        groups = found.scan.groups
+        around = _surroundings(at, live, headers, trailers, clean_end, chain.next_group)
+        limit, groups = around.limit, found.scan.groups
         kept = [g for g in groups if limit is None or g.header.number < limit]
         if len(kept) < len(groups):
             extras.append(found)
-        # The group with the number of the limit may have been written again in the next segment. If
-        # there are later ones, the next segment was begun by a start that could not read this one.
-        unread = sum(limit is not None and g.header.number > limit for g in groups)
-        first = first_group(number)
-        if first is None and at and live[at - 1] == number - 1:
-            first = chain.next_group
-        # Other segments between this one and the next may have been dropped.
-        lost, end = _missing(groups, kept, first, limit if adjacent else None, chain.next_group)
-        if headers.get(number) is None and not groups:
-            lost = max(lost, 1)
-            # Leave as many numbers free as it may have groups. If the file can be read again
-            # later, none of them has the number of a new group, and the gap shows the loss.
-            end += found.file.size() // BLOCK_BYTES
-        lost += unread
-        if newest and clean_end is None:
-            # Leave a gap in the numbers, which later starts will notice.
-            lost, end = lost + found.scan.lost_behind, end + found.scan.lost_behind
-        elif not adjacent:
-            lost = max(lost, found.scan.lost_behind)
+        lost, end = _missing(found, kept, around, chain.next_group)
         chain.kept[number] = kept
         chain.lost[number] = lost
         chain.next_group = max(chain.next_group, end)
-        if newest and clean_end is None:
+        if around.unclean:
             _judge_tail(chain, found, kept, extras)
             if not kept and not lost:
                 chain.emptied = number
     return chain
 
 
+def _first_group(
+    number: int,
+    headers: Mapping[int, SegmentHeader | None],
+    trailers: Mapping[int, Trailer],
+) -> int | None:
+    """Return the number of the first group of a segment, or None if it is unknown."""
+    header, trailer = headers.get(number), trailers.get(number)
+    if header is not None:
+        return header.first_group
+    return None if trailer is None else trailer.first_group
+
+
+def _surroundings(
+    at: int,
+    live: Sequence[int],
+    headers: Mapping[int, SegmentHeader | None],
+    trailers: Mapping[int, Trailer],
+    clean_end: int | None,
+    next_group: int,
+) -> _Surroundings:
+    """Return what the neighbours of the segment `live[at]` show about its groups.
+
+    `next_group` is the number after the groups of the segments before it.
+    """
+    number = live[at]
+    first = _first_group(number, headers, trailers)
+    if first is None and at and live[at - 1] == number - 1:
+        first = next_group
+    if at == len(live) - 1:
+        return _Surroundings(first, clean_end, adjacent=True, unclean=clean_end is None)
+    following = live[at + 1]
+    limit = _first_group(following, headers, trailers)
+    # A start may leave numbers out, so the next segment need not have the next number.
+    header = headers.get(following)
+    adjacent = following == number + 1 if header is None else header.previous == number
+    removed = not adjacent and following > number + 1
+    adjacent = adjacent and limit is not None
+    return _Surroundings(first, limit, adjacent=adjacent, followers_removed=removed)
+
+
 def _missing(
-    groups: Sequence[ScannedGroup],
+    found: UnsealedSegment,
     kept: Sequence[ScannedGroup],
-    first: int | None,
-    limit: int | None,
+    around: _Surroundings,
     next_group: int,
 ) -> tuple[int, int]:
     """Return how many groups of a segment were lost, and the number after its last group.
 
     Args:
-        groups: The groups that were found in the segment.
-        kept: Those of them that count.
-        first: The expected number of the first group, or None if it is unknown.
-        limit: The expected number after the last group, or None if it is unknown.
+        found: The segment.
+        kept: Those of its groups that count.
+        around: What its neighbours show.
         next_group: The number after the groups of the segments before.
     """
+    scan, groups = found.scan, found.scan.groups
+    first, limit = around.first, around.limit
     present = {g.header.number for g in kept}
-    hidden = 0
+    lost = 0
     if first is None:
         first = min(present, default=next_group)
         # Without the header, the first number is unknown. A header takes at least one block. If the
         # first group that was found comes later than that, one may be lost.
-        hidden = bool(groups) and groups[0].header.offset > BLOCK_BYTES
-    end = max(present, default=first - 1) + 1 if limit is None else limit
-    return len(set(range(first, end)) - present) + hidden, end
+        lost = int(bool(groups) and groups[0].header.offset > BLOCK_BYTES)
+    end = max(present, default=first - 1) + 1
+    if around.adjacent and limit is not None:
+        end = limit
+    lost += len(set(range(first, end)) - present)
+    if found.header is None and not groups:
+        lost = max(lost, 1)
+        # Leave as many numbers free as it may have groups. If the file can be read again later,
+        # none of them has the number of a new group, and the gap shows the loss.
+        end += found.file.size() // BLOCK_BYTES
+    # The group with the number of the limit may have been written again in the next segment. If
+    # there are later ones, the next segment was begun by a start that could not read this one.
+    lost += sum(limit is not None and g.header.number > limit for g in groups)
+    if around.unclean:
+        # Leave a gap in the numbers, which later starts will notice.
+        return lost + scan.lost_behind, end + scan.lost_behind
+    if not around.adjacent:
+        # A segment gets its footer before the next ones are removed. If nothing was ever written
+        # after its last group, the file is older than that, and later groups may be lost.
+        outdated = around.followers_removed and not scan.tail_used
+        lost = max(lost, scan.lost_behind, int(outdated))
+    return lost, end
 
 
-def _is_whole(scan: SegmentScan) -> bool:
-    """Return whether all groups that a compaction wrote are there."""
-    numbers = [group.header.number for group in scan.groups]
+def _is_whole(found: UnsealedSegment) -> bool:
+    """Return whether the header and all groups that a compaction wrote are there."""
+    groups = found.scan.groups
+    numbers = [group.header.number for group in groups]
     return (
-        bool(numbers)
+        found.header is not None
+        and bool(numbers)
         and numbers == list(range(len(numbers)))
-        and bool(scan.groups[-1].header.flags & GROUP_LAST)
+        and bool(groups[-1].header.flags & GROUP_LAST)
     )
 
 
@@ -272,6 +322,7 @@ class Replayer:
         segment.end_group = segment.first_group
         self.catalogue.segments[number] = segment
         if lost:
+            self.catalogue.lossy.add(number)
             what = f"{counted(lost, 'group')} of {segment_name(number)}"
             self.problems.append(f"{what} {are(lost)} lost")
         damaged = 0

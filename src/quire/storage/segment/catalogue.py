@@ -16,7 +16,6 @@ from quire.codec.log.state_records import (
     RecordKind,
     StateRecord,
     Superseded,
-    decode_segment_value,
 )
 from quire.storage.segment import sealed_rows
 from quire.storage.segment.batch import LogBatch, Run
@@ -39,18 +38,9 @@ class Catalogue:
         self.tombstones: dict[int, int] = {}
         """The Unix time in milliseconds from which each ledger that was fenced and then deleted may
         be forgotten, by ledger id."""
-        self.missing: set[int] = set()
-        """The numbers of segments that should exist but have no file."""
-        self.repaired_before = 0
-        """The number of a segment. Losses in segments with lower numbers were repaired and no
-        longer count, unless they are in `lost_since`."""
-        self.repaired_in = 0
-        """The number of the newest segment that has a REPAIRED record. After loading an index
-        cache, it is the last segment that the cache covers. Headers of later segments were written
-        after the repair."""
-        self.lost_since: set[int] = set()
-        """The numbers of segments below `repaired_before` that are missing, or have lost groups,
-        although a header that was written after the repair lists them."""
+        self.lossy: set[int] = set()
+        """The numbers of the segments that should exist but do not, or that have lost groups. The
+        start fills it. It is empty once everything that was lost is restored."""
         self._last_key = b""
 
     # -- ledgers ----------------------------------------------------------------------------------
@@ -152,9 +142,7 @@ class Catalogue:
         self.ledgers.clear()
         self.segments.clear()
         self.tombstones.clear()
-        self.missing.clear()
-        self.repaired_before = self.repaired_in = 0
-        self.lost_since.clear()
+        self.lossy.clear()
 
     def forget(self, ledger_id: int) -> LedgerInfo | None:
         """Remove a deleted ledger, and return what was known about it, or None if nothing was.
@@ -230,15 +218,13 @@ class Catalogue:
         if kind is RecordKind.DELETED:
             self._apply_deleted(ledger_id, Deleted.decode(record.value))
             return
-        if kind is RecordKind.REPAIRED:
-            self.repaired_before = max(self.repaired_before, decode_segment_value(record.value))
-            self.repaired_in = max(self.repaired_in, number)
-            return
         if kind is RecordKind.SUPERSEDED:
             self._apply_superseded(Superseded.decode(record.value))
             return
         if kind is RecordKind.DROPPED:
             return  # The start has handled these records before.
+        if kind is RecordKind.REPAIRED:
+            return  # Headers and footers show what is repaired; see `log_recovery`.
         info = self.ledgers.get(ledger_id)
         if info is None:
             info = self.create(ledger_id, b"", number)
@@ -267,18 +253,14 @@ class Catalogue:
     def live_numbers(self) -> set[int]:
         """Return the numbers that the next segment's header must list.
 
-        These are the segments that exist, and missing ones that count as lost.
+        These are the segments that exist, and the missing ones whose loss is not repaired.
         """
         present = {
             number
             for number, segment in self.segments.items()
             if segment.state is not SegmentState.RETIRED
         }
-        return present | set(filter(self.counts_as_lost, self.missing))
-
-    def counts_as_lost(self, number: int) -> bool:
-        """Return whether a loss in the segment `number` counts, because it is not repaired yet."""
-        return number >= self.repaired_before or number in self.lost_since
+        return present | self.lossy
 
     def vouchers(self) -> set[int]:
         """Return the numbers of segments that must stay because the one before has lost groups.
@@ -286,18 +268,14 @@ class Catalogue:
         Their headers show the group that the earlier segment ended with. They are neither removed
         nor compacted until the loss is repaired.
         """
-        if not any(map(self._is_missed, self.segments)):
+        holed = self.lossy & self.segments.keys()
+        if not holed:
             return set()
         return {
             number
             for before, number in pairwise(sorted(self.live_numbers()))
-            if self._is_missed(before) and number in self.segments
+            if before in holed and number in self.segments
         }
-
-    def _is_missed(self, number: int) -> bool:
-        """Return whether the segment has lost groups and they are not repaired yet."""
-        segment = self.segments.get(number)
-        return segment is not None and segment.lost_groups > 0 and self.counts_as_lost(number)
 
     @property
     def negatives_unknown(self) -> bool:
@@ -305,6 +283,4 @@ class Catalogue:
 
         If so, an entry that is not found may have existed.
         """
-        return any(map(self.counts_as_lost, self.missing)) or any(
-            map(self._is_missed, self.segments)
-        )
+        return bool(self.lossy)
