@@ -61,7 +61,7 @@ from quire.streams.namespace.truncation import free, stored_bytes, truncate
 from quire.streams.read.positions import oldest_position
 from quire.streams.read.records import decode
 from quire.streams.read.segment_list import SegmentList
-from quire.streams.write.takeover import delete_insisting, free_allocated
+from quire.streams.write.takeover import delete_allocated, delete_insisting, free_allocated
 
 T = TypeVar("T")
 
@@ -311,9 +311,10 @@ class Mirror:
             check_gap(self.name, segments, self.last)
         partial = self.partial
         if partial is not None and _numbered(segments, partial.lssn) is None:
+            await delete_allocated(self.target.client, self._to, self._claim)
             await self._to.change(self._claim, drop=partial)
             self.partial = None
-            await delete_insisting(self.target.client, partial.ledger_id)
+            await free_allocated(self.target.client, self._to, self._claim)
 
     # -- sealed segments ----------------------------------------------------------------------
 
@@ -464,8 +465,7 @@ class Mirror:
         assert self._claim is not None
         writer = await create(self.target.client, self._piece(segment), self.target.password)
         try:
-            if self._claim.allocated != NO_LEDGER:
-                await free_allocated(self.target.client, self._to, self._claim)
+            await delete_allocated(self.target.client, self._to, self._claim)
             await self._to.allocate(self._claim, writer.ledger_id)
         except BaseException:
             writer.abandon()

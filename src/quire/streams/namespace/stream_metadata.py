@@ -84,7 +84,11 @@ class WriterClaim:
     max_txid: int
     max_txid_version: int
     allocated: bytes
-    """The decimal id of the ledger that was created ahead of its use, or `NO_LEDGER`."""
+    """The decimal id of the allocated ledger, or `NO_LEDGER`.
+
+    This ledger was created ahead of its use, or was that of a segment that was dropped. Later
+    writers never use it: they only delete it.
+    """
     allocation_version: int
     life: str
     """The path of a node that identifies this stream among all that ever had its name
@@ -457,7 +461,10 @@ class StreamMetadata:
         await self._put_allocation(claim, encode_number(ledger_id))
 
     async def free_allocation(self, claim: WriterClaim) -> None:
-        """Record in the node `allocation` that no ledger is created ahead of its use."""
+        """Record in the node `allocation` that no ledger is allocated.
+
+        The caller must have deleted the one that was.
+        """
         await self._put_allocation(claim, NO_LEDGER)
 
     async def _put_allocation(self, claim: WriterClaim, value: bytes) -> None:
@@ -478,21 +485,30 @@ class StreamMetadata:
     ) -> None:
         """Change segments in one transaction, so that readers see either all changes or none.
 
-        The transaction completes a segment, removes an empty one (`drop`), and begins the next one
-        with the allocated ledger. Each of these is optional. With `insist`, it is repeated for
+        The transaction completes a segment, begins the next one with the allocated ledger, or
+        removes an empty one (`drop`), whose ledger becomes the allocated one. The caller must have
+        deleted the ledger that was allocated before. With `insist`, the transaction is repeated for
         `LOST_REPLY_LIMIT_S` while all replies are lost. Callers that keep the claim need that,
         because their next change would be another one. Raises StreamFencedError if another
-        writer has claimed the stream. Nothing was changed then.
+        writer has claimed the stream. Nothing was changed then, unless an earlier attempt was done
+        whose reply was lost.
         """
+        assert drop is None or begin is None  # both change the allocation
         async with self._committing:
             paths = self.paths
             newest, max_txid = claim.newest, claim.max_txid
             operations: list[Operation] = []
             after: dict[str, bytes | None] = {}
+            allocated = claim.allocated
             if drop is not None:
                 gone = self.node(drop.lssn, in_progress=True)
                 operations.append(Delete(gone))
                 after[gone] = None
+                # If this process never learns that the segment is gone, the next writer finds the
+                # ledger here, and deletes it.
+                allocated = encode_number(drop.ledger_id)
+                operations.append(Put(paths.allocation, allocated, claim.allocation_version))
+                after[paths.allocation] = allocated
             if complete is not None:
                 operations.append(Create(paths.segment(complete.name), complete.to_bytes()))
                 operations.append(Delete(self.node(complete.lssn, in_progress=True)))
@@ -504,6 +520,7 @@ class StreamMetadata:
                 )
             if begin is not None:
                 assert claim.allocated == encode_number(begin.ledger_id)
+                allocated = NO_LEDGER
                 operations.append(Put(paths.allocation, NO_LEDGER, claim.allocation_version))
                 operations.append(Create(paths.segment(begin.name), begin.to_bytes()))
                 after[paths.segment(begin.name)] = begin.to_bytes()
@@ -514,8 +531,8 @@ class StreamMetadata:
             claim.ledgers_version += 1
             if complete is not None:
                 claim.max_txid_version += 1
-            if begin is not None:
-                claim.allocated = NO_LEDGER
+            if begin is not None or drop is not None:
+                claim.allocated = allocated
                 claim.allocation_version += 1
 
     async def publish(
@@ -583,19 +600,30 @@ class StreamMetadata:
                     if not await self._is_so(claim, version, after):
                         if self._doubted is claim and await self._holds(claim):
                             raise self._in_doubt() from error
-                        raise StreamFencedError(
-                            f"stream {self.paths.name} was taken over: another writer opened it, "
-                            "or it was deleted or renamed",
-                            remedy="Records in flight may or may not be in the stream: read "
-                            "its end to find out. Open the stream for writing again "
-                            "only if this process should be its writer",
-                        ) from error
+                        raise self._fenced() from error
                 self._doubted = None
                 return  # it was done now, or by an earlier attempt whose reply was lost
             except MetadataUnavailableError:
                 if self._doubted is claim or not await retry.pause():
                     self._doubted = claim
                     raise
+
+    async def require_claim(self, claim: WriterClaim) -> None:
+        """Raise StreamFencedError if somebody has claimed the stream after this claim.
+
+        Otherwise the claim held until now, and everything that was read since it was made is as
+        this claim or an earlier one left it.
+        """
+        if not await self._holds(claim):
+            raise self._fenced()
+
+    def _fenced(self) -> StreamFencedError:
+        return StreamFencedError(
+            f"stream {self.paths.name} was taken over: another writer opened it, or it was "
+            "deleted or renamed",
+            remedy="Records in flight may or may not be in the stream: read its end to find out. "
+            "Open the stream for writing again only if this process should be its writer",
+        )
 
     def _in_doubt(self) -> MetadataUnavailableError:
         return MetadataUnavailableError(

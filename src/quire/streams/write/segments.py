@@ -28,11 +28,17 @@ from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.wire.v2 import Buffer
 from quire.errors import NoSuchLedgerError, QuireError, StreamFencedError, StreamQuotaError
 from quire.streams.namespace.settings import StreamSettings
-from quire.streams.namespace.stream_metadata import NO_LEDGER, StreamMetadata
+from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.namespace.truncation import retain, stored_bytes
 from quire.streams.write.lock import StreamLock
 from quire.streams.write.pending_entry import PendingEntry
-from quire.streams.write.takeover import TakenStream, delete_insisting, tell_lost
+from quire.streams.write.takeover import (
+    TakenStream,
+    delete_allocated,
+    delete_insisting,
+    free_allocated,
+    tell_lost,
+)
 
 APPLICATION = {"application": b"quire", "component": b"stream"}
 """The custom metadata of the ledgers of streams, together with the stream's path.
@@ -202,6 +208,8 @@ class Segments:
         self.open: SegmentWriter | None = None
         self.opening: Callable[[], bytes | None] = lambda: None
         """A function that returns the control record with which each segment begins, or None."""
+        self.ended = False
+        """Whether the writer has ended, so that it needs no more ledgers."""
         self._client = client
         self._settings = settings
         self._tasks = tasks
@@ -280,6 +288,8 @@ class Segments:
             await self._prepare()
         except QuireError as error:
             self._why = error  # the caller that needs the ledger raises this
+            if self.ended:
+                await self._drop_made_quietly()
         finally:
             self._preparing = None
 
@@ -296,8 +306,7 @@ class Segments:
             )
         ledger = self._made
         try:
-            if self.taken.claim.allocated != NO_LEDGER:
-                await self._client.delete_ledger(int(self.taken.claim.allocated))
+            await delete_allocated(self._client, self.metadata, self.taken.claim)
             await self.metadata.allocate(self.taken.claim, ledger.ledger_id)
         except (StreamFencedError, asyncio.CancelledError):
             await self._drop_made()
@@ -315,6 +324,21 @@ class Segments:
                 await delete_insisting(self._client, made.ledger_id)
                 raise
 
+    async def _drop_made_quietly(self) -> None:
+        try:
+            await self._drop_made()
+        except QuireError:
+            pass  # the search for orphans finds the ledger later
+
+    async def give_up(self) -> None:
+        """Delete a ledger that was created and perhaps not noted, after the writer has ended.
+
+        If it is being noted, it is deleted only if that fails. A ledger that is noted is left to
+        the next writer.
+        """
+        if self._preparing is None:
+            await self._drop_made_quietly()
+
     async def _take_spare(self) -> LedgerWriter:
         self.prepare()
         while self._preparing is not None:
@@ -324,6 +348,17 @@ class Segments:
             raise self._why
         return self._spare
 
+    async def _delete_spare(self) -> None:
+        """Delete the ledger that was created ahead, so that the node can name another one."""
+        while self._preparing is not None:
+            await asyncio.wait([self._preparing])
+        if self._made is not None:
+            await self._prepare()  # whether it was noted may be unknown
+        if self._spare is not None:
+            self._spare.abandon()
+            self._spare = None
+        await delete_allocated(self._client, self.metadata, self.taken.claim)
+
     async def release(self) -> None:
         """Delete the ledger that was created ahead of its use, and release the lock.
 
@@ -332,12 +367,9 @@ class Segments:
         while self._preparing is not None:
             await asyncio.wait([self._preparing])
         if self._spare is not None:
-            # Delete the ledger first: as long as its node names it, another client can delete it as
-            # well.
             self._spare.abandon()
-            await self._client.delete_ledger(self._spare.ledger_id)
-            await self.metadata.free_allocation(self.taken.claim)
             self._spare = None
+        await free_allocated(self._client, self.metadata, self.taken.claim)
         await self._drop_made()
         if self._lock is not None:
             await self._lock.release()
@@ -399,9 +431,9 @@ class Segments:
             tell_lost(self.metadata.paths.name, completed)
             self._completed(completed)
         elif end < 0:
+            await self._delete_spare()
             await self.metadata.change(self.taken.claim, drop=writer.segment, insist=True)
-            self.open = None
-            await delete_insisting(self._client, ledger_id)
+            self.open = None  # `_prepare` or `release` deletes the ledger, which is allocated now
         else:
             completed = writer.completed(self._client.clock.now_ms())
             await self.metadata.change(self.taken.claim, complete=completed, insist=True)

@@ -132,9 +132,9 @@ async def complete(
     async with reader:
         last = await last_record(reader, segment)
     if last is None:
+        await delete_allocated(client, metadata, taken.claim)
         await metadata.change(taken.claim, drop=segment)
-        await delete_insisting(client, segment.ledger_id)
-        return None
+        return None  # the ledger is the allocated one now, which `free_allocated` deletes
     completed = segment.completed(
         last_txid=last.txid,
         record_count=last.count,
@@ -181,13 +181,36 @@ async def last_record(reader: LedgerReader, segment: StreamSegment) -> LastRecor
 
 
 async def free_allocated(client: Client, metadata: StreamMetadata, claim: WriterClaim) -> None:
-    """Delete the ledger that the former writer had created ahead of its use, if there is one."""
+    """Delete the allocated ledger, and note that there is none.
+
+    The ledger was created ahead and never used, or its segment was dropped. It is deleted first:
+    as long as the node names it, another client can delete it as well.
+
+    Raises StreamFencedError, and MetadataUnavailableError if the store does not answer. The ledger
+    is then deleted, or the node still names it.
+    """
+    if claim.allocated != NO_LEDGER:
+        await delete_allocated(client, metadata, claim)
+        await metadata.free_allocation(claim)
+
+
+async def delete_allocated(client: Client, metadata: StreamMetadata, claim: WriterClaim) -> None:
+    """Delete the allocated ledger, if there is one, which the node continues to name.
+
+    Raises as `free_allocated` does.
+    """
     if claim.allocated == NO_LEDGER:
         return
-    ledger_id = int(claim.allocated)
-    # Free the allocation first. If the claim is lost, the ledger belongs to the new writer.
-    await metadata.free_allocation(claim)
-    await delete_insisting(client, ledger_id)
+    retry = Retry(DELETE_BACKOFF, client.rng, attempts=DELETE_ATTEMPTS)
+    while True:
+        try:
+            # The node may have been read after another writer had noted its own ledger there.
+            await metadata.require_claim(claim)
+            await client.delete_ledger(int(claim.allocated))
+            return
+        except MetadataUnavailableError:
+            if not await retry.pause():
+                raise
 
 
 async def delete_insisting(client: Client, ledger_id: int) -> None:

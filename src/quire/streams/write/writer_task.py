@@ -257,6 +257,8 @@ class WriterTask:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - a defect must not make appends wait forever
             self._fail_unexpectedly(error)
+        finally:
+            await self.segments.give_up()
 
     def _fail_unexpectedly(self, error: Exception) -> None:
         if self.failure is not None:
@@ -385,6 +387,7 @@ class WriterTask:
         if self.failure is not None:
             return
         self.failure = error
+        self.segments.ended = True
         segment = self.segments.open
         if segment is not None:
             segment.ledger.abandon()
