@@ -177,7 +177,7 @@ def _given_options(writer: Any, format: str | None) -> dict[str, str] | None:
     result is also None if a later Spark keeps them elsewhere: no write of another format may fail
     because of this check.
     """
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
 
     java = writer._jwrite
     try:
