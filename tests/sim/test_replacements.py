@@ -21,10 +21,12 @@ from quire_simulator.faults import replacements
 from quire_simulator.faults.replacements import Replacements, SimDirectoryAccess
 from quire_simulator.invariants.checker import Checker
 from quire_simulator.invariants.history import RunHistory
+from quire_simulator.knobs.drawing import DrawnKnob
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.machine.trace import Trace
 from quire_simulator.metadata.cluster import MemoryPresence
 from quire_simulator.plans.faults import Fault
+from quire_simulator.run import run_plan
 from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import World, bookie_id
 from tests.support.sim.disks import (
@@ -180,6 +182,18 @@ def test_disks_are_replaced_and_heal(monkeypatch: pytest.MonkeyPatch) -> None:
         if met.everything():
             break
     assert met.everything(), met.seen
+
+
+@pytest.mark.parametrize("seed", [47, 64, 73, 90])
+def test_a_bookie_that_checks_one_ledger_at_a_time_has_the_time_for_all(seed: int) -> None:
+    """The judge stopped the bookie in each round, because slow calls of the store did not count."""
+    plan = replace(
+        RunPlan.make(seed, "replaced"),
+        knobs=(DrawnKnob("bookie.background.damage.LEDGERS_PER_PASS", 1),),
+        metadata_delay_s=0.3,
+        damage_report_interval_s=3.0,
+    )
+    assert run_plan(plan).failure is None
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,8 @@ ROUND_S = 20.0
 """In this time a bookie checks all ledgers, and a worker closes the ledgers of dead writers. A knob
 may let a bookie check fewer ledgers at once. The round then lasts longer (`_round_s`)."""
 ROUNDS_MAX = 4
+PASS_CALLS_MAX = 8
+"""The most calls of the metadata store, one after the other, in a pass over few ledgers."""
 
 
 class Replacements(DiskOperator):
@@ -239,7 +241,9 @@ async def judge(stage: Stage, restart: Act) -> None:
 def _round_s(stage: Stage) -> float:
     """Return the seconds in which a bookie checks all ledgers, with two passes to spare."""
     passes = len(stage.checker.ledgers) // damage.LEDGERS_PER_PASS + 2
-    return max(ROUND_S, passes * stage.plan.damage_report_interval_s)
+    # The interval begins when a pass has ended. Requests and replies are both delayed.
+    pass_s = stage.plan.damage_report_interval_s + PASS_CALLS_MAX * 2 * stage.plan.metadata_delay_s
+    return max(ROUND_S, passes * pass_s)
 
 
 async def _until(left: Callable[[], list[str]], limit_s: float) -> list[str]:
