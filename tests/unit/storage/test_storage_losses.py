@@ -102,6 +102,29 @@ def test_the_segment_that_tells_of_a_loss_is_not_compacted(*, wholly: bool) -> N
     assert_it_is_missed_until_repaired(box)
 
 
+@pytest.mark.parametrize("wholly", [False, True])
+def test_a_loss_counts_although_what_showed_it_cannot_be_read_for_a_while(*, wholly: bool) -> None:
+    """The start that could not read the next segment sealed the one that had lost groups."""
+    box = with_a_loss(wholly=wholly)
+    fill_segments(box, 2, 3)
+    box.close()
+    disk, (one, other) = disk_of(box), map(segment_name, (VOUCHER, VOUCHER + 2))
+    for _ in range(2):
+        for old, new in ((one, "log/aside"), (other, one), ("log/aside", other)):
+            disk.rename(old, new)
+        disk.sync_directory("log")
+        assert box.open().negatives_unknown
+        box.idle()
+        box.close()
+    report = box.open()
+    assert report.negatives_unknown
+    assert "an earlier start has found a loss, which is not repaired yet" in report.problems
+    box.store.mark_repaired(lambda error: None)
+    box.idle()
+    box.close()
+    assert not box.open().negatives_unknown
+
+
 def test_groups_that_do_not_check_are_lost_whatever_the_segments_behind_tell() -> None:
     box = with_a_loss(wholly=False)
     fill_segments(box, 2, 2)

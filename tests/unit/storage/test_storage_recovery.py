@@ -442,7 +442,7 @@ def test_a_log_that_is_gone_is_not_a_new_directory() -> None:
     for _ in range(2):
         report = box.open()
         assert report.negatives_unknown
-        assert "the log is gone" in report.problems[0] or "missing" in report.problems[0]
+        assert "the log is gone" in report.problems[0] or "a loss" in report.problems[0]
         box.idle()
         box.close()
 

@@ -20,6 +20,8 @@ The rules follow from the order in which the log is written (see `group_commit` 
    repaired. A repair is recorded by what comes after it in the log: the header of the next segment
    no longer lists a segment that was missing, and a segment that lost groups gets a footer. So
    every loss that a start finds counts, and no record can hide one that came after the repair.
+   Until then, all headers also list segment 0, which never exists, because what showed the loss to
+   one start may be gone at the next.
 6. A log that ends before the position that its bookie has reported to the metadata store has lost
    everything after its end. It is treated as a log with a missing segment (see `incarnation`).
 """
@@ -57,6 +59,9 @@ from quire.storage.segment.footer import (
 from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
 
 CLEAN_NAME = f"{LOG_DIRECTORY}/CLEAN"
+UNREPAIRED = 0
+"""A number that no segment has. A header that lists it was written while a loss was not repaired,
+so the loss counts until a later header does not list it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +158,8 @@ class RecoveredLog:
 
 def missing_problem(number: int) -> str:
     """Return the description of a segment that must exist but does not."""
+    if number == UNREPAIRED:
+        return "an earlier start has found a loss, which is not repaired yet"
     return f"{segment_name(number)} is missing"
 
 
@@ -261,7 +268,7 @@ class LogRecovery:
             self._problems.append(missing_problem(number))
         if self._identity.log_begun and not begun:
             self._problems.append("the log is gone: no segment of it was found")
-            missing = [0]
+            missing = [UNREPAIRED]
         stale = [number for number in begun if number in dropped or number not in must]
         live = [number for number in begun if number not in stale]
         mark = self._mark
@@ -303,6 +310,9 @@ class LogRecovery:
                     lost = chain.lost[number]
                     replayer.unsealed(self._unsealed[number], chain.kept[number], lost)
             self._progress.advance()
+        if catalogue.lossy:
+            # What shows the loss now may be gone at the next start. The headers record it.
+            catalogue.lossy.add(UNREPAIRED)
         return RecoveredLog(
             replayer, next_number, chain.next_group, chain.tail,
             [segment_name(n) for n in numbers if n in stale],
