@@ -10,6 +10,7 @@ test reports what its servers logged last.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -17,6 +18,10 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.processes.forked_server import fork_bookies
 from tests.support.processes.server_logs import server_logs
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts background jobs so, and then tests of Ctrl-C would wait for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What is configured on this machine is not for tests.
 os.environ["QUIRE_CONFIG"] = ""
