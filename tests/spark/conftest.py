@@ -107,8 +107,8 @@ def datasets(client: blocking.Client) -> Datasets:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A dataset of this test's own."""
-    return str(request.node.name)
+    """A dataset of this test's own. Tests of two modules may have the same name."""
+    return f"{request.path.stem}.{request.node.name}"
 
 
 @pytest.fixture

@@ -129,6 +129,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "storage.read.fetched": "FRAMES_AT",
         "storage.read.reader": "DEFAULT_OVERHEAD_BYTES",
         "storage.recovery.incarnation": "NONCE_BYTES",
+        "storage.recovery.log_recovery": "UNREPAIRED",
         "storage.recovery.scan": "SECTOR_BYTES",
         "storage.segment.batch": "_IN_MEMORY",
         "storage.segment.frames": "ID_BYTES _LOW_BYTES _LOW_IDS",
