@@ -67,6 +67,7 @@ def test_all_commands_are_there() -> None:
         "autorecovery disable", "autorecovery delay", "autorecovery trigger",
         "ledger write", "ledger read", "ledger list", "ledger show", "ledger delete",
         "ledger recover",
+        "dataset list", "dataset show", "dataset delete", "dataset sweep",
         "object put", "object get", "object list", "object show", "object delete",
         "namespace create", "namespace list", "namespace show", "namespace set",
         "stream create", "stream list", "stream show", "stream set", "stream rename",
@@ -122,7 +123,7 @@ PIPELINE_NAMES = {"offload", "history", "compact", "recover"}
 
 def with_arguments(command: tuple[str, ...]) -> list[str]:
     needs_id = command[:1] == ("ledger",) and command[1] in ("read", "show", "delete", "recover")
-    needs_name = command[:1] in {("object",), ("namespace",), ("stream",)} and (
+    needs_name = command[:1] in {("dataset",), ("object",), ("namespace",), ("stream",)} and (
         command[1] not in ("list", "audit")
     )
     return [
@@ -165,6 +166,7 @@ def test_all_that_talk_to_a_cluster_take_metadata() -> None:
         ("zookeeper",),
         ("cluster",),
         ("ledger",),
+        ("dataset",),
         ("object",),
         ("bench",),
     }

@@ -34,7 +34,7 @@ WITHOUT_JSON = {
         "bookie cookie create", "bookie cookie update", "bookie cookie delete",
         "cluster erase", "cluster gc off", "cluster gc on", "cluster skip-ids",
         "cluster locations set", "cluster locations remove", "cluster resume",
-        "ledger delete", "object delete", "stream delete", "stream end",
+        "ledger delete", "dataset delete", "object delete", "stream delete", "stream end",
         "namespace create", "namespace set", "stream create", "stream set", "stream rename",
     },
     "its output is the data itself": {"object get", "bookie cookie generate", "completion"},
