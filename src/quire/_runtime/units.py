@@ -137,6 +137,11 @@ def does(count: int) -> str:
     return "does" if count == 1 else "do"
 
 
+def them(count: int) -> str:
+    """Return "it" for one thing, and "them" for any other number."""
+    return "it" if count == 1 else "them"
+
+
 def verb(word: str, count: int) -> str:
     """Return the form of a verb for a count: "names" or "has" for 1, otherwise "name" or "have"."""
     if count != 1:

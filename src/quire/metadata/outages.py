@@ -22,18 +22,17 @@ from quire._runtime.tasks import TaskSet
 from quire.errors import (
     LaterMetadataError,
     MetadataUnavailableError,
-    NoSuchKeyError,
     QuireError,
 )
 from quire.metadata.bookies.nodes import (
     delete_node,
     node_path,
     read_node,
+    read_nodes,
     refuse_later,
     write_node,
 )
 from quire.metadata.interface import MetadataStore, Watch
-from quire.metadata.uri import replication_root
 
 NODE = "quire-outages"
 RECENT_MS = 3_600_000
@@ -95,17 +94,9 @@ async def noticed_outages(store: MetadataStore, now_ms: int) -> dict[str, tuple[
     Notes that cannot be decoded are left out. Raises MetadataUnavailableError if the store does not
     answer.
     """
-    found: dict[str, tuple[Outage, ...]] = {}
-    for server in (await _servers(store))[:SERVERS_READ_MAX]:
-        try:
-            stored = await read_node(store, outages_path(store.uri, server), decode)
-        except MetadataUnavailableError:
-            raise
-        except QuireError:
-            continue  # people look at the rest of the cluster, whatever this node has
-        if stored is not None and (recent := _recent(stored.value, now_ms)):
-            found[server] = recent
-    return found
+    notes = await read_nodes(store, NODE, decode, SERVERS_READ_MAX)
+    recent = ((server, _recent(stored.value, now_ms)) for server, stored in notes.items())
+    return {server: outages for server, outages in recent if outages}
 
 
 async def forget_old_outages(store: MetadataStore, now_ms: int) -> None:
@@ -113,23 +104,15 @@ async def forget_old_outages(store: MetadataStore, now_ms: int) -> None:
 
     A note that cannot be decoded is kept. Raises MetadataUnavailableError.
     """
-    for server in await _servers(store):
-        path = outages_path(store.uri, server)
+    for server, stored in (await read_nodes(store, NODE, decode)).items():
+        if _recent(stored.value, now_ms):
+            continue
         try:
-            stored = await read_node(store, path, decode)
-            if stored is not None and not _recent(stored.value, now_ms):
-                await delete_node(store, path, stored.version)
+            await delete_node(store, outages_path(store.uri, server), stored.version)
         except MetadataUnavailableError:
             raise
         except QuireError:
-            continue  # its server has changed it meanwhile, or a later version wrote it
-
-
-async def _servers(store: MetadataStore) -> list[str]:
-    try:
-        return await store.tree.children(f"{replication_root(store.uri)}/{NODE}")
-    except NoSuchKeyError:
-        return []
+            continue  # its server has changed it meanwhile
 
 
 def _recent(outages: Iterable[Outage], now_ms: int) -> tuple[Outage, ...]:

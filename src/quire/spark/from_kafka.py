@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from quire._runtime.units import them
+
 STREAMS = "'stream' (one) or 'streams' (several, with commas)"
 START = "'start' (earliest, latest, a position, seq:N or time:ISO)"
 END = "'end', for batches only (a position, seq:N or time:ISO)"
@@ -68,7 +70,5 @@ def kafka_advice(names: Iterable[str]) -> str:
         if name not in dropped
     ]
     if dropped:
-        parts.append(
-            f"{', '.join(map(repr, dropped))}: leave {'it' if len(dropped) == 1 else 'them'} out"
-        )
+        parts.append(f"{', '.join(map(repr, dropped))}: leave {them(len(dropped))} out")
     return "; ".join(parts)

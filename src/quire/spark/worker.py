@@ -27,6 +27,7 @@ from quire.spark.streams.write_options import StreamWriteOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 CLIENTS_MAX = 8
 """The number of clusters to which one process keeps a connection."""
@@ -96,6 +97,14 @@ def plainly(method: Callable[P, R]) -> Callable[P, R]:
             raise error.with_traceback(None) from None
 
     return called
+
+
+def plain_rows(batches: Iterator[T]) -> Iterator[T]:
+    """Yield the batches of a generator. It is to generators what `plainly` is to methods."""
+    try:
+        yield from batches
+    except QuireError as error:
+        raise error.with_traceback(None) from None
 
 
 def prepare() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from quire._runtime.units import are, counted, some_of, verb
+from quire._runtime.units import are, counted, some_of, them, verb
 from quire.errors import MetadataError
 from quire.metadata.ledgers.unreadable import Unread
 
@@ -82,7 +82,7 @@ class _Look:
             number = len(self._needed)
             text += f"; {least}{number:,} of them {are(number)} needed by {some_of(self._owners)}"
         elif whole and self._count:
-            text += f"; no stream, object or dataset needs {'it' if self._count == 1 else 'them'}"
+            text += f"; no stream, object or dataset needs {them(self._count)}"
         if self._unread:
             text += f"; the metadata of {self._unread} cannot be read, so it may have one as well"
         if self._unreadable:

@@ -34,12 +34,6 @@ def name_argument(*, required: bool = True) -> Callable[[Command], Command]:
 
 def dataset_as_json(dataset: Dataset) -> dict[str, Any]:
     """Return the JSON that the commands print for a dataset."""
-    return {
-        "name": dataset.name,
-        "sequence": dataset.sequence,
-        "ledgers": len(dataset.ledger_ids),
-        "rows": dataset.rows,
-        "bytes": dataset.bytes,
-        "columns": None if dataset.schema is None else dataset.schema.columns,
-        "partition_by": [] if dataset.schema is None else list(dataset.schema.partition_by),
-    }
+    from quire.client.datasets import as_json
+
+    return {**as_json.summary(dataset), **as_json.columns(dataset)}

@@ -74,20 +74,14 @@ async def show(uri: str, name: str, as_json: bool) -> None:
     """
 
     import quire
+    from quire.client.datasets.as_json import part
 
     async with quire.connect(uri) as client:
         dataset = await client.datasets.read(name)
     described: dict[str, Any] = {
         **dataset_as_json(dataset),
         "parts": [
-            {
-                "ledger_id": one.ledger_id,
-                "first": one.first,
-                "last": one.last,
-                "rows": one.rows,
-                "bytes": one.bytes,
-                **({"partition": dict(one.partition)} if one.partition else {}),
-            }
+            {**part(one), **({"partition": dict(one.partition)} if one.partition else {})}
             for one in dataset.ledgers
         ],
         "transactions": dict(dataset.transactions),

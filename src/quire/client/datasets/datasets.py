@@ -851,14 +851,18 @@ def other_schema(name: str, known: DatasetSchema | None, given: DatasetSchema | 
             f"columns {given} cannot be added. Nothing was published",
             remedy="Write to another dataset, or replace this one with an overwrite",
         )
-    have = "entries without a schema" if given is None else f"rows with the columns {given}"
-    by = f" by {', '.join(given.partition_by) or 'nothing'}" if given is not None else ""
-    by_text = f", partitioned{by}" if given is not None else ""
+    rows = "entries without a schema"
+    if given is not None:
+        rows = f"rows with the columns {_with_partitions(given)}"
     return UsageError(
-        f"{have}{by_text}, cannot be added to dataset {name!r}, which has the columns {known}, "
-        f"partitioned by {', '.join(known.partition_by) or 'nothing'}. Nothing was published",
+        f"{rows}, cannot be added to dataset {name!r}, which has the columns "
+        f"{_with_partitions(known)}. Nothing was published",
         remedy="Give the rows the same columns and types, or replace the dataset with an overwrite",
     )
+
+
+def _with_partitions(schema: DatasetSchema) -> str:
+    return f"{schema}, partitioned by {', '.join(schema.partition_by) or 'nothing'}"
 
 
 def _tell_lost(name: str, lost: Sequence[str]) -> None:

@@ -12,8 +12,9 @@ from urllib.parse import unquote
 
 from quire._runtime.tasks import each
 from quire.client import Client
+from quire.client.datasets import as_json
 from quire.client.datasets.datasets import HEADS as DATASETS
-from quire.client.datasets.datasets import Dataset, Datasets
+from quire.client.datasets.datasets import Datasets
 from quire.errors import (
     MetadataError,
     MetadataUnavailableError,
@@ -158,23 +159,12 @@ class ContentRoutes:
         newest = list(dataset.transactions.items())[-TRANSACTIONS_SHOWN_MAX:]
         more = begin + limit < len(dataset.ledgers)
         return {
-            **_dataset_json(dataset),
+            **as_json.summary(dataset),
             "transactions": [{"key": key, "sequence": number} for key, number in newest[::-1]],
             "transaction_count": len(dataset.transactions),
             "part_count": len(dataset.ledgers),
-            "columns": None if dataset.schema is None else dataset.schema.columns,
-            "partition_by": [] if dataset.schema is None else list(dataset.schema.partition_by),
-            "parts": [
-                {
-                    "ledger_id": one.ledger_id,
-                    "first": one.first,
-                    "last": one.last,
-                    "rows": one.rows,
-                    "bytes": one.bytes,
-                    "partition": dict(one.partition),
-                }
-                for one in parts
-            ],
+            **as_json.columns(dataset),
+            "parts": [{**as_json.part(one), "partition": dict(one.partition)} for one in parts],
             "next": begin + limit if more else None,
         }
 
@@ -255,23 +245,13 @@ async def _dataset_item(client: Client, name: str) -> dict[str, Any] | None:
     If its record cannot be read, the item has the reason as `error`.
     """
     try:
-        return _dataset_json(await Datasets(client.metadata).read(name))
+        return as_json.summary(await Datasets(client.metadata).read(name))
     except NoSuchKeyError:
         return None
     except MetadataUnavailableError:
         raise
     except QuireError as error:
         return {"name": name, "error": str(error.args[0])}
-
-
-def _dataset_json(dataset: Dataset) -> dict[str, Any]:
-    return {
-        "name": dataset.name,
-        "sequence": dataset.sequence,
-        "ledgers": len(dataset.ledger_ids),
-        "rows": dataset.rows,
-        "bytes": dataset.bytes,
-    }
 
 
 async def _machine_json(client: Client, info: ObjectInfo) -> dict[str, Any]:

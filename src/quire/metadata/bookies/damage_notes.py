@@ -14,16 +14,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from quire.errors import MetadataUnavailableError, NoSuchKeyError, QuireError
 from quire.metadata.bookies.nodes import (
     delete_node,
     node_path,
     read_node,
+    read_nodes,
     refuse_later,
     write_node,
 )
 from quire.metadata.interface import MetadataStore, Versioned
-from quire.metadata.uri import replication_root
 
 NODE = "quire-damage"
 NOTES_MAX = 16
@@ -147,19 +146,9 @@ async def damage_notes(store: MetadataStore, now_ms: int) -> dict[str, tuple[Fou
     Notes that cannot be decoded are left out. Raises MetadataUnavailableError if the store does not
     answer.
     """
-    try:
-        names = await store.tree.children(f"{replication_root(store.uri)}/{NODE}")
-    except NoSuchKeyError:
-        return {}
-    found: dict[str, tuple[FoundDamage, ...]] = {}
-    for name in names[:BOOKIES_READ_MAX]:
-        try:
-            stored = await read_damage(store, name)
-        except MetadataUnavailableError:
-            raise
-        except QuireError:
-            continue  # people look at the rest of the cluster, whatever this node has
-        current = () if stored is None else stored.value
-        if current := tuple(one for one in current if not one.expired(now_ms)):
-            found[name] = current
-    return found
+    notes = await read_nodes(store, NODE, decode, BOOKIES_READ_MAX)
+    current = (
+        (bookie, tuple(one for one in stored.value if not one.expired(now_ms)))
+        for bookie, stored in notes.items()
+    )
+    return {bookie: found for bookie, found in current if found}

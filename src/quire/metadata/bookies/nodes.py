@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
-from quire.errors import LaterMetadataError, MetadataError, NoSuchKeyError, later_json
+from quire._runtime.tasks import each
+from quire.errors import (
+    LaterMetadataError,
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    QuireError,
+    later_json,
+)
 from quire.metadata.interface import ANY_VERSION, MetadataStore, Versioned
 from quire.metadata.tree import Create, Delete, Put
 from quire.metadata.uri import replication_root
@@ -62,6 +70,32 @@ async def read_node(
                 "the node from a backup of the metadata store"
             ),
         ) from None
+
+
+async def read_nodes(
+    store: MetadataStore, kind: str, decode: Callable[[bytes], T], most: int | None = None
+) -> dict[str, Versioned[T]]:
+    """Return the decoded values of the nodes below a parent, by name, or of the first `most`.
+
+    Nodes that cannot be decoded are left out: these values are for people, who look at the others.
+    Raises MetadataUnavailableError if the store does not answer.
+    """
+    parent = f"{replication_root(store.uri)}/{kind}"
+    try:
+        names = (await store.tree.children(parent))[:most]
+    except NoSuchKeyError:
+        return {}
+
+    async def read(name: str) -> Versioned[T] | None:
+        try:
+            return await read_node(store, f"{parent}/{name}", decode)
+        except MetadataUnavailableError:
+            raise
+        except QuireError:
+            return None
+
+    found = zip(names, await each(names, read))
+    return {name: stored for name, stored in found if stored is not None}
 
 
 async def write_node(store: MetadataStore, path: str, value: bytes, version: int | None) -> int:

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, DataType, LongType, StructField, StructType
 
-from quire import EntryRun, QuireError, blocking
+from quire import EntryRun, blocking
 from quire.client.read import arrow
 from quire.errors import NoSuchLedgerError, ReadError
 from quire.spark import worker
@@ -160,14 +160,8 @@ class QuireReader(DataSourceReader):  # type: ignore[misc]
             return iter(())
         worker.prepare()
         if {"length", "value"} & set(self._columns):
-            return self._entries(partition.ranges)
+            return worker.plain_rows(self._batches(partition.ranges))
         return self._ids(partition.ranges)
-
-    def _entries(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self._batches(ranges)
-        except QuireError as error:  # like `worker.plainly`, but for a generator
-            raise error.with_traceback(None) from None
 
     def _batches(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         runs: list[EntryRun] = []

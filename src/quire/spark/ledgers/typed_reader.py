@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import DataType, DateType, StringType, StructType
 
-from quire import EntryRun, QuireError, blocking
+from quire import EntryRun, blocking
 from quire.client.datasets.rows import decode_rows
 from quire.client.datasets.schema import DatasetSchema, Partition, PartitionValue
 from quire.errors import ReadError, UsageError
@@ -103,24 +103,21 @@ class TypedReader(QuireReader):
         if not isinstance(partition, LedgerPartition):  # Spark's placeholder for "no partitions"
             return iter(())
         worker.prepare()
-        return self._rows(partition.ranges)
+        return worker.plain_rows(self._rows(partition.ranges))
 
     def _rows(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
-        try:
-            waiting: list[pa.RecordBatch] = []
-            rows = size = 0
-            with worker.client(self._options.metadata, self._options.tls) as client:
-                for run in self._runs(client, ranges):
-                    for batch in self._decoded(run):
-                        waiting.append(batch)
-                        rows += batch.num_rows
-                        size += batch.nbytes
-                        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
-                            yield from self._joined(waiting)
-                            waiting, rows, size = [], 0, 0
-            yield from self._joined(waiting)
-        except QuireError as error:  # like `worker.plainly`, but for a generator
-            raise error.with_traceback(None) from None
+        waiting: list[pa.RecordBatch] = []
+        rows = size = 0
+        with worker.client(self._options.metadata, self._options.tls) as client:
+            for run in self._runs(client, ranges):
+                for batch in self._decoded(run):
+                    waiting.append(batch)
+                    rows += batch.num_rows
+                    size += batch.nbytes
+                    if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+                        yield from self._joined(waiting)
+                        waiting, rows, size = [], 0, 0
+        yield from self._joined(waiting)
 
     def _decoded(self, run: EntryRun) -> Iterator[pa.RecordBatch]:
         data = memoryview(run.data)

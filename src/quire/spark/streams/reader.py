@@ -34,7 +34,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from quire import QuireError, blocking
+from quire import blocking
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import each
 from quire.blocking.background import call
@@ -112,13 +112,7 @@ class StreamTasks:
         if not isinstance(partition, StreamPartition):  # Spark's placeholder for "no partitions"
             return iter(())
         worker.prepare()
-        return self._plainly(partition.splits)
-
-    def _plainly(self, splits: Sequence[StreamSplit]) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self._batches(splits)
-        except QuireError as error:  # like `worker.plainly`, but for a generator
-            raise error.with_traceback(None) from None
+        return worker.plain_rows(self._batches(partition.splits))
 
     def _batches(self, splits: Sequence[StreamSplit]) -> Iterator[pa.RecordBatch]:
         gathered = RecordColumns(self.columns)

@@ -19,6 +19,7 @@ from quire.client.datasets.datasets import HEADS as DATASETS
 from quire.client.datasets.datasets import Datasets
 from quire.codec.distributedlog.name import PARTITION, StreamPaths, decode_number, is_reserved
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
+from quire.core.ranges import merged
 from quire.errors import (
     LaterMetadataError,
     MetadataDeniedError,
@@ -137,12 +138,7 @@ async def dataset_record(client: Client, name: str) -> OwnerRecord:
 
 def _ranges(ranges: list[tuple[int, int]]) -> str:
     """Return ranges of entries in words. A dataset with partitions has many of one ledger."""
-    joined: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
-        else:
-            joined.append((first, last))
+    joined = merged(ranges)
     shown = [f"{first} to {last}" for first, last in joined[:RANGES_SHOWN_MAX]]
     more = len(joined) - len(shown)
     return ", ".join([*shown, f"and {more} more ranges"] if more else shown)

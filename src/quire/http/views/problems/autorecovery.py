@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quire._runtime.units import are, counted, duration_text, plural, some_of, utc_text, verb
+from quire._runtime.units import are, counted, duration_text, plural, some_of, them, utc_text, verb
 from quire.http.views.problems.problem import Problem
 from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
 
@@ -65,16 +65,12 @@ def _failing(found: Mapping[str, Any], now_ms: int) -> Problem:
     return Problem(
         "warn" if waits else "bad",
         f"{counted(number, 'under-replicated ledger')} {verb('wait', number)} for a writer before "
-        f"autorecovery repairs {_it(number)}{why}"
+        f"autorecovery repairs {them(number)}{why}"
         if waits
         else f"{counted(number, 'ledger')} could not be repaired{why}",
         f"quire explain ledger {first['ledger']}" if first else "quire autorecovery list",
         doing="" if first is None else _next_attempt(found, first, now_ms),
     )
-
-
-def _it(number: int) -> str:
-    return "it" if number == 1 else "them"
 
 
 def _only_waits(why: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from quire._runtime.units import are, counted, does, some_of, verb
+from quire._runtime.units import are, counted, does, some_of, them, verb
 from quire.http.views.creatable import DEFAULT_SHAPE, Creatable
 from quire.http.views.problems.problem import Problem
 
@@ -37,7 +37,7 @@ def _short_of_copies(creatable: Creatable) -> Problem:
     """Return the problem of new ledgers whose ensembles have bookies that do not answer."""
     names, answering = creatable.silent, creatable.answering
     size, _, ack_quorum = DEFAULT_SHAPE
-    those = "it" if len(names) == 1 else "them"
+    those = them(len(names))
     start = (
         f"Make {those} answer again, as the finding about {those} says, or start another bookie: "
         "quire bookie start --dir DIR"

@@ -46,20 +46,8 @@ def metadata_unsteady(uri: str, outages: Iterable[Outage], now_ms: int) -> list[
     recent = [one for one in outages if one.until_ms >= now_ms - UNSTEADY_MS]
     if len(recent) < UNSTEADY_MIN:
         return []
-    ago, away = (
-        duration_text(max(0, ms) / 1000)
-        for ms in (now_ms - recent[-1].until_ms, recent[-1].until_ms - recent[-1].since_ms)
-    )
-    return [
-        Problem(
-            "warn",
-            f"The metadata store did not answer {len(recent)} times in the last hour, the last "
-            f"time {ago} ago for {away}",
-            _find_out(uri, UNSTEADY_NEXT),
-            UNSTEADY_RISK,
-            UNSTEADY_DOING,
-        )
-    ]
+    often = f"The metadata store did not answer {len(recent)} times"
+    return [_unsteady(uri, often, recent[-1], now_ms)]
 
 
 def of_noticed_outages(
@@ -74,22 +62,25 @@ def of_noticed_outages(
         return []
     number = sum(map(len, noticed.values()))
     last = max((one for outages in noticed.values() for one in outages), key=_until_ms)
+    most_first = sorted(noticed.items(), key=lambda one: (-len(one[1]), one[0]))
+    named = some_of(f"{server} ({counted(len(found), 'time')})" for server, found in most_first)
+    often = f"{counted(len(noticed), 'server')} lost the metadata store {counted(number, 'time')}"
+    return [_unsteady(uri, often, last, now_ms, f": {named}")]
+
+
+def _unsteady(uri: str, often: str, last: Outage, now_ms: int, more: str = "") -> Problem:
+    """Return the problem of outages in the last hour. `often` says how many, `last` is the last."""
     ago, away = (
         duration_text(max(0, ms) / 1000)
         for ms in (now_ms - last.until_ms, last.until_ms - last.since_ms)
     )
-    most_first = sorted(noticed.items(), key=lambda one: (-len(one[1]), one[0]))
-    named = some_of(f"{server} ({counted(len(found), 'time')})" for server, found in most_first)
-    return [
-        Problem(
-            "warn",
-            f"{counted(len(noticed), 'server')} lost the metadata store {counted(number, 'time')} "
-            f"in the last hour, the last time {ago} ago for {away}: {named}",
-            _find_out(uri, UNSTEADY_NEXT),
-            UNSTEADY_RISK,
-            UNSTEADY_DOING,
-        )
-    ]
+    return Problem(
+        "warn",
+        f"{often} in the last hour, the last time {ago} ago for {away}{more}",
+        _find_out(uri, UNSTEADY_NEXT),
+        UNSTEADY_RISK,
+        UNSTEADY_DOING,
+    )
 
 
 def unsteady(noticed: Iterable[Sequence[object]]) -> bool:

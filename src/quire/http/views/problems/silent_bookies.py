@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quire._runtime.units import are, does, some_of
+from quire._runtime.units import are, does, some_of, them
 from quire.http.views.problems.certificates import date_command, own_file
 from quire.http.views.problems.lost_bookies import start_again
 from quire.http.views.problems.problem import Bookie, Problem
@@ -49,7 +49,7 @@ def _silent(kind: SilenceKind, remedy: str, silent: Sequence[Bookie]) -> Problem
     if why:
         why = f" ({why})" if len(names) == 1 else f" ({names[0]}: {why})"
     what = f"{some_of(names)} {are(len(names))} registered but {does(len(names))} not answer{why}"
-    those = "it" if len(names) == 1 else "them"
+    those = them(len(names))
     risk = (
         f"Readers use the copies on other bookies, and writers replace {those} in their ensembles"
     )
