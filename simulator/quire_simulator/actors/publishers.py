@@ -57,10 +57,17 @@ async def _ledger(stage: Stage, client: Client, plan: PublisherPlan) -> DatasetL
 
 
 async def follow(stage: Stage, name: str, client: Client, plan: PublisherPlan) -> None:
-    """Read the dataset repeatedly, and sweep ledgers that nobody published in between."""
+    """Read the dataset repeatedly, and sweep ledgers that nobody published in between.
+
+    With slow metadata it reads less often: a quiet cluster has a limited time to end all work.
+    """
     newest = -1
+    loop = asyncio.get_running_loop()
+    until = loop.time() + plan.rounds * 4 * plan.pause_s
     for number in range(plan.rounds * 4):
         await asyncio.sleep(plan.pause_s / 2)
+        if loop.time() > until:
+            return
         try:
             if number % 4 == 3:
                 await client.datasets.sweep_orphans(SWEPT_AFTER_S, name=plan.dataset)
