@@ -93,7 +93,9 @@ def check_type(what: str, value: object, kind: type) -> None:
     if isinstance(value, kind) or (kind is int and hasattr(value, "__index__")):
         return
     remedy = "Encode it first: text with .encode()" if kind is bytes else None
-    raise ArgumentTypeError(f"{what} is {_TYPES[kind]}, not {type(value).__name__}", remedy=remedy)
+    raise ArgumentTypeError(
+        f"{what} must be {_TYPES[kind]}, not {type(value).__name__}", remedy=remedy
+    )
 
 
 class ClientClosedError(QuireError):

@@ -81,7 +81,7 @@ def test_text_that_is_no_dlsn(text: str) -> None:
 
 @pytest.mark.parametrize("value", [None, 5, b"5:12:3"])
 def test_a_position_of_another_type(value: Any) -> None:
-    with pytest.raises(ArgumentTypeError, match="a position is text"):
+    with pytest.raises(ArgumentTypeError, match="a position must be text"):
         DLSN.parse(value)
 
 

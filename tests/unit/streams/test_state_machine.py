@@ -37,7 +37,7 @@ def test_what_was_executed_survives() -> None:
 def test_keys_are_text_and_values_json() -> None:
     async def scene(b: Bench) -> None:
         async with await open_dict(b.streams, "d") as d:
-            with pytest.raises(UsageError, match="a key of the dictionary is text"):
+            with pytest.raises(UsageError, match="a key of the dictionary must be text"):
                 await d.set(1, "x")  # type: ignore[arg-type]
             with pytest.raises(UsageError):
                 await d.compare_and_set(None, None, 1)  # type: ignore[arg-type]

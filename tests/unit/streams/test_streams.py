@@ -31,6 +31,7 @@ from quire.errors import (
 )
 from quire.metadata.tree import Create
 from quire.streams.namespace.namespace import open_namespace
+from quire.streams.namespace.settings import check_value
 from quire.streams.read.positions import LATEST, AtSequence, AtTime, AtTxid, creation_time_ms
 from quire.streams.read.reader import StreamReader
 from quire.streams.read.records import Gap
@@ -738,3 +739,10 @@ def test_a_defect_in_the_writer_fails_its_appends(monkeypatch: pytest.MonkeyPatc
         await writer.close()
 
     run(scene)
+
+
+@pytest.mark.parametrize("interval", [0, -1, 0.0001])
+def test_a_segment_cannot_be_rolled_after_no_time(interval: float) -> None:
+    """The other limits of time accept 0. This one must not offer it."""
+    with pytest.raises(UsageError, match=r"roll_interval_s must be at least 0.001 seconds"):
+        check_value("roll_interval_s", interval)

@@ -363,7 +363,7 @@ class RequestsV2:
 
 
 class ReadOne(PendingRead):
-    """A READ request until it is answered."""
+    """A READ request that has not been answered yet."""
 
     __slots__ = ("version",)
 
@@ -383,7 +383,7 @@ class ReadOne(PendingRead):
 
 
 class ReadBatch(PendingRead):
-    """A BATCH_READ request until it is answered."""
+    """A BATCH_READ request that has not been answered yet."""
 
     __slots__ = ("max_bytes", "max_count", "request_id")
 

@@ -166,7 +166,7 @@ def ingest(
         raise click.UsageError("give exactly one source: PATH... or --table NAME")
     if (follow or available_now) != (checkpoint is not None):
         raise click.UsageError(
-            "--checkpoint is needed with --follow and --available-now, and only with these"
+            "--checkpoint is needed with --follow or --available-now, and only with these two"
         )
     from quire.spark.jobs.ingest import Files, IngestTarget
 

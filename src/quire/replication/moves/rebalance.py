@@ -250,7 +250,7 @@ async def carry_out(
     options: RebalanceOptions,
     progress: JobProgress,
 ) -> Rebalanced:
-    """Carry out a plan. Several ledgers are moved at once, but each ledger's moves one by one."""
+    """Carry out a plan: several ledgers at a time, and the moves of each ledger one by one."""
     by_ledger: dict[int, list[PlannedMove]] = {}
     for move in plan.moves:
         by_ledger.setdefault(move.ledger, []).append(move)

@@ -185,7 +185,7 @@ def _pieces(
 
 
 def _look(cluster: ClusterOptions, piece: Piece) -> Piece:
-    """Return which of the piece's ledgers name the bookie, and for how many entries, in a task.
+    """In a task, return which ledgers of a piece name the bookie, and for how many entries.
 
     Ledgers that cannot be read are returned as `unreadable`, each with the reason.
     """

@@ -318,7 +318,10 @@ class LedgerTaskOutput:
             await pending
 
     def close(self) -> LedgerMessage:
-        """Wait for all rows, and close the ledger."""
+        """Wait until all rows are written, and close the ledger. Without rows there is no ledger.
+
+        Raises QuireError if the ledger has another number of entries than this task wrote to it.
+        """
         if self._ledger is None:
             return LedgerMessage(self._partition, self._attempt)
         call(self._settle())

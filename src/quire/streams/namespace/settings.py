@@ -154,12 +154,12 @@ def check_value(name: str, value: Any) -> None:
             f"setting entry_bytes must be from {ENTRY_BYTES_MIN} to {ENTRY_BYTES_MAX} bytes, not "
             f"{value}"
         )
+    if name == "roll_interval_s" and value < TIME_MIN_S:
+        raise UsageError(f"setting {name} must be at least {TIME_MIN_S:g} seconds, not {value:g}")
     if name in _STORED and 0 < value < TIME_MIN_S:
         raise UsageError(
             f"setting {name} must be 0 or at least {TIME_MIN_S:g} seconds, not {value:g}"
         )
-    if name == "roll_interval_s" and value <= 0:
-        raise UsageError(f"setting {name} must be at least {TIME_MIN_S:g} seconds, not {value:g}")
     if name in AT_LEAST_1 and value < 1:
         raise UsageError(f"setting {name} must be at least 1, not {value}")
     if name in NOT_NEGATIVE and value < 0:

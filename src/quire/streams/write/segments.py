@@ -121,7 +121,7 @@ class SegmentWriter:
         self.in_flight.append(entry)
 
     def send_control(self, payload: bytes = CONTROL_PAYLOAD) -> None:
-        """Send an entry without records, which tells bookies that the one before is acknowledged.
+        """Send an entry with a control record, which tells bookies what was acknowledged before it.
 
         Raises as `send` does.
         """
