@@ -29,10 +29,9 @@ WRITE_BUFFER_HIGH_BYTES = 8 * 1024 * 1024
 limit of their own (`max_unacked_bytes`)."""
 
 CLOSE_DRAIN_S = 2.0
-"""The longest time, in seconds, that closing a client waits until its connections have sent their
-data. An acknowledged entry may still be waiting for a bookie that was not needed for its ack
+"""The longest time, in seconds, that closing a client waits until its bookies have read what it has
+sent. An acknowledged entry may still be on the way to a bookie that was not needed for its ack
 quorum."""
-
 
 DIED_SILENTLY = frozenset((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH))
 """The `errno` values with which the system reports that the other side of a connection stopped
@@ -237,23 +236,44 @@ class Link(asyncio.Protocol):
     # -- the end ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the connection.
+        """Close the connection at once.
 
-        Without TLS, data that was handed over is still sent: see `drained`. With TLS, data that the
-        socket has not taken is dropped.
+        The bookie may never read data that was sent shortly before. Use `end` for a connection
+        whose adds may be unanswered.
         """
         if self._outgoing:
             self._write_outgoing()
         if self._transport is not None:
             close_client_side(self._transport)
 
+    def end(self) -> None:
+        """Send nothing more, and close the connection when the bookie has read everything.
+
+        `drained` waits for that. If no add is unanswered, the connection is closed at once.
+        """
+        if self._outgoing:
+            self._write_outgoing()
+        if self._transport is None:
+            return
+        if not (self._expected or self._spent):
+            close_client_side(self._transport)
+        elif self._transport.can_write_eof():
+            # A closed socket answers the next packet with a reset, and drops what the bookie's
+            # kernel has not taken yet. So the bookie closes first, when it has read the end of the
+            # data.
+            self._transport.write_eof()
+        else:
+            self._transport.close()  # With TLS, it waits until the bookie ends TLS as well.
+
     async def drained(self, deadline: float) -> None:
-        """Wait after `close` until all data has been sent, and abort at loop time `deadline`.
+        """Wait after `end` until the connection is closed, and abort it at loop time `deadline`.
 
         Without a deadline, a bookie that cannot be reached would hold the connection for as long as
-        TCP tries.
+        TCP tries. Returns at once if no add was unanswered and all data has left.
         """
-        if self._transport is None or not self._transport.get_write_buffer_size():
+        if self._transport is None or not (
+            self._expected or self._spent or self._transport.get_write_buffer_size()
+        ):
             return
         try:
             async with asyncio.timeout_at(deadline):

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from quire.codec.wire.v2 import ADD_RESPONSE_BYTES
 from quire.net.channel import BookieChannel
 from quire.net.network import AsyncioNetwork
+from tests.support.network.certificates import Authority
 
 PATIENCE_S = 30
 MUCH = bytes(64 << 20)
@@ -29,7 +36,7 @@ async def test_a_closed_connection_whose_bookie_takes_nothing_ends() -> None:
         await AsyncioNetwork().connect("127.0.0.1", port, lambda: link)
         link.send(MUCH)
         await asyncio.sleep(0)
-        link.close()
+        link.end()
         await link.drained(asyncio.get_running_loop().time() + 0.01)
         assert link.lost is not None
         ended.set()
@@ -53,7 +60,93 @@ async def test_what_was_handed_over_still_leaves(data: bytes) -> None:
         link.send(data)
         await asyncio.sleep(0)
         link.send(b".")
-        link.close()
+        link.end()
         await link.drained(asyncio.get_running_loop().time() + PATIENCE_S)
         await ended.wait()
     assert received == data + b"."
+
+
+@dataclass
+class Unanswered:
+    """Adds that were sent and have no answer."""
+
+    answers: bytes = bytes(ADD_RESPONSE_BYTES)
+    over: bool = False
+    detached_rows: tuple[int, ...] = ()
+    ledger_ids: Sequence[int] = (1,)
+    entry_ids: Sequence[int] = (0,)
+
+    def acked(self, place: int, count: int) -> None:
+        pass
+
+    def end_in_disorder(self) -> None:
+        pass
+
+
+async def test_a_slow_bookie_reads_all_adds_although_it_answers_after_the_end() -> None:
+    """A closed socket answers the late answer with a reset, and drops what it has not sent."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        link = BookieChannel("a:1")
+        await AsyncioNetwork().connect("127.0.0.1", listener.getsockname()[1], lambda: link)
+        bookie, _ = listener.accept()
+        bookie.settimeout(PATIENCE_S)
+        with bookie:
+            sent = bytes(64 * 1024)  # more than the bookie's kernel takes, less than the client's
+            link.send(sent)
+            link.expect(Unanswered(), 0)
+            await asyncio.sleep(0)
+            link.end()
+            await asyncio.sleep(0)  # A socket that is closed now is closed in this iteration.
+            bookie.sendall(bytes(8))  # the beginning of an answer, after the client's end
+            received = bytearray()
+            while data := await asyncio.to_thread(bookie.recv, 1 << 20):
+                received.extend(data)
+        assert received == sent
+        await link.drained(asyncio.get_running_loop().time() + PATIENCE_S)
+        assert link.lost is not None
+
+
+async def test_a_bookie_that_never_answers_is_not_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        link = BookieChannel("a:1")
+        await AsyncioNetwork().connect("127.0.0.1", listener.getsockname()[1], lambda: link)
+        link.send(b"first")
+        link.expect(Unanswered(), 0)
+        await asyncio.sleep(0)
+        link.end()
+        await link.drained(asyncio.get_running_loop().time() + 0.01)
+        assert link.lost is not None
+
+
+async def test_a_bookie_reads_all_adds_of_a_tls_connection(tmp_path: Path) -> None:
+    """More than the socket takes is still within TLS when the client ends."""
+    authority = Authority(tmp_path)
+    own = authority.issue("bookie")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(own.certificate, own.private_key)
+    received = bytearray()
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await begun.wait()
+        received.extend(await reader.read())
+        writer.close()
+        ended.set()
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0, ssl=context)
+    async with server, asyncio.timeout(PATIENCE_S):
+        link = BookieChannel("a:1")
+        client = ssl.create_default_context(cafile=authority.ca)
+        client.check_hostname = False
+        await asyncio.get_running_loop().create_connection(
+            lambda: link, "127.0.0.1", server.sockets[0].getsockname()[1], ssl=client
+        )
+        link.send(MUCH)
+        link.expect(Unanswered(), 0)
+        await asyncio.sleep(0)
+        link.end()
+        begun.set()
+        await link.drained(asyncio.get_running_loop().time() + PATIENCE_S)
+        await ended.wait()
+    assert len(received) == len(MUCH)

@@ -95,10 +95,10 @@ class Links(Generic[L]):
         self._links.setdefault(link.bookie_id, []).append(link)
 
     def close(self) -> list[L]:
-        """Close all connections, and return them. They may still have data to send."""
+        """Begin to close all connections, and return them. `Link.drained` waits for each."""
         closed = [link for links in self._links.values() for link in links]
         for link in closed:
-            link.close()
+            link.end()
         self._links.clear()
         return closed
 

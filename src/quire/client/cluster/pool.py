@@ -80,8 +80,8 @@ class BookiePool:
     async def close(self) -> None:
         """Close all connections.
 
-        Without TLS, on return everything that was handed over has been sent, or was given up after
-        `CLOSE_DRAIN_S`. With TLS, data that the sockets have not taken is dropped.
+        On return, the bookies have read everything that was handed over, or it was given up after
+        `CLOSE_DRAIN_S`.
         """
         self.closed = True
         self._watch.close()
