@@ -6,14 +6,18 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from quire.client.cluster.health import Misbehaviour, UnhealthyBookie
 from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.codec.wire.v2 import ADD_HEAD, add_request, add_responses, frame_bounds
+from quire_simulator.faults.byzantine import hear
 from quire_simulator.faults.flips import Flips
 from quire_simulator.invariants.checker import (
     CALLS_PER_ROLL,
@@ -22,9 +26,14 @@ from quire_simulator.invariants.checker import (
     Checker,
 )
 from quire_simulator.invariants.history import RunHistory, payload
-from quire_simulator.invariants.ledger import LEDGER_INVARIANTS, METADATA_CHANGES_MAX
+from quire_simulator.invariants.ledger import LEDGER_INVARIANTS, METADATA_CHANGES_MAX, Facts
 from quire_simulator.metadata.cluster import StoredItem
+from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import World, bookie_id
+
+if TYPE_CHECKING:
+    from quire.client import Client
+    from quire_simulator.plans.plans import RunPlan
 
 LEDGER = 7
 NAMES = ("bookie-0", "bookie-1", "bookie-2")
@@ -286,6 +295,51 @@ def test_what_is_lost_and_not_wanted_any_more_may_be_denied(bench: Bench) -> Non
     bench.say("delete")
     assert bench.checker.lost_entries(NAMES[0], LEDGER) == set()
     assert bench.broken is None
+
+
+def heard(bench: Bench, kind: Misbehaviour, name: str = NAMES[0]) -> str | None:
+    """Return the invariant that a client breaks which reports entry 3 of a bookie."""
+    plan = SimpleNamespace(schedule=(), cancelling=0.0)
+    stage = Stage(bench.world, cast("RunPlan", plan), bench.history, bench.checker)
+    report = UnhealthyBookie(bookie_id(name), kind, 1, LEDGER, 3)
+    hear(stage, "client", cast("Client", SimpleNamespace(suspects=lambda: [report])))
+    return bench.broken
+
+
+def closed_by_its_writer(bench: Bench) -> Facts:
+    bench.claim(9, *NAMES[1:])
+    bench.world.metadata_caller = "writer-0"
+    bench.close(9)
+    return bench.checker.facts(LEDGER)
+
+
+def test_a_replica_that_its_writer_has_sent_everything_is_not_missing(bench: Bench) -> None:
+    closed_by_its_writer(bench)
+    assert heard(bench, Misbehaviour.MISSING) == "a_late_replica_is_not_accused"
+
+
+def test_a_member_that_failed_may_lack_entries(bench: Bench) -> None:
+    """Seed 4188511301 of `lagging`: a bookie did not answer adds in time, and the writer confirmed
+    an entry without it before it rejoined."""
+    closed_by_its_writer(bench).member_failed = lambda: True
+    assert heard(bench, Misbehaviour.MISSING) is None
+    assert heard(bench, Misbehaviour.DROPPED) == "only_a_liar_is_accused"
+
+
+def test_members_without_the_entries_of_a_former_ledger_may_be_reported(bench: Bench) -> None:
+    """Seed 4188511316 of `recreated`: a recovery of the new ledger found entries of the former one
+    on one of its three members."""
+    facts = closed_by_its_writer(bench)
+    facts.deleted = facts.recreated = True
+    assert heard(bench, Misbehaviour.DROPPED) is None
+    assert heard(bench, Misbehaviour.DROPPED, NAMES[1]) == "only_a_liar_is_accused"
+
+
+@pytest.mark.parametrize("kind", [Misbehaviour.BAD_DIGEST, Misbehaviour.WRONG_ENTRY])
+def test_entries_of_a_former_ledger_excuse_no_wrong_bytes(bench: Bench, kind: Misbehaviour) -> None:
+    facts = closed_by_its_writer(bench)
+    facts.deleted = facts.recreated = True
+    assert heard(bench, kind) == "only_a_liar_is_accused"
 
 
 CALLER = "streamer-0.0"

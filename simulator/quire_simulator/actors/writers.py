@@ -64,6 +64,7 @@ async def follow_plan(
     ledger_id = handle.ledger_id
     facts = stage.checker.facts(ledger_id)
     facts.handle_confirmed = lambda: handle.last_add_confirmed
+    facts.member_failed = lambda: handle._session._changes is not None
     facts.backlog = lambda: handle._session.pipeline.unacked_bytes_max()
     # The writer admits one more batch once there is room. With caller-chosen ids, all appends that
     # waited for one id are admitted together.

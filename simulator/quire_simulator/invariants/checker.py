@@ -405,8 +405,9 @@ class Checker:
         """Check that each acknowledged or closed entry is on the disks of `ack_quorum` bookies.
 
         They must belong to the write set that the metadata names. In a run that was `undisturbed`,
-        entries of a ledger that its writer closed are on the whole write set. A recovery that began
-        before the close may have fenced a member before the entries arrived there.
+        entries of a ledger that is `closed_whole` are on the whole write set. In another ledger, a
+        recovery may have fenced a member before the entries arrived there, or the writer may have
+        continued without a member that did not answer in time.
         """
         for ledger_id, facts in self.ledgers.items():
             if facts.deleted:
@@ -428,7 +429,7 @@ class Checker:
                 lacks = [
                     m for m in members_of(metadata, entry_id) if entry_id not in held.get(m, ())
                 ]
-                if lacks and undisturbed and facts.closed_uncontested:
+                if lacks and undisturbed and facts.closed_whole:
                     what = f"ledger {ledger_id} entry {entry_id} is not on {lacks}"
                     self.fail("a_close_leaves_whole_write_sets", what)
                     break

@@ -73,6 +73,9 @@ class Facts:
     contested: bool = False
     """Whether a recovery began before the close. A bookie that it fences refuses adds of the writer
     that are still under way, although the writer then closes the ledger."""
+    member_failed: Callable[[], bool] = lambda: False
+    """Whether a member of the ensemble has failed for the writer, for example because it did not
+    answer an add in time. The writer continues without it, so it may lack entries for good."""
     late: str = ""
     """An operation that succeeded on a handle that had failed for good."""
 
@@ -85,9 +88,13 @@ class Facts:
         return self.closes[0][0] if self.closes else None
 
     @property
-    def closed_uncontested(self) -> bool:
-        """Whether its writer closed the ledger, and no recovery had begun before that."""
-        return self.closed_by.startswith("writer-") and not self.contested
+    def closed_whole(self) -> bool:
+        """Whether its writer closed the ledger, no recovery had begun before, and no member failed.
+
+        Every member has then been sent all its entries, and stores them.
+        """
+        by_writer = self.closed_by.startswith("writer-") and not self.contested
+        return by_writer and not self.member_failed()
 
     @property
     def known(self) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from quire._runtime.tasks import TaskSet
 from quire.client.client import pool_of
-from quire.client.cluster import absences
+from quire.client.cluster import absences, health
 from quire.client.cluster.absences import Absences
 from quire.client.cluster.health import BookieHealth, Misbehaviour, UnhealthyBookie
 from quire.codec.entry.digest import DigestType
@@ -453,6 +453,26 @@ def test_each_replica_is_reported_once() -> None:
             assert reported == [(LEDGER, ["b0"])]
 
     simulated(main)
+
+
+def test_replicas_are_remembered_as_reported_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the limit is reached, all are forgotten, and may be reported once more."""
+    monkeypatch.setattr(health, "REPORTED_MAX", 3)
+
+    async def main() -> None:
+        reported: list[int] = []
+        found = BookieHealth(ClientConfig(), lambda: 0.0, TaskSet())
+
+        async def on_damage(ledger_id: int, bookies: Sequence[str]) -> None:
+            reported.append(ledger_id)
+
+        found.on_damage = on_damage
+        for ledger_id in [1, 2, 3, 1, 2, 3, 4, 3, 4]:
+            found.misbehaved("b", Misbehaviour.MISSING, ledger_id, 0)
+        await until(lambda: len(reported) >= 5)
+        assert reported == [1, 2, 3, 4, 3]
+
+    asyncio.run(main())
 
 
 def test_marks_of_replication_are_such_reports() -> None:

@@ -59,14 +59,19 @@ class Misbehaviour(enum.StrEnum):
     """
     DROPPED = "dropped"
     """The bookie denies an entry of a closed ledger, although every member of the entry's write set
-    has acknowledged it."""
+    has acknowledged it.
+
+    This relies on ledger ids that are not used again. If an entry is left over from a deleted
+    ledger with the same id, a bookie without it is reported although it has dropped nothing. The
+    protocol cannot distinguish the two cases.
+    """
     STALE_LAC = "stale-lac"
     """The bookie proved a LAC that is lower than one that it proved before for the same ledger."""
 
 
 PROVEN = frozenset({Misbehaviour.BAD_DIGEST, Misbehaviour.WRONG_ENTRY, Misbehaviour.DROPPED})
-"""The kinds of wrong answers that no honest bookie with a good disk gives. Each of them leads to
-quarantine, unless `quarantine_liars` is false."""
+"""The kinds of wrong answers that no honest bookie with a good disk gives, if ledger ids are not
+used again. Each of them leads to quarantine, unless `quarantine_liars` is false."""
 REPAIRABLE = PROVEN | {Misbehaviour.MISSING}
 """The kinds of wrong answers after which the replica is reported to `on_damage` for repair."""
 
