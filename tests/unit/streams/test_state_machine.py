@@ -8,7 +8,7 @@ import json
 import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
-from quire.errors import StreamDamagedError, StreamFencedError, UsageError
+from quire.errors import MetadataError, StreamDamagedError, StreamFencedError, UsageError
 from quire.statemachine import Dictionary
 from quire.streams.objects.objects import Objects
 from quire.streams.statemachine.durable_dict import open_dict
@@ -128,6 +128,35 @@ def test_leaders_that_end_early_take_snapshots_together() -> None:
         assert found.applied >= 100
 
     run(scene)
+
+
+def test_a_snapshot_that_fails_is_logged_and_tried_again_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each command tried again, and nothing said that the log only grows."""
+    tried: list[int] = []
+
+    async def scene(b: Bench) -> None:
+        async with await open_dict(b.streams, "d", snapshot_every=20) as d:
+
+            async def refused() -> None:
+                tried.append(d.leader.applied)
+                raise MetadataError("the store is full")
+
+            with monkeypatch.context() as broken:
+                broken.setattr(d.leader, "snapshot", refused)
+                for k in range(26):
+                    await d.set(str(k), k)
+            assert tried == [20, 22, 24, 26]
+            for k in range(4):
+                await d.set(str(k), k)
+        (info,) = [one async for one in Objects(b.client, BUCKET).list()]
+        assert snapshot_info(info).applied >= 28
+
+    run(scene)
+    said = [one for one in caplog.records if getattr(one, "event", "") == "snapshot_failed"]
+    assert len(said) == len(tried)
+    assert "no snapshot of state machine d was taken: the store is full" in said[0].getMessage()
 
 
 def test_a_snapshot_of_a_former_stream_is_refused() -> None:

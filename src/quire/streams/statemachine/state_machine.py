@@ -17,6 +17,7 @@ not at all.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -64,8 +65,13 @@ RESTORE_ATTEMPTS = 10
 
 An attempt fails if a leader replaces the snapshot with a newer one meanwhile.
 """
+TRIES_BETWEEN_SNAPSHOTS = 10
+"""The number of times that a failed automatic snapshot is tried again within `snapshot_every`
+commands."""
 NOTHING = b""
 """An empty command, which no machine receives. It only proves that the leader still leads."""
+
+logger = logging.getLogger("quire.streams")
 
 
 class StateMachine(Protocol[ResultT_co]):
@@ -268,6 +274,8 @@ class Leader(_Replica[ResultT]):
         super().__init__(streams, name, machine)
         self._snapshot_every = snapshot_every
         self._snapshot_at = 0
+        self._failed_at = 0
+        """The number of commands that were executed when taking a snapshot last failed."""
         self._waiting: deque[tuple[Appended, bytes, asyncio.Future[ResultT | None]]] = deque()
         self._more = asyncio.Event()
         self._writer: StreamWriter
@@ -441,13 +449,24 @@ class Leader(_Replica[ResultT]):
 
     def _snapshot_is_due(self) -> bool:
         every = self._snapshot_every
-        return bool(every) and self.applied - self._snapshot_at >= every and not self._busy.locked()
+        if not every or self.applied - self._snapshot_at < every or self._busy.locked():
+            return False
+        pause = max(1, every // TRIES_BETWEEN_SNAPSHOTS)
+        return not self._failed_at or self.applied - self._failed_at >= pause
 
     async def _snapshot_quietly(self) -> None:
         try:
             await self.snapshot()
-        except QuireError:
-            pass  # the log is complete without it, and the next command tries again
+            self._failed_at = 0
+        except QuireError as error:
+            # Without it the log is complete. A later command tries again.
+            self._failed_at = self.applied
+            logger.warning(
+                "no snapshot of state machine %s was taken: %s", self.name, error,
+                extra={
+                    "event": "snapshot_failed", "state_machine": self.name, "error": str(error),
+                },
+            )  # fmt: skip
 
 
 class Follower(_Replica[ResultT]):
