@@ -340,6 +340,31 @@ def test_going_on_with_fewer_bookies_and_their_return_are_events(
     assert (last["event"], last["bookie"]) == ("bookie_rejoined", "b1")
 
 
+def test_a_member_whose_idle_connection_breaks_is_reconnected_and_not_replaced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> tuple[str, bool]:
+        cluster = await FakeCluster.made(4)
+        async with cluster.client() as client, await writer_of(client) as writer:
+            await writer.append(payload(0))
+            before = (await cluster.stored()).last_segment.ensemble
+            lost = cluster[before[1]]
+            await until(lambda: 0 in lost.entries and not lost.links[-1].unanswered)
+            lost.links.pop().lose()
+            await until(lambda: events(caplog))
+            await writer.append(payload(1))
+            await until(lambda: 1 in lost.entries)
+            return lost.name, (await cluster.stored()).last_segment.ensemble == before
+
+    with caplog.at_level(logging.INFO, "quire.client"):
+        lost, unchanged = simulated(main)
+    [reconnected] = events(caplog)
+    assert reconnected.items() >= {
+        "event": "bookie_reconnected", "ledger": LEDGER, "entry": 1, "bookie": [lost],
+    }.items()  # fmt: skip
+    assert unchanged
+
+
 def test_a_writer_that_is_closed_or_abandoned_is_no_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
