@@ -414,16 +414,26 @@ class _Publication:
                     await self._pause(error)
             except MetadataUnavailableError:
                 raise
-            except QuireError:
+            except QuireError as error:
                 await metadata.tree.sync()
                 if await published_segments(metadata, batch.key) is not None:
                     continue  # by another driver, or by an attempt whose reply was lost
                 await _discard_unnamed(self._client, metadata, batch, self._made())
+                if isinstance(error, NoSuchLedgerError):
+                    raise self._deleted(error) from error
                 raise
 
     def _made(self) -> list[BuiltSegment]:
         """Return the ledgers that this call has made."""
         return [one for one in self._ready or () if one not in self._built]
+
+    def _deleted(self, error: NoSuchLedgerError) -> StreamError:
+        return StreamError(
+            f"{self._batch.key} was not published to stream {self._name}: one of its ledgers was "
+            f"deleted before that ({error.args[0]})",
+            remedy="Compute the batch again. Sweep only orphans that are older than the longest "
+            "job takes",
+        )
 
     async def _find_end(self) -> StreamEnd:
         """Return the planned end of the stream, or where the stream ends now if it has grown."""
@@ -590,17 +600,7 @@ async def _check(
                 remedy="Compute and publish the batch again. If the error returns, report it",
             )
 
-    try:
-        await each(built, look)
-    except NoSuchLedgerError as error:
-        raise StreamError(
-            f"{batch.key} was not published to stream {name}: one of its ledgers was deleted "
-            f"before that ({error.args[0]})",
-            remedy=(
-                "Compute the batch again. Sweep only orphans that are older than the "
-                "longest job takes"
-            ),
-        ) from error
+    await each(built, look)
 
 
 async def _commit(
