@@ -98,7 +98,8 @@ def before(
 
     The list has one item for each time that the step was reached by the commit.
     """
-    real, reached, inside = getattr(publishing, step), [], False
+    real, inside = getattr(publishing, step), False
+    reached: list[int] = []
 
     async def faulty(*arguments: Any, **named: Any) -> Any:
         nonlocal inside

@@ -210,9 +210,13 @@ async def plan_query(
     key = BatchKey(options.writer, NOT_KNOWN_YET, 0)
     batches = {
         name: await publishing.take(
-            streams, name, key, takeover=options.takeover, token=options.token,
+            streams,
+            name,
+            key,
+            takeover=options.takeover,
+            token=options.token,
             fence_writers=options.fence_writers,
-        )  # fmt: skip
+        )
         for name in names
     }
     return WritePlan(batches, sweep=sweep)
