@@ -1,7 +1,7 @@
 """Four streaming queries write one stream, and are killed inside of their commits.
 
-At the end each number exists once, and the numbers of each query are in its order. The long test is
-one of `make pipelines`. There each query has a driver of its own. A kill ends either the whole
+At the end each number exists once, and the numbers of each query are in its order. `make pipelines` runs
+these tests. In the longer one each query has a driver of its own. A kill ends either the whole
 driver, or only its process that commits: then Spark aborts the micro-batch, and the driver starts
 the query again. QUIRE_SPARK_FAN_IN_S is the least duration of the kills in seconds.
 """
@@ -35,7 +35,7 @@ from quire.testing.cluster import LocalCluster
 from tests.support.sessions import kill_session
 from tests.support.spark.faults import Faults
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 NAMESPACE = "/tests/fan-in"
 QUERIES = ("a", "b", "c", "d")
@@ -243,7 +243,6 @@ def killed_queries(
                 kill_session(session)
 
 
-@pytest.mark.long
 def test_drivers_are_killed_inside_of_commits(tmp_path: Path) -> None:
     with (
         LocalCluster(bookies=3) as cluster,
