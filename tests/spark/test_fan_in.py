@@ -1,9 +1,9 @@
 """Four streaming queries write one stream, and are killed inside of their commits.
 
-At the end each number exists once, and the numbers of each query are in its order. `make pipelines` runs
-these tests. In the longer one each query has a driver of its own. A kill ends either the whole
-driver, or only its process that commits: then Spark aborts the micro-batch, and the driver starts
-the query again. QUIRE_SPARK_FAN_IN_S is the least duration of the kills in seconds.
+At the end each number exists once, and the numbers of each query are in its order. These tests run
+with `make pipelines`. In the longer one each query has a driver of its own. A kill ends either the
+whole driver, or only its process that commits: then Spark aborts the micro-batch, and the driver
+starts the query again. QUIRE_SPARK_FAN_IN_S is the least duration of the kills in seconds.
 """
 
 from __future__ import annotations
