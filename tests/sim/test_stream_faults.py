@@ -53,6 +53,7 @@ def test_drivers_die_at_every_step_and_repeat_what_they_did(noted: Counter[str])
     assert len(steps) >= 3, (steps, noted)
     for what in (
         "aborted", "published", "published and aborted", "swept", "task failed", "driver failed",
+        "tried a commit again",
     ):  # fmt: skip
         assert noted[what], (what, noted)
 

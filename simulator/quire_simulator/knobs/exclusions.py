@@ -189,6 +189,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "replication.autorecovery.autorecovery": "SETTLE_S",
         "storage.segment.catalogue": "TOMBSTONE_TTL_MS",
         "streams.ownership.orphans": "OLDER_THAN_S",
+        "streams.publish.plans": "OPEN_JOBS_MAX",
         "streams.publish.published": "JOBS_MAX FORMER_MAX",
         "streams.publish.publishing": "SWEEP_BEFORE SWEEP_LEDGERS_MAX",
         "streams.read.reader": "MISSING_LOOKS MISSING_DELAY_S",

@@ -279,7 +279,7 @@ class QueryDriver:
     ) -> None:
         stage, options = self.stage, self.writing
         key = BatchKey(self.query.writer, self.query.query, number)
-        handle = stage.begins(self.sink, self.who)
+        handle = stage.begins(self.sink, self.who, sink=self.query.writer)
         self._step("claim")
         try:
             planned = await plan_query(

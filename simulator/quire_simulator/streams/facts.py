@@ -33,6 +33,8 @@ class WriterAttempt:
     """The moment when the call failed."""
     sent: list[Sent] = field(default_factory=list)
     """Plain records, in the order in which they were submitted."""
+    sink: str | None = None
+    """The writer id of a sink that planned a batch, "" for a job, or None for a writer."""
     tainted: bool = False
     """Whether the stream was being deleted meanwhile: the writer may belong to either life."""
 
@@ -41,6 +43,11 @@ class WriterAttempt:
         if self is other or self.opened is None or other.opened is None:
             return False
         return self.begun >= other.opened
+
+    @property
+    def ended(self) -> int | None:
+        """The moment when the call ended, or None if it has not."""
+        return self.failed if self.opened is None else self.opened
 
 
 @dataclass(slots=True, eq=False)

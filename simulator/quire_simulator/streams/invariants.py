@@ -398,7 +398,10 @@ def a_writer_s_records_are_in_its_order(facts: ObservedStream, whole: JudgedStre
 
 
 def writers_come_one_after_the_other(facts: ObservedStream, whole: JudgedStream) -> str | None:
-    """No record of a writer comes after a record of a later writer."""
+    """No record of a writer comes after a record of a later writer.
+
+    A batch of a sink may, because sinks take turns. Those of one sink come one after the other.
+    """
     spans: list[tuple[WriterAttempt, int, int]] = []
     for handle in facts.handles:
         found = [facts.places[s.payload] for s in handle.sent if s.payload in facts.places]
@@ -406,6 +409,8 @@ def writers_come_one_after_the_other(facts: ObservedStream, whole: JudgedStream)
             spans.append((handle, min(found), max(found)))
     for one, _, last in spans:
         for other, first, _ in spans:
+            if one.sink is not None and not (one.sink and one.sink == other.sink):
+                continue
             if other.follows(one) and first < last:
                 return f"record {last} of {one.who} comes after {first} of {other.who}"
     return None

@@ -70,6 +70,8 @@ class DriverPlan:
     """The query of the writer, or the name of the job."""
     takeover: bool
     """Whether the query may take the place of another query of its writer."""
+    fence_writers: bool
+    """Whether its commits may fence a writer that took over after the plan."""
     batches: int
     tasks_max: int
     task_records_max: int
@@ -345,12 +347,21 @@ def _as_retention(chance: random.Random, plan: StreamPlan, span_s: float) -> Str
     )  # fmt: skip
 
 
+FAN_IN = 0.5
+"""The probability that several sinks publish to the stream at the same time."""
+OTHER_SINKS = (("c", "q4"), ("d", "q5"), ("e", "q6"))
+
+
 def _as_published(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
     """Let drivers publish batches, and die, while a writer appends now and then."""
     begin_s = plan.streamers[0].begin_s
     queries = [("a", "q1"), ("a", "q1"), ("a", "q1"), ("", "job1"), ("", "job1"), ("b", "q2")]
     if chance.random() < REPLACED_QUERY:
         queries += [("a", "q3"), ("a", "q3"), ("a", "q1")]
+    fan_in = chance.random() < FAN_IN
+    if fan_in:
+        queries = [*OTHER_SINKS, *OTHER_SINKS, *queries[:3], ("b", "q2"), ("", "job1")]
+    fence_writers = chance.random() < 0.3
     takeover = chance.random() < 0.7
     drivers = tuple(
         DriverPlan(
@@ -358,6 +369,7 @@ def _as_published(chance: random.Random, plan: StreamPlan, span_s: float) -> Str
             writer=writer,
             query=query,
             takeover=takeover,
+            fence_writers=fence_writers,
             batches=chance.randint(2, 6) if writer else 1,
             tasks_max=chance.choice([1, 3, 5]),
             task_records_max=chance.choice([1, 5, 40]),
@@ -366,7 +378,9 @@ def _as_published(chance: random.Random, plan: StreamPlan, span_s: float) -> Str
             dies_in_step=chance.choice([0, 0, *range(1, 13)]),
             dies_after_s=chance.choice([0.0, 0.001, 0.02, 0.3, 1.0]) * chance.random(),
         )
-        for writer, query in chance.sample(queries, chance.randint(2, len(queries)))
+        for writer, query in chance.sample(
+            queries, chance.randint(len(queries) // 2 if fan_in else 2, len(queries))
+        )
     )
     some = chance.random()
     return replace(

@@ -148,7 +148,7 @@ class Driver:
     async def batch(self, number: int, batch: BatchFacts) -> None:
         stage, facts, chance = self.stage, self.facts, self.chance
         self._step("begin")
-        handle = stage.begins(facts, self.who)
+        handle = stage.begins(facts, self.who, sink=self.plan.writer)
         told, begun = batch.told, stage.moment()
         try:
             claimed = await self._begin(batch.key)
@@ -189,7 +189,10 @@ class Driver:
         self._took = self.chance.random() < TAKES
         if self._took:
             begin = publishing.take
-        return await begin(self.streams, self.name, key, takeover=plan.takeover, token=token)
+        return await begin(
+            self.streams, self.name, key,
+            takeover=plan.takeover, token=token, fence_writers=plan.fence_writers,
+        )  # fmt: skip
 
     def _committed(self, number: int) -> None:
         self.checkpoint.committed = max(self.checkpoint.committed, number)
@@ -277,12 +280,17 @@ class Driver:
         batch.tried_at = batch.tried_at or stage.moment()
         for again in range(2 if chance.random() < REPEATS else 1):
             begun = stage.moment()
+            counters = self.streams.client.counters
+            before = counters.stream_commits_retried
             try:
                 segments = await publishing.publish(self.streams, self.name, claimed, built)
             except MetadataUnavailableError:
                 if again or chance.random() < 0.5:
                     raise
                 continue  # The outcome is unknown, so the driver asks again.
+            finally:
+                if counters.stream_commits_retried > before:
+                    stage.note(self.who, "tried a commit again", batch.key)
             self._check_turn(batch, begun, "published a batch")
             self._told(batch, segments, handle, begun)
         if batch.told is None:
@@ -312,12 +320,29 @@ class Driver:
         if fresh:
             handle.sent += self.sent
             for other in facts.handles:
-                if other.follows(handle) and (other.opened or 0) <= begun:
-                    what = f"{self.who} published {batch.key} after {other.who} became the writer"
+                if self._ends(other, handle, begun):
+                    what = f"{self.who} published {batch.key} after {other.who} took over"
                     self.fail("a_successor_ends_the_writer", what)
         batch.told = batch.told or numbers
         self._is_there(batch)
         stage.note(self.who, "published", f"{batch.key} as segments {numbers}")
+
+    def _ends(self, other: WriterAttempt, handle: WriterAttempt, begun: int) -> bool:
+        """Return whether `other` has ended the batch of `handle`, published from `begun` on.
+
+        Another sink ends no batch, except a driver of the same writer. A writer ends it, unless
+        the commit may fence writers, or another sink may have taken the stream from that writer.
+        """
+        if not other.follows(handle) or (other.opened or 0) > begun:
+            return False
+        if other.sink is not None:
+            return bool(other.sink) and other.sink == handle.sink
+        if any(driver.fence_writers for driver in self.facts.plan.drivers):
+            return False
+        return not any(
+            one.sink is not None and one is not handle and (one.ended or one.begun) > other.begun
+            for one in self.facts.handles
+        )
 
     def _is_there(self, batch: BatchFacts) -> None:
         """Note that a driver has learned that the batch is published."""

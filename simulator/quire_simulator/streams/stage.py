@@ -202,9 +202,9 @@ class StreamStage:
             )
         )
 
-    def begins(self, facts: ObservedStream, who: str) -> WriterAttempt:
-        """Record that a client tries to become the writer."""
-        handle = WriterAttempt(who, self.handles, self.moment())
+    def begins(self, facts: ObservedStream, who: str, *, sink: str | None = None) -> WriterAttempt:
+        """Record that a client tries to become the writer, or that a sink plans a batch."""
+        handle = WriterAttempt(who, self.handles, self.moment(), sink=sink)
         self.handles += 1
         facts.handles.append(handle)
         return handle

@@ -107,6 +107,8 @@ class LedgerClient:
             self._tasks,
             Tracing(tracer),
         )
+        self.counters = self._pool.counters
+        """The counters behind the metrics, which parts of Quire above the client increase too."""
         self._end_metrics: Callable[[], None] = lambda: None
         if meter is not None:
             from quire.client.observability.otel_metrics import attach

@@ -60,7 +60,8 @@ WRITING = (
 
 STREAM_WRITING = (
     *STREAM_SHARED, "stream", "streams", "streamColumn", "createStream", "valueColumn",
-    "txidColumn", "keyColumn", "headersColumn", "timeColumn", "orderBy", "token", "placement",
+    "txidColumn", "keyColumn", "headersColumn", "timeColumn", "orderBy", "token", "fenceWriters",
+    "placement",
 )  # fmt: skip
 BATCH_ONLY = ("txnId",)
 QUERY_ONLY = ("writerId", "takeover")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.streams.namespace.stream_metadata import StreamMetadata
-from quire.streams.publish import publishing
+from quire.streams.publish import publishing, stream_end
 from quire.streams.publish.published import Published
 from tests.sim.mutants.mutant import edit, mutant
 
@@ -21,10 +21,7 @@ def a_batch_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
         patch,
         publishing,
         "_commit",
-        (
-            "await metadata.publish(claim, segments, [operation], {found.path: value})",
-            "await metadata.publish(claim, segments, [], {})",
-        ),
+        ("segments, [operation, batch.plan.used()], after)", "segments, [batch.plan.used()], {})"),
     )
 
 
@@ -37,8 +34,8 @@ def a_batch_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
 def a_publication_does_not_look_for_an_earlier_one(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        publishing,
-        "publish",
+        publishing._Publication,
+        "run",
         ("if found.segments_of(batch.key) is not None:", "if False:"),
     )
 
@@ -95,16 +92,44 @@ def an_abort_deletes_what_is_published(patch: pytest.MonkeyPatch) -> None:
     workload="publishing",
     seeds=300,
 )
-def an_abort_leaves_the_claim(patch: pytest.MonkeyPatch) -> None:
+def an_abort_leaves_the_plan(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, publishing, "abort", ("await close_plan(metadata, batch.plan)", "pass"))
+
+
+@mutant(
+    lost="A driver that was replaced publishes after its successor has begun.",
+    invariants=("a_successor_ends_the_writer",),
+    workload="publishing",
+    seeds=300,
+)
+def a_publication_does_not_check_its_plan(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, publishing, "_commit", ("[operation, batch.plan.used()]", "[operation]"))
+
+
+@mutant(
+    lost="A batch that goes behind that of another sink keeps its earlier txids.",
+    invariants=("records_are_in_order",),
+    workload="publishing",
+    seeds=100,
+)
+def a_batch_behind_another_keeps_its_txids(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, publishing, "_check", ("if one.first_txid < last_txid:", "if False:"))
     edit(
         patch,
-        publishing,
-        "_discard_unnamed",
-        (
-            "await tree.commit(Check(life, ANY_VERSION), Put(path, newest, claim.ledgers_version))",
-            "pass",
-        ),
+        publishing._Publication,
+        "_prepared",
+        ('if early and batch.settings["txids"] == "time":', "if False:"),
     )
+
+
+@mutant(
+    lost="A commit fences a writer that took the stream over, though nobody has allowed that.",
+    invariants=("a_successor_ends_the_writer",),
+    workload="publishing",
+    seeds=300,
+)
+def every_commit_fences_writers(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, stream_end, "find_end", ("raise _held_by_writer(name, key, claim.stamp)", "pass"))
 
 
 @mutant(

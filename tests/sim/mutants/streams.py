@@ -130,13 +130,7 @@ def a_deleted_stream_comes_back_by_half(patch: pytest.MonkeyPatch) -> None:
     seeds=100,
 )
 def an_end_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    edit(
-        patch,
-        takeover,
-        "take_over",
-        ("if claim.max_txid == MAX_TXID:", "if False:"),
-        ("if taken.last_txid == MAX_TXID:", "if False:"),
-    )
+    edit(patch, takeover, "check_not_ended", ("if last_txid == MAX_TXID:", "if False:"))
 
 
 @mutant(

@@ -38,8 +38,11 @@ def main(arguments: dict[str, Any]) -> int:
                   "spark.sql.warehouse.dir": arguments["scratch"]},
     )  # fmt: skip
     spark.dataSource.register(faults.FaultyStreams)
+    spark.dataSource.register(faults.Numbers)
     try:
-        {"query": run_query, "job": run_job}[arguments["mode"]](spark, arguments)
+        {"query": run_query, "job": run_job, "numbers": run_numbers}[arguments["mode"]](
+            spark, arguments
+        )
     except PySparkException as error:
         print(f"failed: {error}", flush=True)
         return FAILED
@@ -52,6 +55,21 @@ def run_query(spark: SparkSession, arguments: dict[str, Any]) -> None:
     writer = rows.writeStream.format("quire_faulty_streams").options(**arguments["writing"])
     query = writer.option("checkpointLocation", arguments["checkpoint"])
     query.trigger(availableNow=True).start().awaitTermination()
+
+
+def run_numbers(spark: SparkSession, arguments: dict[str, Any]) -> None:
+    """Write numbers until the file that stops them exists. A query that fails starts again."""
+    name = arguments["writing"]["writerId"]
+    rows = spark.readStream.format("quire_numbers").options(**arguments["reading"]).load()
+    rows = rows.selectExpr(f"concat('{name}:', value) AS value")
+    writer = rows.writeStream.format("quire_faulty_streams").options(**arguments["writing"])
+    writer = writer.option("checkpointLocation", arguments["checkpoint"])
+    while True:
+        try:
+            writer.trigger(availableNow=True).start().awaitTermination()
+            return
+        except PySparkException as error:
+            print(f"starts again: {error}", flush=True)
 
 
 def run_job(spark: SparkSession, arguments: dict[str, Any]) -> None:

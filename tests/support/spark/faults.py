@@ -115,9 +115,11 @@ class Faults:
         """Cause the fault that the test has ordered for this step of the driver, if there is one.
 
         For the fault `kill` the driver only waits. The test kills it when it finds the file
-        `taken.kill...`.
+        `taken.kill...`. For the fault `die` only the process dies that plans or commits.
         """
         for number in (batch, "any"):
+            if self.take(f"die.{step}.{number}"):
+                os.kill(os.getpid(), signal.SIGKILL)
             if self.take(f"kill.{step}.{number}"):
                 self.wait("never")
             if self.take(f"pause.{step}.{number}"):
@@ -170,7 +172,14 @@ class FaultyCommitter(Committer):
             faults.step("after-merge", number)
             return merged
 
+        counters = streams.client.counters
+        begun = counters.stream_commits_retried
+
         async def faulty_commit(*arguments: Any) -> Any:
+            attempts = counters.stream_commits_retried - begun
+            if attempts:
+                faults.make(f"retried.{number}.{attempts}.{os.getpid()}")
+                faults.step("in-retry", number)
             faults.step("before-transaction", number)
             try:
                 await commit(*arguments)
@@ -255,7 +264,8 @@ class FaultyStreams(QuireDataSource):
 class Numbers(DataSource):
     """A data source with the rows 0, 1, 2, ... in `value`, up to the option `total`.
 
-    Each micro-batch has `perBatch` rows, in `partitions` consecutive parts.
+    Each micro-batch has `perBatch` rows, in `partitions` consecutive parts. No more rows come once
+    the file `stopFile` exists.
     """
 
     @classmethod
@@ -269,13 +279,14 @@ class Numbers(DataSource):
         total, per_batch, partitions = (
             int(self.options[name]) for name in ("total", "perBatch", "partitions")
         )
-        return NumbersReader(total, per_batch, partitions)
+        return NumbersReader(total, per_batch, partitions, self.options.get("stopFile", ""))
 
 
 class NumbersReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     PIECE = 50
 
-    def __init__(self, total: int, per_batch: int, partitions: int) -> None:
+    def __init__(self, total: int, per_batch: int, partitions: int, stop_file: str) -> None:
+        self.stop_file = stop_file
         self.total = total
         self.per_batch = per_batch
         self.count = partitions
@@ -284,6 +295,8 @@ class NumbersReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"next": 0}
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        if self.stop_file and os.path.exists(self.stop_file):
+            return start
         return {"next": min(self.total, start["next"] + self.per_batch)}
 
     def prepareForTriggerAvailableNow(self) -> None:

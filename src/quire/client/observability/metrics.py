@@ -23,6 +23,7 @@ class ClientCounters:
     bookie_failures: int = 0
     links_examined: int = 0
     links_silent: int = 0
+    stream_commits_retried: int = 0
     add_time: Histogram = field(default_factory=Histogram)
     """A histogram of the seconds from the sending of a batch until an ack quorum had its last
     entry. Each entry of the batch counts."""
@@ -44,6 +45,8 @@ COUNTED = {
     "bookie_failures": "The number of times a bookie failed a request or was lost",
     "links_examined": "The number of connections that were probed because they had been silent",
     "links_silent": "The number of connections that were replaced because they had died silently",
+    "stream_commits_retried": "The number of times the commit of a batch to a stream had to follow "
+    "what other sinks or writers had published since its plan",
 }
 """The help text of each counter in `ClientCounters`, by its name. The metric of a counter is called
 quire_client_NAME_total."""

@@ -68,6 +68,8 @@ class StreamWriteOptions:
     """The name of the writer of a streaming query, under which streams remember its batches."""
     takeover: bool = False
     """Whether this query may continue after the batches of another query of the same writer."""
+    fence_writers: bool = False
+    """Whether the commit may fence a writer that opened a stream after the batch was planned."""
     placement: str = ""
     """The bookies to use, as in `WriteOptions`."""
     tls: TlsClientConfig | None = None
@@ -104,6 +106,7 @@ class StreamWriteOptions:
             txn_id=None if streaming else given.take("txnId", _job, None),
             writer=_writer(given) if streaming else "",
             takeover=streaming and given.take("takeover", parse_boolean, False),
+            fence_writers=given.take("fenceWriters", parse_boolean, False),
             placement=given.placement(environ),
             tls=given.tls(environ),
         )

@@ -85,7 +85,10 @@ class StreamBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         batches: dict[str, StreamBatch] = {}
         done: list[str] = []
         for name in await check_streams(streams, self._options, self._columns):
-            batch = await publishing.begin(streams, name, self.key, token=self._options.token)
+            batch = await publishing.begin(
+                streams, name, self.key,
+                token=self._options.token, fence_writers=self._options.fence_writers,
+            )  # fmt: skip
             if batch is None:
                 done.append(name)
             else:
@@ -130,7 +133,7 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return await check_streams(streams, self._options, self._columns)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Become the streams' writer, and return what is pickled.
+        """Plan the micro-batch, and return what is pickled.
 
         Spark pickles the writer only for the tasks, so this is the moment to make the plan.
         Pickling must not fail, so the tasks report what went wrong.
@@ -144,7 +147,7 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return self.__dict__.copy()
 
     async def make_plan(self, client: Client) -> WritePlan:
-        """Become the writer of the streams, and return a plan without the key of the micro-batch.
+        """Fence the writers of the streams, and return a plan without the key of the micro-batch.
 
         The tasks fill in the key.
         """
@@ -202,12 +205,17 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 async def plan_query(
     client: Client, options: StreamWriteOptions, names: Sequence[str], *, sweep: bool
 ) -> WritePlan:
-    """Become the writer of these streams, and return a plan without the key of the micro-batch."""
+    """Fence the writers of these streams, and return a plan without the key of the micro-batch."""
     streams = await open_streams(client, options)
     key = BatchKey(options.writer, NOT_KNOWN_YET, 0)
     batches = {
         name: await publishing.take(
-            streams, name, key, takeover=options.takeover, token=options.token
+            streams,
+            name,
+            key,
+            takeover=options.takeover,
+            token=options.token,
+            fence_writers=options.fence_writers,
         )
         for name in names
     }

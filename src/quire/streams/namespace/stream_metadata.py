@@ -41,6 +41,7 @@ from quire.errors import (
 )
 from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Delete, Operation, Put
+from quire.streams.namespace.claim_stamp import sink_stamp
 from quire.streams.namespace.stream_life import StreamLife, StreamLives, unique
 
 NO_LEDGER = b""
@@ -401,19 +402,20 @@ class StreamMetadata:
 
     # -- the right to write -------------------------------------------------------------------
 
-    async def claim(self) -> WriterClaim:
+    async def claim(self, sink: str = "") -> WriterClaim:
         """Take the right to write from the present writer, at once.
 
+        With `sink`, which is the name of a sink, other sinks may use the claim too (`claim_stamp`).
         The former writer notices it when it begins or completes a segment, or when its ledger is
         fenced. Raises NoSuchStreamError, and LaterMetadataError or MetadataError if the stream has
         a layout that is not known.
         """
         try:
-            return await self._claim()
+            return await self._claim(sink)
         except NoSuchKeyError as error:  # the stream was deleted or renamed just now
             raise self._missing() from error
 
-    async def _claim(self) -> WriterClaim:
+    async def _claim(self, sink: str) -> WriterClaim:
         version = (await self.tree.read(self.paths.version)).value
         if len(version) != len(LAYOUT_DATA):
             raise MetadataError(f"{self.paths.version} is damaged: {version.hex()}")
@@ -425,6 +427,8 @@ class StreamMetadata:
                 )
             )  # fmt: skip
         life, stamp = (await self.lives.find()).path, unique(self.tree)
+        if sink:
+            stamp = sink_stamp(stamp, sink)
         stamped = Put(life, stamp.encode("ascii"))
         for _ in range(LIST_ATTEMPTS):
             ledgers = await self.tree.read(self.paths.segments)
@@ -449,6 +453,31 @@ class StreamMetadata:
             f"stream {self.paths.name} was not opened for writing: other writers opened it "
             f"during each of {LIST_ATTEMPTS} attempts",
             remedy="Stop the other writers, or try again",
+        )
+
+    async def shared_claim(self) -> WriterClaim:
+        """Return the newest claim as it is now, without taking it from anybody.
+
+        Only sinks may use it, and only if `claim_stamp.is_sink` accepts its stamp. A transaction
+        under it fails if anything has changed since this call. Raises NoSuchStreamError.
+        """
+        try:
+            # In this order: a claim that is made meanwhile changes the version that was read.
+            ledgers = await self.tree.read(self.paths.segments)
+            life = await self.lives.find()
+            max_txid = await self.tree.read(self.paths.max_txid)
+            allocation = await self.tree.read(self.paths.allocation)
+        except NoSuchKeyError as error:
+            raise self._missing() from error
+        return WriterClaim(
+            ledgers_version=ledgers.version,
+            newest=decode_number(ledgers.value, self.paths.segments),
+            max_txid=decode_number(max_txid.value, self.paths.max_txid),
+            max_txid_version=max_txid.version,
+            allocated=allocation.value,
+            allocation_version=allocation.version,
+            life=life.path,
+            stamp=life.value.decode("ascii", errors="replace"),
         )
 
     # -- segments -----------------------------------------------------------------------------

@@ -8,25 +8,32 @@ driver.
     driver   await publish(streams, "orders", batch, [built, ...])
 
 A published ledger is a completed segment. The transaction that names the segments also records who
-published what (`published`), under the claim that `begin` took. A batch is therefore in the stream
-once, however often it is computed, and a driver that was replaced publishes nothing. No segment
-names the ledgers of failed attempts, and `sweep_job` or the search for orphans finds them.
+published what (`published`), and checks the plan that `begin` made (`plans`). A batch is therefore
+in the stream once, however often it is computed, and a driver that was replaced publishes nothing.
+No segment names the ledgers of failed attempts, and `sweep_job` or the search for orphans finds
+them.
+
+Several sinks may publish to one stream. They share one claim, and the transaction succeeds only if
+nothing else was published since the end of the stream was read (`stream_end`). Otherwise `publish`
+reads the end again, and tries the transaction behind it. A writer that took over in between is
+fenced only if the user has asked for that.
 
 If the driver does not know the key when it plans, it calls `take` instead of `begin`, and fills in
 the key before `publish`. (Spark tells a streaming sink its batch only when the tasks run.)
 
-A ledger is deleted only if no transaction can still publish it. The deletion first changes the
-version of the node `ledgers`, so that pending transactions under this claim fail. It then reads
-which ledgers the stream names, and deletes the others.
+A ledger is deleted only if no transaction can still publish it. An abort therefore ends the plan
+first. It then reads which ledgers the stream names, and deletes the others.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import each
 from quire._runtime.units import counted
 from quire.client import Client
@@ -39,22 +46,20 @@ from quire.errors import (
     QuireError,
     StreamConditionError,
     StreamError,
+    StreamFencedError,
     StreamQuotaError,
     TxidOrderError,
-    VersionConflictError,
 )
 from quire.metadata.bookies.collection import may_collect
-from quire.metadata.interface import ANY_VERSION
-from quire.metadata.tree import Check, Put
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import StreamMetadata, WriterClaim
-from quire.streams.namespace.truncation import stored_bytes
+from quire.streams.publish.plans import BatchPlan, close_plan, is_open, open_plan
 from quire.streams.publish.published import BatchKey, Published, check_moved, read_published
 from quire.streams.publish.segment_builder import JOB_KEY, NO_NUMBER, BuiltSegment, SegmentBuilder
+from quire.streams.publish.stream_end import Planned, StreamEnd, find_end
 from quire.streams.read.records import decode
 from quire.streams.write.segments import APPLICATION
-from quire.streams.write.takeover import take_over
 
 __all__ = [
     "BatchKey", "BuiltSegment", "SegmentBuilder", "StreamBatch", "abort", "begin", "discard",
@@ -71,9 +76,15 @@ SEGMENTS_MAX = 900
 
 A batch of more ledgers is merged into larger segments than `MERGE_BYTES`.
 """
+COMMIT_LIMIT_S = 60.0
+"""Seconds for which a commit is tried again while other sinks publish to the same stream first."""
+COMMIT_BACKOFF = Backoff(0.02, 1.0)
+"""The pauses between two attempts of a commit."""
 SWEEP_BEFORE = 1_000
 """The number of ledger ids before the first ledger of a batch at which `sweep_job` begins."""
 SWEEP_LEDGERS_MAX = 5_000
+
+logger = logging.getLogger("quire.streams")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +103,11 @@ class StreamBatch:
     Otherwise it is the least txid that the records may have.
     """
     next_number: int
-    """The number that the batch's first segment gets in the stream."""
+    """The number that the batch's first segment gets if no other sink publishes before."""
     next_sequence: int
     claim: dict[str, Any]
     settings: dict[str, Any]
+    plan: BatchPlan
     held_bytes: int = 0
     """The number of bytes in the stream before the batch, or 0 if the stream has no quota."""
     snapshot: bytes | None = None
@@ -105,15 +117,24 @@ class StreamBatch:
     It is stored at the end of each segment, so that the next writer need not read the whole batch
     to find them.
     """
+    token: str = field(default="", repr=False)
+    fence_writers: bool = False
+    """Whether `publish` may fence a writer that took the stream over after the plan."""
 
 
 # -- the driver -------------------------------------------------------------------------------
 
 
 async def begin(
-    streams: Namespace, name: str, key: BatchKey, *, takeover: bool = False, token: str = ""
+    streams: Namespace,
+    name: str,
+    key: BatchKey,
+    *,
+    takeover: bool = False,
+    token: str = "",
+    fence_writers: bool = False,
 ) -> StreamBatch | None:
-    """Become the stream's writer for this batch, or return None if the batch is published already.
+    """Plan a batch, or return None if the batch is published already.
 
     Raises UsageError if the writer has published under another query and `takeover` is not set. (A
     new query begins again with batch 0, which must not be mistaken for one that is published.) See
@@ -123,47 +144,62 @@ async def begin(
     await metadata.require()
     if await is_published(metadata, key, takeover=takeover):
         return None
-    batch = await take(streams, name, key, takeover=takeover, token=token)
-    # Nobody can publish unnoticed from here on. A batch that was published before is seen now.
+    batch = await take(
+        streams, name, key, takeover=takeover, token=token, fence_writers=fence_writers
+    )
+    # Former plans have ended. A batch that was published under one of them is seen now.
     return None if await is_published(metadata, key, takeover=takeover) else batch
 
 
 async def take(
-    streams: Namespace, name: str, key: BatchKey, *, takeover: bool = False, token: str = ""
+    streams: Namespace,
+    name: str,
+    key: BatchKey,
+    *,
+    takeover: bool = False,
+    token: str = "",
+    fence_writers: bool = False,
 ) -> StreamBatch:
-    """Become the stream's writer, whether or not the batch is published already.
+    """Plan a batch, whether or not it is published already, which `publish` finds out.
 
-    `publish` finds out whether it is. The previous writer is fenced, even if this raises. Raises
-    NoSuchStreamError and StreamEndedError. Raises StreamFencedError if another writer takes over
-    meanwhile, and RecoveryError if too few bookies answer: try again. Raises StreamConditionError
-    if the stream's fencing token is not `token`.
+    A writer that has the stream is fenced, even if this raises. Other sinks are not disturbed,
+    except another driver of the same writer: it can publish nothing more.
+
+    Args:
+        streams: The namespace.
+        name: The name of the stream.
+        key: The key of the batch. The query and the number may be filled in later.
+        takeover: Whether the batch may be published after those of another query of its writer.
+        token: The fencing token of the stream.
+        fence_writers: Whether `publish` may fence a writer that opens the stream meanwhile.
+
+    Raises:
+        NoSuchStreamError: There is no such stream.
+        StreamEndedError: The stream was ended.
+        StreamFencedError: Other programs took over during each attempt.
+        RecoveryError: Too few bookies answer: try again.
+        StreamConditionError: The fencing token of the stream is another one.
     """
     metadata = streams.metadata(name)
     await metadata.require()
     settings = await streams.stream_settings(name)
-    whole = bool(settings.bytes_max)
-    taken = await take_over(streams.client, metadata, streams.password, whole=whole)
-    if token != taken.marks.token:
-        raise StreamConditionError(
-            f"stream {name} does not have the fencing token {token!r} that was given ('' is "
-            "none). Nothing was appended",
-            remedy="If another process has set a token, this writer should stop. Otherwise "
-            "pass the stream's present token",
-        )
-    held_bytes = await stored_bytes(streams.client, taken.segments) if whole else 0
+    plan = await open_plan(metadata, key, streams.client.clock.now_ms())
+    end = await find_end(streams, name, settings, key)
+    _check_token(name, end, token)
     now_ms = streams.client.clock.now_ms() if settings.txids == "time" else 0
-    segments = taken.segments
     return StreamBatch(
         key=key,
         takeover=takeover,
-        txid=max(taken.last_txid, now_ms),
-        # If the last writer died with an empty segment, its number is used again.
-        next_number=segments[-1].lssn + 1 if segments else max(1, taken.claim.newest),
-        next_sequence=taken.next_sequence,
-        claim=_claim_values(taken.claim),
+        txid=max(end.last_txid, now_ms),
+        next_number=end.next_number,
+        next_sequence=end.next_sequence,
+        claim=_claim_values(end.claim),
         settings=settings.as_dict(),
-        held_bytes=held_bytes,
-        snapshot=taken.marks.snapshot(),
+        plan=plan,
+        held_bytes=end.held_bytes,
+        snapshot=None if end.marks is None else end.marks.snapshot(),
+        token=token,
+        fence_writers=fence_writers,
     )
 
 
@@ -184,39 +220,16 @@ async def publish(
     """Make the ledgers the next segments of the stream, in this order.
 
     On return the batch is durable, and readers see all of it. If the batch was published before,
-    this returns the segments with which it was published, and deletes what was built again.
+    this returns the segments with which it was published, and deletes what was built again. If
+    other sinks have published since the plan, the batch goes behind what they published.
 
     Raises MetadataUnavailableError if the outcome is unknown: call this again, or call `abort`.
-    After all other errors nothing was published. Raises StreamFencedError if another writer took
-    over: call `begin` again. Raises StreamQuotaError, TxidOrderError, UsageError (see `begin`), and
+    After all other errors nothing was published. Raises StreamFencedError if a writer took over, if
+    the plan has ended, or if other sinks were faster for `COMMIT_LIMIT_S`: call `begin` again.
+    Raises StreamQuotaError, StreamConditionError, TxidOrderError, UsageError (see `begin`), and
     StreamError if a ledger in `built` is incomplete or was deleted.
     """
-    metadata, client = streams.metadata(name), streams.client
-    found = await read_published(metadata, batch.key)
-    await _check_turn(metadata, found, batch.key, batch.takeover)
-    if found.segments_of(batch.key) is not None:
-        await _discard_unnamed(client, metadata, batch, built)
-        return await _named_by(metadata, found, batch.key) or []
-    merged = await merge(streams, name, batch, built)
-    claim = _claim_of(batch.claim)
-    segments = _segments_of(batch, merged, client.clock.now_ms())
-    try:
-        await _check(client, name, batch, merged)
-        await _commit(metadata, batch, claim, segments, found)
-    except MetadataUnavailableError:
-        raise
-    except QuireError:
-        await metadata.tree.sync()
-        before = await published_segments(metadata, batch.key)
-        mine = [one for one in merged if one not in built]
-        if before is not None:
-            mine += built
-        await _discard_unnamed(client, metadata, batch, mine)
-        if before is None:
-            raise
-        return before  # another driver published it, or an earlier attempt whose reply was lost
-    await discard(client, [one for one in built if one not in merged])
-    return segments
+    return await _Publication(streams, name, batch, built).run()
 
 
 async def abort(
@@ -229,6 +242,7 @@ async def abort(
     can no longer publish anything.
     """
     metadata = streams.metadata(name)
+    await close_plan(metadata, batch.plan)
     await _discard_unnamed(streams.client, metadata, batch, built)
     return await published_segments(metadata, batch.key) is None
 
@@ -324,38 +338,214 @@ async def _named_by(
 async def _discard_unnamed(
     client: Client, metadata: StreamMetadata, batch: StreamBatch, built: Sequence[BuiltSegment]
 ) -> None:
-    """Delete those ledgers in `built` that the stream does not name and never will.
+    """Delete those ledgers in `built` that the stream does not name.
 
-    Pending transactions under the claim of `batch` are made to fail before that.
+    The caller has made sure that no pending transaction can name them.
     """
     if not built:
         return
-    claim, tree = _claim_of(batch.claim), metadata.tree
-    path, life = metadata.paths.segments, claim.life
-    try:
-        newest = (await tree.read(path)).value
-        # If the version has changed, the claim is lost already.
-        await tree.commit(Check(life, ANY_VERSION), Put(path, newest, claim.ledgers_version))
-    except VersionConflictError:
-        await tree.sync()
-    except NoSuchKeyError:
-        pass
     try:
         named = {segment.ledger_id for segment in await metadata.segments()}
     except NoSuchStreamError:
         return
-    if await tree.exists(life):
+    if await metadata.tree.exists(batch.claim["life"]):
         await discard(client, [one for one in built if one.ledger_id not in named])
     # Otherwise the stream was deleted or renamed together with what was published. The search for
     # orphans reads all streams and decides.
 
 
-def _segments_of(
-    batch: StreamBatch, built: Sequence[BuiltSegment], now_ms: int
-) -> list[StreamSegment]:
+def _check_token(name: str, end: StreamEnd, token: str) -> None:
+    if end.marks is not None and token != end.marks.token:
+        raise StreamConditionError(
+            f"stream {name} does not have the fencing token {token!r} that was given ('' is "
+            "none). Nothing was appended",
+            remedy="If another process has set a token, this writer should stop. Otherwise "
+            "pass the stream's present token",
+        )
+
+
+# -- the commit -------------------------------------------------------------------------------
+
+
+class _Publication:
+    """One call of `publish`, which tries the transaction until it is known to be done or refused.
+
+        the batch is recorded as published       done
+        a writer took over                       refused, unless it may be fenced
+        another sink published in between        again, behind what it published
+        the plan has ended                       refused
+
+    The ledgers that this call makes are named by its own transactions only. A transaction that was
+    refused cannot succeed later, because a version that it checks has changed.
+    """
+
+    def __init__(
+        self, streams: Namespace, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
+    ) -> None:
+        self._streams = streams
+        self._client = streams.client
+        self._metadata = streams.metadata(name)
+        self._name = name
+        self._batch = batch
+        self._built = list(built)
+        self._ready: list[BuiltSegment] | None = None
+        """The ledgers to publish, after merging."""
+        self._snapshot = batch.snapshot
+        """The snapshot that the ledgers have."""
+        self._end: StreamEnd | None = _planned_end(batch)
+        self._copying_ms = 0
+        """The duration of the last copying, which the txids of the next one take into account."""
+        self._retry = Retry(COMMIT_BACKOFF, streams.client.rng, limit_s=COMMIT_LIMIT_S)
+
+    async def run(self) -> list[StreamSegment]:
+        metadata, batch = self._metadata, self._batch
+        while True:
+            found = await read_published(metadata, batch.key)
+            await _check_turn(metadata, found, batch.key, batch.takeover)
+            if found.segments_of(batch.key) is not None:
+                every = [*self._built, *self._made()]
+                await _discard_unnamed(self._client, metadata, batch, every)
+                return await _named_by(metadata, found, batch.key) or []
+            try:
+                end = await self._find_end()
+                try:
+                    return await self._attempt(end, found)
+                except StreamFencedError as error:
+                    await self._pause(error)
+            except MetadataUnavailableError:
+                raise
+            except QuireError as error:
+                await metadata.tree.sync()
+                if await published_segments(metadata, batch.key) is not None:
+                    continue  # by another driver, or by an attempt whose reply was lost
+                await _discard_unnamed(self._client, metadata, batch, self._made())
+                if isinstance(error, NoSuchLedgerError):
+                    raise self._deleted(error) from error
+                raise
+
+    def _made(self) -> list[BuiltSegment]:
+        """Return the ledgers that this call has made."""
+        return [one for one in self._ready or () if one not in self._built]
+
+    def _deleted(self, error: NoSuchLedgerError) -> StreamError:
+        return StreamError(
+            f"{self._batch.key} was not published to stream {self._name}: one of its ledgers was "
+            f"deleted before that ({error.args[0]})",
+            remedy="Compute the batch again. Sweep only orphans that are older than the longest "
+            "job takes",
+        )
+
+    async def _find_end(self) -> StreamEnd:
+        """Return the planned end of the stream, or where the stream ends now if it has grown."""
+        batch, metadata = self._batch, self._metadata
+        if self._end is not None:
+            claim = self._end.claim
+            try:
+                if (await metadata.tree.read(metadata.paths.segments)).version == (
+                    claim.ledgers_version
+                ):
+                    return self._end
+            except NoSuchKeyError:
+                pass  # the stream is gone, which `find_end` reports
+            self._tell("the stream has changed since the plan")
+        planned = Planned(batch.claim["life"], batch.claim["stamp"], batch.fence_writers)
+        settings = StreamSettings(**batch.settings)
+        end = await find_end(self._streams, self._name, settings, batch.key, planned)
+        _check_token(self._name, end, batch.token)
+        self._end = end
+        return end
+
+    async def _attempt(self, end: StreamEnd, found: Published) -> list[StreamSegment]:
+        batch, metadata = self._batch, self._metadata
+        ready = await self._prepared(end)
+        segments = _segments_of(end, ready, self._client.clock.now_ms())
+        await _check(self._client, self._name, batch, ready, end)
+        await _commit(metadata, batch, end.claim, segments, found)
+        await discard(self._client, [one for one in self._built if one not in ready])
+        return segments
+
+    async def _prepared(self, end: StreamEnd) -> list[BuiltSegment]:
+        """Return the ledgers of the batch as they must be to follow the end of the stream.
+
+        If another sink has published later txids since the plan, the records of a stream that
+        assigns txids by time are copied with new ones. They are also copied if a writer has changed
+        the producers or the fencing token, because each segment ends with these.
+        """
+        batch, clock = self._batch, self._client.clock
+        ledgers = self._built if self._ready is None else self._ready
+        snapshot = batch.snapshot if end.marks is None else end.marks.snapshot()
+        early = any(one.first_txid < end.last_txid for one in ledgers)
+        txid: int | None = None
+        if early and batch.settings["txids"] == "time":
+            txid = max(end.last_txid, clock.now_ms() + self._copying_ms)
+        again = txid is not None or snapshot != self._snapshot
+        if self._ready is not None and not again:
+            return self._ready
+        begun_ms, former = clock.now_ms(), self._made()
+        renewed = Renewed(txid, snapshot) if again else None
+        self._ready = await merge(self._streams, self._name, batch, ledgers, renewed)
+        self._snapshot = snapshot
+        if again:
+            self._copying_ms = clock.now_ms() - begun_ms
+        await discard(self._client, former)
+        return self._ready
+
+    async def _pause(self, error: StreamFencedError) -> None:
+        """Wait before the next attempt. Raises StreamFencedError if there must be none."""
+        batch, metadata = self._batch, self._metadata
+        await metadata.tree.sync()
+        if await published_segments(metadata, batch.key) is not None:
+            return
+        if not await is_open(metadata, batch.plan):
+            raise StreamFencedError(
+                f"{batch.key} was not published to stream {self._name}: its plan has ended, "
+                "because the batch was aborted, or another driver of the same writer has begun a "
+                "batch, or the stream was deleted or renamed",
+                remedy="If another driver has taken the place of this one, stop this one. "
+                "Otherwise run the job, or start the query, again",
+            ) from error
+        if not await self._retry.pause():
+            raise StreamFencedError(
+                f"{batch.key} was not published to stream {self._name}: other sinks published "
+                f"first during each attempt for {COMMIT_LIMIT_S:g} s "
+                f"({self._retry.failures} attempts). Nothing was published",
+                remedy="Start the query, or run the job, again. Let fewer sinks write the stream, "
+                "or let them publish less often",
+            ) from error
+        self._end = None
+        self._tell("another sink or writer was faster")
+
+    def _tell(self, why: str) -> None:
+        self._client.counters.stream_commits_retried += 1
+        batch, attempt = self._batch, self._retry.failures + 1
+        logger.info(
+            "%s is published to stream %s behind its planned place, in attempt %d: %s",
+            batch.key, self._name, attempt, why,
+            extra={
+                "event": "stream_commit_retried",
+                "stream": self._name,
+                "batch": str(batch.key),
+                "attempt": attempt,
+                "reason": why,
+            },
+        )  # fmt: skip
+
+
+def _planned_end(batch: StreamBatch) -> StreamEnd:
+    return StreamEnd(
+        claim=_claim_of(batch.claim),
+        last_txid=batch.txid,
+        next_number=batch.next_number,
+        next_sequence=batch.next_sequence,
+        held_bytes=batch.held_bytes,
+        marks=None,
+    )
+
+
+def _segments_of(end: StreamEnd, built: Sequence[BuiltSegment], now_ms: int) -> list[StreamSegment]:
     segments: list[StreamSegment] = []
-    sequence = batch.next_sequence
-    for number, one in enumerate(built, batch.next_number):
+    sequence = end.next_sequence
+    for number, one in enumerate(built, end.next_number):
         started = StreamSegment(number, one.ledger_id, one.first_txid)
         segments.append(
             started.completed(
@@ -372,25 +562,30 @@ def _segments_of(
 
 
 async def _check(
-    client: Client, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
+    client: Client,
+    name: str,
+    batch: StreamBatch,
+    built: Sequence[BuiltSegment],
+    end: StreamEnd,
 ) -> None:
     """Check the order of the txids, the quota of the stream, and that all ledgers are complete.
 
     Raises TxidOrderError, StreamQuotaError or StreamError. Nothing was published then.
     """
-    last_txid = batch.txid
+    last_txid = end.last_txid
     for one in built:
         if one.first_txid < last_txid:
             raise TxidOrderError(
                 f"stream {name} cannot take {batch.key}: its txid {one.first_txid} is less than "
                 f"txid {last_txid} before it. Nothing was published",
-                remedy="Sort the whole batch by txid, beginning after the last txid of the stream",
+                remedy="Sort the whole batch by txid, beginning after the last txid of the "
+                "stream. If several sinks write the stream, let the stream assign txids by time",
             )
         last_txid = one.last_txid
     limit = batch.settings["bytes_max"]
-    if limit and batch.held_bytes + sum(one.size_bytes for one in built) > limit:
+    if limit and end.held_bytes + sum(one.size_bytes for one in built) > limit:
         raise StreamQuotaError(
-            f"stream {name} holds {counted(batch.held_bytes, 'byte')}, and {batch.key} would "
+            f"stream {name} holds {counted(end.held_bytes, 'byte')}, and {batch.key} would "
             f"exceed its quota of {counted(limit, 'byte')} (setting bytes_max). Nothing was "
             "published",
             remedy="Truncate the stream, or raise bytes_max. Then publish the batch again",
@@ -405,17 +600,7 @@ async def _check(
                 remedy="Compute and publish the batch again. If the error returns, report it",
             )
 
-    try:
-        await each(built, look)
-    except NoSuchLedgerError as error:
-        raise StreamError(
-            f"{batch.key} was not published to stream {name}: one of its ledgers was deleted "
-            f"before that ({error.args[0]})",
-            remedy=(
-                "Compute the batch again. Sweep only orphans that are older than the "
-                "longest job takes"
-            ),
-        ) from error
+    await each(built, look)
 
 
 async def _commit(
@@ -427,24 +612,43 @@ async def _commit(
 ) -> None:
     operation, value = found.with_batch(batch.key, list(segments))
     await metadata.make_below(found.path.rpartition("/")[0])
-    await metadata.publish(claim, segments, [operation], {found.path: value})
+    # Another driver may have published the same batch with the same numbers, but not these ledgers.
+    after: dict[str, bytes | None] = {found.path: value}
+    after |= {metadata.paths.segment(one.name): one.to_bytes() for one in segments}
+    await metadata.publish(claim, segments, [operation, batch.plan.used()], after)
 
 
 # -- merging ----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """What the copies of records get in place of what their ledgers have."""
+
+    txid: int | None
+    """The txid of all records, or None to keep their txids."""
+    snapshot: bytes | None
+
+
 async def merge(
-    streams: Namespace, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
+    streams: Namespace,
+    name: str,
+    batch: StreamBatch,
+    built: Sequence[BuiltSegment],
+    renewed: Renewed | None = None,
 ) -> list[BuiltSegment]:
     """Copy each group of small neighbouring ledgers into one new ledger, and return the result.
 
-    The result has the new ledgers and those that need no merging, in order. No ledger in `built` is
-    deleted. After an error the new ledgers are deleted.
+    With `renewed` every ledger is copied. The result has the new ledgers and those that need no
+    copying, in order. No ledger in `built` is deleted. After an error the new ledgers are deleted.
     """
     merged: list[BuiltSegment] = []
     try:
         for group in _groups(built):
-            merged.append(group[0] if len(group) == 1 else await _join(streams, name, batch, group))
+            if len(group) == 1 and renewed is None:
+                merged.append(group[0])
+            else:
+                merged.append(await _join(streams, name, batch, group, renewed))
     except BaseException:
         await discard(streams.client, [one for one in merged if one not in built])
         raise
@@ -469,7 +673,11 @@ def _groups(built: Sequence[BuiltSegment]) -> list[list[BuiltSegment]]:
 
 
 async def _join(
-    streams: Namespace, name: str, batch: StreamBatch, group: Sequence[BuiltSegment]
+    streams: Namespace,
+    name: str,
+    batch: StreamBatch,
+    group: Sequence[BuiltSegment],
+    renewed: Renewed | None = None,
 ) -> BuiltSegment:
     builder = SegmentBuilder(
         streams.client,
@@ -477,11 +685,12 @@ async def _join(
         StreamSettings(**batch.settings),
         password=streams.password,
         job=batch.key.job,
-        snapshot=batch.snapshot,
+        snapshot=batch.snapshot if renewed is None else renewed.snapshot,
     )
+    txid = None if renewed is None else renewed.txid
     try:
         for one in group:
-            await _copy(streams, one, builder)
+            await _copy(streams, one, builder, txid)
         joined = await builder.close()
     except BaseException:
         await builder.discard()
@@ -491,7 +700,9 @@ async def _join(
     return joined
 
 
-async def _copy(streams: Namespace, one: BuiltSegment, builder: SegmentBuilder) -> None:
+async def _copy(
+    streams: Namespace, one: BuiltSegment, builder: SegmentBuilder, txid: int | None
+) -> None:
     segment = StreamSegment(NO_NUMBER, one.ledger_id, one.first_txid)
     client = streams.client
     async with (
@@ -501,4 +712,5 @@ async def _copy(streams: Namespace, one: BuiltSegment, builder: SegmentBuilder) 
         async for run in runs:
             for entry_id, payload in enumerate(run.payloads(), run.first):
                 records = decode(segment, entry_id, payload).users()
-                await builder.append(records.payloads(), list(records.txids), records.envelopes)
+                txids = list(records.txids) if txid is None else [txid] * len(records)
+                await builder.append(records.payloads(), txids, records.envelopes)

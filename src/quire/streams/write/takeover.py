@@ -57,30 +57,31 @@ class LastRecord:
 
 
 async def take_over(
-    client: Client, metadata: StreamMetadata, password: bytes, *, whole: bool = True
+    client: Client,
+    metadata: StreamMetadata,
+    password: bytes,
+    *,
+    whole: bool = True,
+    sink: str = "",
 ) -> TakenStream:
     """Claim the stream, and complete the segments in progress.
 
     On return every record that former writers had acknowledged is part of a completed segment, and
     those writers cannot append any more. Without `whole`, only the newest segment is read, unless a
-    segment is in progress or producers or fencing tokens were used.
+    segment is in progress or producers or fencing tokens were used. With `sink`, the name of a
+    sink, other sinks may use the claim too.
 
     Raises StreamEndedError. Raises StreamFencedError if another writer took over meanwhile, and
     RecoveryError if too few bookies answer: nothing is lost, try again.
     """
     await metadata.ensure_writable()
-    claim = await metadata.claim()
+    claim = await metadata.claim(sink)
     # A writer that has used its first mark since then has a segment in progress, so all are read.
     if whole or await metadata.has_marks():
         segments = await metadata.segments()
     else:
         segments = await metadata.newest_segments()
-    if claim.max_txid == MAX_TXID:
-        raise StreamEndedError(
-            f"stream {metadata.paths.name} cannot be opened for writing: it was ended, so "
-            "nothing can be appended",
-            remedy="Write to another stream",
-        )
+    check_not_ended(metadata.paths.name, claim.max_txid)
     taken = TakenStream(claim, claim.max_txid)
     for segment in segments:
         if not segment.in_progress:
@@ -91,17 +92,22 @@ async def take_over(
         if completed is not None:
             taken.segments.append(completed)
             taken.last_txid = max(taken.last_txid, completed.last_txid)
-    if taken.last_txid == MAX_TXID:
-        raise StreamEndedError(
-            f"stream {metadata.paths.name} cannot be opened for writing: it was ended, so "
-            "nothing can be appended",
-            remedy="Write to another stream",
-        )
+    check_not_ended(metadata.paths.name, taken.last_txid)
     await free_allocated(client, metadata, claim)
     taken.has_marks = await metadata.has_marks()
     if taken.has_marks:
         taken.marks = await read_marks(client, taken.segments, password)
     return taken
+
+
+def check_not_ended(stream: str, last_txid: int) -> None:
+    """Raise StreamEndedError if the last txid of a stream says that the stream was ended."""
+    if last_txid == MAX_TXID:
+        raise StreamEndedError(
+            f"stream {stream} cannot be opened for writing: it was ended, so nothing can be "
+            "appended",
+            remedy="Write to another stream",
+        )
 
 
 async def complete(

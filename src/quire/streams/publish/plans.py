@@ -1,0 +1,125 @@
+"""The plan of a batch: the permission to publish the batch once, as a node of the stream.
+
+    quire-plans/w-NAME        one node for each writer; a new plan changes its version
+    quire-plans/j-TIME-ID     one node for each job that is running; its publication deletes it
+
+The transaction that publishes a batch checks the node of its plan. A publication can therefore be
+tried again, behind what other sinks have published, and can still be ended for certain: an abort,
+or the next plan of the same writer, changes the node. No transaction under the former plan succeeds
+after that.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from quire.errors import (
+    KeyExistsError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    VersionConflictError,
+)
+from quire.metadata.tree import Check, Create, Delete, Operation, Put
+from quire.streams.namespace.stream_life import unique
+from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.publish.published import BatchKey, check_key_name
+
+PLANS = "quire-plans"
+OPEN_JOBS_MAX = 1_000
+"""The largest number of jobs that may have a plan for one stream at the same time.
+
+Killed jobs leave their plans. The oldest plan is deleted first, and its job cannot publish then.
+"""
+PLAN_ATTEMPTS = 20
+"""The number of attempts to make a plan for a writer.
+
+An attempt fails if another driver of the writer makes one meanwhile.
+"""
+_OF_JOB = re.compile(r"j-[0-9a-f]{12}-.+")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """The node that permits a batch to be published, at the version that permits it."""
+
+    path: str
+    version: int
+    of_job: bool
+    """Whether the plan is that of a job, which the publication deletes."""
+
+    def used(self) -> Operation:
+        """Return the operation for the transaction that publishes the batch."""
+        return (Delete if self.of_job else Check)(self.path, self.version)
+
+
+async def open_plan(metadata: StreamMetadata, key: BatchKey, now_ms: int) -> BatchPlan:
+    """Make a plan for a batch, and end the former plan of its writer.
+
+    `now_ms` is the time, by which the plans of jobs are sorted. Raises NoSuchStreamError, and
+    MetadataUnavailableError.
+    """
+    directory = f"{metadata.paths.root}/{PLANS}"
+    tree = metadata.tree
+    if not await tree.exists(directory):
+        await metadata.make_below(directory)
+    if not key.writer:
+        await _forget_jobs(metadata, directory)
+        path = f"{directory}/j-{now_ms:012x}-{unique(tree)}"
+        await metadata.make_below(path)
+        return BatchPlan(path, 0, of_job=True)
+    path = f"{directory}/w-{quote(check_key_name(key.writer, 'a writer'), safe='')}"
+    for _ in range(PLAN_ATTEMPTS):
+        try:
+            version = (await tree.read(path)).version
+        except NoSuchKeyError:
+            try:
+                await tree.commit(Create(path))
+            except KeyExistsError:
+                continue  # another driver was faster
+            except NoSuchKeyError:
+                await metadata.make_below(directory)  # raises if the stream was deleted just now
+                continue
+            return BatchPlan(path, 0, of_job=False)
+        try:
+            await tree.commit(Put(path, b"", version))
+        except (VersionConflictError, NoSuchKeyError):
+            continue
+        return BatchPlan(path, version + 1, of_job=False)
+    raise MetadataUnavailableError(
+        f"writer {key.writer!r} made no plan for stream {metadata.paths.name}: other drivers of "
+        f"the same writer made theirs during each of {PLAN_ATTEMPTS} attempts",
+        remedy="Stop the other drivers, or give each query its own writer id",
+    )
+
+
+async def _forget_jobs(metadata: StreamMetadata, directory: str) -> None:
+    """Delete the oldest plans of jobs if there are too many."""
+    names = sorted(filter(_OF_JOB.fullmatch, await metadata.tree.children(directory)))
+    for name in names[: max(0, len(names) - OPEN_JOBS_MAX + 1)]:
+        try:
+            await metadata.tree.commit(Delete(f"{directory}/{name}"))
+        except NoSuchKeyError:
+            pass  # the job has published
+
+
+async def close_plan(metadata: StreamMetadata, plan: BatchPlan) -> None:
+    """End a plan. No transaction under it succeeds after this call.
+
+    Whoever reads the stream's segments next sees what was published under the plan. Raises
+    MetadataUnavailableError if it is not known whether the plan has ended.
+    """
+    end = Delete(plan.path, plan.version) if plan.of_job else Put(plan.path, b"", plan.version)
+    try:
+        await metadata.tree.commit(end)
+    except (VersionConflictError, NoSuchKeyError):
+        await metadata.tree.sync()  # it had ended before, perhaps with a publication just now
+
+
+async def is_open(metadata: StreamMetadata, plan: BatchPlan) -> bool:
+    """Return whether the plan still permits a publication."""
+    try:
+        return (await metadata.tree.read(plan.path)).version == plan.version
+    except NoSuchKeyError:
+        return False

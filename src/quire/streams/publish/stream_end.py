@@ -1,0 +1,152 @@
+"""The end of a stream, behind which a sink publishes its next batch.
+
+Sinks share one claim (`claim_stamp`). As long as no writer takes it from them, a sink only reads
+the end of the stream, and fences nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire._runtime.retry import Backoff, Retry
+from quire.errors import NoSuchStreamError, StreamFencedError
+from quire.streams.namespace.claim_stamp import claimant, is_sink
+from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.settings import StreamSettings
+from quire.streams.namespace.stream_metadata import NO_LEDGER, StreamMetadata, WriterClaim
+from quire.streams.namespace.truncation import stored_bytes
+from quire.streams.publish.published import BatchKey
+from quire.streams.write.producers import ControlState, read_marks
+from quire.streams.write.takeover import TakenStream, check_not_ended, take_over
+
+TAKE_ATTEMPTS = 10
+"""The number of attempts to take a stream from its writer while other programs do the same."""
+TAKE_BACKOFF = Backoff(0.05, 2.0)
+"""The pauses between two attempts to take a stream from its writer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnd:
+    """Where the next batch goes, as of one version of the stream's metadata."""
+
+    claim: WriterClaim
+    last_txid: int
+    next_number: int
+    """The number that the next segment gets."""
+    next_sequence: int
+    held_bytes: int
+    """The number of bytes in the stream, or 0 if the stream has no quota."""
+    marks: ControlState | None
+    """The producers and the fencing token in force.
+
+    None means that no writer has held the stream since the plan, so that they are the same.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The claim under which the batch was planned."""
+
+    life: str
+    stamp: str
+    fence_writers: bool
+    """Whether a writer that has taken over since then may be fenced."""
+
+
+async def find_end(
+    streams: Namespace,
+    name: str,
+    settings: StreamSettings,
+    key: BatchKey,
+    planned: Planned | None = None,
+) -> StreamEnd:
+    """Return the end of the stream, and take the stream from its writer if it has one.
+
+    A batch that is `planned` already takes the stream only if the user has allowed that.
+
+    Raises NoSuchStreamError and StreamEndedError. Raises StreamFencedError if a writer has the
+    stream and must not be fenced, or other programs take over during each attempt. Raises
+    RecoveryError if too few bookies answer: try again.
+    """
+    metadata, whole = streams.metadata(name), bool(settings.bytes_max)
+    retry = Retry(TAKE_BACKOFF, streams.client.rng, attempts=TAKE_ATTEMPTS)
+    while True:
+        claim = await metadata.shared_claim()
+        if planned is not None and claim.life != planned.life:
+            raise NoSuchStreamError(
+                f"{key} was not published to stream {name}: the stream was deleted or renamed "
+                "after the batch was planned, and another stream has its name now",
+                remedy="Publish to the stream under its new name, or begin with a new checkpoint",
+            )
+        known = "" if planned is None else planned.stamp
+        end = await _shared_end(streams, metadata, claim, known, whole)
+        if end is not None:
+            return end
+        # Sinks leave no segment in progress. One that appears under their claim belongs to a
+        # writer of another implementation.
+        by_writer = not is_sink(claim.stamp) or claim.stamp == known
+        if by_writer and planned is not None and not planned.fence_writers:
+            raise _held_by_writer(name, key, claim.stamp)
+        try:
+            taken = await take_over(
+                streams.client, metadata, streams.password, whole=whole, sink=_sink_name(key)
+            )
+        except StreamFencedError:
+            if not await retry.pause():
+                raise
+            await metadata.tree.sync()
+            continue
+        held_bytes = await stored_bytes(streams.client, taken.segments) if whole else 0
+        return _end_of(taken, held_bytes, taken.marks)
+
+
+def _sink_name(key: BatchKey) -> str:
+    return f"writer/{key.writer}" if key.writer else f"job/{key.query}"
+
+
+def _held_by_writer(name: str, key: BatchKey, stamp: str) -> StreamFencedError:
+    who = "a writer that is not Quire's" if is_sink(stamp) else claimant(stamp)
+    return StreamFencedError(
+        f"{key} was not published to stream {name}: {who} took the stream over after the batch "
+        "was planned. Nothing was published",
+        remedy="Stop that writer, and run the job or start the query again, which fences it. To "
+        "fence writers that open the stream while a batch runs, set the option 'fenceWriters'",
+    )
+
+
+async def _shared_end(
+    streams: Namespace, metadata: StreamMetadata, claim: WriterClaim, known: str, whole: bool
+) -> StreamEnd | None:
+    """Return the end of the stream, or None if sinks must take the stream from a writer first.
+
+    `known` is the stamp for which the caller knows the producers and the token.
+    """
+    if not is_sink(claim.stamp) or claim.allocated != NO_LEDGER:
+        return None
+    check_not_ended(metadata.paths.name, claim.max_txid)
+    marked = claim.stamp != known and await metadata.has_marks()
+    segments = await (metadata.segments() if whole or marked else metadata.newest_segments())
+    if any(segment.in_progress for segment in segments):
+        return None  # a sink died while it took the stream over
+    taken = TakenStream(claim, claim.max_txid, segments)
+    taken.last_txid = max([claim.max_txid, *[segment.last_txid for segment in segments]])
+    marks: ControlState | None = None
+    if claim.stamp != known:
+        marks = ControlState()
+    if marked:
+        marks = await read_marks(streams.client, segments, streams.password)
+    held_bytes = await stored_bytes(streams.client, segments) if whole else 0
+    return _end_of(taken, held_bytes, marks)
+
+
+def _end_of(taken: TakenStream, held_bytes: int, marks: ControlState | None) -> StreamEnd:
+    segments = taken.segments
+    return StreamEnd(
+        claim=taken.claim,
+        last_txid=taken.last_txid,
+        # If the last writer died with an empty segment, its number is used again.
+        next_number=segments[-1].lssn + 1 if segments else max(1, taken.claim.newest),
+        next_sequence=taken.next_sequence,
+        held_bytes=held_bytes,
+        marks=marks,
+    )

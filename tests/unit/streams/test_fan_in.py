@@ -1,0 +1,691 @@
+"""Several sinks publish to one stream: every interleaving of two commits, and of their crashes.
+
+A fault point is a step of one commit before which the other program does something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from quire.codec.distributedlog.segment import StreamSegment
+from quire.errors import (
+    MetadataUnavailableError,
+    NoSuchStreamError,
+    StreamConditionError,
+    StreamEndedError,
+    StreamError,
+    StreamFencedError,
+    StreamQuotaError,
+    TxidOrderError,
+)
+from quire.streams.namespace.claim_stamp import claimant, is_sink, sink_stamp
+from quire.streams.namespace.settings import StreamSettings
+from quire.streams.publish import plans, publishing
+from quire.streams.publish.publishing import (
+    BatchKey,
+    BuiltSegment,
+    SegmentBuilder,
+    StreamBatch,
+    abort,
+    begin,
+    publish,
+    take,
+)
+from quire.streams.write.producers import read_marks
+from quire.streams.write.takeover import take_over
+from tests.support.streams import Bench, run
+
+A = BatchKey("a", "query-a", 0)
+B = BatchKey("b", "query-b", 0)
+JOB = BatchKey.of_job("nightly")
+STEPS = ("read_published", "merge", "_check", "_commit")
+"""The steps of a commit, in order."""
+Action = Callable[[], Awaitable[object]]
+
+
+class CrashError(Exception):
+    """The driver died here, because the test decided so."""
+
+
+async def build(
+    b: Bench, batch: StreamBatch, payloads: list[bytes], txids: list[int] | None = None
+) -> BuiltSegment:
+    builder = SegmentBuilder(
+        b.client, f"{b.streams.path}/s", StreamSettings(**batch.settings),
+        job=batch.key.job, snapshot=batch.snapshot,
+    )  # fmt: skip
+    await builder.append(payloads, txids or [batch.txid] * len(payloads))
+    built = await builder.close()
+    assert built is not None
+    return built
+
+
+async def planned(b: Bench, key: BatchKey, **how: Any) -> StreamBatch:
+    batch = await begin(b.streams, "s", key, **how)
+    assert batch is not None
+    return batch
+
+
+async def published(b: Bench, key: BatchKey, *rows: bytes, **how: Any) -> list[StreamSegment]:
+    batch = await planned(b, key, **how)
+    return await publish(b.streams, "s", batch, [await build(b, batch, list(rows))])
+
+
+async def check(b: Bench, *rows: bytes) -> None:
+    """Check the records, their order, and that no ledger is left over."""
+    found = await b.read("s")
+    assert [r.payload for r in found] == list(rows)
+    assert [r.sequence for r in found] == list(range(len(rows)))
+    assert [r.txid for r in found] == sorted(r.txid for r in found)
+    segments = await b.streams.segments("s")
+    assert [s.lssn for s in segments] == list(range(1, len(segments) + 1))
+    assert sorted(await b.ledgers()) == sorted(s.ledger_id for s in segments)
+    for former, later in pairwise(segments):
+        assert former.last_txid <= later.first_txid
+
+
+def before(
+    monkeypatch: pytest.MonkeyPatch, step: str, action: Action, *, times: int = 1
+) -> list[int]:
+    """Do something each of the first `times` times that a commit reaches the step.
+
+    The list has one item for each time that the step was reached by the commit.
+    """
+    real, inside = getattr(publishing, step), False
+    reached: list[int] = []
+
+    async def faulty(*arguments: Any, **named: Any) -> Any:
+        nonlocal inside
+        if not inside:
+            reached.append(len(reached))
+            if len(reached) <= times:
+                inside = True
+                try:
+                    await action()
+                finally:
+                    inside = False
+        return await real(*arguments, **named)
+
+    monkeypatch.setattr(publishing, step, faulty)
+    return reached
+
+
+# -- two sinks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("key", [A, JOB])
+@pytest.mark.parametrize("early", [False, True], ids=["plans in the step", "planned before"])
+def test_another_sink_publishes_during_each_step(
+    monkeypatch: pytest.MonkeyPatch, step: str, parts: int, key: BatchKey, early: bool
+) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        other = await planned(b, B) if early else None
+        await asyncio.sleep(0.01)
+        batch = await planned(b, key)
+        built = [await build(b, batch, [b"a%d" % k]) for k in range(parts)]
+
+        async def publishes() -> None:
+            theirs = other or await planned(b, B)
+            await publish(b.streams, "s", theirs, [await build(b, theirs, [b"b"])])
+
+        reached = before(monkeypatch, step, publishes)
+        segments = await publish(b.streams, "s", batch, built)
+        assert reached
+        assert len(segments) == 1
+        await check(b, b"b", *[b"a%d" % k for k in range(parts)])
+        assert b.client.counters.stream_commits_retried == 1
+        assert await begin(b.streams, "s", key) is None
+
+    run(scene)
+
+
+def test_a_plan_of_another_sink_disturbs_nobody() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await planned(b, A)
+        await planned(b, B)
+        await planned(b, JOB)
+        await publish(b.streams, "s", batch, [await build(b, batch, [b"a"])])
+        assert b.client.counters.stream_commits_retried == 0
+        await check(b, b"a")
+
+    run(scene)
+
+
+def test_many_sinks_at_once_keep_the_order_of_each(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "quire.streams")
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"retention_bytes": 10_000_000})
+
+        async def query(name: str) -> None:
+            for number in range(10):
+                key = BatchKey(name, f"query-{name}", number)
+                await published(b, key, f"{name}{number}.0".encode(), f"{name}{number}.1".encode())
+                await b.streams.retain("s")
+
+        await asyncio.gather(*map(query, "abcd"))
+        found = [r.payload.decode() for r in await b.read("s")]
+        for name in "abcd":
+            mine = [one for one in found if one[0] == name]
+            assert mine == [f"{name}{n}.{k}" for n in range(10) for k in range(2)]
+        retried = b.client.counters.stream_commits_retried
+        events = [r for r in caplog.records if getattr(r, "event", "") == "stream_commit_retried"]
+        assert len(events) == retried > 0
+        await check(b, *[one.encode() for one in found])
+
+    run(scene)
+
+
+def test_a_commit_that_is_never_first_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "COMMIT_LIMIT_S", 3.0)
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await planned(b, A)
+        built = [await build(b, batch, [b"a"]), await build(b, batch, [b"a"])]
+        numbers = iter(range(1_000))
+
+        async def faster() -> None:
+            await published(b, replace(B, number=next(numbers)), b"b")
+
+        reached = before(monkeypatch, "_commit", faster, times=1_000)
+        with pytest.raises(StreamFencedError, match="other sinks published first during each"):
+            await publish(b.streams, "s", batch, built)
+        assert len(reached) > 3
+        assert await abort(b.streams, "s", batch, built)
+        await check(b, *[b"b"] * len(reached))
+
+    run(scene)
+
+
+# -- crashes inside of commits ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("other", ["before the crash", "after the crash", "not at all"])
+def test_a_driver_dies_before_each_step_and_starts_again(
+    monkeypatch: pytest.MonkeyPatch, step: str, other: str
+) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await planned(b, A)
+        built = [await build(b, batch, [b"a0"]), await build(b, batch, [b"a1"])]
+
+        async def dies() -> None:
+            if other == "before the crash":
+                await published(b, B, b"b")
+            raise CrashError
+
+        with monkeypatch.context() as patch:
+            before(patch, step, dies)
+            with pytest.raises(CrashError):
+                await publish(b.streams, "s", batch, built)
+        if other == "after the crash":
+            await published(b, B, b"b")
+        await published(b, A, b"a0", b"a1")
+        for ledger in built:
+            await b.client.delete_ledger(ledger.ledger_id)  # as a sweep does
+        named = {segment.ledger_id for segment in await b.streams.segments("s")}
+        for ledger_id in set(await b.ledgers()) - named:
+            await b.client.delete_ledger(ledger_id)
+        await check(b, *([] if other == "not at all" else [b"b"]), b"a0", b"a1")
+
+    run(scene)
+
+
+@pytest.mark.parametrize("follows", [False, True])
+@pytest.mark.parametrize("end", ["crash", "lost reply"])
+def test_a_driver_dies_after_the_transaction(
+    monkeypatch: pytest.MonkeyPatch, follows: bool, end: str
+) -> None:
+    """It starts again, or tries again, and another sink may have published in between."""
+    real = publishing._commit
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await planned(b, A)
+        built = [await build(b, batch, [b"a0"]), await build(b, batch, [b"a1"])]
+
+        async def ends(*arguments: Any) -> None:
+            await real(*arguments)
+            monkeypatch.setattr(publishing, "_commit", real)
+            if follows:
+                await published(b, B, b"b")
+            raise CrashError if end == "crash" else MetadataUnavailableError("lost")
+
+        monkeypatch.setattr(publishing, "_commit", ends)
+        with pytest.raises(CrashError if end == "crash" else MetadataUnavailableError):
+            await publish(b.streams, "s", batch, built)
+        if end == "crash":
+            assert await begin(b.streams, "s", A) is None
+            await abort(b.streams, "s", batch, built)
+        else:
+            segments = await publish(b.streams, "s", batch, built)
+            assert [s.record_count for s in segments] == [2]
+        await check(b, b"a0", b"a1", *([b"b"] if follows else []))
+
+    run(scene)
+
+
+def test_a_lost_reply_inside_of_the_transaction_while_another_sink_publishes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await planned(b, A)
+        built = [await build(b, batch, [b"a0"]), await build(b, batch, [b"a1"])]
+        tree, real = b.client.metadata.tree, b.client.metadata.tree.commit
+        lost = False
+
+        async def commit(*operations: Any) -> None:
+            nonlocal lost
+            await real(*operations)
+            if not lost and any(one.path.endswith("quire-writers/a") for one in operations):
+                lost = True
+                await published(b, B, b"b")
+                raise MetadataUnavailableError("the reply is lost")
+
+        monkeypatch.setattr(tree, "commit", commit)
+        segments = await publish(b.streams, "s", batch, built)
+        assert lost
+        assert [s.lssn for s in segments] == [1]
+        await check(b, b"a0", b"a1", b"b")
+
+    run(scene)
+
+
+def test_a_sink_dies_while_it_takes_the_stream_from_a_writer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"w")
+
+        async def dies(*arguments: Any, **named: Any) -> None:
+            raise CrashError
+
+        with monkeypatch.context() as patch:
+            patch.setattr("quire.streams.write.takeover.complete", dies)
+            with pytest.raises(CrashError):
+                await take(b.streams, "s", A)
+        assert await b.numbers("s") == [-1]
+        await published(b, B, b"b")
+        await published(b, A, b"a")
+        await check(b, b"w", b"b", b"a")
+
+    run(scene)
+
+
+def test_sinks_take_the_stream_from_a_writer_at_the_same_time() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"w")
+        keys = [BatchKey(name, name, 0) for name in "cdef"]
+        await asyncio.gather(*[published(b, key, key.writer.encode()) for key in keys])
+        found = [r.payload for r in await b.read("s")]
+        assert found[0] == b"w"
+        assert sorted(found[1:]) == [b"c", b"d", b"e", b"f"]
+        await check(b, *found)
+
+    run(scene)
+
+
+# -- the end of a plan ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [A, JOB])
+@pytest.mark.parametrize("step", STEPS)
+def test_an_abort_in_each_step_ends_a_commit_that_could_be_tried_again(
+    monkeypatch: pytest.MonkeyPatch, step: str, key: BatchKey
+) -> None:
+    """Another sink publishes too, so that the commit has to be tried again."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await planned(b, key)
+        built = [await build(b, batch, [b"a0"]), await build(b, batch, [b"a1"])]
+
+        async def aborts() -> None:
+            assert await abort(b.streams, "s", batch, built)
+            await published(b, B, b"b")
+
+        before(monkeypatch, step, aborts)
+        with pytest.raises((StreamError, StreamFencedError)):
+            await publish(b.streams, "s", batch, built)
+        await check(b, b"b")
+        await published(b, key, b"again")
+        await check(b, b"b", b"again")
+
+    run(scene)
+
+
+def test_an_abort_after_the_commit_has_found_its_new_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The ledgers exist when the commit looks, and are deleted before its transaction."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await planned(b, A)
+        built = [await build(b, batch, [b"a"], [batch.txid + 60_000])]  # is not copied
+        await published(b, B, b"b")
+
+        async def aborts() -> None:
+            assert await abort(b.streams, "s", batch, built)
+
+        before(monkeypatch, "_commit", aborts)
+        with pytest.raises(StreamFencedError, match="its plan has ended"):
+            await publish(b.streams, "s", batch, built)
+        await check(b, b"b")
+
+    run(scene)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_next_driver_of_the_same_writer_ends_the_former_one(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        zombie = await planned(b, A)
+        built = [await build(b, zombie, [b"old"]), await build(b, zombie, [b"old"])]
+        batches: list[StreamBatch] = []
+
+        async def begins() -> None:
+            batches.append(await planned(b, A))
+
+        before(monkeypatch, step, begins)
+        with pytest.raises(StreamFencedError, match="another driver of the same writer"):
+            await publish(b.streams, "s", zombie, built)
+        assert await abort(b.streams, "s", zombie, built)
+        new = [await build(b, batches[0], [b"new"])]
+        await publish(b.streams, "s", batches[0], new)
+        await check(b, b"new")
+
+    run(scene)
+
+
+def test_the_oldest_plan_of_a_job_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "OPEN_JOBS_MAX", 2)
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        first = await planned(b, BatchKey.of_job("0"))
+        await published(b, BatchKey.of_job("1"), b"1")  # its plan is deleted by its publication
+        rest = []
+        for name in "23":
+            await asyncio.sleep(1)
+            rest.append(await planned(b, BatchKey.of_job(name)))
+        built = [await build(b, first, [b"0"])]
+        with pytest.raises(StreamFencedError, match="its plan has ended"):
+            await publish(b.streams, "s", first, built)
+        await abort(b.streams, "s", first, built)
+        for batch in rest:
+            await publish(b.streams, "s", batch, [await build(b, batch, [b"%d" % len(rest)])])
+        await check(b, b"1", b"2", b"2")
+        left = await b.client.metadata.tree.children(
+            f"{b.streams.metadata('s').paths.root}/{plans.PLANS}"
+        )
+        assert left == []
+
+    run(scene)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_stream_that_is_created_again_does_not_get_the_batch(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await planned(b, A)
+        built = [await build(b, batch, [b"a0"]), await build(b, batch, [b"a1"])]
+
+        async def again() -> None:
+            await b.streams.delete_stream("s")
+            await b.streams.create_stream("s")
+            await take(b.streams, "s", A)  # its plan has the same path and version
+
+        before(monkeypatch, step, again)
+        with pytest.raises((NoSuchStreamError, StreamFencedError)):
+            await publish(b.streams, "s", batch, built)
+        assert await b.read("s") == []
+
+    run(scene)
+
+
+# -- writers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("appends", [False, True])
+def test_a_writer_that_took_over_is_not_fenced_without_permission(
+    monkeypatch: pytest.MonkeyPatch, step: str, appends: bool
+) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await planned(b, A)
+        built = [await build(b, batch, [b"a0"]), await build(b, batch, [b"a1"])]
+        writers = []
+
+        async def opens() -> None:
+            writers.append(await b.streams.open_writer("s"))
+            if appends:
+                await writers[0].append(b"w")
+
+        before(monkeypatch, step, opens)
+        with pytest.raises(StreamFencedError, match=r"a writer \(session 0x.* took the stream"):
+            await publish(b.streams, "s", batch, built)
+        assert await abort(b.streams, "s", batch, built)
+        await writers[0].append(b"still")
+        await writers[0].close()
+        await check(b, *([b"w"] if appends else []), b"still")
+
+    run(scene)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("appends", [False, True])
+def test_a_writer_that_took_over_is_fenced_with_permission(
+    monkeypatch: pytest.MonkeyPatch, step: str, appends: bool
+) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await planned(b, A, fence_writers=True)
+        built = [await build(b, batch, [b"a0"]), await build(b, batch, [b"a1"])]
+        writers = []
+
+        async def opens() -> None:
+            await asyncio.sleep(1)
+            writers.append(await b.streams.open_writer("s"))
+            if appends:
+                await writers[0].append(b"w")
+
+        before(monkeypatch, step, opens)
+        await publish(b.streams, "s", batch, built)
+        with pytest.raises(StreamFencedError):
+            await writers[0].append(b"no")
+        found = [r.payload for r in await b.read("s")]
+        assert found == [*([b"w"] if appends else []), b"a0", b"a1"]
+        await published(b, B, b"b")
+        assert [s.lssn for s in await b.streams.segments("s")] == [1, 2, 3][: 2 + appends]
+
+    run(scene)
+
+
+def test_a_batch_follows_a_writer_that_another_sink_has_fenced() -> None:
+    """Nobody is fenced by that, so that no permission is needed."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await planned(b, A)
+        built = [await build(b, batch, [b"a"])]
+        async with await b.streams.open_writer("s") as writer:
+            await writer.append(b"w")
+        await published(b, B, b"b")
+        await publish(b.streams, "s", batch, built)
+        await check(b, b"w", b"b", b"a")
+
+    run(scene)
+
+
+def test_the_producers_and_the_token_of_a_writer_in_between_are_kept() -> None:
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await (await writer.producer("till")).append(b"w1", 1)
+        batch = await planned(b, A)
+        built = [await build(b, batch, [b"a"], [batch.txid + 600_000])]
+        async with await b.streams.open_writer("s") as writer:
+            await (await writer.producer("till")).append(b"w2", 2)
+        await published(b, B, b"b")
+        await publish(b.streams, "s", batch, built)
+        newest = (await b.streams.segments("s"))[-1:]
+        assert (await read_marks(b.client, newest, b"")).last_sequence("till") == 2
+        async with await b.streams.open_writer("s") as writer:
+            assert (await writer.producer("till")).last_sequence == 2
+        await check(b, b"w1", b"w2", b"b", b"a")
+
+        batch = await planned(b, replace(A, number=1))
+        built = [await build(b, batch, [b"no"])]
+        async with await b.streams.open_writer("s") as writer:
+            await writer.set_fencing_token("t")
+        await take(b.streams, "s", replace(B, number=1), token="t")
+        with pytest.raises(StreamConditionError, match="does not have the fencing token ''"):
+            await publish(b.streams, "s", batch, built)
+        assert await abort(b.streams, "s", batch, built)
+
+    run(scene)
+
+
+def test_a_stream_that_was_ended_in_between() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await planned(b, A, fence_writers=True)
+        built = [await build(b, batch, [b"a"])]
+        writer = await b.streams.open_writer("s")
+        await writer.append(b"w")
+        await writer.end_stream()
+        with pytest.raises(StreamEndedError):
+            await publish(b.streams, "s", batch, built)
+        assert await abort(b.streams, "s", batch, built)
+
+    run(scene)
+
+
+def test_a_program_that_does_not_know_sinks_counts_as_a_writer() -> None:
+    """Its segment in progress appears under the claim of the sinks, which it leaves."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await planned(b, A)
+        built = [await build(b, batch, [b"a"])]
+        metadata = b.streams.metadata("s")
+        claim = publishing._claim_of(batch.claim)
+        ledger = await b.client.create_ledger()
+        await metadata.allocate(claim, ledger.ledger_id)
+        await metadata.change(claim, begin=StreamSegment(1, ledger.ledger_id, 0))
+        with pytest.raises(StreamFencedError, match="a writer that is not Quire's"):
+            await publish(b.streams, "s", batch, built)
+        assert await b.numbers("s") == [-1]
+        ledger.abandon()
+
+    run(scene)
+
+
+# -- limits -----------------------------------------------------------------------------------
+
+
+def test_two_sinks_with_txids_of_their_own() -> None:
+    """The stream keeps the order of txids, so that the later commit needs the larger ones."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"txids": "given"})
+        first, second = await planned(b, A), await planned(b, B)
+        mine = [await build(b, first, [b"a"], [30])]
+        await publish(b.streams, "s", second, [await build(b, second, [b"b"], [20])])
+        await publish(b.streams, "s", first, mine)
+        late = await planned(b, replace(B, number=1))
+        assert late.txid == 30
+        second = await planned(b, replace(A, number=1))
+        await publish(b.streams, "s", second, [await build(b, second, [b"c"], [50])])
+        built = [await build(b, late, [b"d"], [40])]
+        with pytest.raises(TxidOrderError, match=r"txid 40 is less than txid 50 .*") as error:
+            await publish(b.streams, "s", late, built)
+        assert "let the stream assign txids by time" in str(error.value)
+        assert await abort(b.streams, "s", late, built)
+        await check(b, b"b", b"a", b"c")
+
+    run(scene)
+
+
+def test_the_quota_counts_what_other_sinks_have_published() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"bytes_max": 2_000})
+        first, second = await planned(b, A), await planned(b, B)
+        mine = [await build(b, first, [b"a" * 1_200])]
+        await publish(b.streams, "s", second, [await build(b, second, [b"b" * 1_200])])
+        with pytest.raises(StreamQuotaError):
+            await publish(b.streams, "s", first, mine)
+        assert await abort(b.streams, "s", first, mine)
+        await check(b, b"b" * 1_200)
+
+    run(scene)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_retention_of_one_sink_does_not_disturb_the_commit_of_another(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"retention_bytes": 1})
+        for number in range(3):
+            await published(b, replace(B, number=number), b"b%d" % number)
+        batch = await planned(b, A)
+        built = [await build(b, batch, [b"a0"]), await build(b, batch, [b"a1"])]
+
+        async def retains() -> None:
+            await asyncio.gather(b.streams.retain("s"), b.streams.retain("s"))
+
+        before(monkeypatch, step, retains)
+        await publish(b.streams, "s", batch, built)
+        assert b.client.counters.stream_commits_retried == 0
+        found = await b.read("s")
+        assert [r.payload for r in found] == [b"b2", b"a0", b"a1"]
+        assert [r.sequence for r in found] == [2, 3, 4]
+
+    run(scene)
+
+
+def test_stamps_of_claims() -> None:
+    stamp = sink_stamp("1f-2", "writer/käse 1")
+    assert is_sink(stamp)
+    assert stamp.isascii()
+    assert claimant(stamp) == "sink writer/käse 1 (session 0x1f of the metadata store)"
+    assert not is_sink("1f-2")
+    assert claimant("1f-2") == "a writer (session 0x1f of the metadata store)"
+    assert claimant("") == "a writer (another program)"
+
+
+def test_a_writer_that_opens_the_stream_has_its_claim_alone() -> None:
+    async def scene(b: Bench) -> None:
+        await published_stream(b)
+        taken = await take_over(b.client, b.streams.metadata("s"), b"")
+        assert not is_sink(taken.claim.stamp)
+        await take(b.streams, "s", A)
+        assert is_sink((await b.streams.metadata("s").shared_claim()).stamp)
+
+    async def published_stream(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        await published(b, B, b"b")
+
+    run(scene)
