@@ -240,7 +240,7 @@ class HttpServer:
     def _may_read(self, request: web.Request) -> bool:
         headers = {name.lower(): request.headers.getall(name) for name in request.headers}
         token = self._gate.token_given(headers)
-        return self._gate.refusal(headers, token, changes=False, has_body=False) is None
+        return self._gate.refusal(headers, token, changes=False, has_body=False, open=False) is None
 
     async def _respond(
         self, attempt: Attempt, request: web.Request, refusal: RefusedRequest | None
