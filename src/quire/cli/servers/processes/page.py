@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from quire._runtime.clock import SystemClock
 from quire._runtime.event_log import EventLog
@@ -20,15 +20,19 @@ from quire.http.server.api import Api, Call, Reply, Route, Text
 from quire.http.server.security import HttpOptions
 from quire.http.server.server import HttpServer
 
-if TYPE_CHECKING:
-    from quire.cli.servers.processes.supervisor import Supervisor
-
 PATH = "/api/v1/quire/processes"
+
+
+class Service(Protocol):
+    """The part of a supervisor that the page shows."""
+
+    bookies: list[BookieProcess]
+    rolling: bool
 
 
 @asynccontextmanager
 async def serve_page(
-    supervisor: Supervisor, options: HttpOptions, version: str, log: EventLog
+    supervisor: Service, options: HttpOptions, version: str, log: EventLog
 ) -> AsyncIterator[HttpServer]:
     """Run the HTTP server of a service. Raises StartError and TlsConfigError."""
     page = ServicePage(supervisor)
@@ -49,7 +53,7 @@ async def serve_page(
 class ServicePage:
     """The routes of the HTTP server of a service."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Service) -> None:
         self._supervisor = supervisor
 
     @property

@@ -50,10 +50,13 @@ def reporting(around: Around | None) -> Around:
 async def _answer(bookie: Bookie, server: Any) -> None:
     loop = asyncio.get_running_loop()
     questions = asyncio.StreamReader(QUESTION_BYTES_MAX)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(questions), sys.stdin)
+    # A transport closes its file. The command flushes its own standard output at its end.
+    given = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
+    said = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(questions), given)
     # Standard output must never block the event loop, even if the supervisor reads nothing.
     transport, protocol = await loop.connect_write_pipe(
-        lambda: asyncio.streams.FlowControlMixin(loop=loop), sys.stdout
+        lambda: asyncio.streams.FlowControlMixin(loop=loop), said
     )
     answers = asyncio.StreamWriter(transport, protocol, None, loop)
     try:

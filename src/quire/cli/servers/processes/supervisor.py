@@ -158,6 +158,8 @@ class Supervisor:
             asked, bookie.restart_asked = bookie.restart_asked, False
             if self._stopping.is_set():
                 bookie.state = "ended"
+                if status not in (0, -signal.SIGTERM) and self._failure is None:
+                    self._log("bookie_ended", **_ending(bookie))
                 return
             if asked:
                 bookie.restarts += 1
@@ -174,10 +176,7 @@ class Supervisor:
 
     async def _after(self, bookie: BookieProcess, status: int, retry: Retry) -> None:
         """Log the end of a bookie, and wait until it is to be started again."""
-        fields = {
-            "process": bookie.share.number, "bookie": bookie.name, "how": how_it_ended(status),
-            **({"error": bookie.error} if bookie.error else {}),
-        }  # fmt: skip
+        fields = _ending(bookie)
         bookie.wake.clear()
         if status in _NOT_AGAIN:
             bookie.state = "ended"
@@ -274,3 +273,10 @@ class Supervisor:
             await asyncio.sleep(LOOK_SOON_S)
         # The new process sets the state when it starts, which may be an iteration later.
         bookie.state = "starting"
+
+
+def _ending(bookie: BookieProcess) -> dict[str, object]:
+    """Return the fields of an event about the end of a bookie's process."""
+    how = how_it_ended(bookie.exit_status)
+    error = {"error": bookie.error} if bookie.error else {}
+    return {"process": bookie.share.number, "bookie": bookie.name, "how": how, **error}
