@@ -40,6 +40,9 @@ _WARNINGS = frozenset(
         "advertise_unresolved",  # The advertised host has no address here.
         "auditor_failed",
         "beside_failed",
+        "bookie_ended",
+        "bookie_not_answering",
+        "bookie_not_restarted",
         "bookies_lost",
         "clear_text_refused",
         "connection_refused",
@@ -81,6 +84,7 @@ _WARNINGS = frozenset(
         "replicas_lacking",
         "retired",
         "role_refused",
+        "rolling_restart_stopped",
         "series_failed",
         "session_lost",
         "tls_handshake_failed",
@@ -121,12 +125,20 @@ class EventWriter:
         level: The lowest level that is written: a key of `LEVELS`.
         format: `json` (one JSON object a line), or `console` (text for people).
         to: The stream to write to. The default is standard error at the time of each event.
+        labels: Fields that every event has, before its own.
     """
 
-    def __init__(self, level: str = "info", format: str = "json", to: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        level: str = "info",
+        format: str = "json",
+        to: TextIO | None = None,
+        labels: Mapping[str, object] | None = None,
+    ) -> None:
         self._least = LEVELS[level]
         self._format = format
         self._to = to
+        self._labels = labels or {}
 
     def __call__(self, event: str, **fields: object) -> None:
         self.write(level_of(event, fields), event, fields)
@@ -136,6 +148,7 @@ class EventWriter:
         if LEVELS[level] < self._least:
             return
         now = timestamp(time.time())
+        fields = {**self._labels, **fields}
         if self._format == "json":
             line = json.dumps({"time": now, "level": level, "event": event, **fields}, default=str)
         else:

@@ -18,6 +18,8 @@ from quire.config import BookieConfig, ClientConfig
 from quire.replication.autorecovery.settings import AutorecoverySettings
 
 ENVIRONMENT_PREFIX = "QUIRE_"
+PROCESSES_MAX = 256
+"""The largest number of bookies that run as one service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,10 @@ class BookieProcessConfig:
     """The permanent name of the bookie in the metadata of ledgers (`--bookie-id`). If it is empty,
     the bookie keeps the id with which its directory was first started. A new directory gets
     ADVERTISE:PORT."""
+    processes: Annotated[int, Limits(1, PROCESSES_MAX)] = 1
+    """The number of bookies that run as one service (`--processes`), each in a process of its own.
+    They share this table: bookie K has the directories `bookie-K` in `directories`, the port `port`
+    + K, and the id `bookie_id`-K. Use one for each processor core that you want to use."""
     autorecovery: bool = False
     """Whether the bookie's process also runs autorecovery: it stands for election as auditor, and
     repairs ledgers (`--autorecovery`)."""

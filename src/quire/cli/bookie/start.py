@@ -20,10 +20,20 @@ from quire.cli.common.options import checked, flag, metadata_option
 from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import server_tls, server_tls_options
 from quire.cli.servers.autorecovery import beside, settings_layers, settings_option
-from quire.cli.servers.http import around_bookie, fill_options, given_options, http_options
+from quire.cli.servers.http import (
+    around_bookie,
+    fill_options,
+    given_options,
+    http_options,
+    shift_http_port,
+)
+from quire.configuration.fields import PROCESSES_MAX, BookieProcessConfig
+from quire.errors import UsageError
 
 if TYPE_CHECKING:
+    from quire.cli.servers.processes.division import Share
     from quire.config import BookieConfig
+    from quire.configuration.layers import Configuration
     from quire.http.server.security import HttpOptions
     from quire.replication.autorecovery.settings import AutorecoverySettings
 
@@ -38,6 +48,17 @@ def _check_host(host: str) -> None:
     from quire.bookie.options import check_host
 
     check_host(host)
+
+
+def _check_share(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[int, int] | None:
+    from quire.cli.servers.processes.division import parse_share
+
+    try:
+        return None if value is None else parse_share(value)
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command()
@@ -90,6 +111,16 @@ def _check_host(host: str) -> None:
     "Also run autorecovery in this process: an auditor candidate and a repair worker. `quire "
     "autorecovery start` runs it in a process of its own.",
 )
+@click.option(
+    "--processes",
+    type=click.IntRange(1, PROCESSES_MAX),
+    show_default="1",
+    help="The number of bookies to run as one service, each in a process of its own, so that they "
+    "use several processor cores. Bookie K has the directory bookie-K in the directories of --dir, "
+    "the port --port plus K, and the id --bookie-id followed by -K. SIGHUP restarts one bookie "
+    "after another.",
+)
+@click.option("--share", metavar="K/N", hidden=True, callback=_check_share)
 @settings_option("--set-autorecovery")
 @http_options("--http")
 @server_tls_options
@@ -104,15 +135,20 @@ def bookie(
     settings: tuple[str, ...],
     autorecovery: bool,
     autorecovery_settings: AutorecoverySettings,
+    processes: int | None,
+    share: tuple[int, int] | None,
     **tls: Any,
 ) -> int:
     """Run one bookie in the foreground.
 
     The bookie prints its id on standard output once it serves requests, and one line of JSON per
-    event on standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
+    event on standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0. With
+    --processes, the command runs several bookies, and prints the id of each.
     """
     from quire.bookie.main import BookieOptions, run_bookie
     from quire.bookie.options import check_advertised
+    from quire.cli.servers.processes.division import check_places
+    from quire.cli.servers.processes.reports import reporting
     from quire.configuration.layers import options_layer
     from quire.replication.autorecovery.settings import AutorecoveryStats
 
@@ -124,18 +160,29 @@ def bookie(
             "bookie.bookie_id": (bookie_id, "--bookie-id"),
             "bookie.bind": (bind, "--bind"),
             "bookie.autorecovery": (autorecovery or None, "--autorecovery"),
+            "bookie.processes": (processes, "--processes"),
         }
     )
     layers = [assignments_layer("--set", "bookie", settings), options]
     layers.append(server_tls(configured(*layers), **tls))
     configuration = configured(*layers)
     process = configuration.bookie_process()
-    stats = AutorecoveryStats() if process.autorecovery else None
     if not process.directories:
         raise click.UsageError("no data directory of the bookie is given: use --dir DIR")
     fill_options(configuration.http_side("bookie").options())
+    if share is None and process.processes > 1:
+        return _serve_several(configuration)
+    if share is not None:
+        number, count = share
+        layers.append(_checked_shares(process, count)[number].layer())
+        configuration = configured(*layers)
+        process = configuration.bookie_process()
+        shift_http_port(1 + number)
+    else:
+        check_places(process.directories, ())
+    stats = AutorecoveryStats() if process.autorecovery else None
     _check_ports(process.port, given_options())
-    log = server_log()
+    log = server_log() if share is None else server_log(process=share[0])
     announce(log)
     check_advertised(process.advertise)
     # A name server may be slow, and the bookie does not wait for it.
@@ -143,6 +190,7 @@ def bookie(
     check.start()
     # If the supervisor that reads the output goes away, the bookie must continue.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    around = around_bookie(uri, log, stats, [*layers, *settings_layers()], process.directories)
     return run_bookie(
         BookieOptions(
             metadata_uri=uri,
@@ -152,13 +200,55 @@ def bookie(
             bookie_id=process.bookie_id,
             bind=process.bind,
             config=configuration.bookie(),
-            on_serving=_print_id,
+            # The supervisor of several bookies reads the output, and prints the id itself.
+            on_serving=_print_id if share is None else None,
             loading_bar=_loading_bar if sys.stderr.isatty() else None,
-            around=around_bookie(
-                uri, log, stats, [*layers, *settings_layers()], process.directories
-            ),
+            around=around if share is None else reporting(around),
             beside=beside(uri, autorecovery_settings, log, stats) if stats else None,
             log=log,
+        )
+    )
+
+
+def _checked_shares(process: BookieProcessConfig, count: int) -> list[Share]:
+    """Return the shares of the bookies of a service, and check that its start leaves none out."""
+    from quire.bookie.options import check_directories
+    from quire.cli.servers.processes.division import check_places, divide
+
+    check_directories(process.directories)
+    shares = divide(process, count)
+    check_places(process.directories, shares)
+    return shares
+
+
+def _serve_several(configuration: Configuration) -> int:
+    """Run several bookies as one service until it is stopped."""
+    import quire
+    from quire.bookie.options import check_bookie
+    from quire.cli.servers.processes.division import check_ports
+    from quire.cli.servers.processes.supervisor import ServiceOptions, run_service
+    from quire.testing._process import quire_command
+
+    process, config = configuration.bookie_process(), configuration.bookie()
+    shares = _checked_shares(process, process.processes)
+    for one in shares:
+        check_bookie(
+            one.directories, port=one.port, advertise=process.advertise, bind=process.bind,
+            bookie_id=one.bookie_id, config=config,
+        )  # fmt: skip
+    http = given_options()
+    check_ports(process.port, http.port if http is not None else None, len(shares))
+    words = sys.argv[1:]
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    return run_service(
+        ServiceOptions(
+            shares=shares,
+            command=lambda share: quire_command(*words, "--share", share.label),
+            stop_timeout_s=config.stop_timeout_s,
+            http=http,
+            version=quire.__version__,
+            on_serving=_print_id,
+            log=server_log(),
         )
     )
 

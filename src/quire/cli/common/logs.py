@@ -92,10 +92,13 @@ def configure(level: str | None, format: str | None) -> None:
     _apply()
 
 
-def server_log() -> EventWriter:
-    """Return the event log of a server, to which the records of libraries go as well."""
+def server_log(**labels: object) -> EventWriter:
+    """Return the event log of a server, to which the records of libraries go as well.
+
+    `labels` are fields of every event.
+    """
     chosen = choice().over(LogChoice("info", "json"))
-    log = EventWriter(chosen.level, chosen.format)
+    log = EventWriter(chosen.level, chosen.format, labels=labels)
     root = logging.getLogger()
     for handler in list(root.handlers):
         root.removeHandler(handler)

@@ -21,6 +21,7 @@ from urllib.parse import quote
 import click
 
 from quire._runtime.secret_files import exposure_of
+from quire._runtime.units import host_port
 from quire.cli.common.configuration import configured
 from quire.cli.common.groups import say
 from quire.cli.common.logs import log_options, server_log
@@ -166,6 +167,14 @@ def fill_options(configured: Mapping[str, Any]) -> None:
     given = meta.setdefault(_KEPT, {})
     meta.setdefault(_CHOSEN, {name: value for name, value in given.items() if value})
     given.update({name: value for name, value in configured.items() if not given.get(name)})
+
+
+def shift_http_port(by: int) -> None:
+    """Add a number to the port of the HTTP address, after `fill_options`. Port 0 stays 0."""
+    meta = click.get_current_context().meta
+    if address := meta[_KEPT].get("http"):
+        host, port = check_address(address)
+        meta[_KEPT]["http"] = meta[_CHOSEN]["http"] = host_port(host, port + by if port else 0)
 
 
 def settings_of(uri: str, *tables: str, layers: Sequence[Layer] = ()) -> dict[str, Any]:

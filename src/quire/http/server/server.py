@@ -18,7 +18,7 @@ from quire._runtime.event_log import EventLog
 from quire._runtime.names.extras import install_extra
 from quire._runtime.units import counted, host_port
 from quire.errors import QuireError, StartError
-from quire.http.server.api import Api, Reply, Route, Text
+from quire.http.server.api import Api, Call, Reply, Route, Text
 from quire.http.server.audit import Attempt, ChangeAudit
 from quire.http.server.error_responses import error_body, status_of
 from quire.http.server.openapi import PATH as OPENAPI_PATH
@@ -66,8 +66,12 @@ class HttpServer:
         version: str,
         monotonic: Callable[[], float],
         log: EventLog,
+        elsewhere: Callable[[], str] | None = None,
     ) -> None:
         """Create a server.
+
+        If `elsewhere` is given, the error of an unknown path contains what it returns, instead of
+        the route that lists all routes.
 
         Raises StartError for options that would give access to everybody, and TlsConfigError for
         TLS files that cannot be used.
@@ -83,6 +87,8 @@ class HttpServer:
         """The number of connections that were closed to admit another one."""
         self.turned_away = 0
         """The number of connections that were refused because no other could be closed for them."""
+        self.api = api
+        self._elsewhere = elsewhere
         self._log = log
         self._gate = AccessGate(options)
         self.audit = ChangeAudit(log)
@@ -224,6 +230,18 @@ class HttpServer:
 
         return handle
 
+    async def metrics_text(self) -> str:
+        """Return what the route /metrics answers. There must be such a route."""
+        route = next(one for one in self.api.routes if one.path == "/metrics")
+        answer = await route.handler(Call({}, {}, {}))
+        assert isinstance(answer, Text)
+        return answer.text
+
+    def _may_read(self, request: web.Request) -> bool:
+        headers = {name.lower(): request.headers.getall(name) for name in request.headers}
+        token = self._gate.token_given(headers)
+        return self._gate.refusal(headers, token, changes=False, has_body=False, open=False) is None
+
     async def _respond(
         self, attempt: Attempt, request: web.Request, refusal: RefusedRequest | None
     ) -> web.StreamResponse:
@@ -354,6 +372,9 @@ class HttpServer:
             allowed = error.headers.get("Allow")
             headers = (("Allow", allowed),) if allowed else ()
             what, remedy = _WORDS.get(error.status, (error.reason, ""))
+            if error.status == 404 and self._elsewhere is not None:
+                # It names bookies, so it is only for those who may read.
+                remedy = self._elsewhere() if self._may_read(request) else remedy
             return self._refuse(RefusedRequest(error.status, what, remedy, headers))
         finally:
             if connection is not None:
