@@ -38,6 +38,24 @@ def rows(kind: str, directory: Path, name: str, catalog: dict[str, str]) -> list
     return list(found.sort_by(order).to_pylist())
 
 
+def commits(kind: str, directory: Path, name: str, catalog: dict[str, str]) -> list[list[str]]:
+    """Return the stream and the positions that each commit with files names, oldest first."""
+    if kind == "delta":
+        from deltalake import DeltaTable
+
+        said = DeltaTable(OffloadHistory(str(directory), name).store.uri).history()[::-1]
+    else:
+        from pyiceberg.catalog import load_catalog
+
+        table = load_catalog(None, **catalog).load_table("history.records")
+        said = [
+            {} if snapshot.summary is None else snapshot.summary.additional_properties
+            for snapshot in table.snapshots()
+        ]
+    fields = ("quire.stream", "quire.first", "quire.last")
+    return [[one[field] for field in fields] for one in said if fields[0] in one]
+
+
 @pytest.mark.filterwarnings("ignore")  # of these libraries, about each other
 @pytest.mark.parametrize("kind", LIBRARIES)
 def test_tables(
@@ -100,6 +118,10 @@ def test_tables(
     monkeypatch.undo()
     assert run() == 0
     assert facts_of_rows(rows(kind, target, name, catalog)) == everything
+    bounds = [(0, 199), (200, 299), (300, 309)]
+    assert commits(kind, target, name, catalog) == [
+        [name, str(everything[first][0]), str(everything[last][0])] for first, last in bounds
+    ]
 
 
 def test_commits_are_added_as_a_whole() -> None:
