@@ -13,7 +13,7 @@ from quire.blocking import Namespace
 from quire.errors import HistoryError, UsageError
 from quire.spark.jobs import ClusterOptions, offload
 from quire.spark.jobs.archive import tables as parquet_tables
-from quire.spark.jobs.archive.manifest import HistoryFile, OffloadHistory
+from quire.spark.jobs.archive.manifest import DATA, HistoryFile, OffloadHistory
 from quire.streams import DLSN
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.offloads import NAMESPACE, facts, facts_of_rows
@@ -133,3 +133,12 @@ def test_commits_are_added_as_a_whole() -> None:
     turns = parquet_tables._in_turns(files)
     assert [file for turn in turns for file in turn] == files
     assert [(turn[0].commit, turn[-1].commit) for turn in turns] == [(0, 1), (2, 3)]
+
+
+def test_iceberg_paths_have_no_query() -> None:
+    """The query of a URI is for pyarrow only, and is not part of the path of a file."""
+    history = OffloadHistory("s3://bucket/archive?region=us-east-1", "orders")
+    place = DLSN(1, 0, 0)
+    file = HistoryFile("1.parquet", 1, 1, place, place, (0, 0), (0, 0), None)
+    path = parquet_tables._iceberg_path(history, file)
+    assert path == f"s3://bucket/archive/orders/{DATA}/1.parquet"

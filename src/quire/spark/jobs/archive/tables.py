@@ -136,7 +136,8 @@ def to_iceberg(
 def _iceberg_path(history: OffloadHistory, file: HistoryFile) -> str:
     path = f"{DATA}/{file.name}"
     store = history.store
-    return f"file://{store.path(path)}" if store.is_local else f"{store.uri}/{path}"
+    base = store.uri.partition("?")[0]
+    return f"file://{store.path(path)}" if store.is_local else f"{base}/{path}"
 
 
 def positions_of(stream: str, files: Sequence[HistoryFile]) -> dict[str, str]:
