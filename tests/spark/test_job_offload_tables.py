@@ -13,7 +13,7 @@ from quire.blocking import Namespace
 from quire.errors import HistoryError, UsageError
 from quire.spark.jobs import ClusterOptions, offload
 from quire.spark.jobs.archive import tables as parquet_tables
-from quire.spark.jobs.archive.manifest import HistoryFile, OffloadHistory
+from quire.spark.jobs.archive.manifest import DATA, HistoryFile, OffloadHistory
 from quire.streams import DLSN
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.offloads import NAMESPACE, facts, facts_of_rows
@@ -36,6 +36,24 @@ def rows(kind: str, directory: Path, name: str, catalog: dict[str, str]) -> list
         found = load_catalog(None, **catalog).load_table("history.records").scan().to_arrow()
     order = [("segment", "ascending"), ("entry", "ascending"), ("slot", "ascending")]
     return list(found.sort_by(order).to_pylist())
+
+
+def commits(kind: str, directory: Path, name: str, catalog: dict[str, str]) -> list[list[str]]:
+    """Return the stream and the positions that each commit with files names, oldest first."""
+    if kind == "delta":
+        from deltalake import DeltaTable
+
+        said = DeltaTable(OffloadHistory(str(directory), name).store.uri).history()[::-1]
+    else:
+        from pyiceberg.catalog import load_catalog
+
+        table = load_catalog(None, **catalog).load_table("history.records")
+        said = [
+            {} if snapshot.summary is None else snapshot.summary.additional_properties
+            for snapshot in table.snapshots()
+        ]
+    fields = ("quire.stream", "quire.first", "quire.last")
+    return [[one[field] for field in fields] for one in said if fields[0] in one]
 
 
 @pytest.mark.filterwarnings("ignore")  # of these libraries, about each other
@@ -100,6 +118,10 @@ def test_tables(
     monkeypatch.undo()
     assert run() == 0
     assert facts_of_rows(rows(kind, target, name, catalog)) == everything
+    bounds = [(0, 199), (200, 299), (300, 309)]
+    assert commits(kind, target, name, catalog) == [
+        [name, str(everything[first][0]), str(everything[last][0])] for first, last in bounds
+    ]
 
 
 def test_commits_are_added_as_a_whole() -> None:
@@ -111,3 +133,12 @@ def test_commits_are_added_as_a_whole() -> None:
     turns = parquet_tables._in_turns(files)
     assert [file for turn in turns for file in turn] == files
     assert [(turn[0].commit, turn[-1].commit) for turn in turns] == [(0, 1), (2, 3)]
+
+
+def test_iceberg_paths_have_no_query() -> None:
+    """The query of a URI is for pyarrow only, and is not part of the path of a file."""
+    history = OffloadHistory("s3://bucket/archive?region=us-east-1", "orders")
+    place = DLSN(1, 0, 0)
+    file = HistoryFile("1.parquet", 1, 1, place, place, (0, 0), (0, 0), None)
+    path = parquet_tables._iceberg_path(history, file)
+    assert path == f"s3://bucket/archive/orders/{DATA}/1.parquet"

@@ -3,7 +3,8 @@
 A table follows the manifests. Each file belongs to a numbered commit of the manifest. The
 transaction that adds files also records the number of the last commit that the table has (Delta:
 the version of an application; Iceberg: a property of the table). The next job therefore adds what a
-killed job has missed, and nothing is added twice.
+killed job has missed, and nothing is added twice. The transaction also names the stream and the
+positions of the first and the last record that it adds (`positions_of`), for readers of the table.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ COMMIT_PROPERTY = "quire.commit"
 
 The rest of the name is the stream's life, because several streams may share a table.
 """
+STREAM_FIELD, FIRST_FIELD, LAST_FIELD = "quire.stream", "quire.first", "quire.last"
+"""The names under which a commit of a table has its stream and the positions of its records."""
 FILES_PER_COMMIT = 1_000
 
 
@@ -56,7 +59,8 @@ def to_delta(history: OffloadHistory, manifest: Manifest) -> int:
                 "append",
                 table.schema(),
                 commit_properties=deltalake.CommitProperties(
-                    app_transactions=[deltalake.Transaction(application, files[-1].commit)]
+                    custom_metadata=positions_of(manifest.stream, files),
+                    app_transactions=[deltalake.Transaction(application, files[-1].commit)],
                 ),
             )
     except (deltalake.exceptions.DeltaError, OSError) as error:
@@ -112,7 +116,10 @@ def to_iceberg(
                 update.union_by_name(schema(lacking))
         for files in _in_turns(missing):
             with found.transaction() as change:
-                change.add_files([_iceberg_path(history, file) for file in files])
+                change.add_files(
+                    [_iceberg_path(history, file) for file in files],
+                    snapshot_properties=positions_of(manifest.stream, files),
+                )
                 change.set_properties({mark: str(files[-1].commit)})
     except Exception as error:
         # The errors of pyiceberg have no common base class.
@@ -129,7 +136,21 @@ def to_iceberg(
 def _iceberg_path(history: OffloadHistory, file: HistoryFile) -> str:
     path = f"{DATA}/{file.name}"
     store = history.store
-    return f"file://{store.path(path)}" if store.is_local else f"{store.uri}/{path}"
+    base = store.uri.partition("?")[0]
+    return f"file://{store.path(path)}" if store.is_local else f"{base}/{path}"
+
+
+def positions_of(stream: str, files: Sequence[HistoryFile]) -> dict[str, str]:
+    """Return what the commit that adds these files says about them.
+
+    The positions are those of the first and the last record. Between them the files have all
+    records of the stream, except those that the manifest names as gaps.
+    """
+    return {
+        STREAM_FIELD: stream,
+        FIRST_FIELD: str(files[0].first),
+        LAST_FIELD: str(files[-1].last),
+    }
 
 
 def _columns(files: Sequence[HistoryFile]) -> tuple[str, ...]:
