@@ -416,6 +416,38 @@ def test_what_cannot_be_repaired_says_why_and_is_repaired_when_a_bookie_comes() 
     scene(play)
 
 
+def test_more_ledgers_that_cannot_be_repaired_than_rest_are_tried_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker forgot one that should rest for each that it tried, and never paused."""
+    monkeypatch.setattr(worker_module, "RESTING_MAX", 1)
+    walks: list[float] = []
+    pick = ReplicationWorker._pick
+
+    async def counted(self: ReplicationWorker) -> int | None:
+        walks.append(asyncio.get_running_loop().time())
+        if len(walks) > 1_000:
+            await asyncio.sleep(3_600.0)  # This is enough to fail.
+        return await pick(self)
+
+    monkeypatch.setattr(ReplicationWorker, "_pick", counted)
+
+    async def play(there: Scene) -> None:
+        store, now_ms = there.client.metadata, there.client.clock.now_ms()
+        ledgers = [(await there.ledger()).ledger_id for _ in range(3)]
+        for ledger_id in ledgers:
+            # Another worker has failed, and said that it tries again in an hour.
+            failure = LastFailure("no space", now_ms, 1, now_ms + 3_600_000, "another")
+            await note_failure(store, ledger_id, failure)
+            lost = (await there.ensemble(ledger_id))[0]
+            await mark_ledger(store, ledger_id, [lost], now_ms)
+        there.begin("one")
+        await asyncio.sleep(60.0)
+        assert 30 <= len(walks) <= 60 * 4, "two at a time, each after a pause of about a second"
+
+    scene(play)
+
+
 def test_damage_that_was_reported_is_repaired_where_it_is() -> None:
     """Entries are marked with a bookie that lives; it is read as a whole."""
 

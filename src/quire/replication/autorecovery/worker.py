@@ -144,6 +144,8 @@ class ReplicationWorker:
         self._log = log
         self._busy: set[int] = set()
         self._resting: dict[int, _Rest] = {}
+        self._forgot = False
+        """Whether `_resting` was full, and a ledger is tried again before its time."""
         self._malformed: dict[str, str] = {}
         """The reasons why nodes in the tree of marks are not marks, by path."""
         self._picking = asyncio.Lock()
@@ -215,6 +217,11 @@ class ReplicationWorker:
                 finally:
                     self._busy.discard(ledger_id)
                 retry.reset()
+                if self._forgot:
+                    # A ledger that should rest is due again. Without a pause, the worker would go
+                    # round and round the ledgers that it cannot repair.
+                    self._forgot = False
+                    await self._wait()
             except MetadataError as error:
                 self._stats.store_errors += 1
                 log.failed("worker_failed", error)
@@ -263,9 +270,11 @@ class ReplicationWorker:
 
     def _rest(self, ledger_id: int, seconds: float, rest: _Rest) -> None:
         self._resting.pop(ledger_id, None)
+        now_s = asyncio.get_running_loop().time()
         if len(self._resting) >= RESTING_MAX:
-            del self._resting[next(iter(self._resting))]
-        rest.until_s = asyncio.get_running_loop().time() + seconds
+            forgotten = self._resting.pop(next(iter(self._resting)))
+            self._forgot = self._forgot or forgotten.until_s > now_s
+        rest.until_s = now_s + seconds
         self._resting[ledger_id] = rest
 
     # -- one ledger ---------------------------------------------------------------------------
