@@ -42,7 +42,7 @@ def test_a_schema_that_is_refused(names: list[str], partition_by: Any, why: str)
 
 
 def test_a_column_of_another_type_cannot_be_a_partition_column() -> None:
-    with pytest.raises(UsageError, match="'a' has type .*, which a partition column"):
+    with pytest.raises(UsageError, match=r"'a' has type .*, which a partition column"):
         make_schema([field("a", "double")], ("a",))
     make_schema([field("a", "date")], ("a",))
 
