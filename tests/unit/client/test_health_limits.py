@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_a_replica_is_reported_once_until_too_many_are_remembered(
     async def scene() -> None:
         reported: list[int] = []
 
-        async def on_damage(ledger_id: int, bookie: str) -> None:
+        async def on_damage(ledger_id: int, bookies: Sequence[str]) -> None:
             reported.append(ledger_id)
 
         health = BookieHealth(ClientConfig(), lambda: 0.0, TaskSet())
