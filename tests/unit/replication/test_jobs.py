@@ -1,0 +1,376 @@
+"""Recoveries, decommissionings, rebalancing and explanations on simulated bookies.
+
+`tests/sim/test_jobs.py` has the cases that take longer.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from quire.bookie.background.orders import Orders
+from quire.errors import JobRefusedError, NoSuchEntryError, ReadError, UsageError
+from quire.metadata.bookies.orders import What, read_order
+from quire.replication.explain.entry import entry_copies
+from quire.replication.explain.explain import explain_ledger
+from quire.replication.moves.decommission import decommission, take_back
+from quire.replication.moves.rebalance import RebalanceOptions, rebalance
+from quire.replication.moves.recover import (
+    MoveOptions,
+    OpenLedgers,
+    check_known,
+    recover_bookie,
+    refuse_unknown,
+)
+from quire_simulator.world.world import World, bookie_id
+from tests.support.sim.jobs import names
+from tests.support.sim.replication import (
+    audited,
+    has,
+    locks_of,
+    name_of,
+    read_all,
+    simulated,
+    start,
+    write,
+)
+
+QUICK = MoveOptions(open_grace_s=1.0)
+PASSWORD = b"pw"
+
+
+# -- recover ----------------------------------------------------------------------------------
+
+
+def test_a_lost_bookie_is_recovered() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        ids = [(await write(client, 20)).ledger_id for _ in range(3)]
+        lost = (await client.ledger_metadata(ids[0])).segments[0].ensemble[0]
+        locks = locks_of(world, client)
+        with pytest.raises(UsageError, match="is running"):
+            await recover_bookie(client, locks, lost)
+        world.crash(name_of(lost))
+        before = await names(client, lost)
+        planned = await recover_bookie(client, locks, lost, dry_run=True, options=QUICK)
+        assert [one.ledger for one in planned.moves] == before == await names(client, lost)
+        done = await recover_bookie(client, locks, lost, options=QUICK)
+        assert done.complete
+        assert (done.ledgers, done.fragments) == (len(before), len(before))
+        assert done.entries == 20 * len(before)
+        assert await names(client, lost) == []
+        assert await audited(client, ids) == []
+        assert done.as_json()["left"] == {"open": 0, "locked": 0, "failed": 0, "unreadable": 0}
+        await client.close()
+
+    simulated(scenario, bookies=4)
+
+
+def test_a_ledger_that_another_process_repairs_is_left() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        ledger_id = (await write(client, 5)).ledger_id
+        lost = (await client.ledger_metadata(ledger_id)).segments[0].ensemble[0]
+        world.crash(name_of(lost))
+        async with locks_of(world, client, "other").hold(ledger_id):
+            done = await recover_bookie(client, locks_of(world, client), lost, options=QUICK)
+        assert not done.complete
+        assert done.as_json()["left"] == {"open": 0, "locked": 1, "failed": 0, "unreadable": 0}
+        assert await names(client, lost) == [ledger_id]
+        await client.close()
+
+    simulated(scenario, bookies=4)
+
+
+@pytest.mark.parametrize("mode", [OpenLedgers.SKIP, OpenLedgers.FENCE])
+def test_an_open_ledger_is_left_or_fenced(mode: OpenLedgers) -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client, other = world.client("client"), world.client("other")
+        ledger_id = (await write(client, 5, close=False)).ledger_id
+        lost = (await client.ledger_metadata(ledger_id)).segments[0].ensemble[1]
+        world.crash(name_of(lost))
+        options = MoveOptions(open_ledgers=mode, open_grace_s=1.0)
+        done = await recover_bookie(other, locks_of(world, other), lost, options=options)
+        closed = (await other.ledger_metadata(ledger_id)).closed
+        fenced = mode is OpenLedgers.FENCE
+        assert (done.complete, closed) == (fenced, fenced)
+        assert done.open == (() if fenced else (ledger_id,))
+        assert done.fenced == ((ledger_id,) if fenced else ())
+        await client.close()
+        await other.close()
+
+    simulated(scenario, bookies=4)
+
+
+def test_a_bookie_that_nobody_knows_is_refused() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        ledger_id = (await write(client, 1)).ledger_id
+        locks = locks_of(world, client)
+        known = bookie_id("bookie-0")
+        await check_known(client, known)
+        unknown = "the cluster knows no bookie bookie-9:3181: "
+        with pytest.raises(UsageError, match=f"{unknown}no ledger names it, and") as caught:
+            await recover_bookie(client, locks, "bookie-9:3181")
+        assert caught.value.remedy.startswith("Did you mean bookie-")
+        with pytest.raises(UsageError, match=f"{unknown}ledger {ledger_id} does not name it, and"):
+            await refuse_unknown(client, "bookie-9:3181", 0, ledger_id)
+        with pytest.raises(UsageError, match=r"names it \(the metadata of 2 ledgers cannot be"):
+            await refuse_unknown(client, "bookie-9:3181", 2)
+        await refuse_unknown(client, known, 0)
+        await client.close()
+
+    simulated(scenario, bookies=3)
+
+
+# -- decommission -----------------------------------------------------------------------------
+
+
+async def retire(world: World, client: Any, bookie: str, **how: Any) -> Any:
+    return await decommission(
+        client,
+        locks_of(world, client),
+        bookie,
+        owner="operator",
+        now_ms=client.clock.now_ms,
+        options=QUICK,
+        **how,
+    )
+
+
+def test_a_running_bookie_is_emptied_and_ends() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        ids = [(await write(client, 10)).ledger_id for _ in range(2)]
+        old = (await client.ledger_metadata(ids[0])).segments[0].ensemble[0]
+        before = await names(client, old)
+        dry = await retire(world, client, old, dry_run=True)
+        assert [one.ledger for one in dry.moved.moves] == before
+        assert await read_order(client.metadata, old) is None
+        done = await retire(world, client, old)
+        assert done.as_json()["cookie_removed"] is True
+        assert done.as_json()["ended"] is True
+        assert await names(client, old) == []
+        assert old not in await client.metadata.list_cookies()
+        assert (await client.bookies()).find(old) is None
+        assert await read_order(client.metadata, old) is None
+        assert await audited(client, ids) == []
+        await client.close()
+
+    simulated(scenario, bookies=4)
+
+
+def test_an_emptied_bookie_with_its_cookie_is_taken_back() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        ledger_id = (await write(client, 10)).ledger_id
+        old = (await client.ledger_metadata(ledger_id)).segments[0].ensemble[0]
+        assert not await take_back(client, old)
+        done = await retire(world, client, old, keep_cookie=True)
+        assert done.as_json()["drained"] is True
+        assert done.as_json()["cookie_removed"] is False
+        assert old in (await client.bookies()).readonly
+        assert old in await client.metadata.list_cookies()
+        assert await take_back(client, old)
+        assert await read_order(client.metadata, old) is None
+        await client.close()
+
+    simulated(scenario, bookies=4)
+
+
+def test_a_bookie_that_stays_registered_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the order it would accept entries again, although no cookie names it."""
+
+    async def stays(_: Orders) -> None:
+        pass
+
+    monkeypatch.setattr(Orders, "_end", stays)
+
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        old = bookie_id("bookie-0")
+        done = await retire(world, client, old)
+        assert done.as_json()["ended"] is False
+        found = await read_order(client.metadata, old)
+        assert found is not None
+        assert found.value.what is What.RETIRED
+        with pytest.raises(UsageError, match="cannot be cancelled"):
+            await take_back(client, old)
+        await client.close()
+
+    simulated(scenario, bookies=4)
+
+
+def test_a_decommissioning_without_a_place_for_the_copies_is_refused() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        ledger_id = (await write(client, 3)).ledger_id
+        for dry_run in (False, True):
+            with pytest.raises(JobRefusedError, match=str(ledger_id)):
+                await retire(world, client, bookie_id("bookie-0"), dry_run=dry_run)
+        assert await read_order(client.metadata, bookie_id("bookie-0")) is None
+        assert bookie_id("bookie-0") in (await client.bookies()).writable
+        await client.close()
+
+    simulated(scenario, bookies=3)
+
+
+# -- rebalance --------------------------------------------------------------------------------
+
+
+def test_replicas_move_to_a_new_bookie() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        ids = [(await write(client, 20)).ledger_id for _ in range(4)]
+        await world.start("bookie-3")
+        new = bookie_id("bookie-3")
+        locks = locks_of(world, client)
+        planned = await rebalance(client, locks, random.Random(1), dry_run=True)
+        assert planned.dry_run
+        assert planned.plan.moves
+        assert await names(client, new) == []
+        done = await rebalance(client, locks, random.Random(1))
+        assert (done.moved, done.left) == (len(done.plan.moves), ())
+        assert done.entries == sum(one.entries for one in done.plan.moves)
+        assert done.as_json()["moved"] == done.moved
+        moved = await names(client, new)
+        assert {one.ledger for one in done.plan.moves} == set(moved)
+        for ledger_id in moved:
+            assert await has(client, ledger_id, new) == list(range(20))
+        assert await audited(client, ids) == []
+        await client.close()
+
+    simulated(scenario, bookies=4)
+
+
+def test_a_locked_ledger_is_not_rebalanced() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        ids = [(await write(client, 20)).ledger_id for _ in range(2)]
+        await world.start("bookie-3")
+        other = locks_of(world, client, "other")
+        async with other.hold(ids[0]), other.hold(ids[1]):
+            done = await rebalance(client, locks_of(world, client), random.Random(1))
+        assert done.moved == 0
+        assert len(done.left) == len(done.plan.moves) > 0
+        assert all("other" in one.why for one in done.left)
+        assert await names(client, bookie_id("bookie-3")) == []
+        await client.close()
+
+    simulated(scenario, bookies=4)
+
+
+def test_a_rebalancing_needs_two_writable_bookies() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 1)
+        client = world.client("client")
+        locks = locks_of(world, client)
+        with pytest.raises(JobRefusedError, match="1 bookie is writable, and a move needs two"):
+            await rebalance(client, locks, random.Random(1))
+        options = RebalanceOptions(check=False)
+        done = await rebalance(client, locks, random.Random(1), options=options)
+        assert (done.moved, done.plan.moves) == (0, ())
+        await client.close()
+
+    simulated(scenario, bookies=1)
+
+
+# -- explain ----------------------------------------------------------------------------------
+
+
+def test_the_state_of_each_replica_is_explained() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        ledger_id = (await write(client, 10)).ledger_id
+        ensemble = (await client.ledger_metadata(ledger_id)).segments[0].ensemble
+        for deep in (False, True):
+            found = await explain_ledger(client, ledger_id, deep=deep)
+            [segment] = found.segments
+            assert [one.state for one in segment.replicas] == ["present"] * 3
+            assert [one.entries for one in segment.replicas] == [10] * 3
+            assert [one.registered for one in segment.replicas] == ["writable"] * 3
+            assert (segment.first, segment.last, segment.copies_min) == (0, 9, 3)
+            assert (found.last_entry, found.quorums, found.deep) == (9, (3, 3, 2), deep)
+            assert (found.mark, found.lock_owner, found.auditor) == (None, None, None)
+            assert found.spare == 1
+        lost = ensemble[1]
+        world.bookies[name_of(ensemble[2])].store.drop_ledgers([ledger_id])
+        world.crash(name_of(lost))
+        found = await explain_ledger(client, ledger_id)
+        [segment] = found.segments
+        states = [one.state for one in segment.replicas]
+        assert states == ["present", "unreachable", "missing"]
+        assert segment.copies_min == 1
+        assert lost in found.verdict.sentence
+        locks = locks_of(world, client, "worker-7")
+        await locks.mark(ledger_id, [lost])
+        async with locks.hold(ledger_id):
+            found = await explain_ledger(client, ledger_id)
+        assert found.lock_owner == "worker-7"
+        assert "worker-7" in found.verdict.sentence
+        await client.close()
+
+    simulated(scenario, bookies=4)
+
+
+def test_a_ledger_without_entries_is_explained() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        ledger_id = (await write(client, 0)).ledger_id
+        found = await explain_ledger(client, ledger_id)
+        for segment in found.segments:
+            assert {one.state for one in segment.replicas} == {"empty"}
+        await client.close()
+
+    simulated(scenario, bookies=3)
+
+
+def test_the_copies_of_an_entry_are_shown() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        ledger_id = (await write(client, 5)).ledger_id
+        found = await entry_copies(client, ledger_id, 2, password=PASSWORD)
+        assert [one.state for one in found.copies] == ["good"] * 3
+        assert [one.registered for one in found.copies] == ["writable"] * 3
+        assert found.good is not None
+        assert found.good.payload == (await read_all(client, ledger_id))[2]
+        gone, lost, _ = (one.bookie for one in found.copies)
+        world.bookies[name_of(gone)].store.drop_ledgers([ledger_id])
+        world.crash(name_of(lost))
+        found = await entry_copies(client, ledger_id, 2, password=PASSWORD)
+        assert [one.state for one in found.copies] == ["missing", "unreachable", "good"]
+        assert found.good is found.copies[2]
+        with pytest.raises(NoSuchEntryError, match="ends at entry 4"):
+            await entry_copies(client, ledger_id, 5, password=PASSWORD)
+        await client.close()
+
+    simulated(scenario, bookies=3)
+
+
+def test_an_entry_that_is_not_known_to_be_acknowledged_is_not_shown() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client, other = world.client("client"), world.client("other")
+        ledger_id = (await write(client, 0, close=False)).ledger_id
+        with pytest.raises(ReadError, match="only entries up to -1 are known") as caught:
+            await entry_copies(other, ledger_id, 0, password=PASSWORD)
+        assert not isinstance(caught.value, NoSuchEntryError)
+        await client.close()
+        await other.close()
+
+    simulated(scenario, bookies=3)

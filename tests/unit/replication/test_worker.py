@@ -1,0 +1,206 @@
+"""Replication workers, and the elected auditor beside them, on simulated bookies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from quire.codec.metadata.underreplication import LEDGERS
+from quire.replication.marks.marks import MALFORMED_MAX
+from quire.replication.marks.notes import LastFailure, last_failure, note_failure
+from quire_simulator.world.world import World
+from tests.support.sim.autorecovery import Scene, has_all
+from tests.support.sim.replication import audited, name_of, simulated, start, write
+
+ENTRIES = 10
+
+
+def scene(work: Callable[[Scene], Awaitable[None]], bookies: int = 4) -> None:
+    async def scenario(world: World) -> None:
+        await start(world, bookies)
+        there = Scene(world)
+        try:
+            await work(there)
+        finally:
+            await there.end()
+
+    simulated(scenario, bookies=bookies)
+
+
+def test_the_ledgers_of_a_lost_bookie_are_copied_and_counted() -> None:
+    async def work(there: Scene) -> None:
+        ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
+        lost = (await there.ensemble(ledger_id))[0]
+        running = there.begin("worker")
+        await asyncio.sleep(1)
+        there.world.crash(name_of(lost))
+        await there.whole(ledger_id, lost)
+        stats = running.stats
+        assert (stats.ledgers_done, stats.ledgers_failed, stats.ledgers_fenced) == (1, 0, 0)
+        assert (stats.fragments, stats.entries_copied) == (1, ENTRIES)
+        assert await audited(there.client, [ledger_id]) == []
+        assert await last_failure(there.client.metadata, ledger_id) is None
+
+    scene(work)
+
+
+def test_what_a_running_bookie_lacks_is_written_back() -> None:
+    async def work(there: Scene) -> None:
+        ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
+        bookie = (await there.ensemble(ledger_id))[2]
+        there.world.bookies[name_of(bookie)].store.drop_ledgers([ledger_id])
+        await there.locks.mark(ledger_id, [bookie])
+        running = there.begin("worker")
+        await there.unmarked(ledger_id)
+        await has_all(there.client, ledger_id)
+        assert bookie in await there.ensemble(ledger_id)
+        assert running.stats.replicas_repaired == ENTRIES
+
+    scene(work)
+
+
+def test_the_writer_of_an_open_ledger_has_its_time_before_the_ledger_is_fenced() -> None:
+    async def work(there: Scene) -> None:
+        dead = there.world.client("dead")
+        ledger_id = (await write(dead, ENTRIES, close=False)).ledger_id
+        await dead.close()
+        lost = (await there.ensemble(ledger_id))[0]
+        there.world.crash(name_of(lost))
+        running = there.begin("worker", open_grace_s=30.0)
+        await there.locks.mark(ledger_id, [lost])
+        await asyncio.sleep(20)
+        assert not (await there.client.ledger_metadata(ledger_id)).closed
+        note = await last_failure(there.client.metadata, ledger_id)
+        assert note is not None
+        assert note.reason.startswith("the ledger is open: its writer has 30 s")
+        assert note.next_attempt_ms == note.at_ms + 30_000
+        assert (note.attempts, note.by) == (0, "worker")
+        await there.whole(ledger_id, lost)
+        assert (await there.client.ledger_metadata(ledger_id)).last_entry_id == ENTRIES - 1
+        assert running.stats.ledgers_fenced == 1
+
+    scene(work)
+
+
+def test_a_failure_is_noted_and_tried_again_when_a_bookie_joins() -> None:
+    async def work(there: Scene) -> None:
+        ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
+        lost = (await there.ensemble(ledger_id))[0]
+        there.world.crash(name_of(lost))
+        await asyncio.sleep(30)
+        running = there.begin("worker", backoff_s=500.0, backoff_max_s=500.0)
+        await there.locks.mark(ledger_id, [lost])
+        await asyncio.sleep(30)
+        store = there.client.metadata
+        note = await last_failure(store, ledger_id)
+        assert note is not None
+        assert (note.attempts, running.stats.ledgers_failed) == (1, 1)
+        assert note.next_attempt_ms - note.at_ms > 300_000
+        assert await there.locks.marked(ledger_id) is not None
+        began_s = asyncio.get_running_loop().time()
+        await there.world.start(name_of(lost))
+        await there.unmarked(ledger_id)
+        assert asyncio.get_running_loop().time() - began_s < 60
+        assert await last_failure(store, ledger_id) is None
+
+    scene(work, bookies=3)
+
+
+def test_a_failure_of_another_worker_is_waited_for_once() -> None:
+    async def work(there: Scene) -> None:
+        ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
+        bookie = (await there.ensemble(ledger_id))[0]
+        await there.locks.mark(ledger_id, [bookie])
+        now_ms = there.client.clock.now_ms()
+        # The clock of the other worker is an hour ahead.
+        note = LastFailure("no", now_ms, 3, now_ms + 3_600_000, "other")
+        await note_failure(there.client.metadata, ledger_id, note)
+        there.begin("worker", backoff_max_s=40.0)
+        await asyncio.sleep(35)
+        assert await there.locks.marked(ledger_id) is not None
+        await asyncio.sleep(10)
+        assert await there.locks.marked(ledger_id) is None
+
+    scene(work)
+
+
+def test_a_worker_does_nothing_while_autorecovery_is_disabled() -> None:
+    async def work(there: Scene) -> None:
+        ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
+        assert await there.marks.disable()
+        assert not await there.marks.disable()
+        await there.locks.mark(ledger_id, await there.ensemble(ledger_id))
+        there.begin("worker")
+        await asyncio.sleep(30)
+        assert await there.locks.marked(ledger_id) is not None
+        assert await there.marks.enable()
+        assert not await there.marks.enable()
+        await there.unmarked(ledger_id)
+
+    scene(work)
+
+
+def test_the_mark_of_a_deleted_ledger_is_removed() -> None:
+    async def work(there: Scene) -> None:
+        ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
+        ensemble = await there.ensemble(ledger_id)
+        await there.client.delete_ledger(ledger_id)
+        await there.locks.mark(ledger_id, ensemble)
+        running = there.begin("worker")
+        await there.unmarked(ledger_id)
+        assert running.stats.ledgers_failed == 0
+
+    scene(work)
+
+
+def test_a_ledger_that_another_process_holds_is_left_alone() -> None:
+    async def work(there: Scene) -> None:
+        ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
+        await there.locks.mark(ledger_id, await there.ensemble(ledger_id))
+        async with there.locks.hold(ledger_id):
+            running = there.begin("worker")
+            await asyncio.sleep(20)
+            assert await there.locks.marked(ledger_id) is not None
+            assert running.stats.ledgers_done == 0
+        await there.unmarked(ledger_id)
+
+    scene(work)
+
+
+def test_a_node_that_leads_to_no_mark_is_reported_and_kept() -> None:
+    async def work(there: Scene) -> None:
+        marks, tree = there.marks, there.client.metadata.tree
+        await marks.prepare()
+        await there.locks.mark(7, ["b:1"])
+        strays = [f"{marks.root}/{LEDGERS}/stray{number:03}" for number in range(MALFORMED_MAX + 5)]
+        deep = f"{marks.root}/{LEDGERS}/0000/0000/0000/zzzz"
+        for path in (*strays, deep):
+            await tree.make_path(path)
+        malformed: dict[str, str] = {}
+        assert [one async for one in marks.walk(prune=True, malformed=malformed)] == [7]
+        assert len(malformed) == MALFORMED_MAX
+        assert set(malformed) <= {*strays, deep}
+        assert set(malformed.values()) == {"its name is not one that leads to a mark"}
+        assert [one async for one in marks.walk()] == [7]
+        for path in (*strays, deep):
+            assert await tree.exists(path)
+
+    scene(work)
+
+
+def test_empty_parents_of_marks_are_pruned_only_on_request() -> None:
+    async def work(there: Scene) -> None:
+        marks, tree = there.marks, there.client.metadata.tree
+        await marks.prepare()
+        empty = f"{marks.root}/{LEDGERS}/0000/0001"
+        await tree.make_path(empty)
+        await there.locks.mark(7, ["b:1"])
+        assert [one async for one in marks.walk()] == [7]
+        assert await tree.exists(empty)
+        assert [one async for one in marks.walk(prune=True)] == [7]
+        assert not await tree.exists(empty)
+        assert await marks.locked() == set()
+        async with there.locks.hold(7):
+            assert await marks.locked() == {7}
+
+    scene(work)
