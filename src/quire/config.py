@@ -401,8 +401,8 @@ class BookieConfig(CheckedSettings):
     compact_major_interval_s: float = 86_400.0
     """Seconds between two major compactions."""
     compact_bytes_per_s: int = 16 * MIB
-    """The rate at which compaction writes while the bookie stores entries. A larger value frees
-    space sooner and slows down adds. 0: no limit. On a full disk there is no limit in any case."""
+    """The rate at which compaction writes to each data directory. A larger value frees space sooner
+    and slows down adds. 0: no limit. On a full disk there is no limit in any case."""
     compact_reserve_bytes: int = 256 * MIB
     """The bytes that stay preallocated, so that a compaction can run on a full disk. At most the
     size of one segment is used."""
