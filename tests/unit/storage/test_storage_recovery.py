@@ -401,7 +401,9 @@ def test_a_wrong_bit_in_the_front_of_the_last_group_is_damage(ledgers: int) -> N
     start = data.rindex(GROUP_MAGIC)
     table_bytes = int.from_bytes(data[start + 56 : start + 60], "little")
     assert (table_bytes > 1024) == (ledgers > 1)
-    for place in range(start, start + GROUP_HEADER_BYTES + table_bytes):
+    table = start + GROUP_HEADER_BYTES
+    # A table has many rows of the same kind, so every seventh byte of it is enough.
+    for place in (*range(start, table), *range(table, table + table_bytes, 7)):
         length = start + 56 <= place < start + 60
         for bit in range(8) if length else (place % 8,):
             rotten = StoreOnDisk(disk.copy(), SMALL)
