@@ -58,6 +58,8 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("bookie", "start", "--dir", "TMP/a\nb"), r"a\nb"),
     (("bookie", "start", "--dir", "TMP/file"), "TMP/file"),
     ((*START, "--port", "70000"), "70000"),
+    *(((*START, "--processes", bad), bad) for bad in ("0", "-1", "many")),
+    *(((*START, "--share", bad), repr(bad)) for bad in ("2/2", "1", "x/y")),
     # -- bookies: limits
     *(((*START, "--set", bad), named) for bad, named in (
         ("nonsense=1", "nonsense"), ("min_free_bytes=-1", "-1"),

@@ -146,6 +146,27 @@ def test_the_cluster_of_bk_server_conf(
     assert "/nowhere/x.db" in other.stderr
 
 
+def test_a_service_of_several_bookies_needs_to_know_which_one(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_BOOKIE_PROCESSES", "2")
+    monkeypatch.setenv("QUIRE_BOOKIE_BOOKIE_ID", "b7")
+    conf = tmp_path / "bk_server.conf"
+    conf.write_text(f"metadataServiceUri={uri}\nledgerDirectories=/data\n")
+    for words in (["listfilesondisc"], ["readlog", "0"], ["localconsistencycheck"]):
+        result = quire("-conf", str(conf), *words)
+        assert result.exit_code == 2
+        (line,) = result.stderr.splitlines()
+        assert "--dir /data/bookie-0 or --dir /data/bookie-1" in line
+    named = quire("-conf", str(conf), "--dir", str(tmp_path / "none"), "listfilesondisc")
+    assert "/data" not in named.stderr
+    assert str(tmp_path / "none") in named.stderr
+    result = quire("-conf", str(conf), "bookiesanity")
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert "-localbookie ID" in line
+
+
 def test_localbookie_may_have_no_value(uri: str) -> None:
     for words in (
         ["-localbookie"],

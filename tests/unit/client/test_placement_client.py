@@ -143,6 +143,49 @@ async def test_a_table_in_a_file_is_followed(cluster: Cluster, tmp_path: Path) -
         assert client.placement.location("b2") == "/b"
 
 
+@pytest.mark.parametrize("source", ["a mapping", "lines", "TOML", "a script", "the metadata"])
+async def test_all_bookies_of_a_host_have_its_rack(
+    cluster: Cluster, tmp_path: Path, source: str
+) -> None:
+    """A service of several bookies has one host. An entry for the host is enough for all."""
+    await cluster.add("a-0@a", "a-1@a", "b-0@b", "b-1@b")
+    table = tmp_path / "racks"
+    locations: str | dict[str, str] = {"a": "/r1", "b": "/r2"}
+    if source == "lines":
+        table.write_text("a /r1\nb /r2\n")
+        locations = f"table:{table}"
+    elif source == "TOML":
+        table = tmp_path / "racks.toml"
+        table.write_text('[locations]\na = "/r1"\nb = "/r2"\n')
+        locations = f"table:{table}"
+    elif source == "a script":
+        locations = script(table, "for name in sys.argv[1:]: print({'a': '/r1', 'b': '/r2'}[name])")
+    elif source == "the metadata":
+        racks = b'{"g": {"a": {"rack": "/r1"}, "b": {"rack": "/r2"}}}'
+        await cluster.store.tree.make_path("/bookies", racks)
+        locations = "metadata"
+    async with cluster.client(
+        locations, policy="rack-aware", min_racks=2, enforce_racks=True
+    ) as client:
+        for _ in range(10):
+            assert {bookie[0] for bookie in await ensemble(client)} == {"a", "b"}
+        found = {name: client.placement.location(name) for name in ("a-0", "a-1", "b-0", "b-1")}
+    assert found == {"a-0": "/r1", "a-1": "/r1", "b-0": "/r2", "b-1": "/r2"}
+
+
+async def test_a_table_by_bookie_names_each_bookie_of_a_host(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """An entry for one bookie says nothing about the others of its host."""
+    await cluster.add("a-0@a", "a-1@a", "b-0@b", "b-1@b")
+    table = tmp_path / "racks"
+    table.write_text("a-0 /r1\na-1 /r1\nb-0 /r2\nb /r3\n")
+    async with cluster.client(f"table:{table}") as client:
+        await ensemble(client)
+        found = {name: client.placement.location(name) for name in ("a-0", "a-1", "b-0", "b-1")}
+    assert found == {"a-0": "/r1", "a-1": "/r1", "b-0": "/r2", "b-1": "/r3"}
+
+
 async def test_a_table_of_toml(cluster: Cluster, tmp_path: Path) -> None:
     table = tmp_path / "racks.toml"
     table.write_text('[locations]\nb1 = "/a"\nb2 = "/b"\n')

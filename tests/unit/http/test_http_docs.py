@@ -17,6 +17,7 @@ from quire._runtime.metrics import Metric
 from quire._runtime.tasks import TaskSet
 from quire.bookie.metrics import bookie_metrics
 from quire.bookie.server import Bookie
+from quire.cli.servers.processes.page import Service, ServicePage
 from quire.client import Client
 from quire.client.client import metrics_of
 from quire.http.routes.bookie import BookieRoutes
@@ -142,3 +143,4 @@ def test_every_route_is_documented() -> None:
         *PayloadRoutes(connect).routes(),
     ]
     check("http.md", "ours", route_rows(ours))
+    check("http.md", "service", route_rows(ServicePage(cast(Service, None)).routes()))

@@ -109,6 +109,7 @@ PYTHONS = {
     and not issubclass(kind, UnicodeError)
 }  # fmt: skip
 WAITS_ONLY = {
+    "bookie_process.py": "only pipes to a process are used",
     "bookies.py": "no bookie is asked",
     "check.py": "decoding",
     "destroyed.py": "no bookie is asked",
@@ -123,11 +124,13 @@ WAITS_ONLY = {
     "notes.py": "decoding; NoSuchKeyError is meant",
     "reachability.py": "only a socket is opened",
     "rebuild.py": "nothing is thrown into the generator",
+    "reports.py": "only pipes to a process are used; QuireError is caught inside",
     "rollback.py": "it writes to the metadata store, which raises no time-out",
     "root.py": "no bookie is asked",
     "security.py": "the handshake is the system's",
     "server.py": "listening is the system's; reading a request is the system's",
     "store.py": "the disk's errors are the system's",
+    "supervisor.py": "only processes are waited for",
 }
 """The names of files with handlers of Python's errors around calls that are waited for, and why
 these catch none of our errors by accident."""

@@ -61,6 +61,7 @@ LOOK_FIRST = {
     "bookie/directories/cookie_directories.py:_without": "an empty directory replaces it; "
     "copies come back; `disk remove` refuses while a ledger needs it",
     "cli/bookie/cookie.py:_check_instance": "the right store is named, or restored",
+    "cli/servers/processes/division.py:check_places": "every bookie is started",
     "errors.py:DiskFullError": "what takes the space is looked at",
     "metadata/ledgers/underreplicated.py:decoded_mark": "the version that wrote the mark is used; "
     "the auditor makes the mark again",

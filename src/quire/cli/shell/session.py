@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import sys
 import uuid
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,10 +23,13 @@ from quire.errors import CookieError, MetadataURIError, StorageError
 if TYPE_CHECKING:
     from quire._runtime.opening import Opening
     from quire.client import Client
+    from quire.configuration.fields import BookieProcessConfig
     from quire.metadata.interface import BookieAddress, MetadataStore
 
 UNKNOWN = "Unknown"
 HEX_ROW_BYTES = 16
+SHOWN_BOOKIES = 4
+"""The number of bookies of a service whose directories an error names."""
 LOOKUPS_IN_FLIGHT = 64
 """The number of ledgers whose metadata is read at the same time."""
 
@@ -71,18 +75,19 @@ class Shell:
 
     def own_directories(self) -> tuple[str, ...]:
         """Return the local bookie's directories. Raises `click.UsageError` if there are none."""
+        if self.directories:
+            return self.directories
         from quire.cli.common.configuration import configured
 
-        found = (
-            self.directories
-            or tuple(self.given.get("bookie.directories", ()))
-            or configured().bookie_process().directories
-        )
+        process = configured().bookie_process()
+        found = tuple(self.given.get("bookie.directories", ())) or process.directories
         if not found:
             raise click.UsageError(
                 "the directories of the bookie are not given: use -conf bk_server.conf or --dir "
                 "DIR before the verb"
             )
+        if process.processes > 1:
+            raise click.UsageError(_which_of_several(replace(process, directories=found)))
         return found
 
     def own_id(self) -> str:
@@ -92,12 +97,19 @@ class Shell:
         from quire.cli.common.configuration import configured
 
         process = configured().bookie_process()
+        several = process.processes > 1
         named = self.given.get("bookie.bookie_id") or process.bookie_id
-        if named:
+        if named and not several:  # Several bookies derive their ids from it.
             return str(named)
         for directory in self.directories or self.given.get("bookie.directories", ()):
             if (stored := _stored_id(str(directory))) is not None:
                 return stored
+        if several:
+            raise click.UsageError(
+                f"the configuration runs {process.processes} bookies as one service, and the id of "
+                "one of them is needed: use -localbookie ID, or --dir DIR with a directory of this "
+                "bookie, before the verb"
+            )
         if "bookie.port" not in self.given and "bookie.advertise" not in self.given:
             raise click.UsageError(
                 "the id of the bookie is not given: use -localbookie ID or -conf bk_server.conf"
@@ -144,6 +156,20 @@ def as_ledger_id(
             context,
             parameter,
         ) from None
+
+
+def _which_of_several(process: BookieProcessConfig) -> str:
+    """Return an error that names the directories of each bookie of a service."""
+    from quire.cli.servers.processes.division import divide
+
+    shares = divide(process, process.processes)
+    each = [" ".join(f"--dir {shlex.quote(path)}" for path in one.directories) for one in shares]
+    more = f", and {len(each) - SHOWN_BOOKIES} more" if len(each) > SHOWN_BOOKIES else ""
+    return (
+        f"the configuration runs {process.processes} bookies as one service, and each has its own "
+        "directories: name those of one bookie before the verb, which are "
+        f"{' or '.join(each[:SHOWN_BOOKIES])}{more}"
+    )
 
 
 def _stored_id(directory: str) -> str | None:

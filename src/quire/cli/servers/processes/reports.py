@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from quire.errors import QuireError
+
 if TYPE_CHECKING:
     from quire.bookie.server import Bookie
 
@@ -54,16 +56,19 @@ async def _answer(bookie: Bookie, server: Any) -> None:
     given = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
     said = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(questions), given)
-    # Standard output must never block the event loop, even if the supervisor reads nothing.
+    # Standard output must never block the event loop, even if the supervisor reads nothing. A
+    # writer needs the protocol of a reader for its flow control. That reader receives nothing.
+    nothing = asyncio.StreamReader()
     transport, protocol = await loop.connect_write_pipe(
-        lambda: asyncio.streams.FlowControlMixin(loop=loop), said
+        lambda: asyncio.StreamReaderProtocol(nothing), said
     )
-    answers = asyncio.StreamWriter(transport, protocol, None, loop)
+    answers = asyncio.StreamWriter(transport, protocol, nothing, loop)
     try:
         while question := await questions.readline():
             answer = status_of(bookie, server.url if server is not None else None)
             if question == METRICS and server is not None:
-                answer["metrics"] = await server.metrics_text()
+                with suppress(QuireError):  # An answer without metrics says that there are none.
+                    answer["metrics"] = await server.metrics_text()
             answers.write(json.dumps(answer).encode() + b"\n")
             await answers.drain()
     except OSError:
