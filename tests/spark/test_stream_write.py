@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ NAMESPACE = "/tests/write"
 SCHEMA = StructType().add("value", "string").add("other", "string")
 
 Save = Callable[..., None]
+Step = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @pytest.fixture
@@ -45,6 +46,19 @@ def numbers(spark: SparkSession, first: int, count: int, partitions: int) -> Dat
 
 def read(streams: Namespace, name: str) -> list[int]:
     return [int(record.payload) for record in streams.open_reader(name)]
+
+
+def appends(uri: str, stream: str) -> Step:
+    """Return a step of a task that opens the stream, appends -1, and dies."""
+
+    def intrude(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with blocking.connect(uri) as other, other.namespace(NAMESPACE) as opened:
+            writer = opened.open_writer(stream)
+            writer.append(b"-1")
+            writer.abandon()
+        yield from batches
+
+    return intrude
 
 
 def only_its_ledgers(client: blocking.Client, streams: Namespace, names: Sequence[str]) -> None:
@@ -254,25 +268,34 @@ def test_the_input_of_a_task_fails_once(
     only_its_ledgers(client, streams, [stream])
 
 
-def test_who_opens_the_stream_meanwhile_wins(
+def test_a_writer_that_opens_the_stream_meanwhile_keeps_it(
     spark: SparkSession, client: blocking.Client, streams: Namespace, stream: str, save: Save,
     cluster: LocalCluster,
 ) -> None:  # fmt: skip
-    uri = cluster.uri
-
-    def intrude(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with (
-            blocking.connect(uri) as other,
-            other.namespace(NAMESPACE) as opened,
-            opened.open_writer(stream) as writer,
-        ):
-            writer.append(b"-1")
-        yield from batches
-
     frame = numbers(spark, 0, 1_000, 1)
-    with pytest.raises(PySparkException, match="was taken over: another writer opened it"):
-        save(frame.mapInArrow(intrude, frame.schema))
+    appending = frame.mapInArrow(appends(cluster.uri, stream), frame.schema)
+    with pytest.raises(PySparkException) as caught:
+        save(appending)
+    message = message_of(caught.value)
+    assert re.search(
+        r"StreamFencedError: job job:\w+ was not published to stream \S+: a writer \(session "
+        r"0x[0-9a-f]+ of the metadata store\) took the stream over after the batch was planned",
+        message,
+    )
+    assert "set the option 'fenceWriters'" in message
     assert read(streams, stream) == [-1]
     only_its_ledgers(client, streams, [stream])
     save(frame)
-    assert read(streams, stream) == list(itertools.chain([-1], range(1_000)))
+    assert read(streams, stream) == [-1, *range(1_000)]
+
+
+def test_a_writer_that_opens_the_stream_meanwhile_is_fenced_with_permission(
+    spark: SparkSession, client: blocking.Client, streams: Namespace, stream: str, save: Save,
+    cluster: LocalCluster,
+) -> None:  # fmt: skip
+    """The segment of the writer is still open when the job commits."""
+    frame = numbers(spark, 0, 1_000, 1)
+    save(frame.mapInArrow(appends(cluster.uri, stream), frame.schema), fenceWriters="true")
+    assert read(streams, stream) == [-1, *range(1_000)]
+    assert not any(segment.in_progress for segment in streams.segments(stream))
+    only_its_ledgers(client, streams, [stream])
