@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -237,4 +238,38 @@ def test_a_commit_fails(
     run(numbers(300), **options)
     assert read(streams, stream) == list(range(300))
     sweep_orphans(client, 0, stream=f"{NAMESPACE}/{stream}")
+    only_its_ledgers(client, streams, stream)
+
+
+@pytest.mark.parametrize("fence", [False, True])
+def test_a_writer_opens_the_stream_during_a_batch(
+    client: blocking.Client, streams: Namespace, stream: str, run: Run, cluster: LocalCluster,
+    numbers: Callable[..., DataFrame], tmp_path: Path, fence: bool,
+) -> None:  # fmt: skip
+    """It keeps the stream, unless the query may fence writers."""
+    uri, faults = cluster.uri, Faults(str(tmp_path))
+    faults.make("writer-opens")
+
+    def intrude(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.column(0)[0].as_py() == "100" and faults.take("writer-opens"):
+                with blocking.connect(uri) as other, other.namespace(NAMESPACE) as opened:
+                    writer = opened.open_writer(stream)
+                    writer.append(b"-1")
+                    writer.abandon()
+            yield batch
+
+    frame = numbers(300)
+    frame = frame.mapInArrow(intrude, frame.schema)
+    if not fence:
+        with pytest.raises(PySparkException) as caught:
+            run(frame)
+        message = message_of(caught.value)
+        assert "StreamFencedError: batch 1 of writer" in message
+        assert "a writer (session 0x" in message
+        assert "set the option 'fenceWriters'" in message
+        assert read(streams, stream) == [*range(100), -1]
+    run(frame, **({"fenceWriters": "true"} if fence else {}))
+    assert len(list(tmp_path.glob("taken.*"))) == 1
+    assert read(streams, stream) == [*range(100), -1, *range(100, 300)]
     only_its_ledgers(client, streams, stream)
