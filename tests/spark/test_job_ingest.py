@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -252,8 +253,12 @@ def test_what_is_available_is_appended_once(
     assert json.loads(out)["records"] == 50
     write_csv(directory / "2.csv", 50, 80)
     assert json.loads(pipeline(*given)[1])["records"] == 30
+    write_csv(directory / "3.csv", 80, 90)
+    month_ago_s = time.time() - 30 * 86_400
+    os.utime(directory / "3.csv", (month_ago_s, month_ago_s))  # Spark leaves out such files.
+    assert json.loads(pipeline(*given)[1])["records"] == 10
     assert json.loads(pipeline(*given)[1])["records"] == 0
-    assert sorted(int(one["id"]) for one in records(cluster, "incoming")) == list(range(80))
+    assert sorted(int(one["id"]) for one in records(cluster, "incoming")) == list(range(90))
 
     # A checkpoint that was lost does not append everything again by accident.
     again = [str(tmp_path / "other") if one == str(checkpoint) else one for one in given]
@@ -261,7 +266,7 @@ def test_what_is_available_is_appended_once(
     assert (status, out) == (2, "")
     assert "cannot publish to stream incoming: writer 'incoming' belongs to query" in err
     assert len(err.splitlines()) == 1
-    assert len(records(cluster, "incoming")) == 80
+    assert len(records(cluster, "incoming")) == 90
 
 
 def test_a_directory_is_followed_until_it_is_interrupted(

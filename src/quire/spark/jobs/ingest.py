@@ -49,6 +49,9 @@ FORMAT_OPTIONS = {"csv": {"header": "true"}}
 """The options of Spark's reader by file format, which apply unless the caller sets them."""
 WATCH_S = 0.5
 """Seconds between two checks of a running query."""
+FILE_AGE_MAX = "36500d"
+"""The age, relative to the newest file, above which Spark leaves out a file and says nothing. Its
+default is seven days, so a file that is copied with its old modification time would be lost."""
 STOPPED_BY = "stopped"
 
 
@@ -566,7 +569,8 @@ def _source(spark: SparkSession, files: Files) -> DataFrame:
         listing = list_files(spark, files)
     if schema is None:
         schema = read_files(spark, files, listing).schema
-    reader = spark.readStream.format(format_of(files, listing)).options(**_options(files, listing))
+    options = {"maxFileAge": FILE_AGE_MAX, **_options(files, listing)}
+    reader = spark.readStream.format(format_of(files, listing)).options(**options)
     return reader.schema(schema).load(files.paths[0])
 
 
