@@ -198,6 +198,122 @@ async def test_a_watch_that_is_closed_ends_its_work() -> None:
         assert link.trusted
 
 
+class Still:
+    """A connection of which a test says what happened over it."""
+
+    bookie_id = BOOKIE
+
+    def __init__(self, adds_of: int | None = None) -> None:
+        self.trusted = self.usable = True
+        self.flows = False
+        self.received_bytes = self.writes = 0
+        self.adds_of = adds_of
+
+    def takes_adds_of(self, ledger_id: int) -> bool:
+        return self.adds_of == ledger_id
+
+    async def probe(self) -> None:
+        await asyncio.sleep(3600)
+
+    def give_up(self, why: str) -> None:
+        self.usable = False
+
+
+def watched(config: ClientConfig, scenario: Callable[[Any, Any, Any], Any]) -> None:
+    """Run `scenario` with a watch, one connection, and what the watch counts."""
+
+    async def main(_: SimulatedLoop) -> None:
+        async def connect(bookie_id: str, make: Callable[[str], Any]) -> Any:
+            raise BookieUnavailableError("it is away")
+
+        tasks, counters, link = TaskSet(), ClientCounters(), Still()
+        links: Any = Links(Still)  # type: ignore[arg-type]
+        watch = LinkWatch(config, connect, tasks, counters)
+        watch.add(link, links)
+        await scenario(watch, link, counters)
+        watch.close()
+        await tasks.close()
+
+    simulated(main)
+
+
+IDLE = ClientConfig(silent_link_s=1.0, probe_timeout_s=1.0, idle_link_s=10.0)
+
+
+def test_data_makes_a_connection_trusted_again() -> None:
+    async def scenario(watch: LinkWatch, link: Any, counters: ClientCounters) -> None:
+        watch._seen[link].quiet_since = None  # Nothing is expected.
+        await asyncio.sleep(9)
+        assert link.trusted
+        await asyncio.sleep(2)
+        assert not link.trusted
+        assert counters.links_examined == 0
+        link.received_bytes += 1
+        await asyncio.sleep(0.5)
+        assert link.trusted
+        # From now on it may be silent for a while. Then it is examined.
+        await asyncio.sleep(2)
+        assert counters.links_examined == 1
+
+    watched(IDLE, scenario)
+
+
+def test_a_request_begins_the_silence_that_is_measured() -> None:
+    async def scenario(watch: LinkWatch, link: Any, counters: ClientCounters) -> None:
+        seen = watch._seen[link]
+        seen.quiet_since = None
+        await asyncio.sleep(5)
+        assert counters.links_examined == 0
+        for _ in range(4):
+            link.writes += 1  # More requests do not begin it again.
+            await asyncio.sleep(0.5)
+        assert counters.links_examined == 1
+        assert not link.trusted
+
+    watched(IDLE, scenario)
+
+
+def test_connections_are_not_watched_if_the_silence_may_last_for_ever() -> None:
+    async def scenario(watch: LinkWatch, link: Any, counters: ClientCounters) -> None:
+        await asyncio.sleep(60)
+        watch.examine(link)
+        assert counters.links_examined == 0
+        link.trusted = False
+        await watch.examined(link)
+        assert link.trusted
+
+    watched(ClientConfig(silent_link_s=0), scenario)
+
+
+def test_a_connection_that_ended_is_watched_no_more() -> None:
+    async def scenario(watch: LinkWatch, link: Any, counters: ClientCounters) -> None:
+        link.usable = False
+        await asyncio.sleep(1)
+        assert not watch._seen
+        assert watch._timer is None
+
+    watched(IDLE, scenario)
+
+
+def test_which_connection_is_found() -> None:
+    links: Any = Links(Still)  # type: ignore[arg-type]
+    assert links.find(BOOKIE, None) is None
+    ended, doubtful, good = Still(), Still(7), Still(8)
+    ended.usable = doubtful.trusted = False
+    for link in (ended, doubtful, good):
+        links.add(link)
+    assert links.find(BOOKIE, None) is good
+    assert links.find_untrusted(BOOKIE, None) is doubtful
+    assert links.find(BOOKIE, 8) is good
+    assert links.find(BOOKIE, 7) is None
+    assert links.find_untrusted(BOOKIE, 7) is doubtful
+    assert links.find_untrusted(BOOKIE, 8) is None
+    assert links.of(BOOKIE) == [doubtful, good]
+    assert links.bookies() == [BOOKIE]
+    good.trusted = False
+    assert links.find(BOOKIE, None) is None
+
+
 # -- what registrations say -------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ import pytest
 from quire.client import Client
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.metadata.ledger_metadata import LedgerState
-from quire.errors import UsageError
+from quire.errors import ReadError, UsageError
 from quire.http.routes.payloads import PayloadRoutes
 from quire.metadata.tree import Put
 from quire.streams.read.peek import Peeked, UnreadableEntry, peek, position_before_end
@@ -135,12 +135,40 @@ def test_a_completed_segment_whose_ledger_is_open_is_not_recovered() -> None:
         version = (await b.client.metadata.tree.read(path)).version
         longer = replace(segment, last_entry_id=segment.last_entry_id + 3)
         await b.client.metadata.tree.commit(Put(path, longer.to_bytes(), version))
+        async with await b.client.open_ledger(segment.ledger_id) as reader:
+            known = reader.last_add_confirmed
         *records, last = await peeked(b)
         assert payloads(records) == [b"1", b"2", b"3"]
         assert isinstance(last, UnreadableEntry)
         assert "before it closed the ledger" in str(last.error)
+        # The place where the records end, by which an operator finds the ledger.
+        first = known + 1
+        assert last.position == DLSN(1, first, 0)
+        assert isinstance(last.error, ReadError)
+        assert (last.error.ledger_id, last.error.entry_id) == (segment.ledger_id, first)
+        assert f"from entry {first} to {longer.last_entry_id} of ledger" in str(last.error)
         again = (await b.client.metadata.read_ledger(segment.ledger_id)).value
         assert again.state is LedgerState.OPEN
+
+    run(scene)
+
+
+def test_an_entry_that_no_bookie_returns_does_not_end_it() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, 1, 2, 3)
+        (segment,) = await b.streams.segments("s")
+        found = (await b.client.metadata.read_ledger(segment.ledger_id)).value
+        assert found.last_entry_id >= 2
+        # The metadata promises more entries than any bookie has.
+        stored = await b.client.metadata.read_ledger(segment.ledger_id)
+        end = found.last_entry_id + 2
+        longer = replace(found, last_entry_id=end)
+        await b.client.metadata.write_ledger(segment.ledger_id, longer, stored.version)
+        items = await peeked(b)
+        assert payloads(items) == [b"1", b"2", b"3"]
+        wrong = [item for item in items if isinstance(item, UnreadableEntry)]
+        assert [one.position for one in wrong] == [DLSN(1, end - 1, 0), DLSN(1, end, 0)]
+        assert all(isinstance(one.error, ReadError) for one in wrong)
 
     run(scene)
 

@@ -1,0 +1,217 @@
+"""Reports of how far a bookie's logs reach: when they are due, and what ends them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from quire.bookie.directories import rollback
+from quire.bookie.directories.rollback import Known, Rollbacks
+from quire.errors import CookieError, MetadataUnavailableError, StorageError
+from quire.metadata.bookies.directories import (
+    BookieDirectories,
+    LogMark,
+    read_directories,
+    write_directories,
+)
+from quire.metadata.interface import Versioned
+from quire.storage.recovery.incarnation import LogPosition
+from tests.support.bookies.bookie import memory_metadata
+
+PATH, OWN = "/d", "0a"
+MARK = LogMark(3, "aa", 7, 20)
+
+
+class Logs:
+    """The logs of one bookie, as far as reports ask for them."""
+
+    def __init__(self) -> None:
+        self.at = {PATH: LogPosition(7, 20)}
+        self.state = "failed"
+
+    def positions(self) -> dict[str, LogPosition]:
+        return self.at
+
+    def directories(self) -> list[Any]:
+        class State:
+            state, reason = self.state, "the disk failed"
+
+        return [State]
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.logs = Logs()
+        self.metadata = memory_metadata()
+        self.events: list[str] = []
+        self.now_s = 100.0
+        self.rollbacks = Rollbacks(
+            cast(Any, self.logs), self.metadata, "b", self._log, lambda: self.now_s, interval_s=60.0
+        )
+
+    def _log(self, event: str, **fields: object) -> None:
+        self.events.append(event)
+
+    async def begun(self) -> Rollbacks:
+        """Return the reports of a process that has started and written its mark."""
+        await self.metadata.initialise()
+        value = BookieDirectories({PATH: OWN}, marks={OWN: MARK})
+        version = await write_directories(self.metadata, "b", value, None)
+        self.rollbacks._found = Versioned(value, version)
+        self.rollbacks._known = {PATH: Known(OWN, 3, MARK)}
+        self.rollbacks.reported_s = self.now_s
+        return self.rollbacks
+
+    async def stored(self) -> BookieDirectories:
+        found = await read_directories(self.metadata, "b")
+        assert found is not None
+        return found.value
+
+    async def other(self, **marks: LogMark) -> None:
+        """Change the record as another process does."""
+        found = await read_directories(self.metadata, "b")
+        assert found is not None
+        value = replace(found.value, marks={**found.value.marks, **marks})
+        await write_directories(self.metadata, "b", value, found.version)
+
+    def grow(self, newest_file: int, end_group: int) -> None:
+        self.logs.at = {PATH: LogPosition(newest_file, end_group)}
+
+
+async def test_a_report_stores_where_the_log_ends() -> None:
+    s = Scene()
+    reports = await s.begun()
+    assert await reports.report()  # There is nothing to report.
+    assert reports.unreported_s == 0.0
+    s.grow(7, 25)
+    s.now_s += 5
+    assert reports.unreported_s == 5.0
+    assert await reports.report()
+    assert (await s.stored()).marks[OWN] == replace(MARK, end_group=25)
+    assert (reports.unreported_s, reports.reported_s) == (0.0, 105.0)
+    s.grow(6, 30)  # A file that was deleted makes no mark go back.
+    assert await reports.report()
+    assert (await s.stored()).marks[OWN].newest_file == 7
+    assert s.events == []
+
+
+async def test_a_new_segment_is_due_at_once_and_all_else_at_its_time() -> None:
+    s = Scene()
+    reports = await s.begun()
+    assert not reports._due(reports._moved())
+    s.grow(7, 21)
+    assert not reports._due(reports._moved())
+    s.now_s += 60
+    assert reports._due(reports._moved())
+    s.now_s -= 60
+    s.grow(8, 21)
+    assert reports._due(reports._moved())
+
+
+async def test_marks_of_other_directories_are_kept() -> None:
+    s = Scene()
+    reports = await s.begun()
+    await s.other(**{"0b": LogMark(1, "bb", 1, 1)})
+    s.grow(7, 25)
+    assert await reports.report()
+    marks = (await s.stored()).marks
+    assert marks["0b"] == LogMark(1, "bb", 1, 1)
+    assert marks[OWN].end_group == 25
+
+
+@pytest.mark.parametrize(
+    "mark", [replace(MARK, incarnation=4), replace(MARK, nonce="cc"), LogMark(3, lost="is gone")]
+)
+async def test_a_process_that_was_replaced_reports_nothing_more(mark: LogMark) -> None:
+    s = Scene()
+    reports = await s.begun()
+    await s.other(**{OWN: mark})
+    s.grow(7, 25)
+    assert not await reports.report()
+    assert (await s.stored()).marks[OWN] == mark
+    assert s.events == ["log_position_not_mine"]
+    assert not await reports.report()
+    assert s.events == ["log_position_not_mine"]
+    async with asyncio.timeout(5):
+        await reports.run()  # It ends.
+
+
+async def test_a_store_that_fails_is_told_once_and_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    s = Scene()
+    reports = await s.begun()
+    s.grow(7, 25)
+
+    async def fail(*given: object) -> int:
+        raise MetadataUnavailableError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rollback, "write_directories", fail)
+        for _ in range(2):
+            assert not await reports.report()
+    assert s.events == ["log_position_not_reported"]
+    assert reports._known[PATH].mark == MARK  # So the next check finds it moved.
+    assert await reports.report()
+    assert s.events == ["log_position_not_reported", "log_position_reported"]
+    assert (await s.stored()).marks[OWN].end_group == 25
+
+
+async def test_a_record_that_keeps_changing_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = Scene()
+    reports = await s.begun()
+    s.grow(7, 25)
+    attempts: list[int] = []
+    real = write_directories
+
+    async def overtaken(*given: Any) -> int:
+        attempts.append(1)
+        await s.other(**{"0b": LogMark(len(attempts), "bb", 1, 1)})
+        return await real(*given)
+
+    monkeypatch.setattr(rollback, "write_directories", overtaken)
+    assert not await reports.report()
+    assert len(attempts) == rollback.REPORT_ATTEMPTS
+    assert s.events == ["log_position_not_reported"]
+    assert (await s.stored()).marks[OWN] == MARK
+
+
+async def test_the_last_report_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = Scene()
+    reports = await s.begun()
+    s.grow(7, 25)
+    await reports.last()
+    assert (await s.stored()).marks[OWN].end_group == 25
+    s.grow(7, 30)
+
+    async def hang(*given: object) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+    monkeypatch.setattr(rollback, "write_directories", hang)
+    monkeypatch.setattr(rollback, "LAST_REPORT_S", 0.01)
+    await reports.last()
+    assert s.events == ["log_position_not_reported"]
+
+
+async def test_a_start_at_the_same_time_as_another_is_refused() -> None:
+    s = Scene()
+    reports = await s.begun()
+    s.logs.state = "writable"
+    s.logs.at = {}
+    await s.other(**{"0b": LogMark(1, "bb", 1, 1)})
+    with pytest.raises(CookieError, match="another process has started it"):
+        await reports.begin(bytes, ["/d went back in time"])
+    assert reports.found == 1
+    assert s.events == ["directory_went_back"]
+
+
+async def test_a_start_on_failed_directories_only_is_refused() -> None:
+    s = Scene()
+    reports = await s.begun()
+    s.logs.at = {}
+    with pytest.raises(StorageError, match="the disk failed"):
+        await reports.begin(bytes, [])
