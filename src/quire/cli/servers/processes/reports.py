@@ -55,7 +55,9 @@ async def _answer(bookie: Bookie, server: Any) -> None:
     # A transport closes its file. The command flushes its own standard output at its end.
     given = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
     said = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(questions), given)
+    reading, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(questions), given
+    )
     # Standard output must never block the event loop, even if the supervisor reads nothing. A
     # writer needs the protocol of a reader for its flow control. That reader receives nothing.
     nothing = asyncio.StreamReader()
@@ -73,6 +75,9 @@ async def _answer(bookie: Bookie, server: Any) -> None:
             await answers.drain()
     except OSError:
         pass  # The supervisor is gone.
+    finally:
+        reading.close()
+        answers.close()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
