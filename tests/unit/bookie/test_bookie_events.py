@@ -220,3 +220,33 @@ async def test_damage_reports_that_fail_are_told(told: Told) -> None:
     await bookie.report_damage()
     assert told.names().count("damage_not_noted") == 1
     bookie.damage_reports, bookie._damage_notes = own, notes
+
+
+async def test_damage_that_is_found_and_healed_is_told(told: Told) -> None:
+    bookie = told.bookie
+    seen: list[tuple[str, int]] = []
+
+    class Notes:
+        def see(self, path: str, damage: Any) -> None:
+            seen.append((path, damage.number))
+
+        async def follow(self) -> None:
+            pass
+
+    class Damage:
+        number = 7
+
+        def describe(self) -> str:
+            return "a group is damaged"
+
+    notes, bookie._damage_notes = bookie._damage_notes, Notes()
+    bookie._on_damage("/d", Damage(), False)
+    bookie._on_damage("/d", Damage(), True)
+    found = {"directory": "/d", "segment": 7}
+    assert told.take() == [
+        ("damage_found", {**found, "what": "a group is damaged"}),
+        ("damage_healed", found),
+    ]
+    assert seen == [("/d", 7)]
+    await asyncio.sleep(0)
+    bookie._damage_notes = notes

@@ -61,6 +61,22 @@ def test_a_whole_ledger_lacks_nothing() -> None:
     scene(play)
 
 
+def test_no_bookie_is_asked_about_what_has_no_entries() -> None:
+    async def play(world: World, client: Client) -> None:
+        asked: list[str] = []
+
+        async def listed(bookie_id: str, ledger_id: int) -> list[tuple[int, int]]:
+            asked.append(bookie_id)
+            return []
+
+        client.list_entries = listed  # type: ignore[method-assign]
+        for ledger_id in (await ledger(client, 0), await ledger(client, 3, closed=False)):
+            assert await check_replicas(client, ledger_id, ALL) == LackingReplicas()
+        assert asked == []
+
+    scene(play)
+
+
 def test_missing_entries_are_found_and_counted() -> None:
     async def play(world: World, client: Client) -> None:
         ledger_id = await ledger(client, 3)
