@@ -18,7 +18,7 @@ from tests.support.mutation.outcome import VoidError
 from tests.support.mutation.processes import run
 from tests.support.mutation.rooms import PACKAGE, ROOMS, WORKLOADS, room_of
 from tests.support.mutation.simulator_stage import run_seeds
-from tests.support.mutation.sites import Mutant, is_in_function, lines_of
+from tests.support.mutation.sites import Mutant, body_of
 from tests.support.mutation.tree import Tree
 
 MEASURING_MAX_S = 3600
@@ -41,17 +41,19 @@ class Baseline:
     contexts: CoverageData
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Return the names of the tests that execute the mutated statement.
+        """Return the names of the tests that execute anything in the mutated function.
 
-        They are unit tests of the mutant's room, and property tests. Code that runs when its module
+        They are unit tests of the mutant's room, and property tests. Coverage loses the rest of a
+        function in which an `await` raised, so the tests that are known to execute the mutated
+        statement itself would be too few. Code that runs when its module
         is imported concerns each test. For a statement there, the result has all unit tests of the
         room, and the property tests that execute anything in the file.
         """
         source = self.tree.read(mutant.path)
         by_line = self._tests_by_line(mutant.path)
         unit = f"{UNIT}/{room_of(mutant.path)}/"
-        if is_in_function(mutant, source):
-            lines = lines_of(mutant, source)
+        lines = body_of(mutant, source)
+        if lines is not None:
             names = {name for line in lines for name in by_line.get(line, ())}
         else:
             names = {name for found in by_line.values() for name in found}

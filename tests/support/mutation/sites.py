@@ -149,33 +149,15 @@ def diff(mutant: Mutant, source: str) -> str:
     return "\n".join(lines)
 
 
-def lines_of(mutant: Mutant, source: str) -> range:
-    """Return the line numbers of the innermost statement that contains the change.
+def body_of(mutant: Mutant, source: str) -> range | None:
+    """Return the line numbers of the body of the innermost function around the change.
 
-    For a compound statement, such as an `if`, these are only the lines before its body.
+    Return None if the change is in the header of a function or outside of all functions, in code
+    that runs when the module is imported.
     """
-    best = range(mutant.line, mutant.end_line + 1)
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.stmt | ast.excepthandler):
-            continue
-        begin, end = _first_line(node), node.end_lineno or node.lineno
-        body = getattr(node, "body", None)
-        if body:
-            end = max(begin, body[0].lineno - 1) if body[0].lineno > node.lineno else node.lineno
-        if begin <= mutant.line <= end:
-            best = range(begin, end + 1)  # Inner statements come later in a walk.
-    return best
-
-
-def _first_line(node: ast.stmt | ast.excepthandler) -> int:
-    decorators = getattr(node, "decorator_list", None)
-    return min(decorators[0].lineno, node.lineno) if decorators else node.lineno
-
-
-def is_in_function(mutant: Mutant, source: str) -> bool:
-    """Return whether the change is in the body of a function, and not in its header or outside."""
-    return any(
-        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.body[0].lineno <= mutant.line <= (node.end_lineno or 0)
+    bodies = [
+        range(node.body[0].lineno, (node.end_lineno or 0) + 1)
         for node in ast.walk(ast.parse(source))
-    )
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return min((one for one in bodies if mutant.line in one), key=len, default=None)

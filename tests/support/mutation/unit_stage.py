@@ -1,4 +1,4 @@
-"""The run of one mutant against the tests that execute the mutated statement."""
+"""The run of one mutant against the tests that execute the mutated function."""
 
 from __future__ import annotations
 
