@@ -108,7 +108,7 @@ class LedgerClient:
             Tracing(tracer),
         )
         self.counters = self._pool.counters
-        """The counters behind the metrics, which parts of Quire above the client increase too."""
+        """The counters of the client's metrics. Streams, which use the client, count here too."""
         self._end_metrics: Callable[[], None] = lambda: None
         if meter is not None:
             from quire.client.observability.otel_metrics import attach

@@ -73,7 +73,7 @@ INSTEAD_OF_TABLES = (
     "INTO instead of CREATE TABLE"
 )
 NO_TABLES = f". If this is a table: {TABLE}. {INSTEAD_OF_TABLES}"
-"""What an error says if not a single option was given, as for a table of Spark's catalog."""
+"""The text of the error if not a single option was given, as for a table of Spark's catalog."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class Misbehaviour(enum.StrEnum):
     """The bookie denies an entry of a closed ledger, although every member of the entry's write set
     has acknowledged it.
 
-    This relies on ledger ids that are not used again. If an entry is left over from a deleted
+    This assumes that no ledger id is used again. If an entry is left over from a deleted
     ledger with the same id, a bookie without it is reported although it has dropped nothing. The
     protocol cannot distinguish the two cases.
     """

@@ -181,7 +181,7 @@ class ReplicationLocks:
         return Versioned(decoded_mark(path, found.value), found.version)
 
     async def is_marked(self, ledger_id: int) -> bool:
-        """Return whether the ledger has a mark, or a node that is no mark is beside its place."""
+        """Return whether the ledger has a mark, or a stray node beside it (`strays`)."""
         path = mark_path_below(self.root, ledger_id)
         return await self._tree.exists(path) or bool(await self.strays(ledger_id))
 

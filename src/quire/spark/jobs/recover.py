@@ -185,9 +185,10 @@ def _pieces(
 
 
 def _look(cluster: ClusterOptions, piece: Piece) -> Piece:
-    """In a task, return which ledgers of a piece name the bookie, and for how many entries.
+    """Return which ledgers of a piece name the bookie, and for how many entries.
 
-    Ledgers that cannot be read are returned as `unreadable`, each with the reason.
+    This runs in a task. Ledgers that cannot be read are returned as `unreadable`, each with the
+    reason.
     """
     bookie, password = piece["bookie"], cluster.password
     unread: list[tuple[int, str]] = []

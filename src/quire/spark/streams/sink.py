@@ -3,7 +3,7 @@
 Each task fills one ledger for each stream for which it has rows. The driver publishes the ledgers
 as segments, once for each key (`quire.streams.publish.publishing`). The driver makes the plan
 before the tasks run. The plan fences a writer of the stream, but not other sinks: the commit
-publishes behind what they have published since then. The plan travels with the messages of the
+publishes after what they have published since then. The plan travels with the messages of the
 tasks to the commit, which runs in another process.
 """
 

@@ -5,8 +5,8 @@
 
 The first word distinguishes the claim from all others. A writer owns its claim alone. Sinks share
 theirs: each of them may publish under it, and the version of the node `ledgers` decides which of
-two publications is first. Versions of Quire that know no sinks read every stamp as that of another
-writer.
+two publications is first. Versions of Quire that do not know sinks read every stamp as that of
+another writer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def is_sink(stamp: str) -> bool:
 
 
 def claimant(stamp: str) -> str:
-    """Return words for the program that made the claim, for error messages."""
+    """Return a description of the program that made the claim, for error messages."""
     unique, _, rest = stamp.partition(" ")
     session = unique.partition("-")[0]
     where = f"session 0x{session} of the metadata store" if session else "another program"

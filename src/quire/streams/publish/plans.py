@@ -4,8 +4,8 @@
     quire-plans/j-TIME-ID     one node for each job that is running; its publication deletes it
 
 The transaction that publishes a batch checks the node of its plan. A publication can therefore be
-tried again, behind what other sinks have published, and can still be ended for certain: an abort,
-or the next plan of the same writer, changes the node. No transaction under the former plan succeeds
+tried again, after what other sinks have published, and can still be ended reliably: an abort, or
+the next plan of the same writer, changes the node. No transaction under the former plan succeeds
 after that.
 """
 
@@ -107,7 +107,7 @@ async def _forget_jobs(metadata: StreamMetadata, directory: str) -> None:
 async def close_plan(metadata: StreamMetadata, plan: BatchPlan) -> None:
     """End a plan. No transaction under it succeeds after this call.
 
-    Whoever reads the stream's segments next sees what was published under the plan. Raises
+    A later read of the stream's segments sees what was published under the plan. Raises
     MetadataUnavailableError if it is not known whether the plan has ended.
     """
     end = Delete(plan.path, plan.version) if plan.of_job else Put(plan.path, b"", plan.version)

@@ -15,7 +15,7 @@ them.
 
 Several sinks may publish to one stream. They share one claim, and the transaction succeeds only if
 nothing else was published since the end of the stream was read (`stream_end`). Otherwise `publish`
-reads the end again, and tries the transaction behind it. A writer that took over in between is
+reads the end again, and tries to publish after it. A writer that took over in between is
 fenced only if the user has asked for that.
 
 If the driver does not know the key when it plans, it calls `take` instead of `begin`, and fills in
@@ -160,7 +160,7 @@ async def take(
     token: str = "",
     fence_writers: bool = False,
 ) -> StreamBatch:
-    """Plan a batch, whether or not it is published already, which `publish` finds out.
+    """Plan a batch without checking whether it is published already. `publish` checks that.
 
     A writer that has the stream is fenced, even if this raises. Other sinks are not disturbed,
     except another driver of the same writer: it can publish nothing more.
@@ -178,7 +178,7 @@ async def take(
         StreamEndedError: The stream was ended.
         StreamFencedError: Other programs took over during each attempt.
         RecoveryError: Too few bookies answer: try again.
-        StreamConditionError: The fencing token of the stream is another one.
+        StreamConditionError: The stream has another fencing token.
     """
     metadata = streams.metadata(name)
     await metadata.require()
@@ -221,7 +221,7 @@ async def publish(
 
     On return the batch is durable, and readers see all of it. If the batch was published before,
     this returns the segments with which it was published, and deletes what was built again. If
-    other sinks have published since the plan, the batch goes behind what they published.
+    other sinks have published since the plan, the batch follows what they published.
 
     Raises MetadataUnavailableError if the outcome is unknown: call this again, or call `abort`.
     After all other errors nothing was published. Raises StreamFencedError if a writer took over, if
@@ -372,7 +372,7 @@ class _Publication:
 
         the batch is recorded as published       done
         a writer took over                       refused, unless it may be fenced
-        another sink published in between        again, behind what it published
+        another sink published in between        again, after what it published
         the plan has ended                       refused
 
     The ledgers that this call makes are named by its own transactions only. A transaction that was
@@ -394,7 +394,7 @@ class _Publication:
         """The snapshot that the ledgers have."""
         self._end: StreamEnd | None = _planned_end(batch)
         self._copying_ms = 0
-        """The duration of the last copying, which the txids of the next one take into account."""
+        """The duration of the last copy. The txids of the next copy take it into account."""
         self._retry = Retry(COMMIT_BACKOFF, streams.client.rng, limit_s=COMMIT_LIMIT_S)
 
     async def run(self) -> list[StreamSegment]:
@@ -519,7 +519,7 @@ class _Publication:
         self._client.counters.stream_commits_retried += 1
         batch, attempt = self._batch, self._retry.failures + 1
         logger.info(
-            "%s is published to stream %s behind its planned place, in attempt %d: %s",
+            "%s is published to stream %s later than its planned place, in attempt %d: %s",
             batch.key, self._name, attempt, why,
             extra={
                 "event": "stream_commit_retried",
@@ -623,7 +623,7 @@ async def _commit(
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """What the copies of records get in place of what their ledgers have."""
+    """The txid and the snapshot that copies get instead of those of the originals."""
 
     txid: int | None
     """The txid of all records, or None to keep their txids."""

@@ -1,4 +1,4 @@
-"""The end of a stream, behind which a sink publishes its next batch.
+"""The end of a stream, after which a sink publishes its next batch.
 
 Sinks share one claim (`claim_stamp`). As long as no writer takes it from them, a sink only reads
 the end of the stream, and fences nobody.
@@ -27,7 +27,7 @@ TAKE_BACKOFF = Backoff(0.05, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
-    """Where the next batch goes, as of one version of the stream's metadata."""
+    """The place of the next batch, as of one version of the stream's metadata."""
 
     claim: WriterClaim
     last_txid: int

@@ -459,7 +459,7 @@ class Leader(_Replica[ResultT]):
             await self.snapshot()
             self._failed_at = 0
         except QuireError as error:
-            # Without it the log is complete. A later command tries again.
+            # The log is complete without a snapshot. A later command tries again.
             self._failed_at = self.applied
             logger.warning(
                 "no snapshot of state machine %s was taken: %s", self.name, error,

@@ -88,7 +88,7 @@ class BookieProcess:
 
     @property
     def complaint(self) -> str:
-        """What is wrong with the bookie now, in a few words, or '' if it serves."""
+        """A few words about what is wrong with the bookie now, or '' if it serves."""
         if self.state == "serving":
             return "" if self.answers else "does not answer"
         if self.state == "starting":
@@ -124,7 +124,7 @@ class BookieProcess:
         return self.exit_status
 
     async def _pass_on(self, stream: asyncio.StreamReader) -> None:
-        """Write each line of standard error on, except the error with which the process ends."""
+        """Pass each line of standard error on, except the error with which the process ends."""
         rest = b""
         while piece := await stream.read(MESSAGE_BYTES_MAX):
             *lines, rest = (rest + piece).split(b"\n")

@@ -5,8 +5,8 @@ least N data directories, they are dealt out in turn, and no two bookies share o
 bookies are dealt out, and each of them uses one data directory. So a bookie writes to as few disks
 as possible, and as few bookies as possible sync the same disk.
 
-A bookie of an earlier start that would not be started any more would be a lost bookie. Its
-directory shows it, so such a start is refused.
+A start that leaves out a bookie of an earlier start would lose that bookie. The directory of the
+bookie shows that it was there, so such a start is refused.
 """
 
 from __future__ import annotations

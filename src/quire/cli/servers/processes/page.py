@@ -130,7 +130,7 @@ class ServicePage:
         }
 
     def elsewhere(self) -> str:
-        """Return where the routes are that this server does not have."""
+        """Return the text for an unknown path, which says where the other routes are."""
         places = [f"{one.name} at {one.status.http}" for one in self._bookies if one.status.http]
         return (
             "This server only has the health and the metrics of several bookies. Send other "

@@ -28,10 +28,9 @@ QUESTION_BYTES_MAX = 64
 
 
 def reporting(around: Around | None) -> Around:
-    """Return a function that answers the supervisor around a bookie.
+    """Return a `BookieOptions.around` that also answers the supervisor while the bookie runs.
 
-    It has the form of `BookieOptions.around`. `around` is the one that serves HTTP, if there is
-    one.
+    `around` is the function that serves HTTP, or None.
     """
 
     @asynccontextmanager
@@ -52,7 +51,7 @@ def reporting(around: Around | None) -> Around:
 async def _answer(bookie: Bookie, server: Any) -> None:
     loop = asyncio.get_running_loop()
     questions = asyncio.StreamReader(QUESTION_BYTES_MAX)
-    # A transport closes its file. The command flushes its own standard output at its end.
+    # A transport closes its file, but the command still flushes its standard output at the end.
     given = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
     said = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     reading, _ = await loop.connect_read_pipe(

@@ -1,9 +1,9 @@
-"""The supervisor of a service: it starts N bookies, and starts one that dies again.
+"""The supervisor of a service: it starts N bookies, and restarts a bookie that dies.
 
 A bookie that fails before it has served once ends the service, because a person has to correct
 something. Later failures leave the other bookies alone. A bookie that is killed or fails is started
-again after a pause that grows. One whose configuration is wrong, whose disk failed, or that was
-decommissioned is not, as with systemd.
+again after a pause that grows. As with systemd, it is not started again if its configuration is
+wrong, its disk failed, or it was decommissioned.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 RESTART_BACKOFF = Backoff(1.0, 60.0)
 """The pauses before a bookie that failed is started again."""
 STEADY_S = 60.0
-"""Seconds after which a bookie that ran that long begins again with the shortest pause."""
+"""Seconds that a bookie must run before the pauses begin again with the shortest one."""
 LOOK_SOON_S = 0.25
 """Seconds between two questions to a bookie that does not serve or accept entries yet."""
 LOOK_INTERVAL_S = 1.0
@@ -136,7 +136,7 @@ class Supervisor:
             if error:
                 fail(error)
             return status
-        # A process without a signal handler yet is ended by the signal itself, and stored nothing.
+        # The signal itself ends a process that has no handler for it yet. It has stored nothing.
         statuses = [one.exit_status for one in self.bookies]
         bad = [one for one in statuses if one not in (None, 0, -signal.SIGTERM)]
         return next((one for one in bad if one is not None and one > 0), EXIT_ERROR) if bad else 0
@@ -243,7 +243,7 @@ class Supervisor:
                         "rolling_restart_stopped",
                         process=bookie.share.number,
                         bookie=bookie.name,
-                        why=f"it is not as before after {ROLLING_LIMIT_S:g} s: "
+                        why=f"it has not recovered after {ROLLING_LIMIT_S:g} s: "
                         + (bookie.complaint or "it accepts no entries"),
                     )
                     return
@@ -252,14 +252,14 @@ class Supervisor:
             self.rolling = False
 
     async def _others_serve(self, bookie: BookieProcess) -> None:
-        """Wait until no other bookie is on its way to serve, so that at most one is away."""
+        """Wait until no other bookie is starting or pausing, so that at most one is away."""
         while any(
             one is not bookie and one.state in ("starting", "pausing") for one in self.bookies
         ):
             await asyncio.sleep(LOOK_SOON_S)
 
     async def _restart(self, bookie: BookieProcess) -> None:
-        """Stop the process of a bookie, and return when another one has been started."""
+        """Stop the process of a bookie, and return when its successor is about to start."""
         before = bookie.restarts
         bookie.restart_asked = True
         bookie.wake.set()

@@ -141,7 +141,7 @@ def _iceberg_path(history: OffloadHistory, file: HistoryFile) -> str:
 
 
 def positions_of(stream: str, files: Sequence[HistoryFile]) -> dict[str, str]:
-    """Return what the commit that adds these files says about them.
+    """Return the properties of the commit that adds these files.
 
     The positions are those of the first and the last record. Between them the files have all
     records of the stream, except those that the manifest names as gaps.
