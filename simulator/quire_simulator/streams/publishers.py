@@ -251,6 +251,7 @@ class Driver:
             StreamSettings(**claimed.settings),
             password=self.streams.password,
             job=claimed.key.job,
+            life=claimed.life,
             snapshot=claimed.snapshot,
         )
         fails = attempt < TASK_ATTEMPTS - 1 and chance.random() < TASK_FAILS

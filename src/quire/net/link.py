@@ -135,6 +135,8 @@ class Link(asyncio.Protocol):
         """The ids of the ledgers whose sink was detached while answers to its adds were
         outstanding."""
         self._ended = asyncio.Event()
+        self._ending = False
+        """Whether `end` was called, after which nothing can be sent."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._outgoing: list[Buffer] = []
@@ -183,7 +185,7 @@ class Link(asyncio.Protocol):
     @property
     def usable(self) -> bool:
         """Whether the connection is open."""
-        return self.lost is None and self._transport is not None
+        return self.lost is None and self._transport is not None and not self._ending
 
     def takes_adds_of(self, ledger_id: int) -> bool:
         """Return whether a new handle may add to this ledger over this connection.
@@ -229,6 +231,8 @@ class Link(asyncio.Protocol):
 
     def _write_outgoing(self) -> None:
         outgoing, self._outgoing = self._outgoing, []
+        if not outgoing or self._ending:
+            return
         self.writes += 1
         if self._transport is not None and self.lost is None:
             self._transport.write(outgoing[0] if len(outgoing) == 1 else b"".join(outgoing))
@@ -253,7 +257,8 @@ class Link(asyncio.Protocol):
         """
         if self._outgoing:
             self._write_outgoing()
-        if self._transport is None:
+        self._ending = True
+        if self._transport is None or self.lost is not None or self._ended.is_set():
             return
         if not (self._expected or self._spent):
             close_client_side(self._transport)
@@ -261,7 +266,11 @@ class Link(asyncio.Protocol):
             # A closed socket answers the next packet with a reset, and drops what the bookie's
             # kernel has not taken yet. So the bookie closes first, when it has read the end of the
             # data.
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except (OSError, RuntimeError):
+                # The connection has ended, and the event loop has not said so yet.
+                self._transport.abort()
         else:
             self._transport.close()  # With TLS, it waits until the bookie ends TLS as well.
 
@@ -357,6 +366,10 @@ class Link(asyncio.Protocol):
 
     def _write(self, data: bytes) -> None:
         assert self._transport is not None
+        if self._ending:
+            raise BookieUnavailableError(
+                f"the connection to bookie {self.bookie_id} ended: the client was closed"
+            )
         self.writes += 1
         if self._outgoing:
             self._outgoing.append(data)  # after the adds that were sent before

@@ -58,7 +58,7 @@ async def planned(streams: Namespace, key: BatchKey, **how: Any) -> StreamBatch:
 async def build(streams: Namespace, batch: StreamBatch, *rows: bytes) -> list[BuiltSegment]:
     builder = SegmentBuilder(
         streams.client, f"{streams.path}/{STREAM}", StreamSettings(**batch.settings),
-        job=batch.key.job, snapshot=batch.snapshot,
+        job=batch.key.job, life=batch.life, snapshot=batch.snapshot,
     )  # fmt: skip
     await builder.append(list(rows), [batch.txid] * len(rows))
     built = await builder.close()

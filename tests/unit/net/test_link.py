@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from quire.codec.wire.v2 import ADD_RESPONSE_BYTES
+from quire.errors import BookieUnavailableError, QuireError
 from quire.net.channel import BookieChannel
 from quire.net.network import AsyncioNetwork
 from tests.support.network.certificates import Authority
@@ -83,6 +86,22 @@ class Unanswered:
         pass
 
 
+class Sink:
+    """A receiver of answers that is not interested."""
+
+    def on_acked_run(self, first: int, last: int) -> None:
+        pass
+
+    def on_acked(self, entries: Sequence[int]) -> None:
+        pass
+
+    def on_add_error(self, entry_id: int, error: QuireError) -> None:
+        pass
+
+    def on_lost(self, error: BookieUnavailableError) -> None:
+        pass
+
+
 async def test_a_slow_bookie_reads_all_adds_although_it_answers_after_the_end() -> None:
     """A closed socket answers the late answer with a reset, and drops what it has not sent."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -105,6 +124,42 @@ async def test_a_slow_bookie_reads_all_adds_although_it_answers_after_the_end() 
         assert received == sent
         await link.drained(asyncio.get_running_loop().time() + PATIENCE_S)
         assert link.lost is not None
+
+
+@pytest.mark.parametrize("reset_is_known", [True, False])
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_dead_connection_ends_without_an_error(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], reset_is_known: bool
+) -> None:
+    """`write_eof` raises on it: in uvloop if it is closed, in asyncio if the loop is behind."""
+    problems: list[object] = []
+
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            link = BookieChannel("a:1")
+            await AsyncioNetwork().connect("127.0.0.1", listener.getsockname()[1], lambda: link)
+            bookie, _ = listener.accept()
+            sink = Sink()
+            link.attach(1, sink)
+            link.send(b"first")
+            link.expect(Unanswered(), 0)
+            await asyncio.sleep(0)
+            link.detach(1, sink, unanswered=True)
+            bookie.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            bookie.close()  # with a reset
+            if reset_is_known:
+                async with asyncio.timeout(PATIENCE_S):
+                    await link._ended.wait()
+            link.send(b"second")
+            link.end()
+            await link.drained(asyncio.get_running_loop().time() + PATIENCE_S)
+            assert link.lost is not None
+            assert not link.usable
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.get_loop().set_exception_handler(lambda _, what: problems.append(what))
+        runner.run(scenario())
+    assert problems == []
 
 
 async def test_a_bookie_that_never_answers_is_not_waited_for() -> None:

@@ -59,7 +59,7 @@ async def build(
 ) -> BuiltSegment:
     builder = SegmentBuilder(
         b.client, f"{b.streams.path}/s", StreamSettings(**batch.settings),
-        job=batch.key.job, snapshot=batch.snapshot,
+        job=batch.key.job, life=batch.life, snapshot=batch.snapshot,
     )  # fmt: skip
     await builder.append(payloads, txids or [batch.txid] * len(payloads))
     built = await builder.close()

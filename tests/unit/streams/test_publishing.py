@@ -38,8 +38,9 @@ KEY = BatchKey("job", "query-1", 0)
 async def build(b: Bench, batch: StreamBatch, payloads: list[bytes]) -> BuiltSegment:
     settings = StreamSettings(**batch.settings)
     builder = SegmentBuilder(
-        b.client, f"{b.streams.path}/s", settings, job=batch.key.job, snapshot=batch.snapshot
-    )
+        b.client, f"{b.streams.path}/s", settings,
+        job=batch.key.job, life=batch.life, snapshot=batch.snapshot,
+    )  # fmt: skip
     half = len(payloads) // 2
     for part in (payloads[:half], payloads[half:]):
         await builder.append(part, [batch.txid] * len(part))
@@ -256,6 +257,11 @@ def test_what_is_published_survives_a_rename(made_again: bool) -> None:
         if made_again:
             await b.streams.create_stream("s")
         await abort(b.streams, "s", batch, built)
+        if made_again:  # The same job runs for the new stream, and cleans up after itself.
+            again, _ = await published(b, KEY, [b"b"])
+            assert again.life != batch.life
+            kept = [one.ledger_id for one in await b.streams.segments("s")]
+            assert await sweep_job(b.streams, "s", KEY, kept, kept[0]) == []
         found = await b.read("t")
         assert [r.payload for r in found] == [b"a"]
 

@@ -88,8 +88,14 @@ class BookiePool:
         self._links_watch.close()
         self.placement.close()
         deadline = asyncio.get_running_loop().time() + CLOSE_DRAIN_S
-        for link in (*self._channels.close(), *self._controls.close()):
-            await link.drained(deadline)
+        links = (*self._channels.close(), *self._controls.close())
+        try:
+            for link in links:
+                await link.drained(deadline)
+        except asyncio.CancelledError:
+            for link in links:
+                link.abort("the client was closed")
+            raise
 
     def metrics(self) -> Iterator[Metric]:
         """Yield the metrics of the client that has this pool. Any thread may ask."""

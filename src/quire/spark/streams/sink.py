@@ -349,6 +349,7 @@ class StreamTaskOutput:
             StreamSettings(**batch.settings),
             password=self._options.password,
             job=batch.key.job,
+            life=batch.life,
             snapshot=batch.snapshot,
         )
 

@@ -402,20 +402,22 @@ class StreamMetadata:
 
     # -- the right to write -------------------------------------------------------------------
 
-    async def claim(self, sink: str = "") -> WriterClaim:
+    async def claim(self, sink: str = "", expected: int | None = None) -> WriterClaim:
         """Take the right to write from the present writer, at once.
 
         With `sink`, which is the name of a sink, other sinks may use the claim too (`claim_stamp`).
+        With `expected`, the `ledgers_version` of a former claim, StreamFencedError is raised if
+        anything has changed since then.
         The former writer notices it when it begins or completes a segment, or when its ledger is
         fenced. Raises NoSuchStreamError, and LaterMetadataError or MetadataError if the stream has
         a layout that is not known.
         """
         try:
-            return await self._claim(sink)
+            return await self._claim(sink, expected)
         except NoSuchKeyError as error:  # the stream was deleted or renamed just now
             raise self._missing() from error
 
-    async def _claim(self, sink: str) -> WriterClaim:
+    async def _claim(self, sink: str, expected: int | None) -> WriterClaim:
         version = (await self.tree.read(self.paths.version)).value
         if len(version) != len(LAYOUT_DATA):
             raise MetadataError(f"{self.paths.version} is damaged: {version.hex()}")
@@ -432,6 +434,8 @@ class StreamMetadata:
         stamped = Put(life, stamp.encode("ascii"))
         for _ in range(LIST_ATTEMPTS):
             ledgers = await self.tree.read(self.paths.segments)
+            if expected not in (None, ledgers.version):
+                raise self._fenced()
             try:
                 claim = Put(self.paths.segments, ledgers.value, ledgers.version)
                 await self.tree.commit(stamped, claim)

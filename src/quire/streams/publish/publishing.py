@@ -56,7 +56,13 @@ from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import StreamMetadata, WriterClaim
 from quire.streams.publish.plans import BatchPlan, close_plan, is_open, open_plan
 from quire.streams.publish.published import BatchKey, Published, check_moved, read_published
-from quire.streams.publish.segment_builder import JOB_KEY, NO_NUMBER, BuiltSegment, SegmentBuilder
+from quire.streams.publish.segment_builder import (
+    JOB_KEY,
+    LIFE_KEY,
+    NO_NUMBER,
+    BuiltSegment,
+    SegmentBuilder,
+)
 from quire.streams.publish.stream_end import Planned, StreamEnd, find_end
 from quire.streams.read.records import decode
 from quire.streams.write.segments import APPLICATION
@@ -120,6 +126,11 @@ class StreamBatch:
     token: str = field(default="", repr=False)
     fence_writers: bool = False
     """Whether `publish` may fence a writer that took the stream over after the plan."""
+
+    @property
+    def life(self) -> str:
+        """The id that distinguishes the stream from all others that ever had its name."""
+        return str(self.claim["life"]).rpartition("/")[2]
 
 
 # -- the driver -------------------------------------------------------------------------------
@@ -273,14 +284,17 @@ async def sweep_job(
 ) -> list[int]:
     """Delete the ledgers that were built for this batch, except those that are kept.
 
-    The search begins a little before ledger `first`, and reads a bounded number of ledgers. The
-    search for orphans finds the rest later. Call this only after the batch was published, because
-    then none of its other ledgers can be published any more. Nothing is deleted while the metadata
+    A ledger that any segment of the stream names is kept as well. So is a ledger that was built for
+    another stream which had this name, because that stream may have it under its new name. The
+    search begins a little before ledger `first`, and reads a bounded number of ledgers. The search
+    for orphans finds the rest later. Call this only after the batch was published, because then
+    none of its other ledgers can be published any more. Nothing is deleted while the metadata
     store forbids deletions. Returns the ids of the deleted ledgers.
     """
-    client, spared = streams.client, set(kept)
-    made = {**APPLICATION, "stream": streams.metadata(name).paths.stream.encode()}
-    made[JOB_KEY] = key.job.encode()
+    client, metadata, spared = streams.client, streams.metadata(name), set(kept)
+    life = await metadata.life_id()
+    made = {**APPLICATION, "stream": metadata.paths.stream.encode()}
+    made |= {JOB_KEY: key.job.encode(), LIFE_KEY: life.encode()}
     if not await may_collect(client.metadata):
         return []
     some: list[int] = []
@@ -299,7 +313,11 @@ async def sweep_job(
         return all(custom.get(name) == value for name, value in made.items())
 
     found = await each(some, is_of_batch)
-    left = [ledger_id for ledger_id, ours in zip(some, found) if ours]
+    # Read after the ledgers were found, so that a segment that names one of them is seen.
+    named = {segment.ledger_id for segment in await metadata.segments()}
+    if await metadata.life_id() != life:
+        return []
+    left = [one for one, ours in zip(some, found) if ours and one not in named]
     await each(left, client.delete_ledger)
     return left
 
@@ -399,6 +417,9 @@ class _Publication:
 
     async def run(self) -> list[StreamSegment]:
         metadata, batch = self._metadata, self._batch
+        # Another session may have made the plan. Without this, a store that lags behind could show
+        # the stream as it was before.
+        await metadata.tree.sync()
         while True:
             found = await read_published(metadata, batch.key)
             await _check_turn(metadata, found, batch.key, batch.takeover)
@@ -685,6 +706,7 @@ async def _join(
         StreamSettings(**batch.settings),
         password=streams.password,
         job=batch.key.job,
+        life=batch.life,
         snapshot=batch.snapshot if renewed is None else renewed.snapshot,
     )
     txid = None if renewed is None else renewed.txid

@@ -18,6 +18,9 @@ from quire.streams.write.segments import APPLICATION, SegmentWriter
 
 JOB_KEY = "quire.job"
 """The key in a ledger's custom metadata for the job that created the ledger (`BatchKey.job`)."""
+LIFE_KEY = "quire.life"
+"""The key in a ledger's custom metadata for the life of the stream that the ledger was built for. A
+stream that gets the name of another one later has another life."""
 UNACKED_ENTRIES_MAX = 64
 NO_NUMBER = 0
 """The segment number in use while a ledger is filled, before `publish` assigns the real one."""
@@ -54,16 +57,20 @@ class SegmentBuilder:
         *,
         password: bytes = b"",
         job: str = "",
+        life: str = "",
         snapshot: bytes | None = None,
     ) -> None:
         """Create a builder for the stream at `path`, which is `Namespace.path` + "/" + its name.
 
-        `job` (`BatchKey.job`) is stored with the ledger, so that `sweep_job` can find the ledger.
+        `job` (`BatchKey.job`) and `life` (`StreamBatch.life`) are stored with the ledger, so that
+        `sweep_job` can find the ledger.
         `snapshot` is explained at `StreamBatch`.
         """
         self._client = client
         self._settings = settings
         self._custom = {**APPLICATION, "stream": path.encode(), JOB_KEY: job.encode()}
+        if life:
+            self._custom[LIFE_KEY] = life.encode()
         self._password = password
         self._snapshot = snapshot
         self._last_txid = 0

@@ -88,9 +88,11 @@ async def find_end(
         if by_writer and planned is not None and not planned.fence_writers:
             raise _held_by_writer(name, key, claim.stamp)
         try:
+            # Not from a writer that has opened the stream since it was looked at.
             taken = await take_over(
-                streams.client, metadata, streams.password, whole=whole, sink=_sink_name(key)
-            )
+                streams.client, metadata, streams.password, whole=whole, sink=_sink_name(key),
+                expected=claim.ledgers_version,
+            )  # fmt: skip
         except StreamFencedError:
             if not await retry.pause():
                 raise

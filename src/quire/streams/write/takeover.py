@@ -63,19 +63,21 @@ async def take_over(
     *,
     whole: bool = True,
     sink: str = "",
+    expected: int | None = None,
 ) -> TakenStream:
     """Claim the stream, and complete the segments in progress.
 
     On return every record that former writers had acknowledged is part of a completed segment, and
     those writers cannot append any more. Without `whole`, only the newest segment is read, unless a
     segment is in progress or producers or fencing tokens were used. With `sink`, the name of a
-    sink, other sinks may use the claim too.
+    sink, other sinks may use the claim too. `expected` is the `ledgers_version` of the claim from
+    which the stream may be taken.
 
-    Raises StreamEndedError. Raises StreamFencedError if another writer took over meanwhile, and
-    RecoveryError if too few bookies answer: nothing is lost, try again.
+    Raises StreamEndedError. Raises StreamFencedError if another writer took over meanwhile, or
+    since `expected`, and RecoveryError if too few bookies answer: nothing is lost, try again.
     """
     await metadata.ensure_writable()
-    claim = await metadata.claim(sink)
+    claim = await metadata.claim(sink, expected)
     # A writer that has used its first mark since then has a segment in progress, so all are read.
     if whole or await metadata.has_marks():
         segments = await metadata.segments()

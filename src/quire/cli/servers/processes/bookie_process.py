@@ -72,6 +72,8 @@ class BookieProcess:
         self._command = list(command)
         self._write = write
         self._process: asyncio.subprocess.Process | None = None
+        self._unsent: signal.Signals | None = None
+        """The last signal that came while no process ran. One that is being started gets it."""
         self._lock = asyncio.Lock()
         self._owed = 0
         self._heard = False
@@ -103,6 +105,7 @@ class BookieProcess:
         """
         self.state, self.status, self.error = "starting", Status(), ""
         self.answers, self._heard, self._owed = True, False, 0
+        self._unsent = None
         process = self._process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
@@ -111,6 +114,8 @@ class BookieProcess:
             limit=ANSWER_BYTES_MAX,
             start_new_session=True,  # Ctrl-C on the terminal is for the supervisor only.
         )
+        if self._unsent is not None:
+            self.signal(self._unsent)
         try:
             assert process.stderr is not None
             await self._pass_on(process.stderr)
@@ -148,8 +153,10 @@ class BookieProcess:
         self._write(line)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process, if it runs."""
-        if self._process is not None and self._process.returncode is None:
+        """Send a signal to the process, if it runs, or as soon as it has started."""
+        if self._process is None:
+            self._unsent = number
+        elif self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
 

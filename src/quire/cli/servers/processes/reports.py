@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from quire.errors import QuireError
 
 if TYPE_CHECKING:
     from quire.bookie.server import Bookie
@@ -68,8 +67,10 @@ async def _answer(bookie: Bookie, server: Any) -> None:
         while question := await questions.readline():
             answer = status_of(bookie, server.url if server is not None else None)
             if question == METRICS and server is not None:
-                with suppress(QuireError):  # An answer without metrics says that there are none.
+                try:
                     answer["metrics"] = await server.metrics_text()
+                except Exception:  # noqa: BLE001, S110 - no error of a metric may end the bookie
+                    pass  # An answer without metrics says that there are none.
             answers.write(json.dumps(answer).encode() + b"\n")
             await answers.drain()
     except OSError:

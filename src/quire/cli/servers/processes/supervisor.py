@@ -77,7 +77,7 @@ class Supervisor:
             BookieProcess(share, options.command(share), write_line) for share in options.shares
         ]
         self._options = options
-        self._log = options.log
+        self._write_event = options.log
         self._rng = rng
         self._stopping = asyncio.Event()
         self._failure: tuple[int, str] | None = None
@@ -86,12 +86,17 @@ class Supervisor:
         self.rolling = False
         """Whether a rolling restart is running."""
 
+    def _log(self, event: str, **fields: object) -> None:
+        with suppress(OSError):  # Nobody reads standard error any more: the bookies go on.
+            self._write_event(event, **fields)
+
     async def run(self) -> int:
         """Run the service, and return its exit status. Call it once."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        loop.add_signal_handler(signal.SIGHUP, self.roll)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+            loop.add_signal_handler(signal.SIGHUP, self.roll)
         async with AsyncExitStack() as stack:
             if self._options.http is not None:
                 from quire.cli.servers.processes.page import serve_page
@@ -152,6 +157,9 @@ class Supervisor:
             watch = asyncio.create_task(self._watch(bookie))
             try:
                 status = await bookie.run()
+            except OSError as error:  # for example too many processes, or a missing interpreter
+                status = bookie.exit_status = EXIT_ERROR
+                bookie.error = f"its process could not be started: {error}"
             finally:
                 watch.cancel()
                 await asyncio.wait([watch])
