@@ -103,9 +103,7 @@ class BookieProcess:
 
         The status is the negative number of the signal if one has ended the process.
         """
-        self.state, self.status, self.error = "starting", Status(), ""
-        self.answers, self._heard, self._owed = True, False, 0
-        self._unsent = None
+        self._begin()
         process = self._process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
@@ -127,6 +125,11 @@ class BookieProcess:
         finally:
             self._process = None
         return self.exit_status
+
+    def _begin(self) -> None:
+        self.state, self.status, self.error = "starting", Status(), ""
+        self.answers, self._heard, self._owed = True, False, 0
+        self._unsent = None
 
     async def _pass_on(self, stream: asyncio.StreamReader) -> None:
         """Pass each line of standard error on, except the error with which the process ends."""

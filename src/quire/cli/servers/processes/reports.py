@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-
 if TYPE_CHECKING:
     from quire.bookie.server import Bookie
 
@@ -69,7 +68,7 @@ async def _answer(bookie: Bookie, server: Any) -> None:
             if question == METRICS and server is not None:
                 try:
                     answer["metrics"] = await server.metrics_text()
-                except Exception:  # noqa: BLE001, S110 - no error of a metric may end the bookie
+                except Exception:  # noqa: BLE001 - no error of a metric may end the bookie
                     pass  # An answer without metrics says that there are none.
             answers.write(json.dumps(answer).encode() + b"\n")
             await answers.drain()
