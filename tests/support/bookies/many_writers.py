@@ -32,6 +32,9 @@ class FarEnd:
         """The ids of the entries that arrived, by ledger and in the order of their arrival."""
         self._unanswered: list[tuple[int, int]] = []
 
+    def can_write_eof(self) -> bool:
+        return False
+
     def write(self, data: bytes) -> None:
         self.writes.append(data)
         for start, _ in frame_bounds(data):
@@ -57,9 +60,11 @@ class FarEnd:
     def get_extra_info(self, name: str) -> Any:
         return None
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        asyncio.get_running_loop().call_soon(self.lose)
 
-    def abort(self) -> None: ...
+    def abort(self) -> None:
+        asyncio.get_running_loop().call_soon(self.lose)
 
 
 class FarEnds(AsyncioNetwork):

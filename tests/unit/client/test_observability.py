@@ -39,7 +39,9 @@ from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
 SOURCES = [
-    path.read_text(encoding="utf-8") for path in sorted((ROOT / "src/quire/client").rglob("*.py"))
+    path.read_text(encoding="utf-8")
+    for room in ("client", "streams")
+    for path in sorted((ROOT / "src/quire" / room).rglob("*.py"))
 ]
 
 
@@ -471,7 +473,12 @@ def test_the_guide_lists_every_event_with_its_level() -> None:
         for level, event in re.findall(r'log_event\(\s*logging\.(\w+), "(\w+)"', source)
     }
     assert len(told) > 5
-    assert listed == told | {(event, "warning") for event in found(r'"event": "(\w+)"')}
+    for source in SOURCES:
+        told |= {
+            (event, level)
+            for level, event in re.findall(r'logger\.(\w+)\(.*?"event": "(\w+)"', source, re.DOTALL)
+        }
+    assert listed == told
 
 
 def test_the_guide_lists_every_span() -> None:
