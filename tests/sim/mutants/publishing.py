@@ -178,7 +178,13 @@ def a_merge_copies_one_entry_less(patch: pytest.MonkeyPatch) -> None:
     seeds=60,
 )
 def a_sweep_spares_nothing(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, publishing, "sweep_job", ("if ledger_id not in spared:", "if True:"))
+    edit(
+        patch,
+        publishing,
+        "sweep_job",
+        ("if ledger_id not in spared:", "if True:"),
+        ("if ours and one not in named", "if ours"),
+    )
 
 
 @mutant(
@@ -188,7 +194,13 @@ def a_sweep_spares_nothing(patch: pytest.MonkeyPatch) -> None:
     seeds=60,
 )
 def a_sweep_takes_other_jobs_too(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, publishing, "sweep_job", ("made[JOB_KEY] = key.job.encode()", "pass"))
+    edit(
+        patch,
+        publishing,
+        "sweep_job",
+        ("JOB_KEY: key.job.encode(), ", ""),
+        ("if ours and one not in named", "if ours"),
+    )
 
 
 @mutant(
