@@ -9,6 +9,7 @@ from quire.spark.streams.offsets import StreamOffset
 from quire.spark.streams.query import StreamQuery
 from quire.spark.streams.sink import Committer, StreamTaskOutput
 from quire.spark.streams.view import StreamView
+from quire.streams.publish import publishing
 from tests.sim.mutants.mutant import edit, mutant
 
 
@@ -109,3 +110,4 @@ def the_clean_up_keeps_what_tasks_built(patch: pytest.MonkeyPatch) -> None:
         "clean_up",
         ("[segment.ledger_id for segment in segments]", "[one.ledger_id for one in built]"),
     )
+    edit(patch, publishing, "sweep_job", ("if ours and one not in named", "if ours"))
