@@ -26,11 +26,11 @@ import pyspark
 import pytest
 
 from quire import blocking
-from quire.spark import sweep_orphans
 from quire.testing._process import free_ports
 from quire.testing.cluster import LocalCluster
 from tests.support.sessions import kill_session
 from tests.support.spark.faults import Faults
+from tests.support.spark.leftovers import check_only_published_ledgers_stay
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -259,14 +259,7 @@ def check(lives: Lives, total: int) -> None:
         assert found == list(range(total))
         sequences = [record.sequence for record in streams.open_reader(stream)]
         assert sequences == list(range(total))
-        sweep_orphans(client, 0, stream=f"{NAMESPACE}/{stream}")
-        path = f"{NAMESPACE}/{stream}".encode()
-        left = {
-            ledger_id
-            for ledger_id in client.list_ledgers()
-            if client.ledger_metadata(ledger_id).custom.get("stream") == path
-        }
-        assert left == {segment.ledger_id for segment in streams.segments(stream)}
+        check_only_published_ledgers_stay(client, streams, stream)
     print(f"\n{stream}: {total} numbers, {sum(lives.injected.values())} faults: ", end="")
     print(", ".join(f"{name} {count}" for name, count in sorted(lives.injected.items())))
 

@@ -31,10 +31,10 @@ from pyspark.sql.streaming import StreamingQuery
 
 from quire import blocking
 from quire.blocking import Namespace
-from quire.spark import sweep_orphans
 from quire.testing.cluster import LocalCluster
 from tests.support.sessions import kill_session
 from tests.support.spark.faults import Faults
+from tests.support.spark.leftovers import check_only_published_ledgers_stay
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -76,14 +76,7 @@ def check(
     for name, numbers in found.items():
         assert numbers == list(range(len(numbers))), name
         assert counts is None or len(numbers) == counts[name], name
-    sweep_orphans(client, 0, stream=f"{NAMESPACE}/{stream}")
-    path = f"{NAMESPACE}/{stream}".encode()
-    left = {
-        ledger_id
-        for ledger_id in client.list_ledgers()
-        if client.ledger_metadata(ledger_id).custom.get("stream") == path
-    }
-    assert left == {segment.ledger_id for segment in streams.segments(stream)}
+    check_only_published_ledgers_stay(client, streams, stream)
     return {name: len(numbers) for name, numbers in found.items()}
 
 

@@ -245,8 +245,7 @@ class Link(asyncio.Protocol):
         The bookie may never read data that was sent shortly before. Use `end` for a connection
         whose adds may be unanswered.
         """
-        if self._outgoing:
-            self._write_outgoing()
+        self._write_outgoing()
         if self._transport is not None:
             close_client_side(self._transport)
 
@@ -255,12 +254,11 @@ class Link(asyncio.Protocol):
 
         `drained` waits for that. If no add is unanswered, the connection is closed at once.
         """
-        if self._outgoing:
-            self._write_outgoing()
+        self._write_outgoing()
         self._ending = True
         if self._transport is None or self.lost is not None or self._ended.is_set():
             return
-        if not (self._expected or self._spent):
+        if not self._unanswered:
             close_client_side(self._transport)
         elif self._transport.can_write_eof():
             # A closed socket answers the next packet with a reset, and drops what the bookie's
@@ -274,6 +272,11 @@ class Link(asyncio.Protocol):
         else:
             self._transport.close()  # With TLS, it waits until the bookie ends TLS as well.
 
+    @property
+    def _unanswered(self) -> bool:
+        """Whether adds that were sent may have no answer yet."""
+        return bool(self._expected or self._spent)
+
     async def drained(self, deadline: float) -> None:
         """Wait after `end` until the connection is closed, and abort it at loop time `deadline`.
 
@@ -281,7 +284,7 @@ class Link(asyncio.Protocol):
         TCP tries. Returns at once if no add was unanswered and all data has left.
         """
         if self._transport is None or not (
-            self._expected or self._spent or self._transport.get_write_buffer_size()
+            self._unanswered or self._transport.get_write_buffer_size()
         ):
             return
         try:

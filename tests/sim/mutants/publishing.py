@@ -183,7 +183,7 @@ def a_sweep_spares_nothing(patch: pytest.MonkeyPatch) -> None:
         publishing,
         "sweep_job",
         ("if ledger_id not in spared:", "if True:"),
-        ("if ours and one not in named", "if ours"),
+        (" if ledger_id not in named", ""),
     )
 
 
@@ -199,7 +199,7 @@ def a_sweep_takes_other_jobs_too(patch: pytest.MonkeyPatch) -> None:
         publishing,
         "sweep_job",
         ("JOB_KEY: key.job.encode(), ", ""),
-        ("if ours and one not in named", "if ours"),
+        (" if ledger_id not in named", ""),
     )
 
 

@@ -110,4 +110,4 @@ def the_clean_up_keeps_what_tasks_built(patch: pytest.MonkeyPatch) -> None:
         "clean_up",
         ("[segment.ledger_id for segment in segments]", "[one.ledger_id for one in built]"),
     )
-    edit(patch, publishing, "sweep_job", ("if ours and one not in named", "if ours"))
+    edit(patch, publishing, "sweep_job", (" if ledger_id not in named", ""))

@@ -313,11 +313,14 @@ async def sweep_job(
         return all(custom.get(name) == value for name, value in made.items())
 
     found = await each(some, is_of_batch)
+    ours = [ledger_id for ledger_id, made_here in zip(some, found) if made_here]
+    if not ours:
+        return []
     # Read after the ledgers were found, so that a segment that names one of them is seen.
     named = {segment.ledger_id for segment in await metadata.segments()}
     if await metadata.life_id() != life:
         return []
-    left = [one for one, ours in zip(some, found) if ours and one not in named]
+    left = [ledger_id for ledger_id in ours if ledger_id not in named]
     await each(left, client.delete_ledger)
     return left
 

@@ -130,13 +130,13 @@ async def _shared_end(
     segments = await (metadata.segments() if whole or marked else metadata.newest_segments())
     if any(segment.in_progress for segment in segments):
         return None  # a sink died while it took the stream over
-    taken = TakenStream(claim, claim.max_txid, segments)
-    taken.last_txid = max([claim.max_txid, *[segment.last_txid for segment in segments]])
+    last_txid = max([claim.max_txid, *[segment.last_txid for segment in segments]])
+    taken = TakenStream(claim, last_txid, segments)
     marks: ControlState | None = None
-    if claim.stamp != known:
-        marks = ControlState()
     if marked:
         marks = await read_marks(streams.client, segments, streams.password)
+    elif claim.stamp != known:
+        marks = ControlState()
     held_bytes = await stored_bytes(streams.client, segments) if whole else 0
     return _end_of(taken, held_bytes, marks)
 

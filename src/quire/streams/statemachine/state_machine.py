@@ -273,9 +273,8 @@ class Leader(_Replica[ResultT]):
             )
         super().__init__(streams, name, machine)
         self._snapshot_every = snapshot_every
-        self._snapshot_at = 0
-        self._failed_at = 0
-        """The number of commands that were executed when taking a snapshot last failed."""
+        self._due_at = snapshot_every
+        """The number of executed commands from which on a snapshot is due."""
         self._waiting: deque[tuple[Appended, bytes, asyncio.Future[ResultT | None]]] = deque()
         self._more = asyncio.Event()
         self._writer: StreamWriter
@@ -288,7 +287,7 @@ class Leader(_Replica[ResultT]):
             await self._restore()
             # Commands after the snapshot count, whichever leader executed them. Otherwise leaders
             # that end early would never take one.
-            self._snapshot_at = self.applied
+            self._due_at = self.applied + self._snapshot_every
             async with aclosing(self._replay(follow=False)) as steps:
                 async for _ in steps:
                     pass
@@ -363,7 +362,7 @@ class Leader(_Replica[ResultT]):
                     remedy="Stop using this leader. Open the state machine again only if this "
                     "process should lead",
                 ) from error
-            self._snapshot_at = applied
+            self._due_at = applied + self._snapshot_every
             await self._streams.truncate(self.name, position)
 
     async def close(self) -> None:
@@ -448,19 +447,15 @@ class Leader(_Replica[ResultT]):
         self._waiting.clear()
 
     def _snapshot_is_due(self) -> bool:
-        every = self._snapshot_every
-        if not every or self.applied - self._snapshot_at < every or self._busy.locked():
-            return False
-        pause = max(1, every // TRIES_BETWEEN_SNAPSHOTS)
-        return not self._failed_at or self.applied - self._failed_at >= pause
+        due = self._snapshot_every and self.applied >= self._due_at
+        return bool(due) and not self._busy.locked()
 
     async def _snapshot_quietly(self) -> None:
         try:
             await self.snapshot()
-            self._failed_at = 0
         except QuireError as error:
             # The log is complete without a snapshot. A later command tries again.
-            self._failed_at = self.applied
+            self._due_at = self.applied + max(1, self._snapshot_every // TRIES_BETWEEN_SNAPSHOTS)
             logger.warning(
                 "no snapshot of state machine %s was taken: %s", self.name, error,
                 extra={

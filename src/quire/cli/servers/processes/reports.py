@@ -66,10 +66,10 @@ async def _answer(bookie: Bookie, server: Any) -> None:
         while question := await questions.readline():
             answer = status_of(bookie, server.url if server is not None else None)
             if question == METRICS and server is not None:
-                try:
+                # No error of a metric may end the bookie. An answer without metrics says that there
+                # are none.
+                with suppress(Exception):
                     answer["metrics"] = await server.metrics_text()
-                except Exception:  # noqa: BLE001 - no error of a metric may end the bookie
-                    pass  # An answer without metrics says that there are none.
             answers.write(json.dumps(answer).encode() + b"\n")
             await answers.drain()
     except OSError:
