@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from quire._runtime.clock import SystemClock
@@ -86,6 +88,31 @@ async def test_a_lock_that_could_not_be_given_back_is_given_back_later(
     async with other.hold(LEDGER):
         await locks.tidy()  # it is not ours any more
         assert await other.held_by(LEDGER) is not None
+
+
+async def test_a_lock_is_given_back_although_its_release_is_cancelled(
+    backend: Backend, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks, other = locks_of(store, "host-1"), locks_of(await backend.store(), "host-2")
+    commit, releasing = store.tree.commit, asyncio.Event()
+
+    async def hangs(*operations: Operation) -> list[Result]:
+        monkeypatch.setattr(store.tree, "commit", commit)
+        releasing.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def work() -> None:
+        async with locks.hold(LEDGER):
+            monkeypatch.setattr(store.tree, "commit", hangs)
+
+    holding = asyncio.ensure_future(work())
+    await releasing.wait()
+    holding.cancel()
+    await asyncio.wait([holding])
+    assert holding.cancelled()
+    async with other.hold(LEDGER):
+        pass
 
 
 async def test_a_mark_is_taken_away_unless_it_was_made_again(store: MetadataStore) -> None:

@@ -6,11 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from quire.codec.metadata.underreplication import LEDGERS
+from quire.errors import MetadataUnavailableError
+from quire.metadata.tree import Delete, Operation, Result
+from quire.replication import Autorecovery, AutorecoverySettings
 from quire.replication.marks.marks import MALFORMED_MAX
 from quire.replication.marks.notes import LastFailure, last_failure, note_failure
 from quire_simulator.world.world import World
 from tests.support.sim.autorecovery import Scene, has_all
 from tests.support.sim.replication import audited, name_of, simulated, start, write
+from tests.support.waiting import until
 
 ENTRIES = 10
 
@@ -202,5 +206,45 @@ def test_empty_parents_of_marks_are_pruned_only_on_request() -> None:
         assert await marks.locked() == set()
         async with there.locks.hold(7):
             assert await marks.locked() == {7}
+
+    scene(work)
+
+
+def test_locks_that_a_cancelled_run_could_not_release_are_released_by_the_next() -> None:
+    async def work(there: Scene) -> None:
+        ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
+        lost = (await there.ensemble(ledger_id))[0]
+        client = there.world.client("worker")
+        worker = Autorecovery(
+            client,
+            "worker",
+            settings=AutorecoverySettings(poll_s=1.0),
+            auditor=False,
+            clock=client.clock,
+            rng=there.world.loop.derive("worker"),
+        )
+        tree = client.metadata.tree
+        commit = tree.commit
+
+        async def without_answer(*operations: Operation) -> list[Result]:
+            if any(isinstance(one, Delete) and "/locks/" in one.path for one in operations):
+                raise MetadataUnavailableError("it does not answer")
+            return await commit(*operations)
+
+        tree.commit = without_answer  # type: ignore[method-assign]
+        there.world.crash(name_of(lost))
+        await there.locks.mark(ledger_id, [lost])
+        running = asyncio.ensure_future(worker.run())
+        await until(lambda: there.locks.held_by(ledger_id), right=lambda held: held is not None)
+        running.cancel()
+        await asyncio.wait([running])
+        assert await there.locks.held_by(ledger_id) is not None
+        tree.commit = commit  # type: ignore[method-assign]
+        await there.locks.mark(ledger_id, [lost])
+        running = asyncio.ensure_future(worker.run())
+        await there.whole(ledger_id, lost)
+        running.cancel()
+        await asyncio.wait([running])
+        await client.close()
 
     scene(work)

@@ -76,9 +76,11 @@ class Autorecovery:
         self._adheres = adheres
         self._log = log
         self._budget = Budget(self._settings.bytes_per_s)
-        # One candidate for all calls of `run`: the next one withdraws a vote that an earlier one
-        # could not withdraw, because the store did not answer when it was cancelled.
+        # One candidate and one set of locks for all calls of `run`: the next one withdraws a vote
+        # and releases the locks that an earlier one could not release, because the store did not
+        # answer when it was cancelled. Their session may go on.
         self._election = Election(self._store, self._owner, self._clock)
+        self._locks = ReplicationLocks(self._store, self._owner, self._clock)
         self._settled_s = 0.0
         """The time, on the clock of the event loop, before which no bookie counts as lost."""
 
@@ -125,7 +127,7 @@ class Autorecovery:
     async def _audit_until(self, lost: asyncio.Event) -> None:
         auditor = Auditor(
             self._client,
-            self._locks(),
+            self._locks,
             settings=self._settings,
             stats=self.stats,
             clock=self._clock,
@@ -140,10 +142,9 @@ class Autorecovery:
             task.cancel()
 
     async def _work(self) -> None:
-        locks = self._locks()
         worker = ReplicationWorker(
             self._client,
-            locks,
+            self._locks,
             owner=self._owner,
             settings=self._settings,
             stats=self.stats,
@@ -154,19 +155,16 @@ class Autorecovery:
         )
         async with TaskGroup() as group:
             group.create_task(worker.run())
-            group.create_task(self._forget(locks))
+            group.create_task(self._forget())
 
-    async def _forget(self, locks: ReplicationLocks) -> None:
+    async def _forget(self) -> None:
         while True:
             try:
-                await forget_old_failures(self._client, locks)
+                await forget_old_failures(self._client, self._locks)
                 await forget_old_outages(self._store, self._clock.now_ms())
             except MetadataError:
                 self.stats.store_errors += 1
             await asyncio.sleep(self._settings.backoff_max_s)
-
-    def _locks(self) -> ReplicationLocks:
-        return ReplicationLocks(self._store, self._owner, self._clock)
 
 
 async def _as_coroutine(part: Callable[[], Awaitable[None]]) -> None:

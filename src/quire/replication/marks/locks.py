@@ -110,7 +110,7 @@ class ReplicationLocks:
             self._held.discard(path)
             if isinstance(error, asyncio.CancelledError):
                 # The call may have created the lock, and perhaps nobody calls `hold` again.
-                with suppress(MetadataError):
+                with suppress(MetadataError, ClientClosedError):
                     await self.tidy()
             raise
 
@@ -125,6 +125,11 @@ class ReplicationLocks:
             pass  # the session was lost
         except (MetadataError, ClientClosedError):
             return  # it is released later, or disappears with the session
+        except asyncio.CancelledError:
+            # The session may go on for long, and perhaps nobody calls `hold` again.
+            with suppress(MetadataError, ClientClosedError):
+                await self.tidy()
+            raise
         self._made.pop(path, None)
 
     async def tidy(self) -> None:
