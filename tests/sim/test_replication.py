@@ -30,6 +30,7 @@ from quire.replication import (
 from quire.replication.budget import Budget
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.repair import fragment as fragment_module
+from quire.replication.repair.bookie_removal import OpenLedgerState
 from quire.replication.repair.fragment import part_of
 from quire.replication.repair.opened_ledger import open_for_repair
 from quire.replication.repair.recovery_adds import RecoveryAdds
@@ -202,11 +203,41 @@ def test_a_dead_writer_of_an_open_ledger_is_fenced_after_the_grace() -> None:
     simulated(scenario)
 
 
+def test_an_idle_writer_is_not_fenced_while_no_bookie_can_replace_the_lost_one() -> None:
+    """It once lost its ledger, although the ledger had no more copies afterwards than before."""
+
+    async def scenario(world: World) -> None:
+        ids = await start(world, 3)
+        client, other = world.client("client"), world.client("other")
+        writer = await write(client, 50, close=False)
+        ledger_id = writer.ledger_id
+        lost = ids[2]
+        locks = locks_of(world, other)
+        world.kill(name_of(lost))
+        seen = OpenLedgerState.of(await open_for_repair(other, ledger_id))
+        for before in (None, seen):
+            left = await take_out(other, locks, ledger_id, [lost], before=before)
+            assert left.work is LedgerOutcome.FAILED
+            assert "every writable bookie is in the ensemble already" in left.reason
+            assert "The ledger is open, and stays open" in left.reason
+        assert (await other.ledger_metadata(ledger_id)).state is LedgerState.OPEN
+        await writer.append(payload(50))
+        await world.start("bookie-3")
+        await writer.append(payload(51))  # the writer now replaces the bookie itself
+        done = await take_out(other, locks, ledger_id, [lost], before=seen)
+        assert (done.work, done.fragments, done.recovered) == (LedgerOutcome.DONE, 1, False)
+        assert (await other.ledger_metadata(ledger_id)).state is LedgerState.OPEN
+        await client.close()
+        await other.close()
+
+    simulated(scenario)
+
+
 def test_after_a_recovery_that_failed_the_next_attempt_recovers_at_once() -> None:
     """The state after the failure once lacked the ledger's creation, so it never was the same."""
 
     async def scenario(world: World) -> None:
-        await start(world, 3)
+        await start(world, 4)
         client, other = world.client("client"), world.client("other")
         writer = await write(client, 50, close=False)
         ledger_id = writer.ledger_id

@@ -16,7 +16,7 @@ KNOBS = (
     *limits("replication.budget", BURST_S=0.001, SLICE_S=0.001, SLICE_BYTES_MIN=1),
     *limits("replication.marks.marks", CHANGES_MAX=2),
     *limits("replication.marks.notes", _ATTEMPTS=1),
-    *limits("replication.moves.decommission", POLL_S=0.01, RETIRE_ATTEMPTS=2, PASSES_MAX=5),
+    *limits("replication.moves.decommission", POLL_S=0.01, ORDER_ATTEMPTS=2, PASSES_MAX=5),
     *limits("replication.moves.rebalance", LOCATIONS_WAIT_S=0.05),
     *limits("replication.moves.rebalance_plan", CANDIDATES_MAX=1, TRIED_MAX=1, MOVES_MAX=1),
     *limits("replication.moves.recover", LOCKED_ROUNDS=1, LOCKED_PAUSE_S=0.1),

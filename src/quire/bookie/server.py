@@ -286,7 +286,7 @@ class Bookie:
         return expiries(self.service.security.certificates(), self._clock.now_ms())
 
     async def start(self) -> None:
-        """Check the directories, recover the log, register, and listen.
+        """Check the directories, recover the log, listen, and register.
 
         If the recovery takes long, the bookie registers as read-only meanwhile, and serves what it
         has loaded. On return the bookie is registered and serves. Raises StartError, CookieError,
@@ -376,7 +376,10 @@ class Bookie:
         self.store.start()
 
     async def _serve(self, port: Port) -> None:
-        """Register and listen, unless the bookie already did so while it loaded its log."""
+        """Listen and register, unless the bookie already did so while it loaded its log.
+
+        A client that learns of the bookie connects at once, so the bookie must listen by then.
+        """
         if not self._tell_service() and self._logged_writable:
             # The store has reported no change, because a directory failed before it was started.
             self._on_writable_changed(self.store.writable)
@@ -384,8 +387,8 @@ class Bookie:
             self._end_loading(self.service.loading_store)
             self._announcement.soon()
             return
-        await self._register(port)
         await self._listen(port)
+        await self._register(port)
 
     def _guard(self, disks: Sequence[Disk]) -> CollectionGuard:
         """Create the guard of garbage collection, with the marks in these directories."""

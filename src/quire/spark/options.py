@@ -31,7 +31,10 @@ ENV_METADATA = "QUIRE_METADATA"
 ENV_NAMESPACE = "QUIRE_NAMESPACE"
 ENV_PASSWORD = "QUIRE_PASSWORD"
 ENV_PLACEMENT = "QUIRE_PLACEMENT"
-ENV_TLS = ("QUIRE_TLS_CA", "QUIRE_TLS_CERT", "QUIRE_TLS_KEY")
+ENV_TLS = (
+    "QUIRE_TLS_CA", "QUIRE_TLS_CERT", "QUIRE_TLS_KEY", "QUIRE_TLS_KEY_PASSWORD_FILE",
+)  # fmt: skip
+ENV_ANY_HOST_NAME = "QUIRE_TLS_ANY_HOST_NAME"
 DEFAULT_NAMESPACE = "/streams"
 PARTITION_BYTES = 64 * 1024 * 1024
 """The default largest size of a task in bytes.
@@ -40,12 +43,15 @@ A task of this size takes much longer than its fixed cost of about 10 ms.
 """
 MIN_PARTITIONS_MAX = 10_000
 
-SHARED = ("metadata", "dataset", "password", "tlsCa", "tlsCert", "tlsKey")
+TLS_FILES = ("tlsCa", "tlsCert", "tlsKey", "tlsKeyPasswordFile")
+"""The options that name files, in the order of `ENV_TLS`."""
+TLS = (*TLS_FILES, "tlsAnyHostName")
+SHARED = ("metadata", "dataset", "password", *TLS)
 READING = (
     *SHARED, "ledger", "ledgers", "recover", "columns", "value", "pushdown", "partitionEntries",
     "partitionBytes", "minPartitions",
 )  # fmt: skip
-STREAM_SHARED = ("metadata", "namespace", "password", "tlsCa", "tlsCert", "tlsKey")
+STREAM_SHARED = ("metadata", "namespace", "password", *TLS)
 STREAM_READING = (
     *STREAM_SHARED, "stream", "streams", "streamPattern", "start", "end", "columns", "value",
     "envelope", "pushdown", "partitionBytes", "minPartitions", "failOnDataLoss",
@@ -278,6 +284,16 @@ def _parsed(name: str, text: str, parse: Callable[[str], T]) -> T:
         raise UsageError(f"option '{name}': {error}") from None
 
 
+def _flag(variable: str, environ: Mapping[str, str]) -> bool:
+    """Return whether an environment variable is set to a word for yes. Raises UsageError."""
+    text = environ.get(variable, "").strip().lower()
+    if text in ("1", "true", "t", "yes", "y", "on"):
+        return True
+    if text in ("", "0", "false", "f", "no", "n", "off"):
+        return False
+    raise UsageError(f"{variable} is {text!r}: set it to true or false")
+
+
 class GivenOptions:
     """The options that the user set, by lower-case name."""
 
@@ -358,19 +374,26 @@ class GivenOptions:
 
     def tls(self, environ: Mapping[str, str]) -> TlsClientConfig | None:
         """Return the TLS settings from the options or the environment, or None."""
-        names = ("tlsCa", "tlsCert", "tlsKey")
-        authorities, certificate, key = (
+        authorities, certificate, key, password_file = (
             self.take(name, parse_name, None) or environ.get(variable) or None
-            for name, variable in zip(names, ENV_TLS)
+            for name, variable in zip(TLS_FILES, ENV_TLS, strict=True)
         )
+        any_host = self.take("tlsAnyHostName", parse_boolean, None)
         if authorities is None:
             if certificate is not None or key is not None:
                 raise UsageError("options 'tlsCert' and 'tlsKey' require the option 'tlsCa'")
+            for name in TLS[3:]:
+                if name.lower() in self._values:
+                    raise UsageError(f"option '{name}' requires the option 'tlsCa'")
             return None
+        if any_host is None:
+            any_host = _flag(ENV_ANY_HOST_NAME, environ)
         return TlsClientConfig(
             ca=None if authorities == "system" else authorities,
             certificate=certificate,
             private_key=key,
+            key_password_file=password_file,
+            verify_host_name=not any_host,
         )
 
     def password(self, environ: Mapping[str, str]) -> bytes:

@@ -119,6 +119,9 @@ def test_a_living_bookie_is_decommissioned_and_a_new_one_filled(
         assert b"Erase its directories" in out
         assert seen.state(leaving.id) == "gone"
         assert seen.naming(leaving.id) == []
+        quire("bookie", "decommission", leaving.id, "--cancel").fails(
+            2, f"the cluster knows no bookie {leaving.id}", "cannot be cancelled any more"
+        )
         seen.all_is_there()
         # A new bookie gets its share.
         with quire.start("bookie", "--dir", str(tmp_path / "new"), "--port", "0") as added:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from quire.metadata.bookies.unwritable import (
     as_properties,
     from_properties,
 )
-from quire.metadata.interface import BookieAddress
+from quire.metadata.interface import BookieAddress, Registration
 from quire_simulator.metadata.store import MemoryStore
 from tests.support.bookies.bookie import memory_metadata, running_bookie
 from tests.support.waiting import until
@@ -142,3 +143,22 @@ def test_reasons_that_cannot_be_decoded_are_none() -> None:
     later = '[{"why": "new", "directory": "/a", "more": 1}]'
     assert from_properties({PROPERTY: later}) == (Unwritable("new", "/a"),)
     assert as_properties([]) == {}
+
+
+class _ConnectsAtOnce(MemoryStore):
+    """A store that connects to each bookie as soon as it is registered."""
+
+    async def register_bookie(self, address: BookieAddress, readonly: bool = False) -> Registration:
+        registration = await super().register_bookie(address, readonly)
+        socket.create_connection((address.host, address.port), TIMEOUT_S).close()
+        return registration
+
+
+async def test_a_bookie_listens_before_clients_learn_of_it(tmp_path: Path) -> None:
+    """A client that connected at once was refused."""
+    metadata = memory_metadata()
+    mine = _ConnectsAtOnce(metadata.cluster)
+    async with running_bookie(tmp_path / "bookie", metadata=mine) as bookie:
+        assert bookie.serving
+    await mine.close()
+    await metadata.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,13 @@ from quire.cli.common.options import default_name
 from quire.cli.main import cli
 from quire.codec.metadata.registration import is_bookie_id
 from quire.metadata.interface import MetadataStore
+from quire.replication.autorecovery.election import Election
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.marks.notes import LastFailure, PlacementCheck, note_failure, note_placement
 from tests.support.metadata.metadata import in_store
+
+TIMEOUT_S = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +79,30 @@ def test_the_delay_is_set_and_shown(uri: str) -> None:
         assert (found.value, found.version) == (b"600", 1)
 
     in_store(uri, look)
+
+
+def test_a_trigger_says_who_looks_or_that_nobody_does(uri: str) -> None:
+    """It said nothing if no process could do what it asked for."""
+    assert "no autorecovery process runs" in autorecovery(uri, "trigger").stderr
+    elected, asked = threading.Event(), threading.Event()
+
+    async def elect(store: MetadataStore) -> None:
+        async with Election(store, "host-7", SystemClock()).won():
+            elected.set()
+            await asyncio.to_thread(asked.wait, TIMEOUT_S)
+
+    with ThreadPoolExecutor(1) as pool:
+        auditor = pool.submit(in_store, uri, elect)
+        try:
+            assert elected.wait(TIMEOUT_S)
+            said = autorecovery(uri, "trigger").stderr
+            assert said == "the auditor host-7 looks for lost bookies now\n"
+            autorecovery(uri, "disable")
+            said = autorecovery(uri, "trigger").stderr
+            assert "autorecovery is switched off, so nothing is copied" in said
+        finally:
+            asked.set()
+        auditor.result(TIMEOUT_S)
 
 
 def test_marked_ledgers_are_listed_with_the_reason(uri: str) -> None:

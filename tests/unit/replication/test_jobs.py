@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from quire.bookie.background.orders import Orders
-from quire.errors import JobRefusedError, NoSuchEntryError, ReadError, UsageError
-from quire.metadata.bookies.orders import What, read_order
+from quire.errors import JobError, JobRefusedError, NoSuchEntryError, ReadError, UsageError
+from quire.metadata.bookies.orders import Order, What, give_order, read_order
+from quire.metadata.interface import MetadataStore
 from quire.replication.explain.entry import entry_copies
 from quire.replication.explain.explain import explain_ledger
+from quire.replication.moves import decommission as decommission_module
 from quire.replication.moves.decommission import decommission, take_back
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
 from quire.replication.moves.recover import (
@@ -223,6 +226,61 @@ def test_a_decommissioning_without_a_place_for_the_copies_is_refused() -> None:
         await client.close()
 
     simulated(scenario, bookies=3)
+
+
+def test_a_cancellation_that_comes_too_late_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It once failed with a version conflict that named a node of the metadata store."""
+    real = decommission_module.read_order
+
+    async def overtaken(store: MetadataStore, bookie: str) -> Any:
+        found = await real(store, bookie)
+        if found is not None and found.value.what is What.DRAIN:
+            await give_order(store, bookie, replace(found.value, what=What.RETIRED), found.version)
+        return found
+
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        old = bookie_id("bookie-0")
+        await give_order(client.metadata, old, Order(What.DRAIN, 0, "host"), None)
+        monkeypatch.setattr(decommission_module, "read_order", overtaken)
+        with pytest.raises(UsageError, match="cannot be cancelled"):
+            await take_back(client, old)
+        await client.close()
+
+    simulated(scenario, bookies=4)
+
+
+def test_a_job_that_cannot_drain_leaves_the_order_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It once withdrew it, so that the bookie accepted entries while the other job emptied it."""
+    monkeypatch.setattr(Orders, "_seen", lambda self, found: None)
+    meanwhile = Order(What.DRAIN, 7, "another host")
+
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        first, second = bookie_id("bookie-0"), bookie_id("bookie-1")
+
+        async def given(store: MetadataStore, bookie: str, order: Order, at: int | None) -> int:
+            if bookie == first:  # another job is faster
+                await give_order(store, bookie, meanwhile, None)
+                return await give_order(store, bookie, order, at)
+            version = await give_order(store, bookie, order, at)
+            await give_order(store, bookie, meanwhile, version)  # another job goes on
+            return version
+
+        monkeypatch.setattr(decommission_module, "give_order", given)
+        for old, says in ((first, "another command"), (second, "still accepts")):
+            with pytest.raises(JobError, match=says):
+                await retire(world, client, old)
+            found = await read_order(client.metadata, old)
+            assert found is not None
+            assert found.value == meanwhile
+        await client.close()
+
+    simulated(scenario, bookies=4)
 
 
 # -- rebalance --------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from quire import DigestType, EntryRun, TlsClientConfig
 from quire.config import ClientConfig
 from quire.errors import UsageError
 from quire.spark import worker
+from quire.spark.jobs.tasks import ClusterOptions
 from quire.spark.ledgers.plan import ENTRY_OVERHEAD_BYTES, Range, WeightedRange, plan
 from quire.spark.ledgers.reader import (
     Bounds,
@@ -37,6 +38,7 @@ from quire.spark.ledgers.reader import (
 from quire.spark.ledgers.writer import value_column
 from quire.spark.options import ReadOptions, WriteOptions
 from quire.spark.source import QuireDataSource
+from quire.spark.streams.options import StreamReadOptions
 from quire.spark.streams.sink import SinkColumns
 from quire.spark.streams.write_options import StreamWriteOptions
 
@@ -586,3 +588,28 @@ def test_tls() -> None:
     assert ReadOptions.parse(options, environ=environ).tls == wanted
     with pytest.raises(UsageError, match="require the option 'tlsCa'"):
         write(tlsCert="/own.pem")
+
+
+def test_an_encrypted_key_and_certificates_without_host_names() -> None:
+    """The help of the jobs offered both, and the jobs refused them."""
+    tls = TlsClientConfig(
+        "/ca.pem", "/own.pem", "/own.key", key_password_file="/secret", verify_host_name=False
+    )
+    for wanted in (tls, TlsClientConfig(), TlsClientConfig("/ca.pem", verify_host_name=False)):
+        options = ClusterOptions(URI, tls=wanted).options()
+        assert read(**options, dataset="d").tls == wanted
+        assert StreamReadOptions.parse({**options, "stream": "s"}, environ={}).tls == wanted
+    environ = {"QUIRE_TLS_KEY_PASSWORD_FILE": "/secret", "QUIRE_TLS_ANY_HOST_NAME": "1"}
+    files = {"tlsCa": "/ca.pem", "tlsCert": "/own.pem", "tlsKey": "/own.key"}
+    options = {"metadata": URI, "dataset": "d"}
+    assert ReadOptions.parse(options | files, environ=environ).tls == tls
+    assert ReadOptions.parse(options, environ=environ).tls is None
+    checked = ReadOptions.parse(options | files | {"tlsAnyHostName": "false"}, environ=environ).tls
+    assert checked is not None
+    assert checked.verify_host_name
+    for name, value in (("tlsKeyPasswordFile", "/secret"), ("tlsAnyHostName", "true")):
+        with pytest.raises(UsageError, match=f"'{name}' requires the option 'tlsCa'"):
+            write(**{name: value})
+    environ["QUIRE_TLS_ANY_HOST_NAME"] = "perhaps"
+    with pytest.raises(UsageError, match="QUIRE_TLS_ANY_HOST_NAME is 'perhaps'"):
+        ReadOptions.parse(options | files, environ=environ)

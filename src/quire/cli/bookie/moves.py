@@ -163,9 +163,13 @@ def _text(found: Decommissioned, keep_cookie: bool) -> str:
 def _cancel(uri: str, bookie: str, as_json: bool) -> int:
     async def work() -> bool:
         from quire.replication.moves.decommission import take_back
+        from quire.replication.moves.recover import refuse_gone
 
         async with connect(uri) as client:
-            return await take_back(client, bookie)
+            taken = await take_back(client, bookie)
+            if not taken:
+                await refuse_gone(client, bookie)
+            return taken
 
     taken = run_async(work())
     if as_json:

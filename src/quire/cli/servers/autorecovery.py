@@ -13,7 +13,7 @@ import click
 from quire._runtime.tasks import TaskGroup
 from quire._runtime.units import counted, verb
 from quire.cli.common.configuration import assignments_layer, configured
-from quire.cli.common.groups import say
+from quire.cli.common.groups import say, warn
 from quire.cli.common.logs import log_options, server_log
 from quire.cli.common.options import (
     Command,
@@ -323,9 +323,24 @@ async def delay(uri: str, seconds: int | None, as_json: bool) -> None:
 @metadata_option
 @asynchronous
 async def trigger(uri: str) -> None:
-    """Make the auditor look for lost bookies now, without waiting for them to return."""
+    """Make the auditor look for lost bookies now, without waiting for them to return.
 
+    Standard error says which process is the auditor. A warning says if there is none, or if
+    autorecovery is switched off. Then nothing is copied yet.
+    """
+    from quire.replication.autorecovery.election import auditor_of
     from quire.replication.marks.marks import ReplicationMarks
 
     async with _store(uri) as client:
-        await ReplicationMarks(client.metadata).trigger()
+        marks = ReplicationMarks(client.metadata)
+        await marks.trigger()
+        auditor, enabled = await auditor_of(client.metadata), await marks.enabled()
+    if not enabled:
+        warn("autorecovery is switched off, so nothing is copied: run `quire autorecovery enable`")
+    if auditor is None:
+        warn(
+            "no autorecovery process runs as auditor, so nothing is copied: run `quire "
+            "autorecovery start`"
+        )
+    elif enabled:
+        say(f"the auditor {auditor.owner} looks for lost bookies now")

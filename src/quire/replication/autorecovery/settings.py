@@ -57,7 +57,8 @@ class AutorecoverySettings(CheckedSettings):
     processes: a worker without it removes the mark and moves nothing."""
     open_grace_s: float = OPEN_GRACE_S
     """Seconds that the writer of an open ledger has to replace a lost bookie by itself. If nothing
-    happens to the ledger in that time, autorecovery fences and closes it."""
+    happens to the ledger in that time, autorecovery fences and closes it. The time begins when
+    there is a bookie that can replace the lost one."""
     backoff_s: float = 5.0
     """Seconds to wait after a failure with a ledger or of the metadata store. The wait doubles with
     each further failure, up to `backoff_max_s`."""

@@ -24,7 +24,10 @@ REPAIR_SOON = (
     "The registration ends with its session, within seconds. Then autorecovery copies the ledgers"
 )
 """The present repair of a registered bookie whose process does not run."""
-NO_REPAIR = "Nothing: autorecovery does not restore the copies of a bookie that is registered"
+NO_REPAIR = (
+    "Nothing until the next check of all ledgers (by default once a week). Then autorecovery "
+    "treats a bookie that still does not answer as lost, and copies its ledgers"
+)
 """The present repair of a registered bookie that does not answer for another reason."""
 
 

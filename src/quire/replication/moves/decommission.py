@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,7 +65,8 @@ SETTLE_S = 3.0
 """Seconds between the observation that the bookie is read-only and the last pass over all ledgers.
 By then, clients have noticed too that the bookie is read-only."""
 POLL_S = 0.2
-RETIRE_ATTEMPTS = 5
+ORDER_ATTEMPTS = 5
+"""The number of attempts to change an order that other commands change meanwhile."""
 PASSES_MAX = 20
 """The largest number of passes over all ledgers. Passes are repeated while ledgers that name the
 bookie are found and copied."""
@@ -167,20 +169,30 @@ async def take_back(client: Client, bookie: str) -> bool:
     """Withdraw the order of a decommissioning, so that the bookie becomes writable again.
 
     Return False if there was no order. Copies stay where they are. Raises UsageError if the bookie
-    was already decommissioned, and MetadataError. Cancel-safe.
+    was already decommissioned, JobError if other commands changed the order again and again, and
+    MetadataError. Cancel-safe.
     """
-    found = await read_order(client.metadata, bookie)
-    if found is None:
-        return False
-    if found.value.what is What.RETIRED:
-        raise UsageError(
-            f"the decommissioning of bookie {bookie} cannot be cancelled, because no ledger names "
-            "the bookie any more",
-            remedy="Start a new bookie on an empty directory. If the cookie of this one is still "
-            "there (`quire bookie cookie show`), run the command again without --cancel",
-        )
-    await withdraw_order(client.metadata, bookie, found.version)
-    return True
+    for _ in range(ORDER_ATTEMPTS):
+        found = await read_order(client.metadata, bookie)
+        if found is None:
+            return False
+        if found.value.what is What.RETIRED:
+            raise UsageError(
+                f"the decommissioning of bookie {bookie} cannot be cancelled, because no ledger "
+                "names the bookie any more",
+                remedy="Start a new bookie on an empty directory. If the cookie of this one is "
+                "still there (`quire bookie cookie show`), run the command again without --cancel",
+            )
+        try:
+            await withdraw_order(client.metadata, bookie, found.version)
+        except VersionConflictError:
+            continue  # the job has just made it irrevocable, or another job gave it again
+        return True
+    raise JobError(
+        f"other commands changed the order of bookie {bookie} {ORDER_ATTEMPTS} times meanwhile; "
+        "nothing was changed",
+        remedy="Run the command again",
+    )
 
 
 @dataclass(slots=True)
@@ -204,20 +216,25 @@ class _Decommissioning:
         """Give the order and wait until the bookie is not writable.
 
         `found` is an order from before the job, which is not replaced. If the bookie stays writable
-        for `DRAIN_WAIT_S`, JobError is raised. The order is withdrawn then, unless it is `found`.
+        for `DRAIN_WAIT_S`, JobError is raised. The order is withdrawn then if this job gave it, and
+        nobody has changed it since.
         """
+        given: int | None = None
         if found is None:
-            try:
-                await give_order(self.client.metadata, self.bookie, order, None)
-            except KeyExistsError:
-                pass  # another job, at the same time
+            # Another job may have given it at the same time.
+            with suppress(KeyExistsError):
+                given = await give_order(self.client.metadata, self.bookie, order, None)
         if await self._within(DRAIN_WAIT_S, self._read_only):
             return
-        if found is None:
-            await withdraw_order(self.client.metadata, self.bookie)
+        done = "nothing was changed"
+        if given is None:
+            done = "the order of another command, which began earlier, stays"
+        else:
+            with suppress(VersionConflictError):
+                await withdraw_order(self.client.metadata, self.bookie, given)
         raise JobError(
             f"bookie {self.bookie} still accepts entries: it does not follow Quire's orders, or "
-            "does not respond; nothing was changed",
+            f"does not respond; {done}",
             remedy="Make an Apache bookie read-only first (PUT /api/v1/bookie/state/readonly), or "
             "stop the bookie",
         )
@@ -278,7 +295,7 @@ class _Decommissioning:
         if the order was withdrawn before.
         """
         store = self.client.metadata
-        for _ in range(RETIRE_ATTEMPTS):
+        for _ in range(ORDER_ATTEMPTS):
             found = await read_order(store, self.bookie)
             if found is None and await self.cookie() is None:
                 return None

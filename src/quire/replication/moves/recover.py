@@ -214,6 +214,20 @@ async def check_known(client: Client, bookie: str) -> None:
         )
 
 
+async def refuse_gone(client: Client, bookie: str) -> None:
+    """Raise UsageError if a bookie is not registered and has no cookie.
+
+    Such a bookie was decommissioned completely, or never existed. Raises MetadataError.
+    """
+    known = await _known(client)
+    if bookie not in known:
+        raise UsageError(
+            f"the cluster knows no bookie {bookie}: it is not registered and has no cookie. If it "
+            "was decommissioned, that cannot be cancelled any more",
+            remedy=did_you_mean(bookie, known, "Start a new bookie on an empty directory"),
+        )
+
+
 async def _known(client: Client) -> list[str]:
     """Return the ids of the bookies that are registered or have a cookie, sorted."""
     bookies = await client.bookies()

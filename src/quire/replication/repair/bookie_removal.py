@@ -14,7 +14,13 @@ from dataclasses import dataclass, field, replace
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.core.fragments import Fragment, entry_bytes, members, stored_count
-from quire.errors import BookieError, MetadataError, NoSuchLedgerError, QuireError
+from quire.errors import (
+    BookieError,
+    MetadataError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    QuireError,
+)
 from quire.metadata.interface import UNKNOWN_CREATION
 from quire.metadata.ledgers.unreadable import UNREADABLE
 from quire.replication.budget import UNBOUNDED, Budget
@@ -156,7 +162,8 @@ async def take_out(
     copied. If the ledger is open and its last segment names one of the bookies, the outcome is
     OPEN: the writer replaces the bookie itself, if it is alive. `before` is the `seen` that an
     earlier call with this outcome returned a grace period ago. If the state is the same now, the
-    writer is taken for dead, and the ledger is fenced, recovered and copied (rule 25).
+    writer is taken for dead, and the ledger is fenced, recovered and copied (rule 25). If no
+    bookie can replace the lost one, the writer is not fenced, and the outcome is FAILED.
 
     `password` is used if the metadata does not contain one. The call may be repeated, and run by
     several processes at once. Cancel-safe: copies that the metadata names are durable at any
@@ -208,6 +215,8 @@ async def take_out_locked(
             continue  # read the metadata again to see whether anything is left
         newest = ledger.fragments()[-1]
         if not newest.closed and members(newest, lost := await recheck(lost)):
+            if why := await _fenced_for_nothing(client, ledger, newest, lost):
+                return _failed(result, why)
             seen = OpenLedgerState.of(ledger)
             if before is None or seen != before:
                 return replace(result, work=LedgerOutcome.OPEN, seen=seen)
@@ -312,6 +321,23 @@ class _Pass:
             self.changed = True
         else:
             self.reasons.append(str(error))
+
+
+async def _fenced_for_nothing(
+    client: Client, ledger: OpenedLedger, newest: Fragment, lost: Collection[str]
+) -> str:
+    """Return why it would restore no copy to fence the writer of an open ledger, or ''.
+
+    Without a bookie that can replace the lost one, a fenced ledger would lack the same copies, and
+    its writer would be lost as well. A ledger in recovery has no writer left to spare.
+    """
+    if ledger.metadata.state is not LedgerState.OPEN:
+        return ""
+    try:
+        await choose_replacements(client, ledger, newest, members(newest, lost), lost)
+    except NotEnoughBookiesError as error:
+        return f"{error}. The ledger is open, and stays open because nothing can be copied"
+    return ""
 
 
 async def fence_and_close(client: Client, ledger: OpenedLedger) -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from quire import blocking
 from quire.config import TlsClientConfig
-from quire.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,23 +65,20 @@ class ClusterOptions:
     """The TLS settings of connections to bookies. Every machine that runs tasks needs the files."""
 
     def options(self) -> dict[str, str]:
-        """Return the options of the data source for this cluster.
-
-        Raises UsageError if the data source has no option for one of the settings.
-        """
+        """Return the options of the data source for this cluster."""
         given = {"metadata": self.metadata}
         if self.password:
             given["password"] = self.password.decode()
         if self.tls is not None:
-            if self.tls.key_password_file is not None or not self.tls.verify_host_name:
-                raise UsageError(
-                    "Spark's data source supports neither encrypted private keys nor "
-                    "verify_host_name = false",
-                    remedy="Use an unencrypted key file, and certificates that name their hosts",
-                )
             given["tlsCa"] = self.tls.ca or "system"
-            files = {"tlsCert": self.tls.certificate, "tlsKey": self.tls.private_key}
+            files = {
+                "tlsCert": self.tls.certificate,
+                "tlsKey": self.tls.private_key,
+                "tlsKeyPasswordFile": self.tls.key_password_file,
+            }
             given |= {name: str(file) for name, file in files.items() if file is not None}
+            if not self.tls.verify_host_name:
+                given["tlsAnyHostName"] = "true"
         return given
 
     @contextmanager

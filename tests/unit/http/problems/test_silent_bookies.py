@@ -54,6 +54,7 @@ def test_an_expired_certificate_is_renewed_and_the_bookie_not_stopped() -> None:
         "Renew it. To see its date on that machine: openssl x509 -enddate -noout -in FILE"
     )
     assert "Connections that are open continue" in one.risk
+    assert one.doing.startswith("Nothing until the next check of all ledgers"), "it then is lost"
 
 
 def test_the_file_to_renew_is_named() -> None:

@@ -98,6 +98,11 @@ class BookieProcess:
         again = "is started again soon" if self.state == "pausing" else "is not started again"
         return f"ended {how_it_ended(self.exit_status)} and {again}"
 
+    def begin_again(self) -> None:
+        """Count another start of the process, which follows at once."""
+        self.restarts += 1
+        self.state = "starting"
+
     async def run(self) -> int:
         """Start the process, pass its messages on, and return its exit status when it has ended.
 

@@ -170,7 +170,7 @@ class Supervisor:
                     self._log("bookie_ended", **_ending(bookie))
                 return
             if asked:
-                bookie.restarts += 1
+                bookie.begin_again()
                 retry.reset()
                 continue
             if loop.time() - began_s >= STEADY_S:
@@ -203,7 +203,7 @@ class Supervisor:
                     await bookie.wake.wait()
         bookie.restart_asked = False
         if not self._stopping.is_set():
-            bookie.restarts += 1
+            bookie.begin_again()
 
     async def _watch(self, bookie: BookieProcess) -> None:
         """Ask a bookie for its status again and again, and log what changes."""
@@ -234,37 +234,56 @@ class Supervisor:
             self._tasks.start(self._roll())
 
     async def _roll(self) -> None:
-        """Restart one bookie after another. Each must serve again before the next one stops."""
+        """Restart one bookie after another. Each must serve again before the next one stops.
+
+        A bookie that ended with status 0 was decommissioned or stopped on purpose. It stays ended.
+        """
         self._log("rolling_restart", bookies=len(self.bookies))
         try:
             for bookie in self.bookies:
-                was_writable = bookie.status.writable
-                try:
-                    async with asyncio.timeout(ROLLING_LIMIT_S):
-                        await self._others_serve(bookie)
-                        await self._restart(bookie)
-                        while not (bookie.state == "serving"
-                                   and (bookie.status.writable or not was_writable)):  # fmt: skip
-                            await asyncio.sleep(LOOK_SOON_S)
-                except TimeoutError:
-                    self._log(
-                        "rolling_restart_stopped",
-                        process=bookie.share.number,
-                        bookie=bookie.name,
-                        why=f"it has not recovered after {ROLLING_LIMIT_S:g} s: "
-                        + (bookie.complaint or "it accepts no entries"),
-                    )
+                if bookie.state == "ended" and bookie.exit_status == 0:
+                    self._log("bookie_not_restarted", **_ending(bookie))
+                elif why := await self._roll_one(bookie):
+                    self._log("rolling_restart_stopped", **why)
                     return
             self._log("rolling_restart_done", bookies=len(self.bookies))
         finally:
             self.rolling = False
 
-    async def _others_serve(self, bookie: BookieProcess) -> None:
-        """Wait until no other bookie is starting or pausing, so that at most one is away."""
-        while any(
-            one is not bookie and one.state in ("starting", "pausing") for one in self.bookies
-        ):
-            await asyncio.sleep(LOOK_SOON_S)
+    async def _roll_one(self, bookie: BookieProcess) -> dict[str, object]:
+        """Restart a bookie and wait until it serves again.
+
+        If it or another bookie does not serve in time, the result says which one and why. It has
+        the fields of an event, and is empty if everything is in order.
+        """
+        was_writable, waits_for = bookie.status.writable, bookie
+        try:
+            async with asyncio.timeout(ROLLING_LIMIT_S):
+                while (other := await self._other_away(bookie)) is not None:
+                    waits_for = other
+                    await asyncio.sleep(LOOK_SOON_S)
+                waits_for = bookie
+                await self._restart(bookie)
+                while not (bookie.state == "serving"
+                           and (bookie.status.writable or not was_writable)):  # fmt: skip
+                    if bookie.state == "ended":
+                        return _lagging(bookie, bookie.complaint)
+                    await asyncio.sleep(LOOK_SOON_S)
+        except TimeoutError:
+            complaint = waits_for.complaint or "accepts no entries"
+            return _lagging(
+                waits_for, f"{complaint}, and has not recovered in {ROLLING_LIMIT_S:g} s"
+            )
+        return {}
+
+    async def _other_away(self, bookie: BookieProcess) -> BookieProcess | None:
+        """Return another bookie that starts, pauses or does not answer, so that one is away."""
+        for one in self.bookies:
+            if one is bookie or one.state == "ended":
+                continue
+            if one.state != "serving" or not await one.look():
+                return one
+        return None
 
     async def _restart(self, bookie: BookieProcess) -> None:
         """Stop the process of a bookie, and return when its successor is about to start."""
@@ -279,8 +298,12 @@ class Supervisor:
         while bookie.restarts == before:
             bookie.signal(signal.SIGKILL)
             await asyncio.sleep(LOOK_SOON_S)
-        # The new process sets the state when it starts, which may be an iteration later.
-        bookie.state = "starting"
+
+
+def _lagging(bookie: BookieProcess, why: str) -> dict[str, object]:
+    """Return the fields of an event about the bookie that ends a rolling restart."""
+    name = bookie.name
+    return {"process": bookie.share.number, "bookie": name, "why": f"bookie {name} {why}"}
 
 
 def _ending(bookie: BookieProcess) -> dict[str, object]:
