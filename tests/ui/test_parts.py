@@ -155,6 +155,11 @@ def test_a_command_is_selected_if_there_is_no_clipboard(dashboard: Dashboard, ta
          ["What to do: quire bookie decommission b continues it. To end it:"]),
         ("curl -X PUT http://127.0.0.1:1/a -d '{}'", ["curl -X PUT http://127.0.0.1:1/a -d '{}'"],
          ["What to do:"]),
+        ("Look at the disk: smartctl -a /dev/sda. To see its date: openssl x509 -in a.crt",
+         ["smartctl -a /dev/sda", "openssl x509 -in a.crt"],
+         ["What to do: Look at the disk:", "To see its date:"]),
+        ("Start them with this: export QUIRE_PLACEMENT=rack-aware",
+         ["export QUIRE_PLACEMENT=rack-aware"], ["What to do: Start them with this:"]),
         ("Start the store", [], ["What to do: Start the store"]),
     ],
 )  # fmt: skip

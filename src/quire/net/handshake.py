@@ -25,10 +25,10 @@ from quire.codec.wire.messages_pb2 import Response
 from quire.codec.wire.v2 import CONNECTION_REFUSED, LENGTH, Code
 from quire.config import ClientConfig
 from quire.errors import BookieUnavailableError, QuireError, TlsError
-from quire.net.certificates import CertificateFile
+from quire.net.certificates import CertificateFile, peer_expires_ms
 from quire.net.link import refusal
 from quire.net.network import Network
-from quire.net.tls import client_tls
+from quire.net.tls import client_context, client_tls
 
 MAX_ANSWER_BYTES = 1024
 """The largest size, in bytes, of an answer before the channel takes over. Correct answers have
@@ -61,6 +61,7 @@ class Dialer:
         self._network = network
         self._timeout_s = config.connect_timeout_s
         self._tls = None
+        self._tls_config = config.tls
         if config.tls is not None:
             loop = asyncio.get_running_loop()
             self._tls = client_tls(config.tls, loop.time, _log_event)
@@ -112,6 +113,32 @@ class Dialer:
             raise BookieUnavailableError(f"{who} cannot be reached: {error}") from error
         return protocol
 
+    async def presented_until_ms(
+        self, bookie_id: str, host: str, port: int, timeout_s: float
+    ) -> int | None:
+        """Return the Unix time in milliseconds at which a bookie's certificate expires.
+
+        The certificate is not verified, so the date of an expired one is returned as well. The
+        connection is used for nothing else. The result is None without TLS, or if the bookie
+        presents no certificate within `timeout_s`. Raises no QuireError. Cancel-safe.
+        """
+        if self._tls_config is None:
+            return None
+        who = f"bookie {bookie_id}"
+        greeter = _Greeter(who)
+        try:
+            context = client_context(self._tls_config)
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            async with asyncio.timeout(timeout_s):
+                await self._begin_tls(context, greeter, who, host, port)
+        except (QuireError, OSError):  # a TimeoutError is one
+            return None
+        try:
+            return peer_expires_ms(greeter.transport)
+        finally:
+            greeter.transport.abort()
+
     async def _secure(
         self,
         context: ssl.SSLContext,
@@ -121,6 +148,18 @@ class Dialer:
         port: int,
         protocol: asyncio.Protocol,
     ) -> None:
+        await self._begin_tls(context, greeter, who, host, port)
+        try:
+            _check_welcome(await greeter.ask(v3.bookie_info_request(PROBE_TXN, 0)), who)
+            greeter.hand_over(protocol)
+        except BaseException:
+            greeter.transport.abort()
+            raise
+
+    async def _begin_tls(
+        self, context: ssl.SSLContext, greeter: _Greeter, who: str, host: str, port: int
+    ) -> None:
+        """Connect, ask the bookie for TLS, and complete the handshake."""
         await self._network.connect(host, port, lambda: greeter)
         try:
             _check_offer(await greeter.ask(v3.start_tls_request(START_TLS_TXN)), who)
@@ -134,8 +173,6 @@ class Dialer:
                 )
             except OSError as error:  # an ssl.SSLError is one
                 raise handshake_error(error, who, host) from error
-            _check_welcome(await greeter.ask(v3.bookie_info_request(PROBE_TXN, 0)), who)
-            greeter.hand_over(protocol)
         except BaseException:
             greeter.transport.abort()
             raise

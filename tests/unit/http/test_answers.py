@@ -13,26 +13,34 @@ from quire.errors import BookieTimeoutError, BookieUnavailableError, TlsError, U
 from quire.http.watch import observations
 from quire.http.watch.observations import (
     ANEW_INTERVAL_S,
-    REFUSED_INTERVAL_S,
     SPACE_INTERVAL_S,
+    TLS_ANEW_INTERVAL_S,
     DiskSpace,
     DiskSpaces,
 )
-from quire.net.certificates import EXPIRES_SOON_MS
 from quire.net.control import BookieInfo
-from quire.replication.explain.silence import Answer, Silence, SilenceKind, silence_of
+from quire.replication.explain.silence import (
+    Answer,
+    Silence,
+    SilenceKind,
+    dated,
+    silence_of,
+)
 
 PATIENT_S = 60.0
+ONE_DAY_MS = 86_400_000
 NOW_MS = 1_900_000_000_000
-LATER_MS = NOW_MS + 2 * EXPIRES_SOON_MS
+LATER_MS = NOW_MS + 10 * ONE_DAY_MS
 
 
 class SetClock(SystemClock):
+    def __init__(self) -> None:
+        self.ms = NOW_MS
+
     def now_ms(self) -> int:
-        return NOW_MS
+        return self.ms
 
 
-CLIENT = cast(Client, SimpleNamespace(clock=SetClock()))
 EXPIRED = Silence(SilenceKind.EXPIRED, "the certificate has expired", "Renew it")
 HANGS = Silence(SilenceKind.OTHER, "it did not answer within 2 s", "")
 
@@ -42,6 +50,7 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
+        self.clock = SetClock()
         self.old: DiskSpace | None = DiskSpace(1, 2)
         self.new: Answer | Silence = Answer(BookieInfo(2, 1), LATER_MS)
         self.asked: list[str] = []
@@ -59,8 +68,13 @@ class World:
 
     async def look(self, after_s: float) -> DiskSpace | None:
         self.now_s += after_s
+        self.clock.ms += int(after_s * 1000)
         self.asked.clear()
-        return (await self.spaces.of(CLIENT, ["a"]))["a"]
+        return (await self.spaces.of(self.client, ["a"]))["a"]
+
+    @property
+    def client(self) -> Client:
+        return cast(Client, SimpleNamespace(clock=self.clock))
 
 
 @pytest.fixture
@@ -68,24 +82,41 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-async def test_each_bookie_is_asked_over_a_new_connection_once_a_minute(world: World) -> None:
+async def test_a_bookie_without_tls_is_asked_over_a_new_connection_once_a_minute(
+    world: World,
+) -> None:
+    world.new = Answer(BookieInfo(2, 1), None)
     assert await world.look(0) == DiskSpace(1, 2)
     assert world.asked == ["new"]
-    assert world.spaces.certificates_ms == {"a": LATER_MS}
-    await world.look(SPACE_INTERVAL_S)
+    await world.look(TLS_ANEW_INTERVAL_S)
     assert world.asked == ["old"]
     await world.look(ANEW_INTERVAL_S)
     assert world.asked == ["new"]
 
 
-async def test_a_certificate_that_expires_soon_is_looked_at_often(world: World) -> None:
-    """The problem is gone soon after the certificate was renewed."""
-    world.new = Answer(BookieInfo(2, 1), NOW_MS + EXPIRES_SOON_MS - 1)
+async def test_a_certificate_is_looked_at_often(world: World) -> None:
+    """A dashboard reported one that had been replaced by an expired one a minute too late."""
+    await world.look(0)
+    assert world.spaces.certificates_ms == {"a": LATER_MS}
+    await world.look(SPACE_INTERVAL_S)
+    assert world.asked == ["old"]
+    await world.look(TLS_ANEW_INTERVAL_S)
+    assert world.asked == ["new"]
+
+
+async def test_a_certificate_is_looked_at_as_soon_as_it_expires(world: World) -> None:
+    world.new = Answer(BookieInfo(2, 1), NOW_MS + 1_500)
     await world.look(0)
     await world.look(SPACE_INTERVAL_S)
     assert world.asked == ["old"]
-    await world.look(REFUSED_INTERVAL_S)
+    world.new = EXPIRED
+    assert await world.look(SPACE_INTERVAL_S) is None
     assert world.asked == ["new"]
+    # A client that does not verify certificates still gets answers.
+    world.new = Answer(BookieInfo(2, 1), NOW_MS + 1_500)
+    assert await world.look(TLS_ANEW_INTERVAL_S) is not None
+    await world.look(SPACE_INTERVAL_S)
+    assert world.asked == ["old"], "the date is known already"
 
 
 async def test_an_expired_certificate_is_seen_although_the_old_connection_works(
@@ -94,12 +125,12 @@ async def test_an_expired_certificate_is_seen_although_the_old_connection_works(
     await world.look(0)
     world.new = EXPIRED
     assert await world.look(SPACE_INTERVAL_S) is not None
-    assert await world.look(ANEW_INTERVAL_S) is None
+    assert await world.look(TLS_ANEW_INTERVAL_S) is None
     assert world.spaces.silent == {"a": EXPIRED}
     assert await world.look(SPACE_INTERVAL_S) is None, "the old connection does not hide it again"
     assert world.asked == [], "each attempt is a line in the bookie's log"
     world.new = Answer(BookieInfo(2, 1), LATER_MS + 1)
-    assert await world.look(REFUSED_INTERVAL_S) is not None
+    assert await world.look(TLS_ANEW_INTERVAL_S) is not None
     assert world.spaces.silent == {}
     assert world.spaces.certificates_ms == {"a": LATER_MS + 1}
 
@@ -118,7 +149,7 @@ async def test_a_bookie_that_is_gone_is_forgotten(world: World) -> None:
     world.new = HANGS
     await world.look(0)
     world.now_s += SPACE_INTERVAL_S
-    assert await world.spaces.of(CLIENT, []) == {}
+    assert await world.spaces.of(world.client, []) == {}
     assert (world.spaces.silent, world.spaces.certificates_ms) == ({}, {})
 
 
@@ -145,3 +176,15 @@ def test_why_a_bookie_does_not_answer() -> None:
     assert (found.kind, found.remedy) == (SilenceKind.TLS, "Configure it")
     plain = silence_of(UnauthorizedError("no", ledger_id=1))
     assert (plain.kind, "--tls-ca" in plain.remedy) == (SilenceKind.TLS, True)
+
+
+def test_an_expired_certificate_has_its_date() -> None:
+    assert dated(EXPIRED, "a", None, NOW_MS) == EXPIRED, "it is not known"
+    own = dated(EXPIRED, "a", NOW_MS - 1, NOW_MS)
+    assert own.why == "the certificate of bookie a expired at 2030-03-17T17:46:39Z"
+    assert (own.certificate_expires_ms, own.remedy) == (NOW_MS - 1, "Renew it")
+    above = dated(EXPIRED, "a", NOW_MS + 1, NOW_MS)
+    assert above.why == (
+        "the certificate of bookie a is valid until 2030-03-17T17:46:40Z, but an authority that "
+        "signed it has expired"
+    )

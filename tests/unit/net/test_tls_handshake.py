@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -23,7 +24,7 @@ from quire.errors import BookieUnavailableError, TlsError
 from quire.net.handshake import MAX_ANSWER_BYTES, Dialer
 from quire.net.network import AsyncioNetwork, close_client_side
 from quire.net.tls import server_context
-from tests.support.network.certificates import LOOPBACK, Authority, Files
+from tests.support.network.certificates import LOOPBACK, PAST, Authority, Files
 
 TIMEOUT_S = 60.0
 """Reached only in a failing test, which then also reports unclosed resources."""
@@ -270,6 +271,35 @@ def test_certificates_that_do_not_verify(run: Run, authority: Authority, case: s
                 await dialer(authority).connect("b1", LOOPBACK, port, Channel())
             assert failed.value.outcome_known
             assert isinstance(failed.value, BookieUnavailableError)
+
+    run(scenario())
+
+
+def test_the_date_of_an_expired_certificate(run: Run, authority: Authority) -> None:
+    """`quire explain` names it, although the handshake of a client fails without it."""
+    own = authority.issue("bookie", expired=True)
+
+    async def scenario() -> None:
+        async with bookie(secures(own)) as port:
+            found_ms = await dialer(authority).presented_until_ms("b1", LOOPBACK, port, TIMEOUT_S)
+            ends = PAST + datetime.timedelta(days=1)
+            assert found_ms == int(ends.timestamp() * 1000)
+            plain = Dialer(AsyncioNetwork(), ClientConfig())
+            assert await plain.presented_until_ms("b1", LOOPBACK, port, TIMEOUT_S) is None
+        # Nothing listens there any more.
+        assert await dialer(authority).presented_until_ms("b1", LOOPBACK, port, TIMEOUT_S) is None
+
+    run(scenario())
+
+
+def test_a_bookie_without_a_certificate_has_no_date(run: Run, authority: Authority) -> None:
+    async def refuses(peer: Peer) -> None:
+        peer.transport.write(offer(Code.BAD_REQUEST))
+
+    async def scenario() -> None:
+        async with bookie(refuses) as port:
+            found_ms = await dialer(authority).presented_until_ms("b1", LOOPBACK, port, TIMEOUT_S)
+            assert found_ms is None
 
     run(scenario())
 

@@ -84,6 +84,20 @@ def test_a_registered_bookie_that_does_not_answer_says_why() -> None:
     assert back.sentence == "10.0.0.1:4181 did not answer, and does now. Check again"
 
 
+def test_entries_on_a_registered_bookie_alone_say_why_it_does_not_answer() -> None:
+    """The bookie was to be started again, although only its certificate had expired."""
+    silent = replace(replica("b", True), host="host", registered="writable")
+    only = SegmentView(0, 9, True, 0, (silent,))
+    expired = Silence(SilenceKind.EXPIRED, "its certificate expired", "Renew it")
+    found = diagnosed(replace(FACTS, segments=(only,), silences={"b": expired})).verdict
+    assert found.sentence == (
+        "Some entries have no good copy on a bookie that answers. b is registered but does not "
+        "answer (its certificate expired). Renew it. Then check again"
+    )
+    gone = diagnosed(replace(FACTS, segments=(replace(only, replicas=(replica("b", True),)),)))
+    assert "Start b again, then check the ledger" in gone.verdict.sentence
+
+
 def test_a_bookie_of_another_segment_can_replace_a_lost_one() -> None:
     older = SegmentView(0, 9, True, 1, (replica("a", False), replica("b", True)))
     newest = SegmentView(10, 19, False, 2, (replica("a", False), replica("c", False)))

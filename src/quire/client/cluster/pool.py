@@ -339,6 +339,19 @@ class BookiePool:
         finally:
             link.close()
 
+    async def certificate_until_ms(self, bookie_id: str, timeout_s: float) -> int | None:
+        """Return the Unix time in milliseconds at which the certificate of a bookie expires.
+
+        The certificate is presented over a new connection and not verified. The result is None if
+        the bookie presents none within `timeout_s`. Raises no QuireError. Cancel-safe.
+        """
+        address = self._bookies.find(bookie_id)
+        if address is None:
+            return None
+        return await self._dialer.presented_until_ms(
+            bookie_id, address.host, address.port, timeout_s
+        )
+
     def certificates(self) -> tuple[CertificateFile, ...]:
         """Return the expiry dates of the certificates in the client's TLS files, if there are any.
 

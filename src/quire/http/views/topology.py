@@ -24,6 +24,14 @@ UNEVEN_SHARE_LEAST = 0.01
 of two racks keeps copies from being stored there."""
 
 
+WRITERS_GO_ON = (
+    "By default, writers go on, and put every copy into this rack. A writer whose placement has "
+    "enforce_racks, zone-aware or regions is refused: it can neither create a ledger nor replace a "
+    "bookie"
+)
+"""What happens to writers if all writable bookies are in one rack."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopologyWarning:
     """Something that is wrong with the distribution of bookies over racks."""
@@ -184,7 +192,10 @@ def _one_rack(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
             "copy of a ledger can be lost with that rack",
             f"If a bookie is really in another rack, say so: quire cluster locations set "
             f"{shlex.quote(writable[0]['id'])} /RACK. Otherwise start a bookie in another rack, "
-            "and set its location in the same way",
+            "and set its location in the same way. To have writers refused rather than put all "
+            "copies into one rack, start them with this in their environment: "
+            "export QUIRE_PLACEMENT=rack-aware,enforce_racks,locations=metadata",
+            WRITERS_GO_ON,
             bookies=tuple(one["id"] for one in writable),
         )
 

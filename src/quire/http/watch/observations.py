@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from quire._runtime.tasks import TaskSet, each
 from quire.client import Client
 from quire.errors import MetadataError, QuireError
-from quire.net.certificates import EXPIRES_SOON_MS
 from quire.replication.explain.at_risk import AtRisk, at_risk
 from quire.replication.explain.silence import Silence, ask_anew
 from quire.replication.explain.status import MarkCount, count_marks
@@ -42,11 +41,11 @@ SPACE_INTERVAL_S = 1.0
 SPACE_TIMEOUT_S = 2.0
 """Seconds that a bookie has to report its free space. After that it counts as not answering."""
 ANEW_INTERVAL_S = 60.0
-"""Seconds between two requests to a bookie over a new connection, which shows whether new clients
-can connect. An open connection still works after the bookie's certificate has expired."""
-REFUSED_INTERVAL_S = 5.0
-"""The interval that replaces `ANEW_INTERVAL_S` if the bookie's certificate or this client was not
-accepted, or if the certificate expires soon. Each refusal is a line in the bookie's log."""
+"""Seconds between two requests over a new connection to a bookie without TLS. They show whether new
+clients can connect."""
+TLS_ANEW_INTERVAL_S = 5.0
+"""The interval that replaces `ANEW_INTERVAL_S` for a bookie with TLS. An open connection still
+works after the bookie's certificate has expired. Each refusal is a line in the bookie's log."""
 PAUSE_S = 0.005
 """Seconds for which an observation pauses between two parts, so that other requests are served."""
 RECORDS_AT_ONCE = 64
@@ -289,19 +288,25 @@ class DiskSpaces(BackgroundObservation):
     async def _ask(self, client: Client, bookie: str) -> DiskSpace | None:
         silence = self.silent.get(bookie)
         age_s = self._monotonic() - self._anew_s.get(bookie, -math.inf)
-        if silence is None and age_s < self._interval_s(client, bookie):
+        if silence is None and not self._anew_due(client, bookie, age_s):
             space = await space_of(client, bookie)
             if space is not None:
                 return space  # otherwise the new connection shows why
-        elif silence is not None and silence.is_refusal and age_s < REFUSED_INTERVAL_S:
+        elif silence is not None and silence.is_refusal and age_s < TLS_ANEW_INTERVAL_S:
             return None
         return await self._ask_anew(client, bookie)
 
-    def _interval_s(self, client: Client, bookie: str) -> float:
-        """Return the seconds until the next new connection to a bookie that answers."""
+    def _anew_due(self, client: Client, bookie: str, age_s: float) -> bool:
+        """Return whether a bookie that answers is to be asked over a new connection.
+
+        `age_s` is the number of seconds since the last new connection.
+        """
         expires_ms = self.certificates_ms.get(bookie)
-        soon = expires_ms is not None and expires_ms - client.clock.now_ms() < EXPIRES_SOON_MS
-        return REFUSED_INTERVAL_S if soon else ANEW_INTERVAL_S
+        if expires_ms is None:
+            return age_s >= ANEW_INTERVAL_S
+        now_ms = client.clock.now_ms()
+        has_just_expired = now_ms - age_s * 1000 < expires_ms <= now_ms
+        return age_s >= TLS_ANEW_INTERVAL_S or has_just_expired
 
     async def _ask_anew(self, client: Client, bookie: str) -> DiskSpace | None:
         answer = await ask_anew(client, bookie, SPACE_TIMEOUT_S)

@@ -28,6 +28,7 @@ from quire.errors import (
     NoSuchLedgerError,
     QuireError,
 )
+from quire.metadata.bookies import tls_files
 from quire.metadata.interface import Bookies
 from quire.metadata.ledgers.unreadable import UNREADABLE
 from quire.replication.audit import pieces as audit_pieces
@@ -39,6 +40,7 @@ from quire.replication.explain.silence import (
     SilenceKind,
     ask_anew,
     data_directories,
+    renewal,
     start_command,
 )
 from quire.replication.explain.status import WhyNot, why_not
@@ -169,15 +171,16 @@ async def explain_ledger(
         deep=deep,
         verdict=Diagnosis("", ""),
     )
-    return diagnosed(await _with_reasons(client, facts))
+    return diagnosed(await _with_reasons(client, facts, bookies))
 
 
-async def _with_reasons(client: Client, facts: Explained) -> Explained:
+async def _with_reasons(client: Client, facts: Explained, bookies: Bookies) -> Explained:
     """Add why registered bookies do not answer, and the directories of those that do not run."""
     lost = {one.bookie: one.registered for one in _lost_ones(facts)}
     names = sorted(name for name, registered in lost.items() if registered != "gone")
     answers = await each(names, lambda one: ask_anew(client, one, client.config.read_timeout_s))
     silences = {name: answer for name, answer in zip(names, answers) if isinstance(answer, Silence)}
+    silences = {name: _with_file(one, name, bookies) for name, one in silences.items()}
     down = [
         name for name in sorted(lost)
         if lost[name] == "gone"
@@ -185,6 +188,16 @@ async def _with_reasons(client: Client, facts: Explained) -> Explained:
     ]  # fmt: skip
     found = await each(down, lambda one: data_directories(client.metadata, one))
     return replace(facts, silences=silences, directories=dict(zip(down, found)))
+
+
+def _with_file(silence: Silence, bookie: str, bookies: Bookies) -> Silence:
+    """Add the file of an expired certificate, if the bookie's registration names it."""
+    if silence.kind is not SilenceKind.EXPIRED:
+        return silence
+    address = bookies.find(bookie)
+    files = None if address is None else tls_files.from_properties(address.properties)
+    path = "" if files is None else files.own
+    return replace(silence, remedy=renewal(silence.remedy, bookie, path))
 
 
 def spare_bookies(segments: Sequence[SegmentView], writable: Collection[str]) -> int:
@@ -453,11 +466,19 @@ def _lost_ones(facts: Explained) -> list[ReplicaReport]:
     return [one for one in _replicas(facts) if one.state == "unreachable"]
 
 
+def _gone(facts: Explained) -> list[str]:
+    """Return the bookies that do not answer and are not registered."""
+    return sorted({one.bookie for one in _lost_ones(facts) if one.registered == "gone"})
+
+
 def _unreadable(facts: Explained, lost: list[str]) -> Diagnosis:
     if lost:
+        what = "Some entries have no good copy on a bookie that answers"
+        if not _gone(facts):
+            why = _registered(facts, lost)
+            return replace(why, sentence=f"{what}. {why.sentence}")
         return Diagnosis(
-            f"Some entries have no good copy on a bookie that answers. Start {some_of(lost)} "
-            "again, then check the ledger",
+            f"{what}. Start {some_of(lost)} again, then check the ledger",
             f"quire explain ledger {facts.ledger} --deep",
         )
     return Diagnosis(
@@ -498,8 +519,7 @@ def _bad(facts: Explained, bad: Sequence[ReplicaReport]) -> Diagnosis:
 def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
     newest = facts.segments[-1]
     waits = not newest.closed and any(one.bookie in lost for one in newest.replicas)
-    gone = sorted({one.bookie for one in _replicas(facts) if one.bookie in lost
-                   and one.registered == "gone"})  # fmt: skip
+    gone = _gone(facts)
     what = f"{some_of(lost)} {does(len(lost))} not answer"
     if not gone:
         return _registered(facts, lost)

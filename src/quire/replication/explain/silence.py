@@ -6,9 +6,10 @@ import errno
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from quire._runtime.units import utc_text
 from quire.client import Client
 from quire.client.client import pool_of
 from quire.codec.metadata.cookie import decode, split_directories
@@ -57,6 +58,9 @@ class Silence:
     why: str
     remedy: str
     """The advice that comes with the reason, or "" if there is none."""
+    certificate_expires_ms: int | None = None
+    """The Unix time in milliseconds at which the bookie's certificate expires, if the reason is
+    `EXPIRED` and the date is known."""
 
     @property
     def is_refusal(self) -> bool:
@@ -81,7 +85,30 @@ async def ask_anew(client: Client, bookie: str, timeout_s: float) -> Answer | Si
     try:
         return await pool_of(client).ask_anew(bookie, _answer, timeout_s)
     except QuireError as error:
-        return silence_of(error)
+        silence = silence_of(error)
+    if silence.kind is SilenceKind.EXPIRED:
+        # The failed handshake does not tell the date.
+        expires_ms = await pool_of(client).certificate_until_ms(bookie, timeout_s)
+        return dated(silence, bookie, expires_ms, client.clock.now_ms())
+    return silence
+
+
+def dated(silence: Silence, bookie: str, expires_ms: int | None, now_ms: int) -> Silence:
+    """Return the silence of a bookie whose certificate has expired, with the date.
+
+    `expires_ms` is the Unix time in milliseconds at which the bookie's own certificate expires, or
+    None if it is not known. If that is in the future, an authority's certificate has expired.
+    """
+    if expires_ms is None:
+        return silence
+    if expires_ms <= now_ms:
+        why = f"the certificate of bookie {bookie} expired at {utc_text(expires_ms)}"
+    else:
+        why = (
+            f"the certificate of bookie {bookie} is valid until {utc_text(expires_ms)}, but an "
+            "authority that signed it has expired"
+        )
+    return replace(silence, why=why, certificate_expires_ms=expires_ms)
 
 
 async def _answer(link: ControlChannel) -> Answer:
@@ -105,6 +132,26 @@ def silence_of(error: QuireError) -> Silence:
     if set(re.findall(r"\[Errno (\d+)\]", why)) == {str(errno.ECONNREFUSED)}:
         return Silence(SilenceKind.REFUSED, "nothing listens at its address", "")
     return Silence(SilenceKind.OTHER, why, error.remedy)
+
+
+def date_command(path: str, *, own: bool = True) -> str:
+    """Return the command that shows when the certificates in a file expire.
+
+    A file of authorities may have many certificates, and openssl x509 reads only the first one.
+    """
+    file = shlex.quote(path) if path else "FILE"
+    if own:
+        return f"openssl x509 -enddate -noout -in {file}"
+    return f"openssl storeutl -noout -text -certs {file} | grep -e Subject: -e 'Not After'"
+
+
+def renewal(remedy: str, bookie: str, path: str) -> str:
+    """Return the advice to renew the certificate of a bookie, with its file.
+
+    `path` is the file of the certificate on the bookie's machine, or "" if it is not known.
+    """
+    where = f" ({shlex.quote(path)} of {bookie})" if path else ""
+    return f"{remedy}{where}. To see its date on that machine: {date_command(path)}"
 
 
 async def data_directories(store: MetadataStore, bookie: str) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ def test_damage_names_the_bookie_and_what_is_done_about_it() -> None:
         "Autorecovery copies these entries from other bookies. The bookie then rewrites the segment"
     )
     assert "quire bookie scrub '/my data'" in found.next
+    assert "repair is complete: quire autorecovery list. To see on its machine" in found.next
     (found,) = damaged(1, 2)
     assert "quire bookie scrub DIR" in found.next
 
@@ -47,6 +48,7 @@ def test_damage_that_nobody_repairs_says_what_to_start() -> None:
 def test_a_segment_whose_entries_are_restored_is_only_a_note() -> None:
     (found,) = damaged(1, 0)
     assert (found.severity, found.risk) == ("note", "")
+    assert "autorecovery list" not in found.next
     assert damaged(0, 0) == []
 
 
@@ -80,14 +82,18 @@ def test_a_note_says_where_and_when_and_what_to_look_at() -> None:
         "ledgers (7, 9) are not restored yet",
     )
     assert one.next == (
-        "Look at the disk, on the machine of the bookie: "
+        "To see whether the repair is complete: quire autorecovery list. After that, to read "
+        "every copy of ledger 7, for example: quire explain ledger 7 --deep. Look at the disk, on "
+        "the machine of the bookie: "
         "smartctl -a \"$(findmnt -no SOURCE -T '/my data')\". If it reports errors, or if more "
         "damage is found, replace the disk. To check all files in the directory: quire bookie "
         "scrub '/my data'"
     )
     assert one.doing.startswith("Autorecovery copies these entries")
     (one,) = noted(note(), auditor=None)
-    assert one.next.startswith("To have the copies restored: quire autorecovery start. Look at")
+    assert one.next.startswith(
+        "To have the copies restored: quire autorecovery start. To see whether"
+    )
     assert "no autorecovery process is running" in one.doing
 
 
@@ -95,10 +101,16 @@ def test_a_note_stays_after_the_damage_was_repaired() -> None:
     (one,) = noted(note(repaired_ms=NOW_MS - 2_000), auditor=None)
     assert one.severity == "warn"
     assert one.what.endswith("5 entries of 2 ledgers (7, 9) were restored 10 s later")
-    assert one.next.startswith("Look at the disk"), "nothing has to be started for it"
+    assert one.next.startswith(
+        "To read every copy of ledger 7, for example: quire explain ledger 7 --deep. Look at the "
+        "disk"
+    ), "nothing has to be started for it"
     assert one.doing == "The bookie has every entry again. This finding ends a day after that"
     (one,) = noted(note(entries=0, ledgers=0, named=(), repaired_ms=NOW_MS))
     assert one.what.endswith(": no entry is missing")
+    assert one.next.startswith("Look at the disk")
+    (one,) = noted(note(ledgers=1, named=(7,)))
+    assert "to read every copy of ledger 7: quire explain ledger 7 --deep. " in one.next
     (one,) = noted(note(entries=1, ledgers=9, repaired_ms=NOW_MS))
     assert "1 entry of 9 ledgers (such as 7, 9) was restored" in one.what
 
@@ -108,6 +120,9 @@ def test_files_that_are_missing() -> None:
     assert one.what == (
         "a found that files of its log in /my data are missing 12 s ago, at 2030-03-17T17:46:28Z: "
         "their entries are not restored yet"
+    )
+    assert one.next.startswith(
+        "To see whether the repair is complete: quire autorecovery list. Look at the disk"
     )
 
 

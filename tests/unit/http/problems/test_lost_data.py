@@ -31,10 +31,20 @@ def test_a_stream_that_lost_ledgers_says_how_to_go_on() -> None:
         "(segment 2, 1,000 records), ledger 9 (segment 5, 10 records)"
     )
     assert found.next == (
-        "To see its segments: quire stream show 'my orders' --namespace /streams. To read past the "
-        "gap: quire stream read 'my orders' --namespace /streams --on-gap skip. To give up the "
-        "lost records for good, and all records before them: quire stream truncate 'my orders' "
-        "--namespace /streams --before 6:0:0"
+        "To see its segments: quire stream show 'my orders' --namespace /streams. Bookies may "
+        "still have the entries. To keep bookies from deleting them: quire cluster gc off. To see "
+        "whether a data directory has them, on the machine of each bookie: quire bookie disk "
+        "ledger DIR 4. Then restore a backup of the metadata store that has the ledger, if there "
+        "is one. Otherwise readers can go on without the lost records. To read past the gap and be "
+        "told what is missing: quire stream read 'my orders' --namespace /streams --on-gap "
+        "deliver. To read past it silently: quire stream read 'my orders' --namespace /streams "
+        "--on-gap skip. To give up the lost records for good, and all records before them: quire "
+        "stream truncate 'my orders' --namespace /streams --before 6:0:0"
+    )
+    assert found.risk == (
+        "All records of these ledgers are lost, unless a bookie still has them. Readers fail "
+        "there, and those that skip the gap never get these records. The rest of the stream can be "
+        "read"
     )
 
 
@@ -42,3 +52,11 @@ def test_nothing_is_given_up_if_the_last_segment_is_lost() -> None:
     lost = (NamedLedger(4, ORDERS, "segment 2, in progress"),)
     (found,) = problems([bookie("a")], WELL, lost=LostLedgers(lost, {"stream": 1}))
     assert "truncate" not in found.next
+
+
+def test_an_object_that_lost_its_ledger() -> None:
+    lost = (NamedLedger(4, Owner("object", "a b", "models"), "entries 0 to 9"),)
+    (found,) = problems([bookie("a")], WELL, lost=LostLedgers(lost, {"object": 1}))
+    assert found.risk == (
+        "The data in missing ledgers cannot be read; the rest of the object can be read"
+    )

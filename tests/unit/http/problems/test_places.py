@@ -19,6 +19,8 @@ def test_all_bookies_are_in_one_rack() -> None:
         "with that rack"
     )
     assert "quire cluster locations set 10.0.0.1:3181 /RACK" in found.next
+    assert found.risk.startswith("By default, writers go on, and put every copy into this rack.")
+    assert found.next.endswith("export QUIRE_PLACEMENT=rack-aware,enforce_racks,locations=metadata")
     assert found.bookies == ("10.0.0.1:3181", "10.0.0.2:3181", "10.0.0.3:3181")
 
 

@@ -50,7 +50,7 @@ export function command(text) {
 }
 
 /** A command after a colon or after "or", up to the end of its sentence. */
-const COMMANDS = /(: |, or )((?:quire|curl) .*?)(?=\. [A-Z]|, or quire |$)/gs;
+const COMMANDS = /(: |, or )((?:quire|curl|openssl|smartctl|export) .*?)(?=\. [A-Z]|, or quire |$)/gs;
 
 /** Return advice as words and commands: each command that stands after a colon is in a box of its own,
  * and so is a text that is nothing but a command. */

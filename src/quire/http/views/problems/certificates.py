@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from quire._runtime.units import counted, duration_text, some_of, utc_text
 from quire.http.views.problems.problem import Bookie, Problem, Severity
 from quire.net.certificates import EXPIRES_SOON_MS, CertificateExpiry
-from quire.replication.explain.silence import SilenceKind
+from quire.replication.explain.silence import SilenceKind, date_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +122,6 @@ def own_file(bookie: Bookie) -> str:
         return str(registered["own"])
     found = _own_file(bookie)
     return "" if found is None else found.path
-
-
-def date_command(path: str, *, own: bool = True) -> str:
-    """Return the command that shows when the certificates in a file expire.
-
-    A file of authorities may have many certificates, and openssl x509 reads only the first one.
-    """
-    file = shlex.quote(path) if path else "FILE"
-    if own:
-        return f"openssl x509 -enddate -noout -in {file}"
-    return f"openssl storeutl -noout -text -certs {file} | grep -e Subject: -e 'Not After'"
 
 
 def _presented_by(bookie: Bookie, now_ms: int) -> list[_Dated]:

@@ -20,6 +20,10 @@ DamageNotes = Mapping[str, Sequence[FoundDamage]]
 """The notes about damage of each bookie that has some, by its id."""
 
 
+LIST_REPAIRS = "To see whether the repair is complete: quire autorecovery list. "
+"""The command that lists the ledgers that are still to be repaired, in a sentence."""
+
+
 def without_lost(notes: DamageNotes, bookies: Sequence[Bookie]) -> DamageNotes:
     """Return the notes without those about missing files that are a reason to be read-only.
 
@@ -56,7 +60,8 @@ def of_damage_notes(
             f"{_when(by_time[0].found_ms, now_ms)}"
             if several
             else f"{bookie} found {_found(first, now_ms)}",
-            f"{_start(autorecovery) if missing else ''}{_look_at_disk(first.directory)}",
+            f"{_start(autorecovery) if missing else ''}{_confirm(missing or by_time)}"
+            f"{_look_at_disk(first.directory)}",
             "Readers use the other copies of the missing entries. They are lost if those copies "
             "are lost as well"
             if missing
@@ -99,6 +104,21 @@ def _when(at_ms: int, now_ms: int) -> str:
     return f"{duration_text(max(0, now_ms - at_ms) / 1000)} ago, at {utc_text(at_ms)}"
 
 
+def _confirm(found: Sequence[FoundDamage]) -> str:
+    """Return the commands that show whether the entries are restored, and every copy is good."""
+    missing = any(one.repaired_ms is None for one in found)
+    listed = LIST_REPAIRS if missing else ""
+    ledger = next((named for one in found for named in one.named), None)
+    if ledger is None:
+        return listed
+    read = "After that, to read" if missing else "To read"
+    among_others = ", for example" if sum(one.ledgers for one in found) > 1 else ""
+    return (
+        f"{listed}{read} every copy of ledger {ledger}{among_others}: quire explain ledger "
+        f"{ledger} --deep. "
+    )
+
+
 def _look_at_disk(directory: str) -> str:
     """Return the command that shows whether the disk of a directory is failing."""
     path = shlex.quote(directory)
@@ -122,7 +142,9 @@ def of_damage(bookies: Sequence[Bookie], autorecovery: Mapping[str, Any]) -> Ite
             "warn" if ledgers else "note",
             f"{one['id']} found damaged data in {counted(segments, 'segment')} of its log: "
             f"{counted(ledgers, 'ledger')} {verb('lack', ledgers)} entries there",
-            f"{_start(autorecovery)}To see on its machine what is damaged: {scrub}. If damage is "
+            f"{_start(autorecovery)}"
+            f"{LIST_REPAIRS if ledgers else ''}"
+            f"To see on its machine what is damaged: {scrub}. If damage is "
             "found again, check the disk: it may be failing",
             "Readers use the other copies of these entries. They are lost if those copies are lost "
             "as well" if ledgers else "",

@@ -46,7 +46,7 @@ def of_owners(lost: LostLedgers | None) -> Iterator[Problem]:
             "bad",
             f"{owner.kind[0].upper()}{str(owner)[1:]} needs {named} not exist: {some_of(told)}",
             _what_to_do(owner, ledgers),
-            f"The data in missing ledgers cannot be read; the rest of the {owner.kind} can be read",
+            _lost_with(owner, ledgers),
             "Nothing: Quire cannot restore a missing ledger. Somebody deleted it, or the metadata "
             "was restored from an older backup",
         )
@@ -75,13 +75,32 @@ def of_owners(lost: LostLedgers | None) -> Iterator[Problem]:
         )
 
 
+def _lost_with(owner: Owner, ledgers: Sequence[NamedLedger]) -> str:
+    """Return what is lost with the ledgers, and what becomes of its readers."""
+    if owner.kind != "stream":
+        return (
+            f"The data in missing ledgers cannot be read; the rest of the {owner.kind} can be read"
+        )
+    ledgers_are = "this ledger are" if len(ledgers) == 1 else "these ledgers are"
+    return (
+        f"All records of {ledgers_are} lost, unless a bookie still has them. Readers fail there, "
+        "and those that skip the gap never get these records. The rest of the stream can be read"
+    )
+
+
 def _what_to_do(owner: Owner, ledgers: Sequence[NamedLedger]) -> str:
     name, place = shlex.quote(owner.name), shlex.quote(owner.place)
     if owner.kind == "stream":
         stream = f"{name} --namespace {place}"
+        ledger = ledgers[0].ledger_id
         text = (
-            f"To see its segments: quire stream show {stream}. To read past the gap: quire stream "
-            f"read {stream} --on-gap skip"
+            f"To see its segments: quire stream show {stream}. Bookies may still have the entries. "
+            "To keep bookies from deleting them: quire cluster gc off. To see whether a data "
+            "directory has them, on the machine of each bookie: quire bookie disk ledger DIR "
+            f"{ledger}. Then restore a backup of the metadata store that has the ledger, if there "
+            "is one. Otherwise readers can go on without the lost records. To read past the gap "
+            f"and be told what is missing: quire stream read {stream} --on-gap deliver. To read "
+            f"past it silently: quire stream read {stream} --on-gap skip"
         )
         # A position may be after any of the lost segments; the last one ends the problem.
         if after := ledgers[-1].after:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire._runtime.units import are, does, some_of, them
-from quire.http.views.problems.certificates import date_command, own_file
+from quire.http.views.problems.certificates import own_file
 from quire.http.views.problems.lost_bookies import start_again
 from quire.http.views.problems.problem import Bookie, Problem
-from quire.replication.explain.silence import NO_REPAIR, REPAIR_SOON, SilenceKind
+from quire.replication.explain.silence import NO_REPAIR, REPAIR_SOON, SilenceKind, renewal
 
 NOT_ASKED: Mapping[str, Any] = {"kind": SilenceKind.OTHER, "why": "", "remedy": ""}
 """The silence of a bookie for which no reason is known."""
@@ -37,9 +36,7 @@ def of_silent_bookies(
         if kind == SilenceKind.EXPIRED and authority_expired:
             remedy = AUTHORITY_FIRST
         elif kind == SilenceKind.EXPIRED:
-            path = own_file(silent[0])
-            where = f" ({shlex.quote(path)} of {silent[0]['id']})" if path else ""
-            remedy = f"{remedy}{where}. To see its date on that machine: {date_command(path)}"
+            remedy = renewal(remedy, silent[0]["id"], own_file(silent[0]))
         yield _silent(SilenceKind(kind), remedy, silent)
 
 
