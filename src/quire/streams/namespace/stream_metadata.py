@@ -44,6 +44,9 @@ from quire.metadata.tree import Check, Create, Delete, Operation, Put
 from quire.streams.namespace.claim_stamp import sink_stamp
 from quire.streams.namespace.stream_life import StreamLife, StreamLives, unique
 
+NamedSegments = dict[str, StreamSegment]
+"""Segments by the names of their nodes."""
+
 NO_LEDGER = b""
 LOST_REPLY_ATTEMPTS = 10
 """The number of attempts to learn the outcome of a transaction whose reply was lost."""
@@ -269,20 +272,40 @@ class StreamMetadata:
             names = [name for name in await self._children() if parse_segment_name(name)]
             if newest is not None:
                 names = sorted(names, key=_number_of)[-newest:]
-            found: dict[int, StreamSegment] = {}
-            old_names: dict[tuple[int, bool], str] = {}
             try:
-                for name, segment in zip(names, await each(names, self._read)):
-                    if name != segment.name:
-                        old_names[segment.lssn, segment.in_progress] = name
-                    other = found.get(segment.lssn)
-                    if other is None or other.in_progress:
-                        found[segment.lssn] = segment
+                named = _each_once(dict(zip(names, await each(names, self._read))))
             except NoSuchKeyError:
                 continue  # a segment was completed or truncated just now
-            self._old_names = old_names
-            return _numbered([found[lssn] for lssn in sorted(found)])
-        raise MetadataUnavailableError(
+            self._old_names = {
+                (segment.lssn, segment.in_progress): name
+                for name, segment in named.items()
+                if name != segment.name
+            }
+            return numbered(list(named.values()))
+        raise self._changing()
+
+    async def named_segments(self, known: NamedSegments) -> NamedSegments:
+        """Return the segments by the names of their nodes, in ascending order.
+
+        The nodes of completed segments in `known` are not read again. Raises as `segments` does.
+        """
+        for _ in range(LIST_ATTEMPTS):
+            names = await self._children()
+            kept = {name: known[name] for name in names if name in known}
+            unread = [
+                name
+                for name in names
+                if (name not in kept or kept[name].in_progress) and parse_segment_name(name)
+            ]
+            try:
+                kept.update(zip(unread, await each(unread, self._read)))
+            except NoSuchKeyError:
+                continue
+            return _each_once(kept)
+        raise self._changing()
+
+    def _changing(self) -> MetadataUnavailableError:
+        return MetadataUnavailableError(
             f"the segments of stream {self.paths.name} could not be read: they changed during "
             f"each of {LIST_ATTEMPTS} attempts",
             remedy="Try again",
@@ -355,26 +378,6 @@ class StreamMetadata:
             return (await self.life()).id
         except MetadataDeniedError:
             return ""
-
-    async def segments_of_life(self, life: str | None) -> tuple[str, list[StreamSegment]]:
-        """Return the id of the present stream (see `life_id`), and the segments that belong to it.
-
-        `life` is the id that was found last, or None before the first call. Raises
-        NoSuchStreamError.
-        """
-        if life is None:
-            life = await self.life_id()
-        for _ in range(LIST_ATTEMPTS):
-            segments = await self.segments()
-            now = await self.life_id()
-            if now == life:
-                return life, segments
-            life = now  # another stream has the name now: read its segments
-        raise MetadataUnavailableError(
-            f"the segments of stream {self.paths.name} could not be read: the stream was deleted "
-            f"and created again during each of {LIST_ATTEMPTS} attempts",
-            remedy="Try again",
-        )
 
     def replaced(self) -> NoSuchStreamError:
         """Return the error for a stream whose name another stream has now."""
@@ -716,7 +719,17 @@ def _number_of(name: str) -> int:
     return 0 if parsed is None or parsed.lssn is None else parsed.lssn
 
 
-def _numbered(segments: list[StreamSegment]) -> list[StreamSegment]:
+def _each_once(named: NamedSegments) -> NamedSegments:
+    """Return the segments in ascending order, each once: a completed one before one in progress."""
+    found: dict[int, tuple[str, StreamSegment]] = {}
+    for name, segment in named.items():
+        other = found.get(segment.lssn)
+        if other is None or other[1].in_progress:
+            found[segment.lssn] = name, segment
+    return dict(found[lssn] for lssn in sorted(found))
+
+
+def numbered(segments: list[StreamSegment]) -> list[StreamSegment]:
     """Give the first segment in progress its first sequence id.
 
     It continues where the segment before it ends. The first ids of later segments are unknown.

@@ -248,10 +248,8 @@ class StreamReader:
 
     def _segment_of(self, listed: SegmentList) -> StreamSegment | None:
         """Return the segment that holds the position, else the first one after it, or None."""
-        for segment in listed.segments:
-            if segment.lssn >= self._at.lssn:
-                return segment
-        return None
+        at = bisect_left(listed.segments, self._at.lssn, key=_number)
+        return listed.segments[at] if at < len(listed.segments) else None
 
     def _is_behind(self, segment: StreamSegment) -> bool:
         """Return whether the position is after the segment's last record.
@@ -266,7 +264,8 @@ class StreamReader:
         """Return the gap between the position and the first record that can be read, or None."""
         position, first = self._at, segment.first_dlsn
         if segment.truncation is Truncation.TRUNCATED:
-            following = [other for other in listed.segments if other.lssn >= segment.lssn]
+            first_left = bisect_left(listed.segments, segment.lssn, key=_number)
+            following = listed.segments[first_left:]
             return Gap("truncated", position, oldest_position(following))
         if segment.truncation is Truncation.PARTIAL:
             first = segment.min_active_dlsn
@@ -283,7 +282,7 @@ class StreamReader:
 
         Reading the list is not atomic, so it may show a gap that does not exist.
         """
-        await listed.look()
+        await listed.look(anew=True)
         segment = self._segment_of(listed)
         return segment is not None and self._gap_before(segment, listed) == gap
 
@@ -388,7 +387,7 @@ class StreamReader:
         Returns None if the segment is gone as well, because then nothing is lost.
         """
         for _ in range(MISSING_LOOKS):
-            now = {found.lssn: found for found in await listed.look()}.get(segment.lssn)
+            now = {found.lssn: found for found in await listed.look(anew=True)}.get(segment.lssn)
             if now is None or (now.ledger_id, now.truncation) != (
                 segment.ledger_id,
                 segment.truncation,
@@ -415,6 +414,10 @@ def _among(handles: dict[H, None], handle: H) -> Iterator[None]:
         yield
     finally:
         del handles[handle]
+
+
+def _number(segment: StreamSegment) -> int:
+    return segment.lssn
 
 
 def _is_ended(segments: Sequence[StreamSegment]) -> bool:
