@@ -7,7 +7,7 @@ import asyncio
 from quire.metadata.interface import Versioned
 from quire.metadata.tree import Create, Delete
 from quire.streams import StreamSegment
-from quire.streams.namespace.known_segments import READ_ANEW_S, KnownSegments
+from quire.streams.namespace.known_segments import DOUBTED_MIN, READ_ANEW_S, KnownSegments
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.namespace.truncation import truncate
 from tests.support.streams import Bench, run
@@ -78,6 +78,28 @@ def test_a_truncation_is_seen_at_the_next_look() -> None:
         after = (await known.look())[1]
         assert after == await b.streams.segments("s")
         assert len(after) < len(segments), "nodes of truncated segments are gone"
+
+    run(scene)
+
+
+def test_after_a_truncation_only_the_oldest_segments_are_read_again() -> None:
+    async def scene(b: Bench) -> None:
+        await add_segments(b, 5 * DOUBTED_MIN)
+        metadata = b.streams.metadata("s")
+        known, nodes = KnownSegments(metadata), NodesRead(metadata)
+        segments = (await known.look())[1]
+        for truncated in (1, 3, 2 * DOUBTED_MIN):
+            await b.streams.truncate("s", segments[truncated].first_dlsn)
+            nodes.taken()
+            assert (await known.look())[1] == await b.streams.segments("s")
+            nodes.taken()
+            await known.look()
+            assert len(nodes.taken()) <= 1
+        # Only some of the oldest ones are read, although something was truncated.
+        await b.streams.truncate("s", segments[2 * DOUBTED_MIN + 1].first_dlsn)
+        nodes.taken()
+        await known.look()
+        assert len(nodes.taken()) <= DOUBTED_MIN + 2
 
     run(scene)
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import islice
 
-from quire.codec.distributedlog.segment import StreamSegment
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import MetadataDeniedError, MetadataUnavailableError
 from quire.streams.namespace.stream_life import StreamLife
 from quire.streams.namespace.stream_metadata import (
@@ -21,12 +22,15 @@ from quire.streams.namespace.stream_metadata import (
     numbered,
 )
 
-READ_ANEW_S = 30.0
+READ_ANEW_S = 300.0
 """Seconds after which the nodes of all segments are read again at the next look.
 
 Truncation by Quire changes the version of the stream's life, so the next look notices it. This
 limit is for DistributedLog's own programs, which do not know that node.
 """
+
+DOUBTED_MIN = 8
+"""The number of the oldest segments that are read again first when something was truncated."""
 
 
 class KnownSegments:
@@ -53,24 +57,24 @@ class KnownSegments:
         The result is as `StreamMetadata.segments` would have returned it since the last look, or
         now. Raises NoSuchStreamError and MetadataUnavailableError.
         """
+        before, doubted = self._life, 0
         for _ in range(LIST_ATTEMPTS):
             now_s = asyncio.get_running_loop().time()
-            before, known = self._life, dict(self._named)
+            known = self._trusted(doubted)
             if before is None or now_s - self._read_anew_s >= READ_ANEW_S:
                 before, known = await self._present_life(), {}
-            # The newest one is read again. If it differs, DistributedLog's programs have deleted
-            # the stream and created another one.
-            newest = known.popitem() if known else None
             named = await self._metadata.named_segments(known)
             present = await self._present_life()
-            if newest is not None and (
-                present != before or named.get(newest[0], newest[1]) != newest[1]
-            ):
-                self.forget()  # something was truncated, or another stream has the name
+            if _id_of(present) != _id_of(before) or (known and self._is_another(named)):
+                self.forget()  # another stream has the name now: read its segments
+                before = None
                 continue
-            if _id_of(present) != _id_of(before):
-                continue  # another stream has the name now: read its segments
-            if newest is None:
+            if known and (present != before or not self._goes_on(named, doubted)):
+                # Something was truncated. That changes the oldest segments, so read as many of them
+                # as it takes to find one that is as before.
+                before, doubted = present, max(DOUBTED_MIN, 2 * doubted)
+                continue
+            if not known:
                 self._read_anew_s = now_s
             self._life, self._named = before, named
             return _id_of(present), numbered(list(named.values()))
@@ -79,6 +83,37 @@ class KnownSegments:
             f"deleted and created again during each of {LIST_ATTEMPTS} attempts",
             remedy="Try again",
         )
+
+    def _trusted(self, doubted: int) -> NamedSegments:
+        """Return what is known without the newest segment, and without some of the oldest ones.
+
+        The newest one is always read again. These are the `doubted` oldest ones that were not
+        truncated, because a truncation is never undone.
+        """
+        known = dict(self._named)
+        for name in self._oldest(doubted):
+            del known[name]
+        if known:
+            known.popitem()
+        return known
+
+    def _oldest(self, count: int) -> list[str]:
+        kept = (n for n, s in self._named.items() if s.truncation is not Truncation.TRUNCATED)
+        return list(islice(kept, count))
+
+    def _is_another(self, named: NamedSegments) -> bool:
+        """Return whether the newest known segment has become another one.
+
+        DistributedLog's programs have then deleted the stream and created another one.
+        """
+        name, segment = next(reversed(self._named.items()))
+        found = named.get(name, segment)
+        return (found.ledger_id, found.first_txid) != (segment.ledger_id, segment.first_txid)
+
+    def _goes_on(self, named: NamedSegments, doubted: int) -> bool:
+        """Return whether the last of the doubted segments is as before, and so all after it."""
+        oldest = self._oldest(doubted)
+        return not oldest or named.get(oldest[-1]) == self._named[oldest[-1]]
 
     async def _present_life(self) -> StreamLife | None:
         """Return the life of the stream, or None if it has none that this client may read."""

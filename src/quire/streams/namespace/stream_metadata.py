@@ -260,8 +260,12 @@ class StreamMetadata:
             remedy="Check both names (`quire stream list` shows the streams)",
         )
 
-    async def segments(self, newest: int | None = None) -> list[StreamSegment]:
+    async def segments(
+        self, newest: int | None = None, until: int | None = None
+    ) -> list[StreamSegment]:
         """Return the segments in ascending order: all, or at most the `newest` ones.
+
+        With `until`, they are those with numbers up to this one, and the one after them.
 
         A segment that appears twice for a moment counts as completed. The first segment in progress
         gets its first sequence id, which is not stored yet.
@@ -272,6 +276,8 @@ class StreamMetadata:
             names = [name for name in await self._children() if parse_segment_name(name)]
             if newest is not None:
                 names = sorted(names, key=_number_of)[-newest:]
+            if until is not None:
+                names = _up_to(names, until)
             try:
                 named = _each_once(dict(zip(names, await each(names, self._read))))
             except NoSuchKeyError:
@@ -320,16 +326,30 @@ class StreamMetadata:
 
         This is for callers that add segments often, because a stream may have very many.
         """
-        names = await self._children()
-        parsed = [found for found in map(parse_segment_name, names) if found is not None]
-        if parsed and not any(found.in_progress or found.lssn is None for found in parsed):
-            newest = completed_name(max(found.lssn or 0 for found in parsed))
-            if newest in names:
-                try:
-                    return [await self._read(newest)]
-                except NoSuchKeyError:
-                    pass  # the segment was deleted just now
+        newest = _newest_if_completed(await self._children())
+        if newest is not None:
+            try:
+                return [await self._read(newest)]
+            except NoSuchKeyError:
+                pass  # the segment was deleted just now
         return await self.segments()
+
+    async def completed_segments(self, numbers: Sequence[int]) -> list[StreamSegment]:
+        """Return the completed segments with these numbers whose nodes exist and have their names.
+
+        Nodes that follow Java's former naming are left out. Raises as `segments` does.
+        """
+
+        async def read(lssn: int) -> StreamSegment | None:
+            try:
+                return await self._read(completed_name(lssn))
+            except NoSuchKeyError:
+                return None
+
+        found = [segment for segment in await each(numbers, read) if segment is not None]
+        if not found:
+            await self.require()
+        return found
 
     def node(self, lssn: int, *, in_progress: bool) -> str:
         """Return the path of a segment's node, as it was at the last read."""
@@ -711,6 +731,28 @@ class StreamMetadata:
         if segment.in_progress:
             return False
         return found is None or StreamSegment.from_bytes(found).is_rest_of(segment)
+
+
+def _newest_if_completed(names: Sequence[str]) -> str | None:
+    """Return the name of the newest segment, or None if a segment may be in progress.
+
+    The names are sorted. Only the first and the last one are parsed, because there may be very
+    many: names of completed segments that have a number are all of one length, and no other name is
+    between them.
+    """
+    if len(set(map(len, names))) != 1:
+        return None
+    for name in (names[0], names[-1]):
+        parsed = parse_segment_name(name)
+        if parsed is None or parsed.lssn is None or name != completed_name(parsed.lssn):
+            return None
+    return names[-1]
+
+
+def _up_to(names: Sequence[str], lssn: int) -> list[str]:
+    """Return the names of segments up to number `lssn`, those without a number, and one more."""
+    last = min((number for name in names if (number := _number_of(name)) > lssn), default=lssn)
+    return [name for name in names if _number_of(name) <= last]
 
 
 def _number_of(name: str) -> int:
