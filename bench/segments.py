@@ -42,13 +42,12 @@ from quire.errors import QuireError
 from quire.http.views.stream_statistics import stream_statistics
 from quire.spark import local_session, worker
 from quire.spark.streams.options import StreamReadOptions
-from quire.spark.streams.plan import StreamPartition, StreamSplit, partitions
+from quire.spark.streams.plan import StreamPartition, partitions
 from quire.spark.streams.query import StreamQuery
 from quire.spark.streams.reader import StreamTasks, spark_schema
 from quire.spark.streams.sink import (
     Committer,
     StreamTaskOutput,
-    check_streams,
     message_of,
     open_streams,
 )
@@ -212,8 +211,16 @@ class Sink:
         """Report the micro-batches from number `first` on."""
         took_s, cpu_s, asked = self.took_s[first:], self.cpu_s[first:], self.asked[first:]
         p90_s = sorted(took_s)[len(took_s) * 9 // 10]
-        p50 = [statistics.median(one) for one in (took_s, cpu_s, asked)]
-        report.add(Line(what, self.published, *p50, f"p90 {_ms(p90_s)} ms"))
+        report.add(
+            Line(
+                what,
+                self.published,
+                statistics.median(took_s),
+                statistics.median(cpu_s),
+                statistics.median(asked),
+                f"p90 {_ms(p90_s)} ms",
+            )
+        )
 
 
 async def publish(sink: Sink, report: Report, count: int) -> None:
