@@ -7,7 +7,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, overload
 from weakref import WeakValueDictionary
 
 from quire._runtime.clock import Clock, SystemClock
@@ -98,6 +98,8 @@ class LedgerClient:
         self.clock = clock or SystemClock()
         self.rng = rng or random.Random()
         """The generator of all random choices: ids, bookies, and the jitter of retries."""
+        self.remembered: dict[str, Any] = {}
+        """What modules above this one remember as long as the client, each under its own key."""
         self._tasks = TaskSet()
         self._pool = BookiePool(
             metadata,

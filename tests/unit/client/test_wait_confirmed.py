@@ -9,9 +9,8 @@ import pytest
 
 from quire.client import Client
 from quire.errors import NoSuchLedgerError, UsageError
-from quire.streams import StreamSegment
 from quire.streams.namespace.namespace import open_namespace
-from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.namespace.stream_metadata import NamedSegments, StreamMetadata
 from quire.streams.read.segment_list import SegmentList
 from quire_simulator.world.world import World
 
@@ -90,12 +89,12 @@ def test_a_look_at_the_segments_that_is_given_up_is_not_lost() -> None:
                 await listed.look()  # there is no news left
                 reading, go_on = asyncio.Event(), asyncio.Event()
 
-                async def slowly() -> list[StreamSegment]:
+                async def slowly(known: NamedSegments) -> NamedSegments:
                     reading.set()
                     await go_on.wait()
-                    return await StreamMetadata.segments(metadata)
+                    return await StreamMetadata.named_segments(metadata, known)
 
-                metadata.segments = slowly  # type: ignore[method-assign]
+                metadata.named_segments = slowly  # type: ignore[method-assign]
                 waiting = asyncio.ensure_future(listed.changed())
                 await writer.append(b"begins a segment")
                 await reading.wait()

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from quire.codec.distributedlog.segment import StreamSegment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import (
     StreamConditionError,
     StreamError,
@@ -16,6 +17,7 @@ from quire.errors import (
     TxidOrderError,
     UsageError,
 )
+from quire.metadata.interface import Versioned
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.publish.publishing import (
     BatchKey,
@@ -479,5 +481,38 @@ def test_no_batch_has_more_segments_than_a_transaction_takes(
         assert 1 <= len(segments) <= 3
         assert await payloads(b) == [b"%d" % k * 90 for k in range(9)]
         await only_its_ledgers(b)
+
+    run(scene)
+
+
+@pytest.mark.parametrize("settings", [{}, {"bytes_max": 10**9}, {"retention_bytes": 10**9}])
+def test_a_batch_costs_the_same_in_a_stream_of_many_segments(settings: dict[str, int]) -> None:
+    """A query of Spark leaves a segment for each micro-batch, and a stream may keep very many."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings=settings)
+        requests: list[str] = []
+        tree, store = b.client.metadata.tree, b.client.metadata
+        read, read_ledger = tree.read, store.read_ledger
+
+        async def counted(path: str) -> Versioned[bytes]:
+            requests.append(path)
+            return await read(path)
+
+        async def counted_ledger(ledger_id: int) -> Versioned[LedgerMetadata]:
+            requests.append(f"ledger {ledger_id}")
+            return await read_ledger(ledger_id)
+
+        tree.read = counted  # type: ignore[method-assign]
+        store.read_ledger = counted_ledger  # type: ignore[method-assign]
+        costs: list[int] = []
+        for number in range(60):
+            requests.clear()
+            await published(b, replace(KEY, number=number), [b"%d" % number])
+            await b.streams.retain("s")
+            costs.append(len(requests))
+        assert max(costs[5:]) <= max(costs[:5]), costs
+        assert await published_segments(b.streams.metadata("s"), replace(KEY, number=59))
+        assert await payloads(b) == [b"%d" % number for number in range(60)]
 
     run(scene)

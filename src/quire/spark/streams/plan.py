@@ -7,6 +7,7 @@ This module does no I/O.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -58,9 +59,8 @@ def lay_out(
             gaps.append(Gap(kind, position, behind))
 
     position = start
-    for at, segment in enumerate(segments):
-        if segment.lssn < position.lssn:
-            continue
+    first = bisect_left(segments, start.lssn, key=lambda segment: segment.lssn)
+    for at, segment in enumerate(segments[first:], first):
         if position.lssn < segment.lssn:
             read = position == start and sequence is not None
             if not (read and sequence == segment.first_sequence_id):

@@ -360,6 +360,7 @@ class StreamQuery:
         except NoSuchLedgerError as error:
             # The segment may have been truncated, or the next writer may have completed it as lost.
             followed.stale = followed.relist = True
+            followed.view.forget()
             gone = StreamGapError(
                 f"stream {name} cannot be read further, because the ledger of its last segment "
                 f"is gone: {error}",

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy
@@ -48,6 +49,7 @@ from quire.spark.streams.query import stream_names
 from quire.spark.streams.view import StreamView, lost
 from quire.streams import DLSN, EARLIEST, AtSequence, AtTime, AtTxid, Namespace
 from quire.streams.namespace.namespace import open_namespace
+from quire.streams.read.ahead import AHEAD_ENTRIES, AHEAD_LEDGERS, OpenedAhead, ReadAhead
 from quire.streams.read.arrow import ALL_COLUMNS, NULLABLE, RecordColumns
 from quire.streams.read.arrow import schema as arrow_schema
 from quire.streams.read.positions import Start
@@ -117,23 +119,40 @@ class StreamTasks:
     def _batches(self, splits: Sequence[StreamSplit]) -> Iterator[pa.RecordBatch]:
         gathered = RecordColumns(self.columns)
         with worker.client(self.options.metadata, self.options.tls) as client:
-            for split in splits:
-                if split.records is not None:
-                    yield from self._counted(split, split.records)
-                    continue
-                for run in self._runs(client, split):
-                    gathered.add(split.origin, run, split.start, split.end)
-                    if gathered.rows >= BATCH_ROWS or gathered.size_bytes >= BATCH_BYTES:
-                        yield self._batch(gathered)
+            ahead = ReadAhead()
+            try:
+                for at, split in enumerate(splits):
+                    if split.records is not None:
+                        yield from self._counted(split, split.records)
+                        continue
+                    upcoming = splits[at : at + AHEAD_LEDGERS]
+                    for run in self._runs(client, split, upcoming, ahead):
+                        gathered.add(split.origin, run, split.start, split.end)
+                        if gathered.rows >= BATCH_ROWS or gathered.size_bytes >= BATCH_BYTES:
+                            yield self._batch(gathered)
+            finally:
+                call(ahead.close())
         if gathered.rows:
             yield self._batch(gathered)
 
     def _batch(self, gathered: RecordColumns) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(gathered.batch().columns, schema=self._schema)
 
-    def _runs(self, client: blocking.Client, split: StreamSplit) -> Iterator[Any]:
+    def _runs(
+        self,
+        client: blocking.Client,
+        split: StreamSplit,
+        upcoming: Sequence[StreamSplit],
+        ahead: ReadAhead,
+    ) -> Iterator[Any]:
+        """Yield the entries of a split. `upcoming` are this split and those to read after it."""
         try:
-            with self.open(client, split) as ledger:
+            found = call(self._taken(client.aio, split, upcoming, ahead))
+            if found is not None and found.runs is not None:
+                yield from found.runs
+                return
+            opened = None if found is None else blocking.LedgerReader(found.reader)
+            with opened or self.open(client, split) as ledger:
                 yield from ledger.read_runs(split.first, split.last)
         except NoSuchLedgerError:
             error = StreamGapError(
@@ -147,6 +166,20 @@ class StreamTasks:
             if self.options.fail_on_data_loss:
                 raise error from None
             logger.warning("continuing without lost records: %s", error)
+
+    async def _taken(
+        self,
+        client: Client,
+        split: StreamSplit,
+        upcoming: Sequence[StreamSplit],
+        ahead: ReadAhead,
+    ) -> OpenedAhead | None:
+        """Begin to read the upcoming splits that are small, and return this one if it was read."""
+        for one in upcoming:
+            if one.last < AHEAD_ENTRIES and one.records is None:
+                opened = partial(open_split, client, one, self.options.password)
+                ahead.begin(one.origin.segment.ledger_id, opened, one.first, one.last)
+        return await ahead.take(split.origin.segment.ledger_id)
 
     def open(self, client: blocking.Client, split: StreamSplit) -> blocking.LedgerReader:
         """Open the ledger of a split, once bookies know all of it. Raises NoSuchLedgerError."""

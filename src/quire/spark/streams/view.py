@@ -8,13 +8,17 @@ where the limit of a trigger is.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quire._runtime.tasks import each
 from quire.client import LedgerReader
 from quire.errors import NoSuchLedgerError, StreamError, StreamGapError
 from quire.spark.streams.offsets import StreamOffset
 from quire.spark.streams.plan import SegmentRange, StreamSplit, counted, lay_out, split_of
 from quire.streams import DLSN, Gap, Namespace, StreamSegment
+from quire.streams.namespace.known_segments import KnownSegments
 from quire.streams.read.arrow import TIME_MAX_MS, Origin
 from quire.streams.read.positions import (
     Start,
@@ -64,7 +68,7 @@ class StreamView:
 
     def __init__(self, streams: Namespace, name: str) -> None:
         self.name = name
-        self.segments: list[StreamSegment] = []
+        self.segments: Sequence[StreamSegment] = ()
         self.life: str | None = None
         """The id of the stream's life that `segments` belong to (`StreamMetadata.life_id`).
 
@@ -73,19 +77,30 @@ class StreamView:
         self.txid_is_time = True
         self._streams = streams
         self._client = streams.client
-        self._metadata = streams.metadata(name)
+        self._known = KnownSegments(streams.metadata(name))
         self._lengths: dict[int, tuple[int, int]] = {}
         """The number of payload bytes and of entries in closed ledgers, by ledger id."""
         self._readers: dict[int, LedgerReader] = {}
 
-    async def look(self) -> None:
-        """Read the segments again, and the life that they belong to. Raises NoSuchStreamError."""
-        self.life, self.segments = await self._metadata.segments_of_life(self.life)
-        kept = {segment.ledger_id for segment in self.segments}
-        for ledger_id in [*self._readers]:
-            if ledger_id not in kept:
-                self._readers.pop(ledger_id).close()
-        self._lengths = {k: v for k, v in self._lengths.items() if k in kept}
+    async def look(self, *, anew: bool = False) -> None:
+        """Read the segments again, and the life that they belong to. Raises NoSuchStreamError.
+
+        With `anew`, nothing that was read before is reused (see `KnownSegments`).
+        """
+        if anew:
+            self.forget()
+        self.life, self.segments = await self._known.look()
+        # A stream may have very many segments, so look at all of them only if that is needed.
+        if self._readers or len(self._lengths) > len(self.segments):
+            kept = {segment.ledger_id for segment in self.segments}
+            for ledger_id in [*self._readers]:
+                if ledger_id not in kept:
+                    self._readers.pop(ledger_id).close()
+            self._lengths = {k: v for k, v in self._lengths.items() if k in kept}
+
+    def forget(self) -> None:
+        """Read the nodes of all segments at the next look, because a ledger is missing."""
+        self._known.forget()
 
     async def open(self) -> None:
         """Read the segments for the first time, and the settings of the stream."""
@@ -145,7 +160,13 @@ class StreamView:
         return size
 
     def _segment(self, lssn: int) -> StreamSegment | None:
-        return next((segment for segment in self.segments if segment.lssn == lssn), None)
+        at = self._index(lssn)
+        found = self.segments[at] if at < len(self.segments) else None
+        return found if found is not None and found.lssn == lssn else None
+
+    def _index(self, lssn: int) -> int:
+        """Return the index of the first segment with this number or a later one."""
+        return bisect_left(self.segments, lssn, key=lambda segment: segment.lssn)
 
     # -- planning -----------------------------------------------------------------------------
 
@@ -163,23 +184,26 @@ class StreamView:
         life = self.life
         for look in range(LOOKS_MAX):
             parts, gaps = lay_out(self.segments, start, end, sequence, reached=reached)
-            found: list[StreamSplit | None] = []
-            missing: list[Gap] = []
-            for part in parts:
-                try:
-                    found.append(await self._split(part, reached, counts))
-                except NoSuchLedgerError:
-                    behind = part.segment.first_dlsn.next_segment()
-                    missing.append(Gap("lost", part.start, part.end or behind))
+            found = await each(parts, lambda part: self._split_or_gap(part, reached, counts))
+            missing = [one for one in found if isinstance(one, Gap)]
             if not missing:
                 break
             if look:
                 await asyncio.sleep(LOOK_DELAY_S)
-            await self.look()
+            await self.look(anew=True)
             if self.life != life:
                 raise another_stream(self.name, start)
         every = sorted([*gaps, *missing], key=lambda gap: gap.first)
-        return [split for split in found if split is not None], every
+        return [one for one in found if isinstance(one, StreamSplit)], every
+
+    async def _split_or_gap(
+        self, part: SegmentRange, reached: bool, counts: bool
+    ) -> StreamSplit | Gap | None:
+        try:
+            return await self._split(part, reached, counts)
+        except NoSuchLedgerError:
+            behind = part.segment.first_dlsn.next_segment()
+            return Gap("lost", part.start, part.end or behind)
 
     async def _split(self, part: SegmentRange, reached: bool, counts: bool) -> StreamSplit | None:
         segment = part.segment
@@ -257,10 +281,10 @@ class StreamView:
         position = max(position, self.oldest)
         segment = self._segment(position.lssn)
         if segment is None:  # between two segments, or after the last
-            before = [found for found in self.segments if found.lssn < position.lssn]
-            if not before:
+            at = self._index(position.lssn)
+            if not at:
                 return CountedPosition(position, position.lssn)
-            return await self._end_of(before[-1], position)
+            return await self._end_of(self.segments[at - 1], position)
         if not segment.in_progress and (not segment.record_count or position > segment.last_dlsn):
             return await self._end_of(segment, position)
         try:
@@ -356,26 +380,25 @@ class StreamView:
         """Return the number of acknowledged records between two positions, without lost records."""
         if end.position <= start.position:
             return 0
-        return self._before(end) - self._before(start)
+        between = self.segments[self._index(start.lssn) : self._index(end.lssn)]
+        records = sum(segment.known_records for segment in between)
+        return self._known_part(end) + records - self._known_part(start)
 
-    def _before(self, mark: CountedPosition) -> int:
-        """Return the number of records before a position in the listed segments.
+    def _known_part(self, mark: CountedPosition) -> int:
+        """Return the number of records of a position's own segment before it.
 
         Lost records are not counted.
         """
         segment = self._segment(mark.lssn)
-        here = mark.records if segment is not None and not segment.lost else 0
-        return here + sum(s.known_records for s in self.segments if s.lssn < mark.lssn)
+        return mark.records if segment is not None and not segment.lost else 0
 
     async def bytes_between(self, start: CountedPosition, end: CountedPosition) -> int:
         """Return the stored bytes of the entries between two positions."""
         if end.position <= start.position:
             return 0
-        total = end.size_bytes - start.size_bytes
-        for segment in self.segments:
-            if start.lssn <= segment.lssn < end.lssn:
-                total += await self._known_bytes(segment)
-        return max(total, 0)
+        between = self.segments[self._index(start.lssn) : self._index(end.lssn)]
+        sizes = await each(between, self._known_bytes)
+        return max(end.size_bytes - start.size_bytes + sum(sizes), 0)
 
     async def _known_bytes(self, segment: StreamSegment) -> int:
         try:
@@ -392,9 +415,7 @@ class StreamView:
         if self.records_between(start, end) <= limit:
             return end
         left = limit + start.records
-        for segment in self.segments:
-            if segment.lssn < start.lssn:
-                continue
+        for segment in self.segments[self._index(start.lssn) :]:
             if segment.lssn < end.lssn and left >= segment.known_records:
                 left -= segment.known_records
                 continue
@@ -422,9 +443,7 @@ class StreamView:
         the result includes one entry even if that is larger.
         """
         left = limit + start.size_bytes
-        for segment in self.segments:
-            if segment.lssn < start.lssn:
-                continue
+        for segment in self.segments[self._index(start.lssn) :]:
             if segment.lssn == end.lssn and left >= end.size_bytes:
                 return end
             size_bytes = await self._known_bytes(segment)

@@ -44,6 +44,9 @@ from quire.metadata.tree import Check, Create, Delete, Operation, Put
 from quire.streams.namespace.claim_stamp import sink_stamp
 from quire.streams.namespace.stream_life import StreamLife, StreamLives, unique
 
+NamedSegments = dict[str, StreamSegment]
+"""Segments by the names of their nodes."""
+
 NO_LEDGER = b""
 LOST_REPLY_ATTEMPTS = 10
 """The number of attempts to learn the outcome of a transaction whose reply was lost."""
@@ -257,8 +260,12 @@ class StreamMetadata:
             remedy="Check both names (`quire stream list` shows the streams)",
         )
 
-    async def segments(self, newest: int | None = None) -> list[StreamSegment]:
+    async def segments(
+        self, newest: int | None = None, until: int | None = None
+    ) -> list[StreamSegment]:
         """Return the segments in ascending order: all, or at most the `newest` ones.
+
+        With `until`, they are those with numbers up to this one, and the one after them.
 
         A segment that appears twice for a moment counts as completed. The first segment in progress
         gets its first sequence id, which is not stored yet.
@@ -269,20 +276,42 @@ class StreamMetadata:
             names = [name for name in await self._children() if parse_segment_name(name)]
             if newest is not None:
                 names = sorted(names, key=_number_of)[-newest:]
-            found: dict[int, StreamSegment] = {}
-            old_names: dict[tuple[int, bool], str] = {}
+            if until is not None:
+                names = _up_to(names, until)
             try:
-                for name, segment in zip(names, await each(names, self._read)):
-                    if name != segment.name:
-                        old_names[segment.lssn, segment.in_progress] = name
-                    other = found.get(segment.lssn)
-                    if other is None or other.in_progress:
-                        found[segment.lssn] = segment
+                named = _each_once(dict(zip(names, await each(names, self._read))))
             except NoSuchKeyError:
                 continue  # a segment was completed or truncated just now
-            self._old_names = old_names
-            return _numbered([found[lssn] for lssn in sorted(found)])
-        raise MetadataUnavailableError(
+            self._old_names = {
+                (segment.lssn, segment.in_progress): name
+                for name, segment in named.items()
+                if name != segment.name
+            }
+            return numbered(list(named.values()))
+        raise self._changing()
+
+    async def named_segments(self, known: NamedSegments) -> NamedSegments:
+        """Return the segments by the names of their nodes, in ascending order.
+
+        The nodes of completed segments in `known` are not read again. Raises as `segments` does.
+        """
+        for _ in range(LIST_ATTEMPTS):
+            names = await self._children()
+            kept = {name: known[name] for name in names if name in known}
+            unread = [
+                name
+                for name in names
+                if (name not in kept or kept[name].in_progress) and parse_segment_name(name)
+            ]
+            try:
+                kept.update(zip(unread, await each(unread, self._read)))
+            except NoSuchKeyError:
+                continue
+            return _each_once(kept)
+        raise self._changing()
+
+    def _changing(self) -> MetadataUnavailableError:
+        return MetadataUnavailableError(
             f"the segments of stream {self.paths.name} could not be read: they changed during "
             f"each of {LIST_ATTEMPTS} attempts",
             remedy="Try again",
@@ -297,16 +326,30 @@ class StreamMetadata:
 
         This is for callers that add segments often, because a stream may have very many.
         """
-        names = await self._children()
-        parsed = [found for found in map(parse_segment_name, names) if found is not None]
-        if parsed and not any(found.in_progress or found.lssn is None for found in parsed):
-            newest = completed_name(max(found.lssn or 0 for found in parsed))
-            if newest in names:
-                try:
-                    return [await self._read(newest)]
-                except NoSuchKeyError:
-                    pass  # the segment was deleted just now
+        newest = _newest_if_completed(await self._children())
+        if newest is not None:
+            try:
+                return [await self._read(newest)]
+            except NoSuchKeyError:
+                pass  # the segment was deleted just now
         return await self.segments()
+
+    async def completed_segments(self, numbers: Sequence[int]) -> list[StreamSegment]:
+        """Return the completed segments with these numbers whose nodes exist and have their names.
+
+        Nodes that follow Java's former naming are left out. Raises as `segments` does.
+        """
+
+        async def read(lssn: int) -> StreamSegment | None:
+            try:
+                return await self._read(completed_name(lssn))
+            except NoSuchKeyError:
+                return None
+
+        found = [segment for segment in await each(numbers, read) if segment is not None]
+        if not found:
+            await self.require()
+        return found
 
     def node(self, lssn: int, *, in_progress: bool) -> str:
         """Return the path of a segment's node, as it was at the last read."""
@@ -355,26 +398,6 @@ class StreamMetadata:
             return (await self.life()).id
         except MetadataDeniedError:
             return ""
-
-    async def segments_of_life(self, life: str | None) -> tuple[str, list[StreamSegment]]:
-        """Return the id of the present stream (see `life_id`), and the segments that belong to it.
-
-        `life` is the id that was found last, or None before the first call. Raises
-        NoSuchStreamError.
-        """
-        if life is None:
-            life = await self.life_id()
-        for _ in range(LIST_ATTEMPTS):
-            segments = await self.segments()
-            now = await self.life_id()
-            if now == life:
-                return life, segments
-            life = now  # another stream has the name now: read its segments
-        raise MetadataUnavailableError(
-            f"the segments of stream {self.paths.name} could not be read: the stream was deleted "
-            f"and created again during each of {LIST_ATTEMPTS} attempts",
-            remedy="Try again",
-        )
 
     def replaced(self) -> NoSuchStreamError:
         """Return the error for a stream whose name another stream has now."""
@@ -710,13 +733,45 @@ class StreamMetadata:
         return found is None or StreamSegment.from_bytes(found).is_rest_of(segment)
 
 
+def _newest_if_completed(names: Sequence[str]) -> str | None:
+    """Return the name of the newest segment, or None if a segment may be in progress.
+
+    The names are sorted. Only the first and the last one are parsed, because there may be very
+    many: names of completed segments that have a number are all of one length, and no other name is
+    between them.
+    """
+    if len(set(map(len, names))) != 1:
+        return None
+    for name in (names[0], names[-1]):
+        parsed = parse_segment_name(name)
+        if parsed is None or parsed.lssn is None or name != completed_name(parsed.lssn):
+            return None
+    return names[-1]
+
+
+def _up_to(names: Sequence[str], lssn: int) -> list[str]:
+    """Return the names of segments up to number `lssn`, those without a number, and one more."""
+    last = min((number for name in names if (number := _number_of(name)) > lssn), default=lssn)
+    return [name for name in names if _number_of(name) <= last]
+
+
 def _number_of(name: str) -> int:
     """Return the number in the name of a segment, or 0 if the name has none."""
     parsed = parse_segment_name(name)
     return 0 if parsed is None or parsed.lssn is None else parsed.lssn
 
 
-def _numbered(segments: list[StreamSegment]) -> list[StreamSegment]:
+def _each_once(named: NamedSegments) -> NamedSegments:
+    """Return the segments in ascending order, each once: a completed one before one in progress."""
+    found: dict[int, tuple[str, StreamSegment]] = {}
+    for name, segment in named.items():
+        other = found.get(segment.lssn)
+        if other is None or other[1].in_progress:
+            found[segment.lssn] = name, segment
+    return dict(found[lssn] for lssn in sorted(found))
+
+
+def numbered(segments: list[StreamSegment]) -> list[StreamSegment]:
     """Give the first segment in progress its first sequence id.
 
     It continues where the segment before it ends. The first ids of later segments are unknown.

@@ -26,6 +26,7 @@ from quire.errors import (
 )
 from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Delete
+from quire.streams.namespace.known_sizes import known_sizes
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import StreamMetadata
 
@@ -54,11 +55,11 @@ async def truncate(
 
 @dataclass(frozen=True, slots=True)
 class _Truncated:
-    """The result of a truncation: the segments that it changed, and all completed segments."""
+    """The result of a truncation: the segments that it changed, and the completed segments."""
 
     changed: list[StreamSegment]
     completed: list[StreamSegment]
-    """All completed segments as they are after the truncation.
+    """The completed segments that were read, as they are after the truncation.
 
     A stream may have very many of them, so the caller need not read them again.
     """
@@ -68,9 +69,11 @@ async def _truncate(
     metadata: StreamMetadata,
     choose: Callable[[Sequence[StreamSegment]], Awaitable[DLSN | None]],
     life: str | None,
+    until: int | None = None,
 ) -> _Truncated:
     """Truncate before the position that `choose` returns for the completed segments.
 
+    With `until`, only the segments with numbers up to this one are read, and the one after them.
     Nothing is changed if it returns None. Raises NoSuchStreamError if the stream has another life
     than `life`, and MetadataUnavailableError if its segments change during every attempt.
     """
@@ -81,7 +84,7 @@ async def _truncate(
                 f"stream {metadata.paths.name} was deleted or renamed, and another stream has "
                 "its name now. The other stream was not truncated"
             )
-        segments = await metadata.segments()
+        segments = await metadata.segments(until=until)
         completed = [segment for segment in segments if not segment.in_progress]
         before = await choose(completed)
         if before is None:
@@ -221,10 +224,19 @@ async def retain(
     if settings.explicit_truncation:
         return await free(client, metadata)
 
-    async def expired(completed: Sequence[StreamSegment]) -> DLSN | None:
-        return await _expired(client, completed, settings)
+    # A stream may have very many segments, so only those are read again that are to be deleted.
+    known, segments = await known_sizes(metadata).segments()
+    completed = [segment for segment in segments if not segment.in_progress]
+    before = await _expired(client, metadata, completed, settings)
+    gone = _truncated(completed)
+    if before is None and len(gone) <= 1 and life.endswith(f"/{known}"):
+        return await _free(client, metadata, completed, life)
 
-    done = await _truncate(metadata, expired, life)
+    async def expired(_: Sequence[StreamSegment]) -> DLSN | None:
+        return before
+
+    until = max(0 if before is None else before.lssn, gone[-1].lssn if gone else 0)
+    done = await _truncate(metadata, expired, life, until)
     return await _free(client, metadata, done.completed, life)
 
 
@@ -235,12 +247,15 @@ async def would_retain(
     segments = [s for s in await metadata.segments() if not s.in_progress]
     expired = None
     if not settings.explicit_truncation:
-        expired = await _expired(client, segments, settings)
+        expired = await _expired(client, metadata, segments, settings)
     return await _would_free(client, segments, expired)
 
 
 async def _expired(
-    client: Client, segments: Sequence[StreamSegment], settings: StreamSettings
+    client: Client,
+    metadata: StreamMetadata,
+    segments: Sequence[StreamSegment],
+    settings: StreamSettings,
 ) -> DLSN | None:
     """Return the position before which retention keeps nothing, or None if it keeps everything.
 
@@ -252,7 +267,7 @@ async def _expired(
         while expired < len(segments) and segments[expired].completion_time_ms < oldest_ms:
             expired += 1
     if settings.retention_bytes:
-        sizes = await _sizes(client, segments)
+        sizes = await known_sizes(metadata).of(segments)
         left = sum(sizes[expired:])
         while expired < len(segments) and left - sizes[expired] >= settings.retention_bytes:
             left -= sizes[expired]
@@ -265,11 +280,6 @@ async def stored_bytes(client: Client, segments: Sequence[StreamSegment]) -> int
 
     A ledger that is open or gone counts as 0.
     """
-    return sum(await _sizes(client, segments))
-
-
-async def _sizes(client: Client, segments: Sequence[StreamSegment]) -> list[int]:
-    """Return the payload bytes in the ledger of each segment."""
 
     async def length(segment: StreamSegment) -> int:
         try:
@@ -277,4 +287,4 @@ async def _sizes(client: Client, segments: Sequence[StreamSegment]) -> list[int]
         except NoSuchLedgerError:
             return 0
 
-    return await each(segments, length)
+    return sum(await each(segments, length))

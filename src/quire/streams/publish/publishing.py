@@ -353,7 +353,7 @@ async def _named_by(
     first, count = numbers
     if not count:
         return []
-    return [s for s in await metadata.segments() if first <= s.lssn < first + count]
+    return await metadata.completed_segments(range(first, first + count))
 
 
 async def _discard_unnamed(

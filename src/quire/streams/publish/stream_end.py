@@ -6,11 +6,14 @@ the end of the stream, and fences nobody.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire._runtime.retry import Backoff, Retry
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import NoSuchStreamError, StreamFencedError
 from quire.streams.namespace.claim_stamp import claimant, is_sink
+from quire.streams.namespace.known_sizes import known_sizes
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import NO_LEDGER, StreamMetadata, WriterClaim
@@ -127,17 +130,22 @@ async def _shared_end(
         return None
     check_not_ended(metadata.paths.name, claim.max_txid)
     marked = claim.stamp != known and await metadata.has_marks()
-    segments = await (metadata.segments() if whole or marked else metadata.newest_segments())
+    sizes = known_sizes(metadata)
+    segments: Sequence[StreamSegment]
+    if whole:
+        _, segments = await sizes.segments()
+    else:
+        segments = await (metadata.segments() if marked else metadata.newest_segments())
     if any(segment.in_progress for segment in segments):
         return None  # a sink died while it took the stream over
     last_txid = max([claim.max_txid, *[segment.last_txid for segment in segments]])
-    taken = TakenStream(claim, last_txid, segments)
+    taken = TakenStream(claim, last_txid, list(segments))
     marks: ControlState | None = None
     if marked:
         marks = await read_marks(streams.client, segments, streams.password)
     elif claim.stamp != known:
         marks = ControlState()
-    held_bytes = await stored_bytes(streams.client, segments) if whole else 0
+    held_bytes = sum(await sizes.of(segments)) if whole else 0
     return _end_of(taken, held_bytes, marks)
 
 

@@ -13,6 +13,7 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -24,6 +25,7 @@ from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.codec.entry.entry import EntryRun
 from quire.errors import NoSuchLedgerError, StreamGapError, UsageError
 from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.read.ahead import AHEAD_ENTRIES, AHEAD_LEDGERS, ReadAhead
 from quire.streams.read.positions import (
     EARLIEST,
     Start,
@@ -103,6 +105,7 @@ class StreamReader:
         """
         self.ended = False
         self._closed = False
+        self._ahead = ReadAhead()
         self._lists: dict[SegmentList, None] = {}
         self._ledgers: dict[LedgerReader, None] = {}
         """The open ledger readers of running iterations, which may be waiting for entries."""
@@ -207,7 +210,10 @@ class StreamReader:
     async def _listed(self) -> AsyncGenerator[SegmentList, None]:
         async with SegmentList(self._metadata, self._life) as listed:
             with _among(self._lists, listed):
-                yield listed
+                try:
+                    yield listed
+                finally:
+                    await self._ahead.close()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -248,10 +254,8 @@ class StreamReader:
 
     def _segment_of(self, listed: SegmentList) -> StreamSegment | None:
         """Return the segment that holds the position, else the first one after it, or None."""
-        for segment in listed.segments:
-            if segment.lssn >= self._at.lssn:
-                return segment
-        return None
+        at = bisect_left(listed.segments, self._at.lssn, key=_number)
+        return listed.segments[at] if at < len(listed.segments) else None
 
     def _is_behind(self, segment: StreamSegment) -> bool:
         """Return whether the position is after the segment's last record.
@@ -266,7 +270,8 @@ class StreamReader:
         """Return the gap between the position and the first record that can be read, or None."""
         position, first = self._at, segment.first_dlsn
         if segment.truncation is Truncation.TRUNCATED:
-            following = [other for other in listed.segments if other.lssn >= segment.lssn]
+            first_left = bisect_left(listed.segments, segment.lssn, key=_number)
+            following = listed.segments[first_left:]
             return Gap("truncated", position, oldest_position(following))
         if segment.truncation is Truncation.PARTIAL:
             first = segment.min_active_dlsn
@@ -283,7 +288,7 @@ class StreamReader:
 
         Reading the list is not atomic, so it may show a gap that does not exist.
         """
-        await listed.look()
+        await listed.look(anew=True)
         segment = self._segment_of(listed)
         return segment is not None and self._gap_before(segment, listed) == gap
 
@@ -313,9 +318,12 @@ class StreamReader:
         for further records.
         """
         first = self._at.entry_id if self._at.lssn == segment.lssn else 0
+        self._read_ahead(segment, listed)
         try:
-            async with await self._open(segment) as reader:
-                async with aclosing(self._runs(reader, first)) as runs:
+            ahead = await self._ahead.take(segment.ledger_id)
+            async with await self._open(segment) if ahead is None else ahead.reader as reader:
+                known = None if ahead is None else ahead.runs
+                async with aclosing(self._runs(reader, first, known)) as runs:
                     async for run in runs:
                         for entry_id, payload in enumerate(run.payloads(), run.first):
                             batch = self._batch(segment, entry_id, payload)
@@ -335,6 +343,17 @@ class StreamReader:
             # Nothing was ever written to this segment, so its number is assigned again.
             await listed.changed()
 
+    def _read_ahead(self, segment: StreamSegment, listed: SegmentList) -> None:
+        """Begin to read the small completed segments after this one."""
+        at = bisect_left(listed.segments, segment.lssn, key=_number) + 1
+        for upcoming in listed.segments[at : at + AHEAD_LEDGERS]:
+            if upcoming.in_progress or upcoming.truncation is not Truncation.ACTIVE:
+                return
+            if self._end is not None and self._end <= upcoming.first_dlsn:
+                return
+            if upcoming.last_entry_id < AHEAD_ENTRIES:
+                self._ahead.begin(upcoming.ledger_id, partial(self._open, upcoming))
+
     async def _open(self, segment: StreamSegment) -> LedgerReader:
         reader = await self._client.open_ledger(segment.ledger_id, password=self._password)
         if segment.in_progress or reader.ledger_closed:
@@ -345,7 +364,14 @@ class StreamReader:
             segment.ledger_id, password=self._password, recover=True
         )
 
-    async def _runs(self, reader: LedgerReader, first: int) -> AsyncGenerator[EntryRun, None]:
+    async def _runs(
+        self, reader: LedgerReader, first: int, known: Sequence[EntryRun] | None
+    ) -> AsyncGenerator[EntryRun, None]:
+        """Yield the entries from `first` on. `known` are those that were read ahead, or None."""
+        if known is not None and not first:
+            for run in known:
+                yield run
+            return
         last = reader.last_add_confirmed
         if not self._follow or reader.ledger_closed:
             runs = reader.read_runs(first, last) if first <= last else None
@@ -388,7 +414,7 @@ class StreamReader:
         Returns None if the segment is gone as well, because then nothing is lost.
         """
         for _ in range(MISSING_LOOKS):
-            now = {found.lssn: found for found in await listed.look()}.get(segment.lssn)
+            now = {found.lssn: found for found in await listed.look(anew=True)}.get(segment.lssn)
             if now is None or (now.ledger_id, now.truncation) != (
                 segment.ledger_id,
                 segment.truncation,
@@ -415,6 +441,10 @@ def _among(handles: dict[H, None], handle: H) -> Iterator[None]:
         yield
     finally:
         del handles[handle]
+
+
+def _number(segment: StreamSegment) -> int:
+    return segment.lssn
 
 
 def _is_ended(segments: Sequence[StreamSegment]) -> bool:

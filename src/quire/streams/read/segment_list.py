@@ -10,6 +10,7 @@ from quire._runtime.tasks import came
 from quire.client.client import end_with_client
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import ClientClosedError, QuireError
+from quire.streams.namespace.known_segments import KnownSegments
 from quire.streams.namespace.stream_metadata import StreamMetadata
 
 LIST_AGAIN_S = 30.0
@@ -33,6 +34,7 @@ class SegmentList:
         `life` is the id of the expected life, or None for the one that the first read finds.
         """
         self._metadata = metadata
+        self._known = KnownSegments(metadata)
         self.life = life
         self.segments: Sequence[StreamSegment] = ()
         self._changed = asyncio.Event()
@@ -68,11 +70,16 @@ class SegmentList:
     def _on_children(self, names: list[str] | None) -> None:
         self._changed.set()
 
-    async def look(self) -> Sequence[StreamSegment]:
-        """Read the list again. Raises NoSuchStreamError and MetadataUnavailableError."""
+    async def look(self, *, anew: bool = False) -> Sequence[StreamSegment]:
+        """Read the list again. Raises NoSuchStreamError and MetadataUnavailableError.
+
+        With `anew`, nothing that was read before is reused (see `KnownSegments`).
+        """
         self._changed.clear()
+        if anew:
+            self._known.forget()
         try:
-            life, segments = await self._metadata.segments_of_life(self.life)
+            life, segments = await self._known.look()
             if self.life is not None and life != self.life:
                 raise self._metadata.replaced()
             self.life, self.segments = life, segments
