@@ -243,27 +243,6 @@ def test_a_member_that_was_replaced_while_it_was_connected_is_sent_nothing() -> 
     simulated(main)
 
 
-def test_rule_14_a_bookie_that_returns_is_written_to_over_another_connection() -> None:
-    """It owes answers over the former one. They would count for what it is sent again."""
-
-    async def main() -> None:
-        cluster = await FakeCluster.made(3)
-        config = dataclasses.replace(CONFIG, add_timeout_s=1.0)
-        async with cluster.client(config) as client:
-            writer, members = await writing(cluster, client)
-            late = members[2]
-            late.holds_acks = True
-            assert await writer.append(payload(1)) == 1
-            await until(lambda: len(late.added) > 2)  # nobody could replace it
-            former, present = late.links
-            assert former._sinks == {}
-            assert list(present._sinks) == [LEDGER]
-            assert (former.unanswered, present.unanswered) == ([1], [1])
-            writer.abandon()
-
-    simulated(main)
-
-
 def test_rule_43_a_member_that_is_replaced_by_itself_is_sent_everything_again() -> None:
     """A was replaced by B, and B by A: the ensemble is what it was, and nothing has arrived."""
 
