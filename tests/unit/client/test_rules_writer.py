@@ -214,6 +214,35 @@ def test_rule_14_what_a_replaced_bookie_says_later_does_not_count() -> None:
     simulated(main)
 
 
+def test_a_member_that_was_replaced_while_it_was_connected_is_sent_nothing() -> None:
+    """The connection comes too late. The metadata no longer names the bookie."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(5)
+        config = dataclasses.replace(CONFIG, add_timeout_s=1.0)
+        async with cluster.client(config) as client:
+            writer, members = await writing(cluster, client)
+            spares = [bookie for bookie in cluster.bookies.values() if bookie not in members]
+            for bookie in spares:
+                bookie.connects_in_s = 10.0
+            members[2].die()
+            appended = asyncio.ensure_future(writer.append(payload(1)))
+            await until(lambda: members[2].name not in writer._session.ensemble)
+            [slow] = [bookie for bookie in spares if bookie.name in writer._session.ensemble]
+            [other] = [bookie for bookie in spares if bookie is not slow]
+            other.connects_in_s = 0.0
+            assert await appended == 1
+            await until(lambda: other.name in writer._session.ensemble)
+            assert await writer.append(payload(2)) == 2
+            await until(lambda: slow.links)
+            await asyncio.sleep(0)
+            assert slow.added == []
+            assert slow.links[0]._sinks == {}
+            writer.abandon()
+
+    simulated(main)
+
+
 def test_rule_43_a_member_that_is_replaced_by_itself_is_sent_everything_again() -> None:
     """A was replaced by B, and B by A: the ensemble is what it was, and nothing has arrived."""
 

@@ -1,10 +1,10 @@
-"""The rules of the deferred-sync pipeline, one by one."""
+"""The rules of the deferred-sync pipeline, one by one, and of restarts in any pipeline."""
 
 from __future__ import annotations
 
 from quire.codec.wire.v2 import add_request
 from quire.core.append.deferred_pipeline import DeferredPipeline
-from quire.core.append.pipeline import Block
+from quire.core.append.pipeline import AddPipeline, Block
 
 
 def pushed(pipeline: DeferredPipeline, count: int) -> None:
@@ -87,3 +87,27 @@ def test_striped_members_count_for_their_own_entries() -> None:
     pipeline.acked(2, [1, 2])
     pipeline.confirm()
     assert pipeline.accepted == 1
+
+
+def test_a_force_from_before_a_member_went_away_proves_nothing() -> None:
+    """The member that answers the force now may have lost what it had accepted before."""
+    pipeline = accepting(5, 0, 1, 2)
+    through, generation = pipeline.stored_through(), pipeline.generation
+    pipeline.park({0})
+    assert not pipeline.forced(through, generation)
+    assert pipeline.last_confirmed == -1
+    assert pipeline.forced(pipeline.stored_through(), pipeline.generation)
+    assert pipeline.last_confirmed == 4
+
+
+def test_an_ack_out_of_order_does_not_count_for_the_next_bookie_in_the_place() -> None:
+    pipeline = AddPipeline(3, 3, 2)
+    for entry in range(3):
+        length = pipeline.length
+        pipeline.push(Block(entry, entry, (b"",), length, length + 1, 0.0))
+    pipeline.acked(2, [1, 2])
+    pipeline.restart([2], 1.0)
+    pipeline.acked(0, range(3))
+    pipeline.acked(2, [0])
+    assert pipeline.confirm()
+    assert pipeline.last_confirmed == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core.recovery import EntryVerdict, RecoveryVotes, recovery_lac
+from quire.core.recovery import EntryVerdict, RecoveryVotes, TrustModel, recovery_lac
 
 
 def votes(shape: tuple[int, int, int] = (3, 3, 2)) -> RecoveryVotes:
@@ -57,3 +57,30 @@ def test_rule_2_recovery_starts_at_the_last_segment() -> None:
     assert recovery_lac({}, 40) == 39
     assert recovery_lac({0: -1, 1: 17}, 40) == 39
     assert recovery_lac({0: 44, 2: 41}, 40) == 44
+
+
+def test_a_member_that_did_not_answer_may_have_the_content_that_another_one_has() -> None:
+    """One copy proves nothing if digests can be forged. But it is not proved to be absent either,
+    because the three members that timed out may have acknowledged the same content.
+    """
+    v = RecoveryVotes(10, 5, 5, 4, TrustModel(1, forgeable=True))
+    v.positive(10, 0, b"content")
+    v.negative(10, 1)
+    for index in (2, 3, 4):
+        v.neither(10, index)
+    assert v.verdict(10) is EntryVerdict.UNDECIDABLE
+
+
+@pytest.mark.parametrize(
+    ("damaged", "expected"),
+    [(0, EntryVerdict.UNDECIDABLE), (1, EntryVerdict.UNDECIDABLE), (2, EntryVerdict.EXISTS)],
+)
+def test_a_content_counts_only_if_byzantine_bookies_cannot_have_invented_it(
+    damaged: int, expected: EntryVerdict
+) -> None:
+    """Two bookies may be Byzantine. Those with a bad digest are, so fewer others are left."""
+    v = RecoveryVotes(10, 5, 5, 4, TrustModel(2, forgeable=True))
+    v.positive(10, 0, b"content")
+    for index in range(1, 5):
+        v.neither(10, index, damaged=index <= damaged)
+    assert v.verdict(10) is expected

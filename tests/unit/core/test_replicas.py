@@ -70,6 +70,11 @@ def test_what_a_writer_may_still_send_is_not_missing() -> None:
     ]
 
 
+def test_a_range_inside_the_one_before_it_does_not_shorten_that() -> None:
+    found = [missing(0, 99), missing(10, 20), missing(100, 109)]
+    assert coalesced(ledger(), 0, found) == [missing(0, 109)]
+
+
 def test_ranges_of_a_striped_member_join_over_what_is_not_its_own() -> None:
     metadata = ledger((4, 2, 2))
     mine = list(stored_by(metadata, 1, 0, 99))
