@@ -125,8 +125,8 @@ class Explained:
     """The data directories of bookies of the ledger that are gone or do not run, as far as they are
     known."""
     started: Mapping[str, StartCommand] = field(default_factory=dict)
-    """The commands that started the bookies of the ledger that are gone or do not run, as far as they
-    are known."""
+    """The commands that started the bookies of the ledger that are gone or do not run, as far as
+    they are known."""
 
 
 SEVERITY = (Kind.SHORT, Kind.MISSING, Kind.DIFFERENT, Kind.DAMAGED, Kind.UNREACHABLE)
