@@ -31,6 +31,7 @@ from quire.bookie.server import Address, Bookie, LoadingBar
 from quire.config import BookieConfig
 from quire.errors import CookieError, QuireError, StorageError
 from quire.metadata import open_metadata
+from quire.metadata.bookies.start_commands import StartCommand
 from quire.net.network import AsyncioNetwork
 from quire.storage.directories import DataDirectory
 from quire.storage.disk import RealDisk
@@ -78,6 +79,8 @@ class BookieOptions:
     """A coroutine function that runs in the same process while the bookie serves. It gets the
     bookie id, and is cancelled when the bookie stops. If it raises a QuireError, the error is
     logged, and the function is called again after a pause."""
+    start_command: StartCommand = field(default_factory=StartCommand)
+    """The command that started the process. Without words if it is not known."""
     log: EventLog = log_event
     """The function that writes the events of the process."""
 
@@ -146,6 +149,7 @@ async def _serve(options: BookieOptions) -> int:
             more_directories=others,
             loading_bar=options.loading_bar,
         )
+        bookie.start_command = options.start_command
         if options.around is not None:
             await around.enter_async_context(options.around(bookie))
         if not await _started(bookie, stopping):

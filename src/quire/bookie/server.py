@@ -16,6 +16,7 @@ from typing import cast
 
 from quire._runtime.clock import Clock
 from quire._runtime.event_log import EventLog
+from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import host_port
 from quire.bookie.announcement import Announced, Announcement
@@ -45,12 +46,14 @@ from quire.errors import (
     CollectionOffError,
     CookieError,
     KeyExistsError,
+    LaterMetadataError,
     MetadataWentBackError,
     QuireError,
     StartError,
     StorageError,
 )
 from quire.metadata.bookies import tls_files
+from quire.metadata.bookies.start_commands import StartCommand, write_start_command
 from quire.metadata.bookies.unwritable import FAILED, FULL, HELD, LOADING, LOST, ORDERED, Unwritable
 from quire.metadata.interface import BookieAddress, MetadataStore
 from quire.metadata.outages import OutageNotes
@@ -72,6 +75,8 @@ SERVE_EARLY_AFTER_S = 1.0
 """Seconds after which a bookie that still loads its log begins to serve reads. Most bookies have
 loaded it by then, and need only one change of the registration."""
 
+NOTE_BACKOFF = Backoff(1.0, 30.0)
+"""The pauses before the start command is written again after an attempt has failed."""
 UNNAMED_TOLD = 100
 """The most ledger ids in the log event `garbage_unnamed`, which reports ledgers on this bookie that
 are not in a metadata store that went back in time."""
@@ -163,11 +168,8 @@ class Bookie:
         self.held_readonly = False
         self.others: tuple[Endpoint, ...] = ()
         """Further endpoints of the bookie's process, such as HTTP. The registration names them."""
-        self.command: tuple[str, ...] = ()
-        """The words of the command that started the bookie's process. Empty if they are not
-        known."""
-        self.working_directory = ""
-        """The directory in which the bookie's process was started, if `command` depends on it."""
+        self.start_command = StartCommand()
+        """The command that started the bookie's process. Without words if it is not known."""
         self._clearing = False
         self._mass_deletion = MassDeletionCheck(config.gc_interval_s, clock.monotonic)
         self._collecting = asyncio.Lock()
@@ -506,8 +508,22 @@ class Bookie:
         assert self.rollbacks is not None
         self._tasks.start(self.rollbacks.run())
         self._tasks.start(self._note_damage())
+        if self.start_command.words:
+            self._tasks.start(self._note_start_command())
         if config.damage_report_interval_s:
             self._repeat(config.damage_report_interval_s, self.report_damage)
+
+    async def _note_start_command(self) -> None:
+        """Write the command that started this bookie into the metadata store."""
+        retry = Retry(NOTE_BACKOFF, self._rng)
+        while True:
+            try:
+                await write_start_command(self.metadata, self.bookie_id, self.start_command)
+                return
+            except LaterMetadataError:
+                return
+            except QuireError:
+                await retry.pause()
 
     async def stop(self) -> None:
         """End the registration, answer queued requests, and close the log. Safe to call twice."""

@@ -167,12 +167,12 @@ def _one_is_gone(watched: Watched, lost: BookieProcess, ledgers: int) -> None:
         f"{lost.id} is not registered",
         risk=rf"^{ledgers} of 3 ledgers lack",
         doing=rf"^The auditor healer waits [1-9][0-9]* (s|min|h) more for {lost.id}",
-        # The dashboard remembers the options, and ledgers on all bookies leave none to copy to.
-        next="quire bookie .*--http 127.0.0.1:0.* the others cannot take all of its copies$",
+        # The bookie has noted its options, and ledgers on all bookies leave none to copy to.
+        next="--http 127.0.0.1:0 --set min_free_bytes=0.* cannot take all of its copies$",
     )
     assert re.search(r"waits (9|10) min more", said["doing"])  # of DELAY_S
     text = seen(watched.explain, right=lambda text: "healer waits" in text)
-    for part in (said["what"], said["risk"], said["next"].rpartition(". ")[2]):
+    for part in (said["what"], said["risk"], said["next"]):
         assert part in text
     assert watched.metric('quire_cluster_bookies{state="gone"}') == 1
     assert watched.metric("quire_cluster_ledgers_lacking") == ledgers

@@ -24,6 +24,7 @@ from quire.bookie.main import BookieOptions, _beside, _serve, _started, _until_s
 from quire.bookie.server import Bookie
 from quire.errors import BookieUnavailableError, StartError, StorageError
 from quire.metadata import open_metadata
+from quire.metadata.bookies.start_commands import StartCommand, read_start_command
 from quire.storage.worker import ThreadReader
 from tests.support.bookies.bookie import SMALL
 
@@ -100,6 +101,25 @@ async def test_a_bookie_serves_until_a_signal_and_leaves_no_thread(
     assert beside == ["b", "cancelled"]
     left = set(threading.enumerate()) - before
     assert [one.name for one in left if one.name.startswith("quire")] == []
+
+
+async def test_the_command_that_started_a_bookie_is_known_after_its_end(
+    tmp_path: Path, signals: dict[int, Callable[[], None]]
+) -> None:
+    """`quire explain` prints it, also for a bookie that had no HTTP server."""
+    command = StartCommand(("quire", "bookie", "start", "--set", "gc_interval_s=60"), "/srv")
+
+    async def work(bookie_id: str) -> None:
+        store = await open_metadata(f"sqlite:///{tmp_path}/cluster.db")
+        try:
+            while await read_start_command(store, bookie_id) != command:
+                await asyncio.sleep(0)
+        finally:
+            await store.close()
+        signals[signal.SIGTERM]()
+
+    options = await prepared(tmp_path, bookie_id="b", beside=work, start_command=command)
+    assert await _serve(options) == 0
 
 
 async def test_a_bookie_that_cannot_start_leaves_no_thread(

@@ -434,3 +434,24 @@ def test_the_environment_does_not_configure_a_local_cluster(
     for name in names:
         monkeypatch.setenv(name, "1")
     assert not set(names) & set(_environment())
+
+
+def test_an_error_of_a_tls_file_says_what_names_the_file(file: Any, tmp_path: Path) -> None:
+    """Variables of an earlier exercise were left in a shell, and nobody saw that."""
+
+    def failure(*words: str, **environment: str) -> str:
+        uri = f"sqlite:///{tmp_path}/c.db"
+        CliRunner().invoke(cli, ["cluster", "init", "--metadata", uri])
+        done = CliRunner().invoke(
+            cli, ["explain", "--metadata", uri, *words], env={"QUIRE_CONFIG": "", **environment}
+        )
+        assert done.exit_code == 1, done.output
+        return done.output
+
+    missing = f"the TLS file {tmp_path}/ca cannot be read"
+    ca = f"{tmp_path}/ca"
+    assert f"{missing}: No such file or directory (named by --tls-ca)" in failure("--tls-ca", ca)
+    assert "(named by QUIRE_TLS_CA)" in failure(QUIRE_TLS_CA=ca)
+    path = tmp_path / "quire.toml"
+    path.write_text(f'[client.tls]\nca = "{ca}"\n')
+    assert f"(named by client.tls.ca, {path}:2)" in failure(QUIRE_CONFIG=str(path))

@@ -6,10 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from quire.cli.bookie.start import start_command
 from quire.cli.servers.processes.division import check_places, check_ports, divide, parse_share
 from quire.cli.servers.processes.merged_metrics import merged
 from quire.configuration.fields import BookieProcessConfig
 from quire.errors import UsageError
+from quire.metadata.bookies.start_commands import StartCommand
+
+
+def test_the_command_that_starts_a_bookie_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    words = ["bookie", "start", "--dir", "/d", "--processes", "2", "--set", "a=1"]
+    environment = {"QUIRE_METADATA": "x", "QUIRE_CONFIG": "", "HOME": "/root"}
+    service = start_command([*words, "--share", "1/2"], environment, ["/d/bookie-1"])
+    assert service == StartCommand(("quire", *words), "", ("QUIRE_METADATA",))
+    assert start_command(words, {}, ["/d", "e"]) == StartCommand(("quire", *words), "/")
+    assert start_command(["-q", "tests"], {}, ["/d"]).words == (), "another program"
 
 
 def directories(count: int, *given: str) -> list[tuple[str, ...]]:

@@ -59,7 +59,7 @@ from quire.codec.wire import availability, v2, v3
 from quire.core.placement.tables import read_groups, with_location
 from quire.errors import LaterVersionError
 from quire.metadata import outages
-from quire.metadata.bookies import damage_notes, tls_files
+from quire.metadata.bookies import damage_notes, start_commands, tls_files
 from quire.metadata.bookies.collection import BookieMark, Switch
 from quire.metadata.bookies.directories import BookieDirectories
 from quire.metadata.bookies.orders import Order
@@ -290,6 +290,10 @@ REFUSED: dict[str, list[Call]] = {
     "order to a bookie": [
         lambda: Order.decode(b'{"order": "freeze", "since_ms": 1, "by": "x"}'),
         lambda: Order.decode(b'{"order": "drain", "since_ms": 1, "by": "x", "format": 2}'),
+    ],
+    "start command": [
+        lambda: start_commands.decode(b'{"words": [], "format": 2}'),
+        lambda: start_commands.decode(b'{"words": [], "shell": "fish"}'),
     ],
     "note about damage": [
         lambda: damage_notes.decode(b'{"found": [], "format": 2}'),
@@ -566,6 +570,7 @@ JSON = {
     "core/placement/tables.py": "locations of bookies",
     "metadata/bookies/collection.py": "mark of the collection",
     "metadata/bookies/damage_notes.py": "note about damage",
+    "metadata/bookies/start_commands.py": "start command",
     "metadata/bookies/directories.py": "record of directories",
     "metadata/bookies/orders.py": "order to a bookie",
     "metadata/bookies/tls_files.py": "TLS files in a registration",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from quire.metadata.bookies.start_commands import StartCommand
 from quire.replication.explain.explain import (
     Diagnosis,
     Explained,
@@ -56,6 +57,10 @@ def test_why_nothing_is_done() -> None:
     directories = {"b": ("/data/1", "/my disk")}
     lost = replace(FACTS, spare=0, directories=directories)
     assert diagnosed(lost).verdict.command == "quire bookie start --dir /data/1 --dir '/my disk'"
+    words = ("quire", "bookie", "start", "--dir", "d", "--set", "gc_interval_s=60")
+    known = diagnosed(replace(lost, started={"b": StartCommand(words, "/srv")})).verdict
+    assert "Start b again, as it was started before, in /srv, or another" in known.sentence
+    assert known.command == "quire bookie start --dir d --set gc_interval_s=60"
 
 
 def test_a_registered_bookie_that_does_not_answer_says_why() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from quire.config import BookieConfig
     from quire.configuration.layers import Configuration
     from quire.http.server.security import HttpOptions
+    from quire.metadata.bookies.start_commands import StartCommand
     from quire.replication.autorecovery.settings import AutorecoverySettings
 
 
@@ -190,7 +192,7 @@ def bookie(
     check.start()
     # If the supervisor that reads the output goes away, the bookie must continue.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    around = around_bookie(uri, log, stats, [*layers, *settings_layers()], process.directories)
+    around = around_bookie(uri, log, stats, [*layers, *settings_layers()])
     return run_bookie(
         BookieOptions(
             metadata_uri=uri,
@@ -205,9 +207,36 @@ def bookie(
             loading_bar=_loading_bar if sys.stderr.isatty() else None,
             around=around if share is None else reporting(around),
             beside=beside(uri, autorecovery_settings, log, stats) if stats else None,
+            start_command=start_command(sys.argv[1:], os.environ, process.directories),
             log=log,
         )
     )
+
+
+def start_command(
+    words: Sequence[str], environment: Mapping[str, str], directories: Sequence[str]
+) -> StartCommand:
+    """Return the command that starts the bookie of this process again.
+
+    Args:
+        words: The words of the command line after the name of the program.
+        environment: The environment variables of the process.
+        directories: The data directories of the bookie. A relative one means another directory if
+            the command is typed somewhere else.
+    """
+    from quire.metadata.bookies.start_commands import StartCommand
+
+    typed = list(words)
+    if typed[:1] != ["bookie"]:
+        return StartCommand()  # another program has called this function
+    if "--share" in typed:  # the process of a service, which restarts its bookies itself
+        at = typed.index("--share")
+        del typed[at : at + 2]
+    relative = not all(map(os.path.isabs, directories))
+    variables = sorted(
+        name for name, value in environment.items() if value and name.startswith("QUIRE_")
+    )
+    return StartCommand(("quire", *typed), os.getcwd() if relative else "", tuple(variables))
 
 
 def _checked_shares(process: BookieProcessConfig, count: int) -> list[Share]:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import click
 
-from quire.cli.common.groups import CONFIG_VARIABLE, warn
+from quire.cli.common.groups import CONFIG_VARIABLE, FILE_SETTINGS, warn
 from quire.configuration.fields import IN_MILLISECONDS, environment_name, keys
 from quire.configuration.layers import (
+    DEFAULT,
     Configuration,
     Layer,
     environment_layer,
@@ -97,12 +98,24 @@ def configured(*options: Layer) -> Configuration:
     """
     found = checked(merged([*_base(), *options]))
     context = click.get_current_context(silent=True)
+    if context is not None:
+        context.meta.setdefault(FILE_SETTINGS, {}).update(_file_settings(found))
     told = context.meta.setdefault(_TOLD, set()) if context is not None else set()
     for warning in found.warnings:
         if warning not in told:
             told.add(warning)
             warn(warning)
     return found
+
+
+def _file_settings(found: Configuration) -> dict[str, str]:
+    """Return the place that set each text of the configuration of TLS, by the text."""
+    return {
+        value: origin if name in origin else f"{name}, {origin}"
+        for name, value in found.values.items()
+        if isinstance(value, str) and value and ".tls." in name
+        if (origin := found.origins[name]) != DEFAULT and not origin.startswith("--")
+    }
 
 
 def configured_log() -> tuple[str | None, str | None]:

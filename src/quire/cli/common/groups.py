@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from importlib import import_module
 from typing import Any, NoReturn, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from quire.cli.common import logs
 from quire.cli.common.logs import DEBUG_VARIABLE
@@ -96,6 +98,17 @@ class QuireCommand(click.Command):
                 args = [*args[:at], former[name] + equals + value, *args[at + 1 :]]
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. An error of a TLS file also says which setting names the file."""
+        from quire.errors import TlsConfigError
+
+        try:
+            return super().invoke(ctx)
+        except TlsConfigError as error:
+            if named := _settings_of(str(error.args[0]), ctx):
+                error.args = (f"{error.args[0]} (named by {' and '.join(named)})", *error.args[1:])
+            raise
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows: dict[str, list[tuple[str, str]]] = {"Options": [], **{name: [] for name in SECTIONS}}
         shown = [
@@ -116,6 +129,28 @@ def _section_of(parameter: click.Parameter) -> str:
         if any(fnmatchcase(name, known) for known in names for name in parameter.opts):
             return section
     return "Options"
+
+
+def _settings_of(message: str, ctx: click.Context) -> list[str]:
+    """Return the options, variables and keys whose value is a path in this message."""
+    found: dict[str, str] = dict(ctx.meta.get(FILE_SETTINGS, {}))
+    typed: dict[str, Any] = {}
+    for kept in ctx.meta.values():
+        if isinstance(kept, dict):
+            typed |= {name: value for name, value in kept.items() if isinstance(name, str)}
+    for option in ctx.command.params:
+        name = str(option.name)
+        value = ctx.params.get(name, typed.get(name))
+        if isinstance(value, str) and ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT:
+            found[value] = str(option.envvar)
+        elif isinstance(value, str) and value not in found:
+            found[value] = option.opts[0]
+    words = re.split(r"[\s:,]+", message)
+    return sorted({setting for value, setting in found.items() if value in words})
+
+
+FILE_SETTINGS = "quire.file_settings"
+"""The key in the `meta` of a command's context for the places of configured values, by value."""
 
 
 class LazyGroup(click.Group):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import html
-import os
 import re
 import secrets
 import signal
@@ -289,20 +288,17 @@ def around_bookie(
     log: Callable[..., None],
     autorecovery: AutorecoveryStats | None,
     layers: Sequence[Layer] = (),
-    directories: Sequence[str] = (),
 ) -> Callable[[Bookie], AbstractAsyncContextManager[Any]] | None:
     """Return a function that runs the HTTP server of a bookie, or None without an HTTP address.
 
     It is the value of `BookieOptions.around`: it receives the bookie, and returns a context manager
     that serves HTTP while it is entered. `autorecovery` holds the counters of the autorecovery in
     the bookie's process, which are exported as metrics. `layers` are those of the command's
-    options. `directories` are the data directories of the bookie.
+    options.
     """
     options = given_options()
     if options is None:
         return None
-    # A relative directory means another one if the command is typed somewhere else.
-    relative = not all(map(os.path.isabs, directories))
     import quire
     from quire.http.server.run import serve_bookie
 
@@ -312,15 +308,8 @@ def around_bookie(
     settings = settings_of(uri, *tables, layers=layers)
     return lambda bookie: serve_bookie(
         bookie, options, uri, config, quire.__version__, log,
-        autorecovery=autorecovery, settings=settings, command=own_command("bookie"),
-        working_directory=os.getcwd() if relative else "",
+        autorecovery=autorecovery, settings=settings,
     )  # fmt: skip
-
-
-def own_command(group: str) -> tuple[str, ...]:
-    """Return the command line of this process if it is `quire GROUP ...`, else ()."""
-    words = sys.argv[1:]
-    return ("quire", *words) if words[:1] == [group] else ()
 
 
 @click.command()

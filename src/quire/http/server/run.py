@@ -109,22 +109,18 @@ async def serve_bookie(
     *,
     autorecovery: AutorecoveryStats | None = None,
     settings: Mapping[str, Any] | None = None,
-    command: tuple[str, ...] = (),
-    working_directory: str = "",
 ) -> AsyncIterator[HttpServer]:
     """Run the HTTP server of a bookie.
 
     It starts before the bookie, and reports "not ready" until the bookie serves clients. The
     bookie's registration names the port. If `autorecovery` is given, its counters are among the
     metrics. `settings` is the configuration of the process (`quire.configuration.report`), if it is
-    to be served. `command` started the process, in `working_directory` if that matters. Raises
-    StartError and TlsConfigError.
+    to be served. Raises StartError and TlsConfigError.
     """
     from quire.bookie.metrics import bookie_metrics
     from quire.http.routes.bookie import BookieRoutes
 
     clock = SystemClock()
-    bookie.command, bookie.working_directory = command, working_directory
     client, tasks = LazyClient(uri, config), TaskSet()
 
     def collect() -> Iterable[Metric]:

@@ -18,6 +18,7 @@ from quire.errors import (
 )
 from quire.metadata.bookies import tls_files
 from quire.metadata.bookies.orders import read_order
+from quire.metadata.bookies.start_commands import read_start_command
 from quire.metadata.bookies.unwritable import from_properties
 from quire.replication.explain.silence import SilenceKind, data_directories
 
@@ -35,7 +36,8 @@ NEARLY_FULL_BYTES = 20 * 10**9
 CERTAINLY_NEARLY_FULL = 0.9
 """The used share from which on every disk is nearly full, however large it is."""
 GONE_NAMED_MAX = 8
-"""The largest number of bookies that do not run whose data directories are looked up."""
+"""The largest number of bookies that do not run whose data directories and start commands are
+looked up."""
 LOCATIONS_NODE = "/bookies"
 """The metadata node with the location of each bookie, as Pulsar and `quire cluster locations` write
 it."""
@@ -58,7 +60,8 @@ async def bookie_facts(
             answered. `answers` is None if the bookie was not asked yet. `silence` says why it did
             not answer, and `certificate_expires_ms` when its certificate expires. `directories` has
             the data directories of the bookie's cookie, if little space is free, if it reports
-            damage, or if it is one of the first `GONE_NAMED_MAX` whose process does not run.
+            damage, or if it is one of the first `GONE_NAMED_MAX` whose process does not run. Those
+            also have `start_command`, if it is known with which command they were started.
         rates: If given, each description has what the bookie's metrics show: rates, the space of
             each disk, suspended compaction, damage, and the free space that it needs.
         reports: If given, each description has the last report of the bookie as `report`, or None.
@@ -109,6 +112,7 @@ async def bookie_facts(
         listed.append(described)
     if spaces is not None:
         away = [one for one in listed if _is_down(one)][:GONE_NAMED_MAX]
+        await _add_start_commands(client.metadata, away)
         full = [one for one in listed if nearly_full(one) or damaged(one)]
         await _add_directories(client.metadata, [*away, *full])
     return listed
@@ -152,6 +156,16 @@ async def _add_directories(store: MetadataStore, bookies: list[dict[str, Any]]) 
     async def read(described: dict[str, Any]) -> None:
         if found := await data_directories(store, described["id"]):
             described["directories"] = list(found)
+
+    await each(bookies, read)
+
+
+async def _add_start_commands(store: MetadataStore, bookies: list[dict[str, Any]]) -> None:
+    """Add the key `start_command` to the descriptions of bookies whose command is known."""
+
+    async def read(described: dict[str, Any]) -> None:
+        if found := await read_start_command(store, described["id"]):
+            described["start_command"] = asdict(found)
 
     await each(bookies, read)
 

@@ -88,8 +88,8 @@ def bookie_report(bookie: Bookie, version: str, started_ms: int) -> dict[str, An
         "garbage_collection": None,
         "compaction_suspended": [],
         "certificates": [asdict(one) for one in bookie.certificates()],
-        "command": list(bookie.command),
-        "working_directory": bookie.working_directory,
+        "command": list(bookie.start_command.words),
+        "working_directory": bookie.start_command.working_directory,
     }
     spaces = {path: (total, free) for path, total, free in bookie.spaces()}
     if not bookie.recovered:

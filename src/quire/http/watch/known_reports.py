@@ -1,6 +1,6 @@
 """The last report of every bookie, which is still known after the bookie died.
 
-A report says with which command the bookie was started, and when its certificates expire.
+A report says when the certificates of the bookie expire.
 """
 
 from __future__ import annotations

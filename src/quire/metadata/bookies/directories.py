@@ -27,6 +27,7 @@ from quire.metadata.bookies.nodes import (
     refuse_later,
     write_node,
 )
+from quire.metadata.bookies.start_commands import forget_start_command
 from quire.metadata.interface import MetadataStore, Versioned
 
 NODE = "quire-directories"
@@ -221,13 +222,14 @@ async def write_directories(
 
 
 async def forget_bookie(store: MetadataStore, bookie_id: str) -> None:
-    """Delete the record of a bookie that no ledger names and that has no cookie, and its notes
-    about damage.
+    """Delete the record of a bookie that no ledger names and that has no cookie, its notes about
+    damage, and its start command.
 
     The next bookie with this id is then a new one. If another process has started such a bookie in
     the meantime, the record is kept.
     """
     await forget_damage(store, bookie_id)
+    await forget_start_command(store, bookie_id)
     found = await read_directories(store, bookie_id)
     ids = None if found is None else found.value.ids
     for _ in range(FORGET_ATTEMPTS):

@@ -29,6 +29,7 @@ from quire.errors import (
     QuireError,
 )
 from quire.metadata.bookies import tls_files
+from quire.metadata.bookies.start_commands import StartCommand, read_start_command
 from quire.metadata.interface import Bookies
 from quire.metadata.ledgers.unreadable import UNREADABLE
 from quire.replication.audit import pieces as audit_pieces
@@ -42,6 +43,7 @@ from quire.replication.explain.silence import (
     data_directories,
     renewal,
     start_command,
+    start_manner,
 )
 from quire.replication.explain.status import WhyNot, why_not
 from quire.replication.marks.marks import ReplicationMarks
@@ -122,6 +124,9 @@ class Explained:
     directories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The data directories of bookies of the ledger that are gone or do not run, as far as they are
     known."""
+    started: Mapping[str, StartCommand] = field(default_factory=dict)
+    """The commands that started the bookies of the ledger that are gone or do not run, as far as
+    they are known."""
 
 
 SEVERITY = (Kind.SHORT, Kind.MISSING, Kind.DIFFERENT, Kind.DAMAGED, Kind.UNREACHABLE)
@@ -187,7 +192,13 @@ async def _with_reasons(client: Client, facts: Explained, bookies: Bookies) -> E
         or (name in silences and silences[name].kind is SilenceKind.REFUSED)
     ]  # fmt: skip
     found = await each(down, lambda one: data_directories(client.metadata, one))
-    return replace(facts, silences=silences, directories=dict(zip(down, found)))
+    commands = await each(down, lambda one: read_start_command(client.metadata, one))
+    return replace(
+        facts,
+        silences=silences,
+        directories=dict(zip(down, found)),
+        started={name: one for name, one in zip(down, commands) if one is not None},
+    )
 
 
 def _with_file(silence: Silence, bookie: str, bookies: Bookies) -> Silence:
@@ -526,8 +537,9 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
     if not facts.spare:
         return Diagnosis(
             f"{what}, and every writable bookie is in the ensemble already, so no bookie can "
-            f"replace it. Start {gone[0]} again, with the options that it had, or another bookie",
-            start_command(gone[0], facts.directories.get(gone[0], ())),
+            f"replace it. Start {gone[0]} again{start_manner(facts.started.get(gone[0]))}, or "
+            "another bookie",
+            _start_command(facts, gone[0]),
         )
     again = (
         f"Start {gone[0]} again. If it is lost for good, let what it stored be copied to other "
@@ -558,9 +570,9 @@ def _registered(facts: Explained, lost: list[str]) -> Diagnosis:
     why = f"{what} ({of}{silence.why})"
     if silence.kind is SilenceKind.REFUSED:
         return Diagnosis(
-            f"{why}. Its process does not run. {REPAIR_SOON}. Start it again, with the options "
-            "that it had",
-            start_command(name, facts.directories.get(name, ())),
+            f"{why}. Its process does not run. {REPAIR_SOON}. Start it "
+            f"again{start_manner(facts.started.get(name))}",
+            _start_command(facts, name),
         )
     if silence.is_refusal:
         return Diagnosis(f"{why}. {silence.remedy}. Then check again", _again(facts))
@@ -569,6 +581,10 @@ def _registered(facts: Explained, lost: list[str]) -> Diagnosis:
         "lost, and autorecovery restores its copies. Then check again",
         _again(facts),
     )
+
+
+def _start_command(facts: Explained, bookie: str) -> str:
+    return start_command(bookie, facts.directories.get(bookie, ()), facts.started.get(bookie))
 
 
 def _again(facts: Explained) -> str:

@@ -14,6 +14,7 @@ from quire.client import Client
 from quire.client.client import pool_of
 from quire.codec.metadata.cookie import decode, split_directories
 from quire.errors import QuireError, TlsError, UnauthorizedError
+from quire.metadata.bookies.start_commands import StartCommand
 from quire.metadata.interface import MetadataStore
 from quire.net.control import BookieInfo, ControlChannel
 from quire.net.handshake import is_expired
@@ -162,16 +163,34 @@ async def data_directories(store: MetadataStore, bookie: str) -> tuple[str, ...]
         return ()
 
 
-def start_command(bookie: str, directories: Sequence[str]) -> str:
-    """Return the command that starts a bookie with these data directories again.
+def start_command(
+    bookie: str, directories: Sequence[str], started: StartCommand | None = None
+) -> str:
+    """Return the command that starts a bookie again.
 
-    Its id is its former address, unless it was started with an id of its own.
+    It is the command `started`, with which the bookie was started before. If that is not known, it
+    is made from the data directories and the port in the bookie's id, which is its former address
+    unless it was started with an id of its own.
     """
+    # People paste this command into a shell, and the words come from a bookie: quote them.
+    if started is not None:
+        return shlex.join(started.words)
     words = ["quire", "bookie", "start"]
     for directory in directories or ["DIR"]:
         words += ["--dir", directory]
     port = bookie.rpartition(":")[2]
     if port.isdecimal() and int(port) != DEFAULT_PORT:
         words += ["--port", port]
-    # People paste this command into a shell, and the paths come from a bookie: quote them.
     return shlex.join(words)
+
+
+def start_manner(started: StartCommand | None) -> str:
+    """Return the words between "Start it again" and the command of `start_command`."""
+    if started is None:
+        return ", with the options that it had"
+    where, names = started.working_directory, started.variables
+    within = f", in {shlex.quote(where)}" if where else ""
+    variables = f", with its environment variables {' and '.join(names)}" if names else ""
+    if len(names) == 1:
+        variables = f", with its environment variable {names[0]}"
+    return f", as it was started before{within}{variables}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from quire.http.views.problems.cluster import problems
 from quire.http.views.problems.lost_bookies import ALONE, lost_groups
 from quire.http.views.problems.problem import Problem
+from quire.metadata.bookies.start_commands import StartCommand
 from quire.replication.explain.at_risk import AtRisk
 from tests.support.http.problems import WELL, bookie, said
 
@@ -60,20 +62,25 @@ def test_the_command_that_starts_a_lost_bookie_again_is_complete() -> None:
     assert "quire bookie start --dir DIR. If" in found.next, "nothing is known about it"
 
 
-def test_the_command_of_the_last_report_has_all_options() -> None:
-    command = ["quire", "bookie", "start", "--dir", "d 1", "--http", "10.0.0.1:8080"]
-    one = {**bookie("b", "gone"), "directories": ["/x"], "report": {"command": command}}
-    (found,) = problems([bookie("z"), one], WELL)
-    assert found.next.startswith(
-        "Start it again, as it was started before: quire bookie start --dir 'd 1' --http "
-        "10.0.0.1:8080. If it is lost for good"
+def test_the_command_that_started_a_bookie_has_all_options() -> None:
+    words = ("quire", "bookie", "start", "--dir", "d 1", "--set", "gc_interval_s=60")
+
+    def advice(started: StartCommand) -> str:
+        known = {"directories": ["/x"], "start_command": asdict(started)}
+        (found,) = problems([bookie("z"), {**bookie("b", "gone"), **known}], WELL)
+        return found.next
+
+    assert advice(StartCommand(words)).startswith(
+        "Start it again, as it was started before: quire bookie start --dir 'd 1' --set "
+        "gc_interval_s=60. If it is lost for good"
     )
-    one["report"]["working_directory"] = "/srv/a b"
-    (found,) = problems([bookie("z"), one], WELL)
-    assert "as it was started before, in '/srv/a b': quire bookie start" in found.next
-    one["report"] = {"command": [], "working_directory": ""}
-    (found,) = problems([bookie("z"), one], WELL)
-    assert "quire bookie start --dir /x" in found.next, "an earlier version does not report it"
+    within = advice(StartCommand(words, "/srv/a b", ("QUIRE_CONFIG", "QUIRE_METADATA")))
+    assert within.startswith(
+        "Start it again, as it was started before, in '/srv/a b', with its environment variables "
+        "QUIRE_CONFIG and QUIRE_METADATA: quire bookie start"
+    )
+    one = advice(StartCommand(words, variables=("QUIRE_METADATA",)))
+    assert "before, with its environment variable QUIRE_METADATA: quire" in one
 
 
 def test_a_bookie_whose_copies_no_other_can_take_is_not_recovered() -> None:

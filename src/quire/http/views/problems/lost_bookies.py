@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire._runtime.units import are, counted, some_of, verb
 from quire.http.views.problems.autorecovery import healing
 from quire.http.views.problems.problem import Bookie, Problem
+from quire.metadata.bookies.start_commands import StartCommand
 from quire.replication.explain.at_risk import AtRisk
-from quire.replication.explain.silence import start_command
+from quire.replication.explain.silence import start_command, start_manner
 
 ALONE = "alone"
 """The name of the group of those lost bookies that are not part of a lost location."""
@@ -90,18 +90,14 @@ def _give_up(names: Sequence[str], *, empty: bool, spare: bool) -> str:
 def start_again(bookie: Bookie, names: Sequence[str]) -> str:
     """Return how to start these bookies again, with the command for `bookie`, the first of them.
 
-    The command is that of its last report. Without a report, it has the data directories of its
-    cookie, and the other options have to be added.
+    The command is the one that started it before. If that is not known, it has the data directories
+    of the bookie's cookie, and the other options have to be added.
     """
     some = "it again" if len(names) == 1 else f"them again, for example {names[0]}"
-    report = bookie.get("report") or {}
-    words, where = report.get("command"), report.get("working_directory")
-    if words:
-        # People paste this command into a shell, and the words come from a bookie: quote them.
-        within = f", in {shlex.quote(where)}" if where else ""
-        return f"Start {some}, as it was started before{within}: {shlex.join(words)}"
-    command = start_command(bookie["id"], bookie.get("directories", ()))
-    return f"Start {some}, with the options that it had: {command}"
+    known = bookie.get("start_command")
+    started = None if known is None else StartCommand(**known)
+    command = start_command(bookie["id"], bookie.get("directories", ()), started)
+    return f"Start {some}{start_manner(started)}: {command}"
 
 
 def _lacking(risk: AtRisk | None, group: str) -> int | None:
