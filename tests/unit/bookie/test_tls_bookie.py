@@ -62,13 +62,9 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
         assert problems == []
 
     def on_loop(scenario: Scenario, config: BookieConfig) -> None:
-        gc.freeze()  # Existing objects take longer to check than everything that follows.
-        try:
-            with asyncio.Runner(loop_factory=LOOPS[request.param], debug=True) as runner:
-                runner.run(work(scenario, config))
-            gc.collect()  # Unclosed resources cause warnings now.
-        finally:
-            gc.unfreeze()
+        with asyncio.Runner(loop_factory=LOOPS[request.param], debug=True) as runner:
+            runner.run(work(scenario, config))
+        gc.collect()  # Unclosed resources cause warnings now.
 
     return on_loop
 

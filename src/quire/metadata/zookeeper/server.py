@@ -33,6 +33,8 @@ PORT_ATTEMPTS_MAX = 5
 
 TICK_MS = 2_000
 HEAP_MB = 256
+JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""With the quick compiler alone, a start takes half as much processor time."""
 _POLL_S = 0.05
 _ANSWER_TIMEOUT_S = 2.0
 _LOG_TAIL_LINES = 5
@@ -108,7 +110,7 @@ class ZooKeeperServer:
                 remedy="Call stop() before you start it again",
             )
         java = _java()
-        options = [f"-Xmx{HEAP_MB}m", "-XX:+UseSerialGC", "-cp", _class_path(), _MAIN]
+        options = [f"-Xmx{HEAP_MB}m", *JVM_OPTIONS, "-cp", _class_path(), _MAIN]
         command = [*self._command_prefix, java, *options]
         try:
             self.data_dir.mkdir(PRIVATE_DIRECTORY_MODE, parents=True, exist_ok=True)
