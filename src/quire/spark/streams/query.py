@@ -85,6 +85,8 @@ class StreamQuery:
         self._followed: dict[str, _Followed] = {}
         self._news = asyncio.Event()
         self._discovered_s = float("-inf")
+        self._search_fails_since_s: float | None = None
+        """The event loop's time since which searches for streams fail, or None if they succeed."""
         self._target: dict[str, CountedPosition] | None = None
         """The ends at which a query with the trigger availableNow stops, by stream, or None."""
         self._held_since_s: float | None = None
@@ -128,13 +130,29 @@ class StreamQuery:
     async def _discover(self, known: Iterable[str] = ()) -> None:
         """Open streams that are new and close those that are gone.
 
-        Does nothing within `DISCOVERY_INTERVAL_S` after the last search. Raises NoSuchStreamError
-        if a stream that was named does not exist.
+        Does nothing within `DISCOVERY_INTERVAL_S` after the last search. Once the query follows
+        streams, it continues with these for up to `PATIENCE_S` while a search fails, because the
+        metadata store or the bookies do not answer. Raises NoSuchStreamError if a stream that was
+        named does not exist.
         """
         now_s = asyncio.get_running_loop().time()
         if self._followed and now_s - self._discovered_s < DISCOVERY_INTERVAL_S:
             return
         self._discovered_s = now_s
+        began = bool(self._followed)
+        try:
+            await self._search()
+        except (MetadataUnavailableError, ReadError) as error:
+            now_s = asyncio.get_running_loop().time()
+            if self._search_fails_since_s is None:
+                self._search_fails_since_s = now_s
+                logger.warning("waiting to search for new streams: %s", error)
+            if not began or now_s - self._search_fails_since_s >= PATIENCE_S:
+                raise
+        else:
+            self._search_fails_since_s = None
+
+    async def _search(self) -> None:
         names = await self.names()
         for name in [*self._followed]:
             if name not in names:
@@ -145,7 +163,16 @@ class StreamQuery:
 
         async def opened(name: str) -> None:
             view = StreamView(self.streams, name)
-            await view.open()
+            try:
+                await view.open()
+            except NoSuchStreamError:
+                view.close()
+                if self._options.pattern is None:
+                    raise
+                return  # deleted since the search
+            except BaseException:
+                view.close()
+                raise
             self._followed[name] = _Followed(view, first_life=view.life or None)
 
         await each([name for name in names if name not in self._followed], opened)

@@ -1,0 +1,92 @@
+"""How a streaming query searches for the streams that match a pattern."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError
+from quire.spark.streams import query as query_module
+from quire.spark.streams.options import StreamReadOptions
+from quire.spark.streams.query import StreamQuery
+
+
+class _Streams:
+    """A namespace with given streams, whose store may be away."""
+
+    path = "/streams"
+
+    def __init__(self, *names: str) -> None:
+        self.names = list(names)
+        self.error: QuireError | None = None
+        self.unopened: dict[str, QuireError] = {}
+
+    async def streams(self) -> list[str]:
+        if self.error is not None:
+            raise self.error
+        return self.names
+
+
+class _View:
+    life = "life"
+
+    def __init__(self, streams: _Streams, name: str) -> None:
+        self.streams, self.name = streams, name
+
+    async def open(self) -> None:
+        if (error := self.streams.unopened.get(self.name)) is not None:
+            raise error
+
+    def close(self) -> None:
+        pass
+
+
+def searching(streams: _Streams, patch: pytest.MonkeyPatch) -> StreamQuery:
+    patch.setattr(query_module, "StreamView", _View)
+    patch.setattr(query_module, "DISCOVERY_INTERVAL_S", 0.0)
+    options = StreamReadOptions.parse(
+        {"metadata": "sqlite:////x", "streamPattern": "*"}, environ={}
+    )
+    query = StreamQuery(cast(Any, None), options)
+    query._streams = cast(Any, streams)
+    return query
+
+
+async def test_a_query_goes_on_while_the_metadata_store_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A query over a pattern failed at once, although one over a named stream waited."""
+    streams = _Streams("a")
+    query = searching(streams, monkeypatch)
+    away = MetadataUnavailableError("the store does not answer")
+    streams.error = away
+    with pytest.raises(MetadataUnavailableError):
+        await query._discover()  # it has nothing yet that it could continue with
+    streams.error = None
+    await query._discover()
+    streams.error = away
+    await query._discover()
+    assert list(query._followed) == ["a"]
+    streams.error, streams.names = None, ["a", "b"]
+    streams.unopened["b"] = away
+    await query._discover()
+    assert list(query._followed) == ["a"]
+    del streams.unopened["b"]
+    await query._discover()
+    assert list(query._followed) == ["a", "b"]
+    assert query._search_fails_since_s is None
+    monkeypatch.setattr(query_module, "PATIENCE_S", 0.0)
+    streams.error = away
+    with pytest.raises(MetadataUnavailableError):
+        await query._discover()
+
+
+async def test_a_stream_that_is_deleted_during_the_search_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    streams = _Streams("a", "b")
+    streams.unopened["b"] = NoSuchStreamError("stream b does not exist")
+    query = searching(streams, monkeypatch)
+    await query._discover()
+    assert list(query._followed) == ["a"]
