@@ -14,7 +14,7 @@ N ?= 100
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: proto blocking help demo test check format sim sim-fresh explore mutants-sample interop pipelines soak soak-disk torture bench bench-disk bench-heal bench-peers bench-processes bench-segments bench-size bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium man config-docs docs dist dist-check release lock clean
+.PHONY: proto blocking help demo test check format sim sim-fresh explore mutants-sample interop pipelines soak soak-disk torture bench bench-disk bench-heal bench-peers bench-processes bench-scale bench-segments bench-size bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium man config-docs docs dist dist-check release lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -40,7 +40,7 @@ check: $(STAMP) ## check format, lint, types, folders, mutants, documents and ge
 	@$(BIN)/ruff format --check . $(PYTHON_SCRIPTS)
 	@$(BIN)/ruff check --quiet . $(PYTHON_SCRIPTS)
 	@$(BIN)/mypy
-	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py bench/page_plot.py bench/peers.py bench/processes.py bench/segments.py bench/size.py bench/tailing.py bench/ui.py examples/*.py
+	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py bench/page_plot.py bench/peers.py bench/processes.py bench/scale.py bench/segments.py bench/size.py bench/tailing.py bench/ui.py examples/*.py
 	@MYPYPATH=bench:bench/spark $(BIN)/mypy bench/spark/throughput.py bench/spark/follow.py bench/spark/audit.py bench/spark/offload.py
 	@$(BIN)/python -m pytest -q --no-header tests/unit/project/test_imports.py tests/unit/project/test_folders.py tests/unit/project/test_maps.py
 	@$(BIN)/python -m pytest -q --no-header tests/sim/test_mutants.py --deselect tests/sim/test_mutants.py::test_the_mutant_is_found
@@ -96,6 +96,9 @@ bench-processes: $(STAMP) ## compare one bookie with several of the same machine
 
 bench-segments: $(STAMP) java ## measure a stream of 10,000 small segments, as a query leaves them (ARGS="--zookeeper --batches 2000")
 	@$(BIN)/python bench/segments.py $(ARGS)
+
+bench-scale: $(STAMP) ## measure on the simulator's clock what a cluster costs by the number of its bookies (ARGS="--bookies 100")
+	@$(BIN)/python bench/scale.py $(ARGS)
 
 bench-size: $(STAMP) java ## measure what a cluster costs by the number of its ledgers, streams and entries (ARGS="--parts ledgers --ledgers 10000000")
 	@$(BIN)/python bench/size.py $(ARGS)

@@ -14,9 +14,9 @@ import pytest
 
 from quire._runtime.clock import SystemClock
 from quire.codec.metadata.underreplication import CHECKED_LEDGERS, LockHolder, checked_at
-from quire.errors import MetadataError, UsageError
-from quire.metadata.interface import MetadataStore
-from quire.metadata.tree import Create, Delete, Put
+from quire.errors import MetadataError, MetadataUnavailableError, UsageError
+from quire.metadata.interface import MetadataStore, Versioned
+from quire.metadata.tree import Create, Delete, Operation, Put, Result
 from quire.metadata.uri import parse_uri
 from quire.metadata.zookeeper.store import ZooKeeperStore
 from quire.replication.autorecovery.election import Election, auditor_of
@@ -74,6 +74,48 @@ async def test_one_is_elected_and_the_next_when_it_leaves(
             await names_of(store, left)
     assert order == ["a", "b", "c"]
     assert await store.tree.children(election(store, "x").root) == []
+
+
+async def test_a_candidate_reads_no_vote_of_another(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If each candidate read all votes, the start of a cluster would cost the square of its size.
+
+    Only a candidate whose call was not answered looks for its vote among all of them.
+    """
+    read: list[str] = []
+    real = store.tree.read
+
+    async def counted(path: str) -> Versioned[bytes]:
+        read.append(path)
+        return await real(path)
+
+    monkeypatch.setattr(store.tree, "read", counted)
+    async with asyncio.timeout(LIMIT_S), election(store, "first").won():
+        waiting = [asyncio.ensure_future(_win(election(store, f"x{n}"))) for n in range(5)]
+        await votes_of(store, 6)
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        await votes_of(store, 1)
+        assert read == []
+        commit = store.tree.commit
+
+        async def unanswered(*operations: Operation) -> list[Result]:
+            await commit(*operations)
+            raise MetadataUnavailableError("the answer was lost")
+
+        lost = election(store, "lost")
+        monkeypatch.setattr(store.tree, "commit", unanswered)
+        with pytest.raises(MetadataUnavailableError):
+            await _win(lost)
+        await votes_of(store, 1)
+        assert len(read) == 2, "the vote of the first candidate, and the one that was in doubt"
+
+
+async def _win(candidate: Election) -> None:
+    async with candidate.won():
+        pass
 
 
 async def test_a_session_that_ends_gives_the_office_to_the_next(

@@ -89,6 +89,31 @@ async def test_watch_bookies(backend: Backend) -> None:
     assert len(seen) == count
 
 
+async def test_the_ids_of_registered_bookies(backend: Backend) -> None:
+    owner, other = await backend.store(), await backend.store()
+    assert await other.registered() == frozenset()
+    first = await owner.register_bookie(ONE)
+    await owner.register_bookie(TWO, readonly=True)
+    assert await other.registered() == {ONE.bookie_id, TWO.bookie_id}
+    await first.close()
+    assert await other.registered() == {TWO.bookie_id}
+
+
+async def test_a_watch_reports_a_bookie_that_came_back_with_another_address(
+    backend: Backend,
+) -> None:
+    owner, other = await backend.store(), await backend.store()
+    await owner.register_bookie(TWO)
+    seen: list[Bookies] = []
+    other.watch_bookies(seen.append)
+    for port in range(1, 20):
+        moved = replace(ONE, port=port)
+        registration = await owner.register_bookie(moved)
+        there = Bookies({ONE.bookie_id: moved, TWO.bookie_id: TWO}, {})
+        await until(lambda there=there: seen[-1:] == [there])
+        await registration.close()
+
+
 async def test_an_id_that_is_taken(backend: Backend) -> None:
     holder, second = await backend.store(), await backend.store(session_timeout_ms=500)
     await holder.register_bookie(ONE)

@@ -30,7 +30,12 @@ from quire.errors import (
 from quire.metadata.interface import BookieAddress, Bookies, Versioned
 from quire.metadata.uri import MetadataURI, parse_uri
 from quire.metadata.zookeeper import server as zookeeper_server
-from quire.metadata.zookeeper.kazoo_adapter import LostConnectionError, ZooKeeperConnection
+from quire.metadata.zookeeper.kazoo_adapter import (
+    LostConnectionError,
+    Notify,
+    Stat,
+    ZooKeeperConnection,
+)
 from quire.metadata.zookeeper.server import ZooKeeperServer
 from quire.metadata.zookeeper.store import ZooKeeperStore
 from tests.support.metadata.backends import (
@@ -422,6 +427,46 @@ async def test_a_lost_answer_to_initialise(where: MetadataURI) -> None:
         assert instance_id == await store.instance_id()
     finally:
         await store.close()
+
+
+# -- the load of a large cluster --------------------------------------------------------------
+
+
+async def test_a_watch_of_the_bookies_reads_only_the_addresses_that_are_new(
+    zookeeper: Backend, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If each client read all addresses after each change, the load would grow with the square."""
+    bookies = [replace(ONE, bookie_id=f"bookie-{number}") for number in range(20)]
+    other = await zookeeper.store()
+    held = [await other.register_bookie(address) for address in bookies]
+    read: list[str] = []
+    get = store._zk.get
+
+    async def counted(path: str, notify: Notify | None = None) -> tuple[bytes, Stat]:
+        if "/available/" in path:
+            read.append(path.rpartition("/")[2])
+        return await get(path, notify)
+
+    monkeypatch.setattr(store._zk, "get", counted)
+    seen: list[Bookies] = []
+    second: list[Bookies] = []
+    store.watch_bookies(seen.append)
+    store.watch_bookies(second.append)
+    await until(lambda: [len(one.writable) for one in seen + second] == [20, 20])
+    wanted = sorted(address.bookie_id for address in bookies)
+    assert sorted(read) == wanted, "once for both watches"
+    read.clear()
+    await other.register_bookie(replace(ONE, bookie_id="new"))
+    await until(lambda: {len(one[-1].writable) for one in (seen, second)} == {21})
+    assert read == ["new"]
+    await held[3].close()
+    await held[4].set_readonly(True)
+    there = await other.bookies()
+    await until(lambda: seen[-1] == second[-1] == there)
+    assert read == ["new", "bookie-4"], "from the list that it moved to"
+    read.clear()
+    assert len(await store.registered()) == 20
+    assert read == []
 
 
 # -- lost sessions ----------------------------------------------------------------------------

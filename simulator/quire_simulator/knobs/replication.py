@@ -12,7 +12,7 @@ KNOBS = (
     ),
     *limits("replication.autorecovery.auditor", SAMPLES_MAX=1, PAGE_LEDGERS=1),
     *limits("replication.autorecovery.settings", BACKOFF_JITTER=0.0),
-    *limits("replication.autorecovery.worker", RESTING_MAX=1, FRESH_S=0.01),
+    *limits("replication.autorecovery.worker", RESTING_MAX=1, FRESH_S=0.01, POLL_JITTER=0.0),
     *limits("replication.budget", BURST_S=0.001, SLICE_S=0.001, SLICE_BYTES_MIN=1),
     *limits("replication.marks.marks", CHANGES_MAX=2),
     *limits("replication.marks.notes", _ATTEMPTS=1),

@@ -379,6 +379,13 @@ class MemoryStore:
 
         return await self.call("bookies", work)
 
+    async def registered(self) -> frozenset[str]:
+        def work() -> frozenset[str]:
+            self.cluster.require()
+            return frozenset(self.cluster.presences)
+
+        return await self.call("registered", work)
+
     def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
         self.check_open("watch_bookies")
         return self._watching(MemoryBookieWatch(self.cluster, self._alive, changed))

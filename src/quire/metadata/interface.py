@@ -285,12 +285,20 @@ class MetadataStore(Protocol):
         """Return the bookies that are registered now."""
         ...
 
+    async def registered(self) -> frozenset[str]:
+        """Return the ids of the bookies that are registered now, writable or read-only.
+
+        This costs the same few requests however many bookies there are, while `bookies` also reads
+        the address of each. A bookie whose address cannot be decoded is included here.
+        """
+        ...
+
     def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
         """Watch the registered bookies.
 
-        `changed` is called on the event loop with the present bookies, then after each change.
-        Several changes in quick succession may be reported as one. The watch survives lost
-        connections and sessions.
+        `changed` is called on the event loop with the present bookies, then after each change of
+        the lists. Several changes in quick succession may be reported as one. The properties of a
+        bookie may be those of an earlier moment. The watch survives lost connections and sessions.
         """
         ...
 

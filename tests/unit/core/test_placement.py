@@ -20,6 +20,7 @@ from quire.core.placement import (
     View,
     Wanted,
     parse_location,
+    policies,
     read_order,
     region_of,
     weighed,
@@ -140,6 +141,34 @@ def test_every_write_quorum_spans_its_racks(
     for members in ensembles(chosen_by, known, Wanted.new(size, quorum)):
         assert all(len(racks_of(window)) >= racks for window in windows_of(members, quorum))
         assert chosen_by.adherence(members, quorum, quorum, known).level is Level.STRICT
+
+
+@pytest.mark.parametrize("name", ["rack-aware", "region-aware", "zone-aware"])
+def test_locations_are_ranked_and_not_single_bookies(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cost of a placement in a large cluster was that of ranking each bookie for each place."""
+    chosen_by = policy(policy=name)
+    racks = {f"/z{n % 3}/r{n}": " ".join(f"b{n}-{k}" for k in range(20)) for n in range(10)}
+    known = view(racks, chosen_by)
+    wanted = Wanted.new(3, 3, 2)
+    asked: list[str] = []
+    kind: Any = type(chosen_by)
+    rank = kind.rank
+
+    def counted(self: Any, index: int, place: Place, *rest: Any) -> Any:
+        asked.append(place.bookie_id)
+        return rank(self, index, place, *rest)
+
+    slow = policy(policy=name)
+    monkeypatch.setattr(policies, "_BY_LOCATION", ())
+    one_by_one = [slow.fill(wanted, known, random.Random(seed)) for seed in range(SEEDS)]
+    monkeypatch.setattr(kind, "rank", counted)
+    monkeypatch.setattr(policies, "_BY_LOCATION", (counted,))
+    assert [chosen_by.fill(wanted, known, random.Random(seed)) for seed in range(SEEDS)] == (
+        one_by_one
+    )
+    assert 0 < len(asked) <= 3 * len(racks) * SEEDS
 
 
 def test_an_ensemble_that_a_greedy_choice_misses() -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
 
 from quire.codec.metadata.underreplication import LEDGERS
 from quire.errors import MetadataUnavailableError
 from quire.metadata.tree import Delete, Operation, Result
 from quire.replication import Autorecovery, AutorecoverySettings
-from quire.replication.marks.marks import MALFORMED_MAX
+from quire.replication.autorecovery.worker import POLL_JITTER
+from quire.replication.marks.marks import MALFORMED_MAX, ReplicationMarks
 from quire.replication.marks.notes import LastFailure, last_failure, note_failure
 from quire_simulator.world.world import World
 from tests.support.sim.autorecovery import Scene, has_all
@@ -140,6 +145,39 @@ def test_a_worker_does_nothing_while_autorecovery_is_disabled() -> None:
         assert await there.marks.enable()
         assert not await there.marks.enable()
         await there.unmarked(ledger_id)
+
+    scene(work)
+
+
+def test_one_task_of_an_idle_process_searches_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster has as many processes as bookies, so the requests of the idle ones add up."""
+    calls: Counter[str] = Counter()
+
+    def count(name: str) -> None:
+        real = getattr(ReplicationMarks, name)
+
+        def counted(self: ReplicationMarks, *args: Any, **options: Any) -> Any:
+            calls[name] += 1
+            return real(self, *args, **options)
+
+        monkeypatch.setattr(ReplicationMarks, name, counted)
+
+    for name in ("walk", "locked", "enabled"):
+        count(name)
+
+    async def work(there: Scene) -> None:
+        ledgers = [(await there.ledger(entries=ENTRIES)).ledger_id for _ in range(4)]
+        running = there.begin("worker", ledgers_at_once=4, poll_s=4.0)
+        await asyncio.sleep(10)
+        calls.clear()
+        await asyncio.sleep(120)
+        assert 120 / 4 <= calls.pop("walk") <= 120 / 4 / (1 - POLL_JITTER) + 1
+        assert not calls, "an idle process asks for marks, and for nothing else"
+        for ledger_id in ledgers:
+            await there.locks.mark(ledger_id, [])
+        for ledger_id in ledgers:
+            await there.unmarked(ledger_id)
+        assert running.stats.ledgers_done == 4
 
     scene(work)
 

@@ -131,6 +131,7 @@ class DomainPolicy:
             options,
             self.rules(wanted, view),
             lambda index, place, members: self.rank(index, place, members, wanted, view),
+            type(self).rank in _BY_LOCATION,
         )
 
     def wish(self, wanted: Wanted, view: View) -> str:
@@ -470,6 +471,10 @@ class LocalFirst(DomainPolicy):
     def indifferent(self, view: View) -> bool:
         return not view.own_host and not view.own_location
 
+
+_BY_LOCATION = (DomainPolicy.rank, RackAware.rank, RegionAware.rank, ZoneAware.rank)
+"""The ranks that depend only on the location of a bookie. That of a class from another package may
+depend on anything."""
 
 POLICIES: Mapping[str, Callable[[PlacementConfig], DomainPolicy]] = {
     "rack-aware": RackAware,

@@ -64,6 +64,7 @@ def fill(
     options: Sequence[Place],
     rules: Sequence[Rule],
     rank: Callable[[int, Place, Members], Rank],
+    by_location: bool = False,
 ) -> dict[int, str]:
     """Return a bookie id for every open place, by ensemble index, such that one of `rules` holds.
 
@@ -78,11 +79,13 @@ def fill(
         rules: The rules for every write quorum, the best first.
         rank: A function that returns how well a bookie fits at an index among the members so far.
             A smaller result is better.
+        by_location: Whether `rank` depends only on the location of a bookie. It is then called
+            once for each location, and not once for each bookie of a large cluster.
     """
     for some in _attempts(wanted):
         if len(options) < len(some.holes):
             continue
-        found = _fill_all(some, view, options, rules, rank)
+        found = _fill_all(some, view, options, rules, rank, by_location)
         if found:
             return found
     return {}
@@ -106,6 +109,7 @@ def _fill_all(
     options: Sequence[Place],
     rules: Sequence[Rule],
     rank: Callable[[int, Place, Members], Rank],
+    by_location: bool,
 ) -> dict[int, str]:
     unhealthy = sum(option.bookie_id in view.failed_s for option in options)
     holes = len(wanted.holes)
@@ -115,10 +119,14 @@ def _fill_all(
     rules = [rule for rule in rules if rule.mends_nothing or rule.feasible([*options, *kept])]
 
     def search(rule: Rule, unhealthy_max: int) -> dict[int, str]:
-        first = _Search(wanted, view, options, rule, rank, unhealthy_max, FIRST_STEPS_MAX)
+        first = _Search(
+            wanted, view, options, rule, rank, by_location, unhealthy_max, FIRST_STEPS_MAX
+        )
         found = first.run()
         if not found and first.steps_left < 0:
-            found = _Search(wanted, view, few, rule, rank, unhealthy_max, STEPS_MAX).run()
+            found = _Search(
+                wanted, view, few, rule, rank, by_location, unhealthy_max, STEPS_MAX
+            ).run()
         return found
 
     most = min(holes, unhealthy)
@@ -164,6 +172,7 @@ class _Search:
         options: Sequence[Place],
         rule: Rule,
         rank: Callable[[int, Place, Members], Rank],
+        by_location: bool,
         unhealthy_max: int,
         steps_max: int,
     ) -> None:
@@ -173,6 +182,7 @@ class _Search:
         self._options = options
         self._unhealthy = view.failed_s
         self._rank = rank
+        self._by_location = by_location
         self._unhealthy_left = unhealthy_max
         self._members: Members = [
             None if bookie is None else view.find(bookie) for bookie in wanted.members
@@ -219,11 +229,14 @@ class _Search:
         taken = {member.bookie_id for member in self._members if member is not None}
         hosts = {member.host for member in self._members if member is not None}
         best: dict[str, tuple[tuple[bool, Rank, bool, int], Place]] = {}
+        ranks: dict[str, Rank] = {}
         for number, option in enumerate(self._options):
             unhealthy = option.bookie_id in self._unhealthy
             if option.bookie_id in taken or (unhealthy and not self._unhealthy_left):
                 continue
-            rank = self._rank(index, option, self._members)
+            rank = ranks.get(option.location) if self._by_location else None
+            if rank is None:
+                rank = ranks[option.location] = self._rank(index, option, self._members)
             key = (unhealthy, rank, option.host in hosts, number)
             known = best.get(option.location)
             if known is None or key < known[0]:

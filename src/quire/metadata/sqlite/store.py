@@ -398,6 +398,10 @@ class SqliteStore:
     async def bookies(self) -> Bookies:
         return await self._read(self._session.bookies)
 
+    async def registered(self) -> frozenset[str]:
+        found = await self.bookies()
+        return frozenset((*found.writable, *found.readonly))
+
     def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
         self._check_open()
         return self._watches.watch_bookies(changed)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from quire._runtime.retry import Backoff, Retry
-from quire._runtime.tasks import TaskSet, came
+from quire._runtime.tasks import TaskSet, came, each
 from quire.errors import ClientClosedError, KeyExistsError, MetadataError
 from quire.metadata.common import bookie_exists, decode_address, encode_address, logger
 from quire.metadata.interface import ANY_VERSION, BookieAddress, Bookies
@@ -17,6 +17,7 @@ from quire.metadata.zookeeper.kazoo_adapter import (
     NodeExistsError,
     NoNodeError,
     Notify,
+    Stat,
 )
 from quire.metadata.zookeeper.root import ZooKeeperRoot
 
@@ -36,27 +37,92 @@ WITHDRAW_TIMEOUT_S = 5.0
 session ends."""
 
 
-async def read_bookies(root: ZooKeeperRoot, notify: Notify | None = None) -> Bookies:
-    """Return the registered bookies. `notify` is called once, when one of the lists has changed."""
+async def read_bookies(root: ZooKeeperRoot) -> Bookies:
+    """Return the registered bookies, with the address of each as it is now."""
+    return await BookieLists(root).read(None)
+
+
+async def read_ids(root: ZooKeeperRoot) -> frozenset[str]:
+    """Return the ids of the registered bookies, writable or read-only, without their addresses."""
     await root.check_layout()
-    writable = await _read_list(root, AVAILABLE, notify)
-    readonly = await _read_list(root, READONLY_PATH, notify)
-    return Bookies(writable, readonly)
+    lists = [await _list(root, below, None) for below in (AVAILABLE, READONLY_PATH)]
+    return frozenset(name for names, _ in lists for name in names if name != READONLY)
 
 
-async def _read_list(
+async def _list(
     root: ZooKeeperRoot, below: str, notify: Notify | None
-) -> Mapping[str, BookieAddress]:
+) -> tuple[frozenset[str], Stat]:
+    """Return the names in one of the lists, and the properties of its node."""
     path = root.at(below)
     try:
-        names = await root.zk.children(path, notify)
+        names, stat = await root.zk.children_stat(path, notify)
     except NoNodeError:
         # A watch needs an existing node. As in Java, the first process that needs it creates it.
         await root.make(path)
-        names = await root.zk.children(path, notify)
-    ids = sorted(name for name in names if name != READONLY)
-    found = await asyncio.gather(*(_read_address(root, f"{path}/{id_}", id_) for id_ in ids))
-    return {address.bookie_id: address for address in found if address is not None}
+        names, stat = await root.zk.children_stat(path, notify)
+    return frozenset(names), stat
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One of the lists, as it was read last."""
+
+    names: frozenset[str]
+    stat: Stat
+    addresses: Mapping[str, BookieAddress | None]
+    """The address of each bookie, or None if its node was gone or cannot be decoded."""
+
+    def replaced(self, names: frozenset[str], stat: Stat) -> frozenset[str]:
+        """Return the names in the list of now whose nodes are not known to be the same as here.
+
+        The server counts each node that it creates or deletes in the list. If the difference of the
+        names explains the count, all other nodes are the same. Otherwise some bookie has left and
+        come back, perhaps with another address, and any may be the one.
+        """
+        same_list = stat.created_zxid == self.stat.created_zxid
+        changes = stat.children_version - self.stat.children_version
+        if same_list and changes == len(names ^ self.names):
+            return names - self.names
+        return names
+
+
+class BookieLists:
+    """The lists of registered bookies, of which `read` reads only what has changed.
+
+    Every change concerns every client of the cluster. If each of them read the addresses of all
+    bookies then, the load of the servers would grow with the square of the cluster.
+    """
+
+    def __init__(self, root: ZooKeeperRoot) -> None:
+        self._root = root
+        self._seen: dict[str, _Seen] = {}
+        self._reading = asyncio.Lock()
+        """The lock that lets a second watch use what the first one reads at the same time."""
+
+    async def read(self, notify: Notify | None) -> Bookies:
+        """Return the registered bookies. `notify` is called once, when a list has changed.
+
+        The addresses of bookies that stayed in their list are those that were read first. A bookie
+        that changes its properties and nothing else keeps its node, so they may be older ones.
+        """
+        await self._root.check_layout()
+        async with self._reading:
+            writable = await self._read(AVAILABLE, notify)
+            readonly = await self._read(READONLY_PATH, notify)
+        return Bookies(writable, readonly)
+
+    async def _read(self, below: str, notify: Notify | None) -> Mapping[str, BookieAddress]:
+        names, stat = await _list(self._root, below, notify)
+        before = self._seen.get(below)
+        unread = names if before is None else before.replaced(names, stat)
+        ids = sorted(unread - {READONLY})
+        path = self._root.at(below)
+        read = await each(ids, lambda id_: _read_address(self._root, f"{path}/{id_}", id_))
+        known = {} if before is None else before.addresses
+        found = {**known, **dict(zip(ids, read))}
+        addresses = {id_: found[id_] for id_ in sorted(names - {READONLY})}
+        self._seen[below] = _Seen(names, stat, addresses)
+        return {id_: address for id_, address in addresses.items() if address is not None}
 
 
 async def _read_address(root: ZooKeeperRoot, path: str, bookie_id: str) -> BookieAddress | None:

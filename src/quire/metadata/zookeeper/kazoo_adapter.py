@@ -144,6 +144,8 @@ class Stat:
     """The transaction that created the node."""
     changed_zxid: int
     """The transaction that last set the node's value. All nodes of one commit have the same one."""
+    children_version: int
+    """The number of children that were created or deleted so far, each counted on its own."""
 
 
 Notify = Callable[[], None]
@@ -463,10 +465,21 @@ class ZooKeeperConnection:
         Raises:
             NoNodeError: The node does not exist.
         """
-        names = await self._ask(
-            path, lambda client: client.get_children_async(path, self._watch(notify))
+        return (await self.children_stat(path, notify))[0]
+
+    async def children_stat(
+        self, path: str, notify: Notify | None = None
+    ) -> tuple[list[str], Stat]:
+        """Return the names like `children`, and the properties of the node itself.
+
+        Raises:
+            NoNodeError: The node does not exist.
+        """
+        names, stat = await self._ask(
+            path,
+            lambda client: client.get_children_async(path, self._watch(notify), include_data=True),
         )
-        return [str(name) for name in names]
+        return [str(name) for name in names], _stat(stat)
 
     async def children_synced(self, path: str) -> list[str]:
         """Return the names like `children`, after the server has caught up.
@@ -610,4 +623,5 @@ def _stat(stat: Any) -> Stat:
         children=int(stat.numChildren),
         created_zxid=int(stat.czxid),
         changed_zxid=int(stat.mzxid),
+        children_version=int(stat.cversion),
     )

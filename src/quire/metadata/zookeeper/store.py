@@ -54,8 +54,10 @@ from quire.metadata.uri import MetadataURI
 from quire.metadata.zookeeper.bookies import (
     AVAILABLE,
     READONLY_PATH,
+    BookieLists,
     ZooKeeperRegistration,
     read_bookies,
+    read_ids,
 )
 from quire.metadata.zookeeper.kazoo_adapter import (
     CONNECT_TIMEOUT_S,
@@ -107,6 +109,7 @@ class ZooKeeperStore:
         )
         self._tasks = TaskSet()
         self._ledgers = ZooKeeperLedgers(self._root, self._tasks)
+        self._bookie_lists = BookieLists(self._root)
         self._cookies = Cookies(self._root)
         self._values = Values(self._root, rng)
         self.tree = ZooKeeperTree(self._root, self._tasks, self._check_open)
@@ -349,6 +352,10 @@ class ZooKeeperStore:
         self._check_open()
         return await self._root.do("list the bookies", lambda again: read_bookies(self._root))
 
+    async def registered(self) -> frozenset[str]:
+        self._check_open()
+        return await self._root.do("list the bookies", lambda again: read_ids(self._root))
+
     def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
         self._check_open()
         seen: Bookies | None = None
@@ -360,9 +367,7 @@ class ZooKeeperStore:
                 changed(found)
             return True
 
-        return ZooKeeperWatch(
-            self._root, self._tasks, lambda notify: read_bookies(self._root, notify), deliver
-        )
+        return ZooKeeperWatch(self._root, self._tasks, self._bookie_lists.read, deliver)
 
     # -- cookies and values -------------------------------------------------------------------
 

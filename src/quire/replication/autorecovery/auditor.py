@@ -265,8 +265,7 @@ class Auditor:
                 self._stats.store_errors += 1  # the next look tries again
 
     async def _registered(self) -> set[str]:
-        bookies = await self._store.bookies()
-        return {*bookies.writable, *bookies.readonly}
+        return set(await self._store.registered())
 
     async def _audit(self) -> None:
         """Search all ledgers for lost bookies, and mark every ledger that names one."""

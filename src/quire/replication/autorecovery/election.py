@@ -39,6 +39,11 @@ class Election:
         self._owner = owner
         self._clock = clock
         self._tag = f"{owner.replace(':', '.')}/{self._tree.session_id:x}/{next(_numbers)}"
+        self._made: set[tuple[int, str]] = set()
+        """The votes that this candidate has created and not deleted: the session of each, and the
+        name."""
+        self._in_doubt = False
+        """Whether a vote may have been created whose name is not known."""
 
     @asynccontextmanager
     async def won(self) -> AsyncGenerator[asyncio.Event, None]:
@@ -88,8 +93,13 @@ class Election:
     async def _stand(self) -> str:
         value = LockHolder(self._owner, self._clock.now_ms(), self._tag).encode()
         create = Create(f"{self.root}/{VOTE_PREFIX}", value, ephemeral=True, sequential=True)
+        session = self._tree.session_id
+        in_doubt, self._in_doubt = self._in_doubt, True  # until the answer is here
         [made] = await self._tree.commit(create)
-        return str(made).rpartition("/")[2]
+        self._in_doubt = in_doubt
+        vote = str(made).rpartition("/")[2]
+        self._made.add((session, vote))
+        return vote
 
     async def _votes(self) -> list[str]:
         """Return the names of all votes, in the order of the election."""
@@ -108,7 +118,25 @@ class Election:
         return self._tree.watch_value(f"{self.root}/{vote}", look)
 
     async def _withdraw(self) -> None:
-        """Delete all votes of this candidate, including one whose creation was not confirmed."""
+        """Delete all votes of this candidate, including one whose creation was not confirmed.
+
+        Only then are the votes of all candidates read. If each candidate always read them, the
+        start of a cluster would cost the square of its processes.
+        """
+        for session, name in sorted(self._made):
+            # A vote of an earlier session is gone. Its name may be that of another process by now,
+            # if the tree of marks was created again.
+            if session == self._tree.session_id:
+                try:
+                    await self._tree.commit(Delete(f"{self.root}/{name}"))
+                except NoSuchKeyError:
+                    pass
+            self._made.discard((session, name))
+        if self._in_doubt:
+            await self._withdraw_unknown()
+            self._in_doubt = False
+
+    async def _withdraw_unknown(self) -> None:
         try:
             for name in await self._votes():
                 path = f"{self.root}/{name}"

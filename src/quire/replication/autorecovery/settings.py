@@ -65,7 +65,8 @@ class AutorecoverySettings(CheckedSettings):
     backoff_max_s: float = 300.0
     """The longest wait, in seconds, between two attempts."""
     poll_s: PositiveSeconds = 5.0
-    """Seconds between two searches for marked ledgers when a worker had nothing to do."""
+    """The longest time, in seconds, between two searches for marked ledgers while a process has
+    nothing to do. Random jitter subtracts up to a quarter of it."""
     ledgers_at_once: PositiveInt = 2
     """The number of ledgers that one process repairs at the same time."""
     bytes_per_s: Annotated[float, Limits(1)] | None = BYTES_PER_S

@@ -77,6 +77,8 @@ RESTING_MAX = 100_000
 more, some are retried sooner."""
 NEVER_WRITTEN = 2**62
 """An entry id that no ledger reaches."""
+POLL_JITTER = 0.25
+"""The largest share of `poll_s` that random jitter subtracts."""
 FRESH_S = 1.0
 """Seconds for which a worker reuses the list of registered bookies, and the observation whether a
 bookie answers."""
@@ -150,6 +152,12 @@ class ReplicationWorker:
         """The reasons why nodes in the tree of marks are not marks, by path."""
         self._picking = asyncio.Lock()
         self._news = asyncio.Event()
+        self._polling = False
+        """Whether one of the tasks waits for the time of the next search for marked ledgers."""
+        self._found = asyncio.Event()
+        """An event that wakes the other tasks, because a search has found a ledger."""
+        self._enabled: bool | None = None
+        """Whether autorecovery is enabled, or None before it is known."""
         self._present: set[tuple[str, bool]] | None = None
         """The registered bookies, each once for its registration and once more if it is writable.
         None before the first list."""
@@ -173,12 +181,16 @@ class ReplicationWorker:
             for watch in (
                 self._store.watch_bookies(self._on_bookies),
                 self._marks.watch_ledgers(self._news.set),
-                self._marks.watch_enabled(lambda enabled: self._news.set()),
+                self._marks.watch_enabled(self._on_enabled),
             ):
                 watches.callback(watch.close)
             async with TaskGroup() as group:
                 for _ in range(self._settings.ledgers_at_once):
                     group.create_task(self._work())
+
+    def _on_enabled(self, enabled: bool) -> None:
+        self._enabled = enabled
+        self._news.set()
 
     def _on_bookies(self, bookies: Bookies) -> None:
         """Retry at once if a bookie has joined, since repairs that lacked a bookie may succeed.
@@ -212,6 +224,7 @@ class ReplicationWorker:
                 if ledger_id is None:
                     await self._wait()
                     continue
+                self._found.set()
                 try:
                     await self._attempt(ledger_id)
                 finally:
@@ -235,15 +248,20 @@ class ReplicationWorker:
         Return None if there is none, or if autorecovery is disabled.
         """
         async with self._picking:
-            if not await self._marks.enabled():
+            if self._enabled is None:
+                self._enabled = await self._marks.enabled()
+            if not self._enabled:
                 return None
             await self._locks.tidy()
-            locked, now_s = await self._marks.locked(), asyncio.get_running_loop().time()
+            locked: set[int] | None = None
+            now_s = asyncio.get_running_loop().time()
             malformed: dict[str, str] = {}
             async for ledger_id in self._marks.walk(self._rng, prune=True, malformed=malformed):
                 rest = self._resting.get(ledger_id)
                 if rest is not None and rest.until_s > now_s:
                     continue
+                if locked is None:
+                    locked = await self._marks.locked()
                 if ledger_id in self._busy or ledger_id in locked:
                     continue
                 self._busy.add(ledger_id)
@@ -262,11 +280,25 @@ class ReplicationWorker:
         self._stats.marks_malformed = len(malformed)
 
     async def _wait(self) -> None:
-        now_s = asyncio.get_running_loop().time()
-        soon_s = [rest.until_s for rest in self._resting.values() if rest.until_s > now_s]
-        until_s = min([now_s + self._settings.poll_s, *soon_s])
+        """Wait until it is worth while to search for a marked ledger again.
+
+        One task of this process searches at intervals, and wakes the others when it finds a ledger.
+        Jitter keeps the processes of a cluster from searching at the same moments, although the
+        same event wakes them all.
+        """
+        if self._polling:
+            self._found.clear()
+            await self._found.wait()
+            return
+        self._polling = True
         self._news.clear()
-        await came(self._news, asyncio.timeout_at(until_s))
+        try:
+            now_s = asyncio.get_running_loop().time()
+            soon_s = [rest.until_s for rest in self._resting.values() if rest.until_s > now_s]
+            poll_s = self._settings.poll_s * (1 - POLL_JITTER * self._rng.random())
+            await came(self._news, asyncio.timeout_at(min([now_s + poll_s, *soon_s])))
+        finally:
+            self._polling = False
 
     def _rest(self, ledger_id: int, seconds: float, rest: _Rest) -> None:
         self._resting.pop(ledger_id, None)
@@ -562,9 +594,7 @@ class ReplicationWorker:
     async def _now_registered(self) -> frozenset[str]:
         now_s = asyncio.get_running_loop().time()
         if self._registered is None or self._registered[0] < now_s - FRESH_S:
-            bookies = await self._store.bookies()
-            found = frozenset((*bookies.writable, *bookies.readonly))
-            self._registered = (now_s, found)
+            self._registered = (now_s, await self._store.registered())
         return self._registered[1]
 
     async def _look_at(
