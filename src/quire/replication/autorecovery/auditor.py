@@ -599,10 +599,11 @@ def _probes(
 async def check_replicas(
     client: Client, ledger_id: int, registered: Collection[str]
 ) -> LackingReplicas:
-    """Ask every registered member of each closed fragment which entries it has, and count the rest.
+    """Ask each registered member of each closed fragment for the list of entries that it has.
 
-    A bookie that cannot list its entries, or does not answer, counts as having all of them. The
-    result is empty if the ledger was deleted. Raises MetadataError. Cancel-safe.
+    The entries that a member should have, and does not list, are counted. A bookie that cannot list
+    its entries, or does not answer, counts as having all of them. The result is empty if the ledger
+    was deleted. Raises MetadataError. Cancel-safe.
     """
     ledger = await _opened(client, ledger_id)
     if ledger is None:
