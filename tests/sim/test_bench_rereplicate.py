@@ -10,6 +10,7 @@ from quire.cli.bench import rereplicate as benchmark
 from quire.cli.bench.core import Load, Shape
 from quire.cli.bench.rereplicate import rereplicate
 from quire.errors import NoSuchLedgerError, ReadError
+from quire.replication.repair.bookie_removal import take_out
 from quire_simulator.world.world import World
 
 LEDGERS, LOAD = 6, Load(entries=50, size_bytes=100, outstanding=10)
@@ -74,7 +75,6 @@ def test_a_ledger_that_another_client_deleted_is_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World.make(3, 4)
-    take_out = benchmark.take_out
 
     async def after_deletion(client: Any, locks: Any, ledger_id: int, lost: Any) -> Any:
         await client.delete_ledger(ledger_id)

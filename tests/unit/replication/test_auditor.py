@@ -334,7 +334,8 @@ def test_a_note_that_could_not_be_withdrawn_is_withdrawn_by_the_next_look() -> N
         await asyncio.sleep(1.0)
         there.world.kill("bookie-0")
         await asyncio.sleep(20.0)
-        delete_value, refused = there.store.delete_value, []
+        delete_value = there.store.delete_value
+        refused: list[Any] = []
 
         async def refuse(key: Any, *rest: Any) -> None:
             if not refused:
