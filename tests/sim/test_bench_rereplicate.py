@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from quire.cli.bench import rereplicate as benchmark
 from quire.cli.bench.core import Load, Shape
 from quire.cli.bench.rereplicate import rereplicate
 from quire.errors import NoSuchLedgerError, ReadError
+from quire.replication.repair.bookie_removal import take_out
 from quire_simulator.world.world import World
 
 LEDGERS, LOAD = 6, Load(entries=50, size_bytes=100, outstanding=10)
@@ -60,6 +64,30 @@ def test_without_a_bookie_to_spare_there_is_no_result() -> None:
         with pytest.raises(ExceptionGroup) as raised:
             await rereplicate(client, other, Shape(), LOAD, 1)
         assert raised.group_contains(ReadError, match="still names bookie")
+        await client.close()
+        await other.close()
+        await stop(world)
+
+    world.loop.run(scenario())
+
+
+def test_a_ledger_that_another_client_deleted_is_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World.make(3, 4)
+
+    async def after_deletion(client: Any, locks: Any, ledger_id: int, lost: Any) -> Any:
+        await client.delete_ledger(ledger_id)
+        return await take_out(client, locks, ledger_id, lost)
+
+    monkeypatch.setattr(benchmark, "take_out", after_deletion)
+
+    async def scenario() -> None:
+        await bookies(world, 4)
+        client, other = world.client("client"), world.client("other")
+        with pytest.raises(ExceptionGroup) as raised:
+            await rereplicate(client, other, Shape(), LOAD, 1)
+        assert raised.group_contains(ReadError, match="because another client deleted it")
         await client.close()
         await other.close()
         await stop(world)

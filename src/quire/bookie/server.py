@@ -589,7 +589,10 @@ class Bookie:
         return 0 if self._over_replicated is None else len(self._over_replicated.unread)
 
     async def _tell_unnamed(self) -> None:
-        """Log the ledgers that an operator must examine before accepting the metadata store."""
+        """Log the ledgers that this bookie holds and the metadata store does not name.
+
+        An operator must examine them before accepting the store.
+        """
         try:
             found = await unnamed_ledgers(self.store, self.metadata, self._instance_id)
         except QuireError as error:

@@ -131,7 +131,7 @@ class HttpServerConfig:
     (`--prometheus-label`)."""
 
     def options(self) -> dict[str, object]:
-        """Return the values by the names of the command-line options."""
+        """Return the values by the names of the command's parameters, such as `http_token_file`."""
         others = {f"http_{name}": value for name, value in asdict(self).items()}
         return {"http": others.pop("http_address"), **others}
 

@@ -318,8 +318,9 @@ def _check_welcome(answer: Response, who: str) -> None:
     if again or v3.status_of(answer, 0) == Code.UNAUTHORIZED:
         raise TlsError(
             f"{who} does not accept this client after the TLS handshake",
-            remedy="Use a certificate with a role that the bookie authorises (first role in its "
-            "OU); SASL is not supported",
+            remedy="Use a certificate whose first role (in the OU of its subject) is one that the "
+            "bookie authorises. If the bookie requires SASL, use another one: Quire does not "
+            "support SASL",
         )
 
 

@@ -41,6 +41,7 @@ ASKED_FOR = {
 HARMLESS = {
     "client/datasets/datasets.py:Datasets._check_publishable.exists": "what the cause may be",
     "codec/distributedlog/compression.py:Compression.parse": "the format of streams",
+    "spark/jobs/ingest.py:format_of": "the format of input files",
     "errors.py:MetadataTooLargeError": "what is still possible with the ledger",
     "metadata/ledgers/unreadable.py:REMEDY": "that nothing is deleted",
     "metadata/ledgers/unreadable.py:decode_ledger": "that nothing is deleted",

@@ -25,7 +25,7 @@ from quire.replication.autorecovery.lost_bookies import LostBookies
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import ReplicationMarks
-from quire.replication.marks.notes import last_waiting
+from quire.replication.marks.notes import AwaitedBookie, last_waiting, note_waiting
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.world.world import World, bookie_id
 
@@ -290,6 +290,70 @@ def test_it_says_whom_it_waits_for() -> None:
         assert await last_waiting(there.store, later.until_ms) is None
 
     office(scenario, lost_bookie_delay_s=60)
+
+
+@pytest.mark.parametrize("end", ["trigger", "second", "return"])
+def test_it_does_not_say_that_it_waits_when_the_wait_has_ended(end: str) -> None:
+    """An operator, a second lost bookie and the bookie itself can end a wait before its time."""
+
+    async def scenario(there: Office) -> None:
+        now_ms = there.client.clock.now_ms
+        await asyncio.sleep(1.0)
+        there.world.kill("bookie-0")
+        await asyncio.sleep(20.0)
+        assert await last_waiting(there.store, now_ms()) is not None
+        if end == "trigger":
+            await there.marks.trigger()
+        elif end == "second":
+            there.world.kill("bookie-1")
+        else:
+            await there.world.start("bookie-0")
+        await asyncio.sleep(20.0)
+        assert await last_waiting(there.store, now_ms()) is None
+        if end == "return":  # another wait is reported again
+            there.world.kill("bookie-0")
+            await asyncio.sleep(20.0)
+            assert await last_waiting(there.store, now_ms()) is not None
+
+    office(scenario, lost_bookie_delay_s=600)
+
+
+def test_a_new_auditor_withdraws_the_note_of_a_former_one() -> None:
+    async def scenario(there: Office) -> None:
+        now_ms = there.client.clock.now_ms()
+        await note_waiting(there.store, AwaitedBookie("10.0.0.9:3181", now_ms, now_ms + 600_000))
+        await asyncio.sleep(1.0)
+        assert await last_waiting(there.store, now_ms + 1_000) is None
+
+    office(scenario, lost_bookie_delay_s=600)
+
+
+def test_a_note_that_could_not_be_withdrawn_is_withdrawn_by_the_next_look() -> None:
+    async def scenario(there: Office) -> None:
+        now_ms = there.client.clock.now_ms
+        await asyncio.sleep(1.0)
+        there.world.kill("bookie-0")
+        await asyncio.sleep(20.0)
+        delete_value = there.store.delete_value
+        refused: list[Any] = []
+
+        async def refuse(key: Any, *rest: Any) -> None:
+            if not refused:
+                refused.append(key)
+                raise MetadataUnavailableError("no answer")
+            await delete_value(key, *rest)
+
+        there.store.delete_value = refuse  # type: ignore[method-assign]
+        await there.world.start("bookie-0")
+        await asyncio.sleep(20.0)
+        assert len(refused) == 1
+        assert there.stats.store_errors == 1
+        assert await last_waiting(there.store, now_ms()) is not None
+        await there.marks.set_delay(601)  # the next look
+        await asyncio.sleep(1.0)
+        assert await last_waiting(there.store, now_ms()) is None
+
+    office(scenario, lost_bookie_delay_s=600)
 
 
 def test_a_delay_that_is_over() -> None:

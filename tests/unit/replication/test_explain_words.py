@@ -63,6 +63,24 @@ def test_why_nothing_is_done() -> None:
     assert known.command == "quire bookie start --dir d --set gc_interval_s=60"
 
 
+def test_several_lost_bookies_are_spoken_of_as_several() -> None:
+    both = (replica("a", True), replica("b", True), replica("c", False))
+    first = SegmentView(0, 9, True, 1, both)
+    assert "so no bookie can replace them. Start a again" in said(spare=0, segments=(first,))
+    written = SegmentView(10, 19, False, 1, (replica("b", True), replica("c", False)))
+    assert "which is open, uses b. If the writer is alive, it replaces the bookie with" in said(
+        segments=(first, written)
+    )
+    written = SegmentView(10, 19, False, 1, both)
+    assert "which is open, uses a, b. If the writer is alive, it replaces the bookies with" in said(
+        segments=(first, written)
+    )
+    alone = SegmentView(10, 19, False, 1, (replica("a", False), replica("b", True)))
+    assert "which is open, uses it. If the writer is alive, it replaces the bookie with" in said(
+        segments=(alone,)
+    )
+
+
 def test_a_registered_bookie_that_does_not_answer_says_why() -> None:
     silent = replace(replica("10.0.0.1:4181", True), host="host", registered="writable")
     facts = replace(FACTS, segments=(SegmentView(0, 9, True, 1, (replica("a", False), silent)),))

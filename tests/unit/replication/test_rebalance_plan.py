@@ -111,7 +111,12 @@ def test_only_complete_segments_are_moved() -> None:
 def test_a_replica_that_is_too_large_to_help_stays() -> None:
     """On the other bookie it would be as wrong as here."""
     one = closed((0, ("a",)), entries=10, size=KIB, quorums=(1, 1))
-    assert plan({1: one}, "a b", target_spread_percent=0).moves == ()
+    found = plan({1: one}, "a b", target_spread_percent=0)
+    assert (found.moves, found.blocked, found.too_large) == ((), {}, True)
+    assert "because the replicas are too large" in what_blocks(found)
+    limited = plan({1: one}, "a b", target_spread_percent=0, max_bytes=KIB)
+    assert (limited.moves, limited.too_large) == ((), False)  # the limit may be the reason
+    assert what_blocks(limited) == ""
 
 
 def test_a_large_one_moves_where_it_makes_the_fullest_less_full() -> None:
@@ -146,6 +151,7 @@ def test_a_plan_says_which_rule_ends_it() -> None:
     ledgers = pairs(30, "a", "b") | {99: closed((0, ("a", "b")), entries=10, size=99 * KIB)}
     found = plan(ledgers, "a b", target_spread_percent=0)
     assert (found.moves, found.blocked) == ((), {})  # they are balanced
+    assert what_blocks(found) == ""
     uneven = pairs(30, "a", "b") | {
         100 + n: closed((0, ("a",)), entries=1, size=100 * KIB, quorums=(1, 1)) for n in range(1)
     }

@@ -14,10 +14,10 @@ FILES_MAX = 1_000
 
 
 class ReadFailures:
-    """Logs `read_failed`. A reader may read thousands of damaged entries in a second.
+    """The log of failed reads, with at most one line for each damaged file in `SAME_FILE_S`.
 
-    Files of two data directories with the same name share one line. The event `damage_found` names
-    the directory.
+    A reader may read thousands of damaged entries in a second. Files of two data directories with
+    the same name share one line. The event `damage_found` names the directory.
     """
 
     def __init__(self, log: EventLog, monotonic: Callable[[], float]) -> None:

@@ -44,6 +44,13 @@ async def rereplicate(
             while waiting:
                 ledger_id = waiting.popleft()
                 done = await take_out(other, locks, ledger_id, [lost])
+                if done.work is LedgerOutcome.GONE:
+                    raise ReadError(
+                        f"the benchmark could not re-replicate ledger {ledger_id}, because another "
+                        "client deleted it",
+                        ledger_id=ledger_id,
+                        remedy="Run the benchmark again",
+                    )
                 if done.work is not LedgerOutcome.DONE:
                     raise ReadError(
                         f"the benchmark could not re-replicate ledger {ledger_id}, which still "

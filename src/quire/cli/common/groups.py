@@ -237,7 +237,10 @@ class RootGroup(Program, LazyGroup):
 
 
 def exit_status(error: BaseException) -> int:
-    """Print one line that says what happened, and return the exit status for it."""
+    """Print on standard error, in one line, what happened, and return the exit status for it.
+
+    Nothing is printed for an exit that was asked for, or for a broken pipe.
+    """
     from quire.errors import QuireError, UsageError
 
     error = _innermost(error)

@@ -320,9 +320,9 @@ class ReadEngine:
     async def _singles(self, metadata: LedgerMetadata, first: int, last: int) -> EntryRun:
         """Return the entries from `first` to `last`, or to the one before the first unreadable one.
 
-        Raises ReadError if entry `first` itself cannot be read. Entries with the same write set are
-        requested together, in one write, from one replica after the other. Entries that are then
-        still missing are requested one by one.
+        All entries must be of one segment. Raises ReadError if entry `first` itself cannot be read.
+        Entries with the same write set are requested together, in one write, from one replica after
+        the other. Entries that are then still missing are requested one by one.
         """
         found: dict[int, bytes] = {}
         denied: dict[int, dict[str, QuireError]] = {}

@@ -58,6 +58,7 @@ from quire.replication.marks.notes import (
     MISPLACED_TOLD_MAX,
     AwaitedBookie,
     PlacementCheck,
+    forget_waiting,
     note_placement,
     note_unreadable,
     note_waiting,
@@ -132,6 +133,8 @@ class Auditor:
         self._told: tuple[str, float] | None = None
         """The bookie in the last stored note about a wait, and when that wait ends, on the clock of
         the event loop."""
+        self._noted = True
+        """Whether the store may have a note about a wait. A former auditor may have left one."""
         self._news = asyncio.Event()
         """An event that wakes the search for lost bookies."""
         self._switched = asyncio.Event()
@@ -246,23 +249,30 @@ class Auditor:
         await self._tell_waiting()
 
     async def _tell_waiting(self) -> None:
-        """Store a note about the missing bookie that the auditor waits for, if there is one.
+        """Store a note about the missing bookie that the auditor waits for.
 
-        The note is for people. Nothing is written if the last note says the same.
+        If there is no such bookie, the note about the last wait is deleted. The note is for people.
+        Nothing is written if the store has the right note, or rightly has none.
         """
         now_s, due_s = asyncio.get_running_loop().time(), self._lost.due_s()
-        for bookie in self._lost.waited_for(now_s):  # at most one
-            assert due_s is not None
-            if self._told == (bookie, due_s):
-                return
-            now_ms = self._clock.now_ms()
-            since_ms = now_ms - int((now_s - self._lost.missing[bookie]) * 1000)
-            waiting = AwaitedBookie(bookie, since_ms, now_ms + int((due_s - now_s) * 1000))
-            try:
-                await note_waiting(self._store, waiting)
+        waited_for = self._lost.waited_for(now_s)  # at most one
+        try:
+            for bookie in waited_for:
+                assert due_s is not None
+                if self._told == (bookie, due_s):
+                    return
+                now_ms = self._clock.now_ms()
+                since_ms = now_ms - int((now_s - self._lost.missing[bookie]) * 1000)
+                until_ms = now_ms + int((due_s - now_s) * 1000)
+                self._noted = True  # even if the outcome is an error
+                await note_waiting(self._store, AwaitedBookie(bookie, since_ms, until_ms))
                 self._told = (bookie, due_s)
-            except MetadataError:
-                self._stats.store_errors += 1  # the next look tries again
+            if not waited_for and self._noted:
+                self._told = None
+                await forget_waiting(self._store)
+                self._noted = False
+        except MetadataError:
+            self._stats.store_errors += 1  # the next look tries again
 
     async def _registered(self) -> set[str]:
         return set(await self._store.registered())
@@ -588,10 +598,11 @@ def _probes(
 async def check_replicas(
     client: Client, ledger_id: int, registered: Collection[str]
 ) -> LackingReplicas:
-    """Ask every registered member of each closed fragment which entries it has, and count the rest.
+    """Ask each registered member of each closed fragment for the list of entries that it has.
 
-    A bookie that cannot list its entries, or does not answer, counts as having all of them. The
-    result is empty if the ledger was deleted. Raises MetadataError. Cancel-safe.
+    The entries that a member should have, and does not list, are counted. A bookie that cannot list
+    its entries, or does not answer, counts as having all of them. The result is empty if the ledger
+    was deleted. Raises MetadataError. Cancel-safe.
     """
     ledger = await _opened(client, ledger_id)
     if ledger is None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from quire._runtime.tasks import TaskGroup, each
-from quire._runtime.units import are, does, duration_text, some_of
+from quire._runtime.units import are, does, duration_text, plural, some_of, them
 from quire.client import Client
 from quire.core.append.quorum import write_set
 from quire.core.fragments import Fragment, stored_by, stored_count
@@ -529,7 +529,8 @@ def _bad(facts: Explained, bad: Sequence[ReplicaReport]) -> Diagnosis:
 
 def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
     newest = facts.segments[-1]
-    waits = not newest.closed and any(one.bookie in lost for one in newest.replicas)
+    written = [one.bookie for one in newest.replicas if one.bookie in lost]
+    waits = bool(written) and not newest.closed
     gone = _gone(facts)
     what = f"{some_of(lost)} {does(len(lost))} not answer"
     if not gone:
@@ -537,7 +538,7 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
     if not facts.spare:
         return Diagnosis(
             f"{what}, and every writable bookie is in the ensemble already, so no bookie can "
-            f"replace it. Start {gone[0]} again{start_manner(facts.started.get(gone[0]))}, or "
+            f"replace {them(len(lost))}. Start {gone[0]} again{start_manner(facts.started.get(gone[0]))}, or "
             "another bookie",
             _start_command(facts, gone[0]),
         )
@@ -547,9 +548,10 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
     )
     if waits:
         return Diagnosis(
-            f"{what}, and the last segment, which is open, uses it. If the writer is alive, it "
-            f"replaces the bookie with its next entry. If not, the ledger must be closed first. "
-            f"{_why(facts)}. {again}",
+            f"{what}, and the last segment, which is open, uses "
+            f"{'it' if len(lost) == 1 else some_of(written)}. If the writer is alive, it replaces "
+            f"the {plural('bookie', len(written))} with its next entry. If not, the ledger must be "
+            f"closed first. {_why(facts)}. {again}",
             f"quire bookie recover {gone[0]}",
         )
     return Diagnosis(f"{what}. {_why(facts)}. {again}", f"quire bookie recover {gone[0]}")

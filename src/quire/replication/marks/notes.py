@@ -175,6 +175,11 @@ async def note_waiting(store: MetadataStore, found: AwaitedBookie) -> None:
     await _write(store, _WAITING, found)
 
 
+async def forget_waiting(store: MetadataStore) -> None:
+    """Delete the note about a bookie that is waited for, if there is one."""
+    await store.delete_value(_WAITING)
+
+
 async def forget_failure(store: MetadataStore, ledger_id: int) -> None:
     await store.delete_value((*_KEY, str(ledger_id)))
 

@@ -224,7 +224,12 @@ async def _check(client: Client, plan: RebalancePlan, options: RebalanceOptions)
 
 
 def what_blocks(plan: RebalancePlan) -> str:
-    """Return a clause that says which rules forbid further moves, or '' if none does."""
+    """Return a clause that says why there are no further moves, or '' if nothing hinders them.
+
+    The reason is the rules that forbid them, or the size of the replicas.
+    """
+    if plan.too_large:
+        return "no further move would make the spread smaller, because the replicas are too large"
     why = [words for kind, words in _BLOCKED.items() if plan.blocked.get(kind)]
     return f"no further replica can be moved, because {' or '.join(why)}" if why else ""
 

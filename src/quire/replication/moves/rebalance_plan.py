@@ -127,6 +127,9 @@ class RebalancePlan:
     blocked: Mapping[Blocked, int] = field(default_factory=dict)
     """The number of moves that each rule forbade in the last search, which found no allowed move.
     It is empty if the bookies are balanced, or if `MOVES_MAX` ended the plan."""
+    too_large: bool = False
+    """Whether the plan ended because every replica on the fuller bookies is too large: the bookie
+    that received it would be as full as the one that gave it."""
 
     @property
     def size_bytes(self) -> int:
@@ -180,7 +183,9 @@ def make_plan(
         moved += found.size_bytes
     balanced = spread_percent(planner.used.values()) <= target_spread_percent
     blocked = {} if balanced or len(moves) == MOVES_MAX else dict(planner.blocked)
-    return RebalancePlan(tuple(moves), before, dict(planner.used), blocked)
+    ended = not balanced and len(moves) < MOVES_MAX
+    too_large = ended and not blocked and max_bytes is None
+    return RebalancePlan(tuple(moves), before, dict(planner.used), blocked, too_large)
 
 
 class _Planner:

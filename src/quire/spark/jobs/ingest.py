@@ -438,7 +438,7 @@ def format_of(files: Files, listing: Listing) -> str:
         paths = ", ".join(path.rpartition("/")[2] for path, _, _ in listing.files[:3])
         raise UsageError(
             f"the format of the input files cannot be determined from their names: {paths}",
-            remedy=f"Choose one: {', '.join(FORMATS)}",
+            remedy=f"Set --format (in Python: format) to one of {', '.join(FORMATS)}",
         )
     (name,) = found
     assert name is not None

@@ -243,10 +243,10 @@ async def last_shown(
 
 
 async def source_of(client: Client, name: str, segment: StreamSegment) -> int | None:
-    """Return the id of the source's ledger of which the target's ledger of this segment is a copy.
+    """Return the id of the ledger in the source from which this segment of the target was copied.
 
-    Returns None if the target's ledger is gone. Raises StreamDivergedError if another program has
-    written the ledger.
+    Returns None if the ledger of the segment was deleted. Raises StreamDivergedError if another
+    program has written the ledger, and MetadataError.
     """
     try:
         custom = (await client.ledger_metadata(segment.ledger_id)).custom

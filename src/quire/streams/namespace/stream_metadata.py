@@ -178,7 +178,10 @@ class StreamMetadata:
             raise self._missing() from error
 
     async def has_marks(self) -> bool:
-        """Return whether producers or fencing tokens were ever used (see `producers`)."""
+        """Return whether producers or fencing tokens may have been used.
+
+        `quire.streams.write.producers` describes them.
+        """
         return await self.tree.exists(self._marks)
 
     async def note_marks(self) -> None:

@@ -204,7 +204,7 @@ def check_metadata(name: str, metadata: Mapping[str, str]) -> None:
 
 
 def head_key(bucket: str, name: str) -> tuple[str, ...]:
-    """Return the key of the head of an object.
+    """Return the key in the metadata store of an object's head, which has its metadata.
 
     Args:
         bucket: The bucket.

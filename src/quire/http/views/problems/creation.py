@@ -65,7 +65,10 @@ def _short_of_copies(creatable: Creatable) -> Problem:
 
 
 def _other_racks(movable: str) -> str:
-    """Return what to do if there are enough bookies, but in the wrong racks."""
+    """Return what to do if there are enough bookies, but in the wrong racks.
+
+    `movable` is a bookie that could be given another location.
+    """
     return (
         f"Give each bookie the location of its real rack: quire cluster locations set "
         f"{shlex.quote(movable)} /RACK. To see the present locations: quire cluster locations "
