@@ -538,8 +538,8 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
     if not facts.spare:
         return Diagnosis(
             f"{what}, and every writable bookie is in the ensemble already, so no bookie can "
-            f"replace {them(len(lost))}. Start {gone[0]} again{start_manner(facts.started.get(gone[0]))}, or "
-            "another bookie",
+            f"replace {them(len(lost))}. Start {gone[0]} again"
+            f"{start_manner(facts.started.get(gone[0]))}, or another bookie",
             _start_command(facts, gone[0]),
         )
     again = (
