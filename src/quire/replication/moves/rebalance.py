@@ -195,8 +195,8 @@ async def plan_for(
 async def _check(client: Client, plan: RebalancePlan, options: RebalanceOptions) -> None:
     """Raise JobRefusedError if the plan shows that the job cannot succeed.
 
-    It cannot with fewer than `BOOKIES_MIN` writable bookies, without a move although the bookies
-    are not balanced, or without space for the moves on their new bookies.
+    It cannot with fewer than `BOOKIES_MIN` writable bookies, if rules forbid every move, or without
+    space for the moves on their new bookies.
     """
     if len(plan.before) < BOOKIES_MIN:
         raise JobRefusedError(
