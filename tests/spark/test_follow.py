@@ -32,7 +32,7 @@ LONG_FOLLOW_S, LONG_RATE_PER_S = float(os.environ.get("QUIRE_FOLLOW_S", "12")), 
 APPENDS_PER_S = 50
 RECORD_BYTES = 100
 SEGMENT_S = 2
-TRIGGER_S = 15
+TRIGGER_S = 30
 """The longest time of a trigger. After a restart there must be a lag to report."""
 NAMESPACE = "/tests/follow"
 SUBSCRIPTION = "follow"
