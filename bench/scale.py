@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Measure on the simulator's clock what a cluster costs by the number of its bookies.
 
-    make bench-scale                                  100, 300 and 1,000 bookies, for minutes
+    make bench-scale                                  100 and 300 bookies, for minutes
     make bench-scale ARGS="--bookies 100 --seed 7"
 
 Each cluster has racks of 20 bookies, ledgers with E=3 Wq=3 Aq=2 and rack-aware placement, and a
 process of autorecovery for each bookie. It is started, does nothing for a while, and then loses a
-rack. docs/internals/benchmarks.md says what is real and what is modelled.
+rack. docs/internals/benchmarks.md says what is real and what is modelled. A run with 1,000 bookies
+has not been tried to its end.
 """
 
 from __future__ import annotations
@@ -116,7 +117,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--bookies", default="100,300,1000", help="numbers, with commas")
+    parser.add_argument(
+        "--bookies", default="100,300",
+        help="numbers, with commas (100,300); no run with 1000 is known to have ended",
+    )  # fmt: skip
     parser.add_argument("--ledgers", type=int, default=20, help="ledgers for each bookie (20)")
     parser.add_argument("--rack", type=int, default=20, help="bookies in a rack (20)")
     parser.add_argument("--open", type=float, default=0.05, help="share of open ledgers (0.05)")
