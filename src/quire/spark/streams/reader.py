@@ -131,7 +131,7 @@ class StreamTasks:
                         if gathered.rows >= BATCH_ROWS or gathered.size_bytes >= BATCH_BYTES:
                             yield self._batch(gathered)
             finally:
-                call(ahead.close())
+                call(self._end(ahead))
         if gathered.rows:
             yield self._batch(gathered)
 
@@ -166,6 +166,9 @@ class StreamTasks:
             if self.options.fail_on_data_loss:
                 raise error from None
             logger.warning("continuing without lost records: %s", error)
+
+    async def _end(self, ahead: ReadAhead) -> None:
+        ahead.close()  # on the event loop, to which it belongs
 
     async def _taken(
         self,

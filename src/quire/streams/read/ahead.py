@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from quire._runtime.tasks import cancelled
 from quire.client import LedgerReader
 from quire.codec.entry.entry import EntryRun
 from quire.errors import QuireError
@@ -69,15 +68,25 @@ class ReadAhead:
             self._tasks[ledger_id] = task  # `close` ends it
             raise
 
-    async def close(self) -> None:
-        """End all reads, and close the ledgers that nobody took."""
+    def close(self) -> None:
+        """End all reads, and close the ledgers that nobody took.
+
+        This does not wait, so that it may be called while a forgotten iteration is taken down.
+        """
         tasks, self._tasks = [*self._tasks.values()], {}
-        await cancelled(tasks)
         for task in tasks:
-            if not task.cancelled() and task.exception() is None:
-                found = task.result()
-                if found is not None:
-                    found.reader.close()
+            if task.done():
+                _close_reader(task)
+            else:
+                task.cancel()
+                task.add_done_callback(_close_reader)
+
+
+def _close_reader(task: asyncio.Task[OpenedAhead | None]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        found = task.result()
+        if found is not None:
+            found.reader.close()
 
 
 async def _read(

@@ -213,7 +213,7 @@ class StreamReader:
                 try:
                     yield listed
                 finally:
-                    await self._ahead.close()
+                    self._ahead.close()
 
     def _check_open(self) -> None:
         if self._closed:
