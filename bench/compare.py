@@ -34,6 +34,7 @@ from pathlib import Path
 from types import FrameType
 
 from harness import procfs, rows
+from harness.ending import status_of
 from harness.facts import machine_facts, warnings_about
 from harness.measure import take, take_disk
 from harness.model import BenchmarkError, Measure, Outcome, Row, Sample, Side, Work
@@ -263,14 +264,7 @@ def main(arguments: Sequence[str]) -> int:
             titles = "; ".join(row.title(c) for c in row.comparisons)
             print(f"{row.key:13} {row.bookies} bookies  {titles}")
         return 0
-    try:
-        return run(options)
-    except BenchmarkError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("bench: interrupted. All servers that it started are stopped.", file=sys.stderr)
-        return 130
+    return status_of(lambda: run(options), BenchmarkError)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -37,6 +37,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from harness.ending import status_of
 from harness.facts import machine_facts, warnings_about
 from harness.model import BenchmarkError
 from harness.peers import powercut, rows
@@ -293,17 +294,14 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> int:
     options = parse_arguments(arguments)
-    try:
+
+    def work() -> int:
         if options.write_page:
             write_into_page(options.out / "results.md", options.write_page)
             return 0
         return run(options)
-    except BenchmarkError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("bench: interrupted. All servers that it started are stopped.", file=sys.stderr)
-        return 130
+
+    return status_of(work, BenchmarkError)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import quire
+from harness.ending import status_of
 from harness.facts import machine_facts, warnings_about
 from quire.cli.common.options import run_async
 from quire.client import Client
@@ -618,14 +619,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    try:
-        return run(parse_arguments(arguments))
-    except QuireError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("bench: interrupted. All servers that it started are stopped.", file=sys.stderr)
-        return 130
+    return status_of(lambda: run(parse_arguments(arguments)), QuireError)
 
 
 if __name__ == "__main__":

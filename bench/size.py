@@ -41,6 +41,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import quire
+from harness.ending import status_of
 from harness.facts import machine_facts, warnings_about
 from quire._runtime.opening import Opening
 from quire.cli.common.options import run_async
@@ -481,14 +482,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    try:
-        return run(parse_arguments(arguments))
-    except QuireError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("bench: interrupted. All servers that it started are stopped.", file=sys.stderr)
-        return 130
+    return status_of(lambda: run(parse_arguments(arguments)), QuireError)
 
 
 if __name__ == "__main__":

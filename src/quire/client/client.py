@@ -99,7 +99,7 @@ class LedgerClient:
         self.rng = rng or random.Random()
         """The generator of all random choices: ids, bookies, and the jitter of retries."""
         self.remembered: dict[str, Any] = {}
-        """What modules above this one remember as long as the client, each under its own key."""
+        """The values that modules above this one keep as long as the client, by a key of their own."""
         self._tasks = TaskSet()
         self._pool = BookiePool(
             metadata,

@@ -29,7 +29,7 @@ WRITERS_GO_ON = (
     "enforce_racks, zone-aware or regions is refused: it can neither create a ledger nor replace a "
     "bookie"
 )
-"""What happens to writers if all writable bookies are in one rack."""
+"""The risk for writers if all writable bookies are in one rack."""
 
 
 @dataclass(frozen=True, slots=True)
