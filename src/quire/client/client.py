@@ -99,7 +99,7 @@ class LedgerClient:
         self.rng = rng or random.Random()
         """The generator of all random choices: ids, bookies, and the jitter of retries."""
         self.remembered: dict[str, Any] = {}
-        """The values that modules above this one keep as long as the client, by a key of their own."""
+        """The values that higher modules keep as long as the client, each under its own key."""
         self._tasks = TaskSet()
         self._pool = BookiePool(
             metadata,
