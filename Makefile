@@ -14,7 +14,7 @@ N ?= 100
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: proto blocking help demo test check format sim sim-fresh explore mutants-sample interop pipelines soak soak-disk torture bench bench-disk bench-heal bench-peers bench-processes bench-scale bench-segments bench-size bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium man config-docs docs dist dist-check release lock clean
+.PHONY: proto blocking help demo test test-long check format sim sim-fresh explore mutants-sample interop pipelines soak soak-disk torture bench bench-disk bench-heal bench-peers bench-processes bench-scale bench-segments bench-size bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium man config-docs docs dist dist-check release lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -36,6 +36,9 @@ demo: $(STAMP) java ## send real data through Spark into ledgers while a bookie 
 test: $(STAMP) java chromium ## run the tests, except the longest ones (ARGS="unit" runs one part, ARGS=--list lists them)
 	@$(BIN)/python scripts/test $(ARGS)
 
+test-long: $(STAMP) java chromium ## run the long tests, which `make test` leaves out
+	@QUIRE_FRESH_COMMANDS=1 $(BIN)/python scripts/test pipelines-long long
+
 check: $(STAMP) ## check format, lint, types, folders, mutants, documents and generated code
 	@$(BIN)/ruff format --check . $(PYTHON_SCRIPTS)
 	@$(BIN)/ruff check --quiet . $(PYTHON_SCRIPTS)
@@ -53,7 +56,7 @@ format: $(STAMP) ## rewrite the sources in the project's format
 	@$(BIN)/ruff check --quiet --fix . $(PYTHON_SCRIPTS)
 
 sim: $(STAMP) ## run the simulator's tests, and SEEDS fresh seeds (make sim SEEDS=1000)
-	@QUIRE_SIM_SEEDS=$(SEEDS) $(BIN)/python scripts/test sim sim-streams sim-fresh sim-each
+	@QUIRE_SIM_SEEDS=$(SEEDS) $(BIN)/python scripts/test sim sim-streams long sim-fresh sim-each
 
 sim-fresh: $(STAMP) ## simulate SEEDS fresh seeds, and a tenth as many in each workload
 	@QUIRE_SIM_SEEDS=$(SEEDS) $(BIN)/python scripts/test sim-fresh sim-each

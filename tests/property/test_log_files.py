@@ -211,7 +211,7 @@ def the_position_is_not_compared(patch: pytest.MonkeyPatch) -> None:
     "defect",
     [
         a_loss_is_forgotten, a_cache_hides_a_loss, lost_groups_do_not_count,
-        the_position_is_not_compared,
+        pytest.param(the_position_is_not_compared, marks=pytest.mark.long),
     ],
 )  # fmt: skip
 def test_a_defect_is_noticed(

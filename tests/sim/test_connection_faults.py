@@ -54,6 +54,7 @@ def struck(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
+@pytest.mark.long
 def test_frames_overtake_each_other_in_whole_runs(struck: Counter[str]) -> None:
     for seed in SEEDS:
         assert simulate(seed, "disorder").failure is None
@@ -61,6 +62,7 @@ def test_frames_overtake_each_other_in_whole_runs(struck: Counter[str]) -> None:
     assert struck["overtaken"] > 50 * len(SEEDS)
 
 
+@pytest.mark.long
 def test_flows_die_and_bookies_move_in_whole_runs(struck: Counter[str]) -> None:
     for seed in SEEDS:
         assert simulate(seed, "silent").failure is None

@@ -19,6 +19,7 @@ HOSTILE_SEEDS = range(5)
 FULL_SEEDS = range(8)
 
 
+@pytest.mark.long
 def test_hostile_clients_reach_the_limits_and_honest_ones_finish(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -46,6 +47,7 @@ def test_hostile_clients_reach_the_limits_and_honest_ones_finish(
     assert most[0] > 1 << 18, "a bookie had to hold answers that nobody took"
 
 
+@pytest.mark.long
 def test_disks_fill_at_every_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     come: Counter[str] = Counter()
     init = Nemesis.__init__

@@ -134,6 +134,7 @@ class Heard:
         return refused and ended and min(given, served, self.events["waited"]) > ENOUGH
 
 
+@pytest.mark.long
 def test_bookies_are_read_while_they_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run seeds until every case has occurred."""
     heard, end = Heard(monkeypatch), loading_answers.judge

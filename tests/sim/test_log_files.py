@@ -16,6 +16,7 @@ from quire_simulator.world.world import World
 SEEDS = range(10)
 
 
+@pytest.mark.long
 def test_each_kind_of_fault_happens_in_whole_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     struck: Counter[str] = Counter()
     init = LogFiles.__init__

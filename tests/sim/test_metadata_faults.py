@@ -39,6 +39,7 @@ def run(workload: str, seeds: range = SEEDS) -> None:
         assert result.failure is None, (seed, result.failure)
 
 
+@pytest.mark.long
 def test_items_of_every_kind_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     met = made(monkeypatch, UnreadableItems)
     lasting: list[int] = []
@@ -55,6 +56,7 @@ def test_items_of_every_kind_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> 
     assert max(lasting) > 0, "some are judged by what works beside them"
 
 
+@pytest.mark.long
 def test_the_store_goes_back_while_bookies_have_newer_ledgers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -64,18 +66,21 @@ def test_the_store_goes_back_while_bookies_have_newer_ledgers(
     assert sum(one.newer for one in met) >= 2
 
 
+@pytest.mark.long
 def test_ledgers_are_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
     met = made(monkeypatch, RecreatedLedgers)
     run("recreated")
     assert sum(one.count for one in met) >= 2
 
 
+@pytest.mark.long
 def test_calls_are_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     met = made(monkeypatch, Stage)
     run("cancelled")
     assert sum(one.calls_cancelled for one in met) >= 50
 
 
+@pytest.mark.long
 def test_all_first_bookies_of_long_lived_readers_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[bool] = []
     read_on = holders._read_on

@@ -45,8 +45,15 @@ SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "5"))
 FULL_SEEDS = 20
 STORIES = max(1, SEEDS // FULL_SEEDS)
 """The seeds of each workload whose traces are tested."""
-TRACED = tuple(WORKLOADS)[:: 1 if SEEDS >= FULL_SEEDS else 3]
-"""The workloads whose traces are tested: all in `make sim`, and every third in `make test`."""
+TRACED = [
+    pytest.param(workload, marks=pytest.mark.long if place % 8 else ())
+    for place, workload in enumerate(WORKLOADS)
+    if SEEDS >= FULL_SEEDS or place % 2 == 0
+]
+"""The workloads whose traces are tested.
+
+`make test` tries every eighth, `make test-long` the others of every second, and `make sim` all.
+"""
 LINE = re.compile(r" *(\d+\.\d{4})  ([\w.-]+) +(\S.*)")
 
 

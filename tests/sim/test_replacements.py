@@ -173,6 +173,7 @@ class Met:
         )  # fmt: skip
 
 
+@pytest.mark.long
 def test_disks_are_replaced_and_heal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run seeds until every case has occurred."""
     met = Met(monkeypatch)
@@ -185,6 +186,7 @@ def test_disks_are_replaced_and_heal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", [47, 64, 73, 90])
+@pytest.mark.long
 def test_a_bookie_that_checks_one_ledger_at_a_time_has_the_time_for_all(seed: int) -> None:
     """The judge stopped the bookie in each round, because slow calls of the store did not count."""
     plan = replace(

@@ -108,6 +108,7 @@ def test_the_last_directory_stays() -> None:
     scene.world.loop.run(scenario())
 
 
+@pytest.mark.long
 def test_the_workload_takes_directories_away_and_refuses_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -68,6 +68,7 @@ def rich_plan() -> RunPlan:
     ("defect", "workload"),
     [(recovery_closes_at_the_lac, "recovery"), (one_ack_less_is_enough, "all")],
 )
+@pytest.mark.long
 def test_a_defect_leaves_a_small_plan(
     defect: Callable[[pytest.MonkeyPatch], None], workload: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

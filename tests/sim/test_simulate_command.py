@@ -53,6 +53,7 @@ def test_the_summary_in_words() -> None:
     assert done.stderr.splitlines()[0] == f"{build}: seeds 1..2 of calm"
 
 
+@pytest.mark.long
 def test_several_workloads() -> None:
     done = quire("--seeds", "1..3", "--workload", "calm,tail", "--processes", "1", "--json")
     assert done.returncode == 0, done.stderr
@@ -202,6 +203,7 @@ def test_a_failure_is_made_small_and_handed_on(
     assert f"{failure.invariant}: " in err
 
 
+@pytest.mark.long
 def test_a_failure_as_json(defective: RunPlan, capsys: pytest.CaptureFixture[str]) -> None:
     seeds = f"{defective.seed}..{defective.seed + 1}"
     status, out, _ = run_here(capsys, "--seeds", seeds, "--workload", "recovery", "--json")
@@ -231,6 +233,7 @@ def test_no_shrink_keeps_the_plan_as_it_was(
         file.unlink()
 
 
+@pytest.mark.long
 def test_a_trace_that_is_kept_is_made_small(
     defective: RunPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,7 @@ def run(workload: str, seeds: int = SEEDS) -> None:
         assert result.failure is None, (seed, result.failure)
 
 
+@pytest.mark.long
 def test_streams_are_truncated_at_every_kind_of_place(noted: Counter[str]) -> None:
     run("retention", RETENTION_SEEDS)
     for place in (
@@ -46,6 +47,7 @@ def test_streams_are_truncated_at_every_kind_of_place(noted: Counter[str]) -> No
     assert noted["retained 0 of 0 segments expired"] < noted["retained"]
 
 
+@pytest.mark.long
 def test_drivers_die_at_every_step_and_repeat_what_they_did(noted: Counter[str]) -> None:
     run("publishing")
     steps = [step for step in ("begin", "write", "publish", "note", "sweep", "abort")
@@ -58,6 +60,7 @@ def test_drivers_die_at_every_step_and_repeat_what_they_did(noted: Counter[str])
         assert noted[what], (what, noted)
 
 
+@pytest.mark.long
 def test_ledgers_are_lost_and_nodes_are_spoilt(noted: Counter[str]) -> None:
     run("damaged")
     assert noted["delete ledger"] >= 2, noted
@@ -66,6 +69,7 @@ def test_ledgers_are_lost_and_nodes_are_spoilt(noted: Counter[str]) -> None:
     assert noted["looked for orphans"], noted
 
 
+@pytest.mark.long
 def test_queries_of_spark_die_at_every_step_and_are_superseded(noted: Counter[str]) -> None:
     run("spark")
     steps = [what for what in noted if what.startswith("died ")]

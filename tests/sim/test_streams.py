@@ -36,6 +36,7 @@ def test_the_invariants_of_streams_hold(seed: int) -> None:
     assert result.failure is None, (result.failure, list(map(str, result.schedule)))
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_run() -> None:
     one, other = simulate(3, "streams", trace=True), simulate(3, "streams", trace=True)
     assert one == other

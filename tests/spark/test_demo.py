@@ -33,6 +33,7 @@ def _load() -> ModuleType:
 demo = _load()
 
 
+@pytest.mark.long
 def test_the_demo(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(DEMO), "--rows", str(ROWS)],

@@ -36,7 +36,12 @@ def running(
         close_clients()
 
 
-@pytest.fixture(params=SETS, ids=lambda path: path.name)
+@pytest.fixture(
+    params=[
+        pytest.param(path, marks=() if path == SETS[-1] else pytest.mark.long) for path in SETS
+    ],
+    ids=lambda path: path.name,
+)
 def fresh(
     request: pytest.FixtureRequest, tmp_path: Path, close_clients: Callable[[], None]
 ) -> Iterator[GoldenCluster]:

@@ -61,7 +61,10 @@ def pages(dashboard: Dashboard) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("tab", "window"),
-    [(options, name) for name, options in WINDOWS.items()],
+    [
+        pytest.param(options, name, marks=pytest.mark.long if name == "dark" else ())
+        for name, options in WINDOWS.items()
+    ],
     indirect=["tab"],
     ids=list(WINDOWS),
 )

@@ -141,6 +141,7 @@ def content(root: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.long
 def test_what_is_fatal_is_found_and_what_is_equivalent_survives(place: Path) -> None:
     before = content(place / "tree")
     done = sample(place, "--seed", "5")
@@ -176,6 +177,7 @@ def test_the_simulator_alone_leaves_the_tests_out(place: Path) -> None:
     assert {stage for _, stage in session.results} == {SIMULATOR}
 
 
+@pytest.mark.long
 def test_a_resumed_sample_draws_nothing_again(place: Path) -> None:
     assert sample(place, "--seed", "5").returncode == 0
     session = only_session(place)
@@ -196,6 +198,7 @@ def test_a_resumed_sample_draws_nothing_again(place: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["test", "seed"])
+@pytest.mark.long
 def test_nothing_is_reported_if_the_unmutated_copy_fails(place: Path, kind: str) -> None:
     if kind == "test":
         file = place / "tree" / "tests/unit/core/test_answers.py"
@@ -240,6 +243,7 @@ def test_a_changed_copy_gives_no_report(place: Path) -> None:
     assert "was changed" in done.stderr
 
 
+@pytest.mark.long
 def test_an_interrupted_sample_ends_at_once(place: Path) -> None:
     """The test of a mutant hangs. The sample receives SIGTERM, and ends its processes."""
     file = place / "tree" / "tests/unit/core/test_answers.py"
@@ -281,6 +285,7 @@ TESTS = {
 
 
 @pytest.mark.parametrize("limit", ["CPU", "CLOCK"])
+@pytest.mark.long
 def test_a_test_that_hangs_has_found_the_mutant(
     place: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
@@ -297,6 +302,7 @@ def test_a_test_that_hangs_has_found_the_mutant(
             unit_stage.run_tests(mutated, mutated, list(TESTS), TESTS)
 
 
+@pytest.mark.long
 def test_a_run_of_the_simulator_that_hangs_has_found_the_mutant(place: Path) -> None:
     mutated, unmutated = trees(place, HANGS)
     process = mutated.root / "tests/support/mutation/seeds_process.py"

@@ -402,8 +402,9 @@ def test_a_wrong_bit_in_the_front_of_the_last_group_is_damage(ledgers: int) -> N
     table_bytes = int.from_bytes(data[start + 56 : start + 60], "little")
     assert (table_bytes > 1024) == (ledgers > 1)
     table = start + GROUP_HEADER_BYTES
-    # A table has many rows of the same kind, so every seventh byte of it is enough.
-    for place in (*range(start, table), *range(table, table + table_bytes, 7)):
+    # A table has many rows of the same kind, so a few bytes of each are enough.
+    step = 7 if ledgers == 1 else 67
+    for place in (*range(start, table), *range(table, table + table_bytes, step)):
         length = start + 56 <= place < start + 60
         for bit in range(8) if length else (place % 8,):
             rotten = StoreOnDisk(disk.copy(), SMALL)

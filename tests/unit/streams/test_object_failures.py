@@ -373,5 +373,5 @@ def test_no_race_takes_the_ledger_of_an_object(
     caplog: pytest.LogCaptureFixture, losses: float, deaths: float
 ) -> None:
     caplog.set_level(logging.ERROR)
-    for seed in range(300):
+    for seed in range(100):
         race(seed, losses, deaths)
