@@ -22,6 +22,7 @@ pytestmark = pytest.mark.spark
 
 NAMESPACE = "/tests/write"
 SCHEMA = StructType().add("value", "string").add("other", "string")
+"""Two columns. The tests name the second one with an option."""
 
 Save = Callable[..., None]
 Step = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -205,6 +206,7 @@ def test_a_column_says_which_stream(
         ({"valueColumn": "zzz"}, "no column 'zzz' to write"),
         ({"orderBy": "valeu"}, "the rows have no column 'valeu'. Did you mean 'value'?"),
         ({"txidColumn": "value"}, "column 'value' has type string, but it must be a whole number"),
+        ({"keyColumn": "value"}, "no option says what to do with column 'other'"),
         ({"streams": "a"}, "must be set together"),
         ({"streams": "zzz*", "streamColumn": "value"}, "selects 0 streams"),
         ({"stream": "test_one_clear_messag"}, "The option 'createStream' creates it"),
@@ -221,7 +223,7 @@ def test_one_clear_message(
     """Without Spark, ask for the writer, and check the error."""
     given = {"metadata": cluster.uri, "namespace": NAMESPACE}
     if "streams" not in options:
-        given["stream"] = stream
+        given |= {"stream": stream, "keyColumn": "other"}
     with pytest.raises(QuireError) as caught:
         data_source({**given, **options}).writer(SCHEMA, overwrite=False)
     assert message in str(caught.value)

@@ -34,7 +34,7 @@ from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import NoSuchStreamError, QuireError, StreamExistsError, UsageError
 from quire.spark import worker
-from quire.spark.ledgers.writer import payloads, task, value_column
+from quire.spark.ledgers.writer import check_none_is_lost, payloads, task, value_column
 from quire.spark.streams.keyed_rows import HEADERS_TYPES, check_headers_type, sealed_rows
 from quire.spark.streams.write_options import StreamWriteOptions
 from quire.streams import Namespace, StreamPaths, stream_name
@@ -91,6 +91,8 @@ class SinkColumns:
         time = _column(schema, "timeColumn", options.time_column, TimestampType)
         used = {at for at in (txid, order, key, headers, time) if at is not None}
         value = value_column(schema, options.value_column, stream=stream, used=used)
+        if options.value_column is None:
+            check_none_is_lost(schema, value, {stream, *used}, _OTHERS)
         return cls(value, txid, stream, order, key, headers, time)
 
 
@@ -98,6 +100,10 @@ def _by_name(schema: StructType) -> dict[str, int]:
     return {str(column.name).lower(): at for at, column in enumerate(schema.fields)}
 
 
+_OTHERS = (
+    "To write all columns, combine them: df.selectExpr('to_json(struct(*)) AS value'). The options "
+    "'keyColumn', 'headersColumn' and 'timeColumn' name columns for the other parts of a record. "
+)
 _WANTED: dict[object, str] = {
     StringType: "string",
     IntegralType: "a whole number",
