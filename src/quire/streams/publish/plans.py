@@ -21,6 +21,7 @@ from quire.errors import (
     NoSuchKeyError,
     VersionConflictError,
 )
+from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Delete, Operation, Put
 from quire.streams.namespace.stream_life import unique
 from quire.streams.namespace.stream_metadata import StreamMetadata
@@ -104,15 +105,19 @@ async def _forget_jobs(metadata: StreamMetadata, directory: str) -> None:
             pass  # the job has published
 
 
-async def close_plan(metadata: StreamMetadata, plan: BatchPlan) -> None:
+async def close_plan(metadata: StreamMetadata, plan: BatchPlan, life: str) -> None:
     """End a plan. No transaction under it succeeds after this call.
+
+    `life` is the path of the stream's life when the plan was made. If that life has ended, so has
+    the plan. Another stream may have the name now, and a plan with the same path and version, which
+    is left alone.
 
     A later read of the stream's segments sees what was published under the plan. Raises
     MetadataUnavailableError if it is not known whether the plan has ended.
     """
     end = Delete(plan.path, plan.version) if plan.of_job else Put(plan.path, b"", plan.version)
     try:
-        await metadata.tree.commit(end)
+        await metadata.tree.commit(Check(life, ANY_VERSION), end)
     except (VersionConflictError, NoSuchKeyError):
         await metadata.tree.sync()  # it had ended before, perhaps with a publication just now
 

@@ -235,10 +235,11 @@ async def publish(
     other sinks have published since the plan, the batch follows what they published.
 
     Raises MetadataUnavailableError if the outcome is unknown: call this again, or call `abort`.
-    After all other errors nothing was published. Raises StreamFencedError if a writer took over, if
-    the plan has ended, or if other sinks were faster for `COMMIT_LIMIT_S`: call `begin` again.
-    Raises StreamQuotaError, StreamConditionError, TxidOrderError, UsageError (see `begin`), and
-    StreamError if a ledger in `built` is incomplete or was deleted.
+    After all other errors nothing was published, and their `outcome_known` is True. Raises
+    StreamFencedError if a writer took over, if the plan has ended, or if other sinks were faster
+    for `COMMIT_LIMIT_S`: call `begin` again. Raises StreamQuotaError, StreamConditionError,
+    TxidOrderError, UsageError (see `begin`), and StreamError if a ledger in `built` is incomplete
+    or was deleted.
     """
     return await _Publication(streams, name, batch, built).run()
 
@@ -253,7 +254,7 @@ async def abort(
     can no longer publish anything.
     """
     metadata = streams.metadata(name)
-    await close_plan(metadata, batch.plan)
+    await close_plan(metadata, batch.plan, batch.claim["life"])
     await _discard_unnamed(streams.client, metadata, batch, built)
     return await published_segments(metadata, batch.key) is None
 
@@ -442,6 +443,7 @@ class _Publication:
                 await metadata.tree.sync()
                 if await published_segments(metadata, batch.key) is not None:
                     continue  # by another driver, or by an attempt whose reply was lost
+                error.outcome_known = True  # Nothing of this batch was published.
                 await _discard_unnamed(self._client, metadata, batch, self._made())
                 if isinstance(error, NoSuchLedgerError):
                     raise self._deleted(error) from error
