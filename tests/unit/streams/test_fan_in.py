@@ -26,7 +26,9 @@ from quire.errors import (
     StreamQuotaError,
     TxidOrderError,
 )
+from quire.streams.namespace import namespace
 from quire.streams.namespace.claim_stamp import claimant, is_sink, sink_stamp
+from quire.streams.namespace.job_plans import job_plans
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.publish import plans, publishing, stream_end
 from quire.streams.publish.publishing import (
@@ -38,6 +40,7 @@ from quire.streams.publish.publishing import (
     begin,
     publish,
     take,
+    withdraw,
 )
 from quire.streams.write.producers import read_marks
 from quire.streams.write.takeover import take_over
@@ -467,6 +470,79 @@ def test_a_stream_that_is_created_again_does_not_get_the_batch(
         with pytest.raises((NoSuchStreamError, StreamFencedError)):
             await publish(b.streams, "s", batch, built)
         assert await b.read("s") == []
+
+    run(scene)
+
+
+def test_a_job_that_publishes_nothing_leaves_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each left one, until there were a thousand, and the stream could not be renamed any more."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        root = b.streams.metadata("s").paths.root
+
+        async def left() -> list[str]:
+            return await job_plans(b.client.metadata.tree, root)
+
+        batch = await planned(b, JOB)
+        assert len(await left()) == 1
+        await withdraw(b.streams, "s", batch)
+        assert await left() == []
+        await withdraw(b.streams, "s", batch)  # It may be repeated.
+        with pytest.raises(StreamConditionError):
+            await begin(b.streams, "s", JOB, token="t")
+        assert await left() == [], "the planning failed"
+        real = publishing.take
+
+        async def late(*arguments: Any, **named: Any) -> StreamBatch:
+            made = await real(*arguments, **named)
+            monkeypatch.setattr(publishing, "take", real)
+            await published(b, JOB, b"a")
+            return made
+
+        monkeypatch.setattr(publishing, "take", late)
+        assert await begin(b.streams, "s", JOB) is None, "another driver has published it"
+        assert await left() == []
+        query = await planned(b, A)
+        await withdraw(b.streams, "s", query)
+        await publish(b.streams, "s", query, [await build(b, query, [b"b"])])
+        await check(b, b"a", b"b")
+
+    run(scene)
+
+
+def test_the_plans_of_killed_jobs_do_not_prevent_a_rename(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The error told the user to truncate the stream, which did not help."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        await published(b, JOB, b"a")
+        running = [await planned(b, BatchKey.of_job(str(n))) for n in range(30)]
+        metadata, target = b.streams.metadata("s"), b.streams.metadata("t")
+        creates, deletes = await b.streams._moves(metadata.paths, target.paths.root)
+        nodes = len(creates)
+        assert len(deletes) == nodes + len(running)
+        limit = 2 * nodes + namespace.FENCED_OPERATIONS + 10
+        assert limit < nodes + len(deletes)
+        monkeypatch.setattr(namespace, "COMMIT_OPERATIONS_MAX", limit)
+        real, late = b.streams._rename, []
+
+        async def renames(*arguments: Any) -> Any:
+            if not await job_plans(b.client.metadata.tree, metadata.paths.root):
+                late.append(await planned(b, BatchKey.of_job("late")))
+            return await real(*arguments)
+
+        b.streams._rename = renames  # type: ignore[method-assign]
+        await b.streams.rename_stream("s", "t")
+        assert len(late) == 1
+        assert await job_plans(b.client.metadata.tree, target.paths.root) == []
+        assert [r.payload for r in await b.read("t")] == [b"a"]
+        for batch in (running[0], running[-1], late[0]):
+            with pytest.raises(NoSuchStreamError):
+                await publish(b.streams, "s", batch, [])
+            await abort(b.streams, "s", batch, [])
 
     run(scene)
 

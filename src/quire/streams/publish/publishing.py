@@ -54,7 +54,7 @@ from quire.metadata.bookies.collection import may_collect
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import StreamMetadata, WriterClaim
-from quire.streams.publish.plans import BatchPlan, close_plan, is_open, open_plan
+from quire.streams.publish.plans import BatchPlan, close_plan, forget_plan, is_open, open_plan
 from quire.streams.publish.published import BatchKey, Published, check_moved, read_published
 from quire.streams.publish.segment_builder import (
     JOB_KEY,
@@ -69,7 +69,7 @@ from quire.streams.write.segments import APPLICATION
 
 __all__ = [
     "BatchKey", "BuiltSegment", "SegmentBuilder", "StreamBatch", "abort", "begin", "discard",
-    "is_published", "merge", "publish", "published_segments", "sweep_job", "take",
+    "is_published", "merge", "publish", "published_segments", "sweep_job", "take", "withdraw",
 ]  # fmt: skip
 
 MERGE_BYTES = 8 * 1024 * 1024
@@ -159,7 +159,10 @@ async def begin(
         streams, name, key, takeover=takeover, token=token, fence_writers=fence_writers
     )
     # Former plans have ended. A batch that was published under one of them is seen now.
-    return None if await is_published(metadata, key, takeover=takeover) else batch
+    if await is_published(metadata, key, takeover=takeover):
+        await forget_plan(metadata, batch.plan)
+        return None
+    return batch
 
 
 async def take(
@@ -195,8 +198,12 @@ async def take(
     await metadata.require()
     settings = await streams.stream_settings(name)
     plan = await open_plan(metadata, key, streams.client.clock.now_ms())
-    end = await find_end(streams, name, settings, key)
-    _check_token(name, end, token)
+    try:
+        end = await find_end(streams, name, settings, key)
+        _check_token(name, end, token)
+    except QuireError:
+        await forget_plan(metadata, plan)
+        raise
     now_ms = streams.client.clock.now_ms() if settings.txids == "time" else 0
     return StreamBatch(
         key=key,
@@ -257,6 +264,15 @@ async def abort(
     await close_plan(metadata, batch.plan, batch.claim["life"])
     await _discard_unnamed(streams.client, metadata, batch, built)
     return await published_segments(metadata, batch.key) is None
+
+
+async def withdraw(streams: Namespace, name: str, batch: StreamBatch) -> None:
+    """End a batch for which nothing was built, so that its plan is not left.
+
+    This is `abort` without its answer, and does nothing for a batch of a writer, whose next batch
+    ends it. It raises nothing if the store does not answer, because the plan does no harm.
+    """
+    await forget_plan(streams.metadata(name), batch.plan)
 
 
 async def discard(client: Client, built: Iterable[BuiltSegment]) -> None:
