@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, settings
 from tests.support.processes.forked_server import fork_bookies
 from tests.support.processes.server_logs import server_logs
 
-# A shell starts background jobs without SIGINT, and nohup without SIGHUP. Children inherit that, and
-# tests that send these signals would wait for ever.
+# A shell starts background jobs without SIGINT, and nohup starts them without SIGHUP. Children
+# inherit that, and tests that send these signals would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
