@@ -194,6 +194,7 @@ async def test_a_reader_is_not_lost_if_its_caller_is_cancelled_as_it_opens() -> 
     [task] = read_ahead._tasks.values()
     task.add_done_callback(lambda _: waiting.cancel())
     waiting = asyncio.ensure_future(read_ahead.take(7))
+    await asyncio.sleep(0)  # Both have begun, and wait.
     opens.set()
     with pytest.raises(asyncio.CancelledError):
         await waiting
