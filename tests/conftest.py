@@ -21,9 +21,12 @@ from hypothesis import HealthCheck, settings
 from tests.support.processes.forked_server import fork_bookies
 from tests.support.processes.server_logs import server_logs
 
+# A shell starts background jobs without SIGINT, and nohup starts them without SIGHUP. Children
+# inherit that, and tests that send these signals would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell starts background jobs so, and then tests of Ctrl-C would wait for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # What is configured on this machine is not for tests.
 os.environ["QUIRE_CONFIG"] = ""

@@ -150,6 +150,20 @@ def test_a_command_is_ended_by_ctrl_c_once_it_has_shown_its_output(tmp_path: Pat
     assert run(page, tmp_path, "") == 3
 
 
+def test_ctrl_c_waits_until_a_check_succeeds(tmp_path: Path) -> None:
+    """A program printed a line, and was interrupted before it had stored its position."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```console\n$ echo \"trap 'exit 130' INT; echo one; echo 1 > tries\" > wait.sh\n"
+        "$ echo 'while :; do sleep 0.1; done' >> wait.sh\n"
+        "$ echo 'echo more >> tries; grep -c more tries | grep -q 3' > check.sh\n```\n\n"
+        "<!-- ended: by Ctrl-C once test -s tries && bash check.sh -->\n"
+        "```console\n$ bash wait.sh\none\n```\n\n"
+        "```console\n$ grep -c more tries\n3\n```\n"
+    )
+    assert run(page, tmp_path, "") == 3
+
+
 def test_matching() -> None:
     assert matches("a ... c\n", "a b c\n")
     assert matches("a\n...\nd\n", "a\nb\nc\nd\n")

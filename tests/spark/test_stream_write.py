@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable, Iterator, Sequence
 
@@ -10,11 +11,14 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceArrowWriter
 from pyspark.sql.types import StructType
 
 from quire import blocking
 from quire.blocking import Namespace
+from quire.blocking.background import call
 from quire.errors import QuireError
+from quire.streams.namespace.job_plans import job_plans
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import data_source, message_of
 
@@ -22,6 +26,7 @@ pytestmark = pytest.mark.spark
 
 NAMESPACE = "/tests/write"
 SCHEMA = StructType().add("value", "string").add("other", "string")
+"""Two columns. The tests name the second one with an option."""
 
 Save = Callable[..., None]
 Step = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -189,6 +194,42 @@ def test_a_column_says_which_stream(
         save(more.selectExpr("value", "concat(place, 'x') AS place"), **options)
 
 
+def test_a_job_leaves_no_plan_in_streams_that_it_did_not_write(
+    cluster: LocalCluster, client: blocking.Client, streams: Namespace, stream: str
+) -> None:
+    """Without Spark, call the writer as Spark does for a job without rows, and for a failed one."""
+    names = [f"{stream}/{name}" for name in ("a", "b")]
+    for name in names:
+        streams.create_stream(name)
+
+    def plans() -> list[str]:
+        tree = client.aio.metadata.tree
+        roots = [streams.aio.metadata(name).paths.root for name in names]
+        return [path for root in roots for path in call(job_plans(tree, root))]
+
+    def writer(**more: str) -> DataSourceArrowWriter:
+        given = {"metadata": cluster.uri, "namespace": NAMESPACE, "streams": ",".join(names)}
+        made = data_source({**given, "streamColumn": "other", **more})
+        return pickle.loads(pickle.dumps(made.writer(SCHEMA, overwrite=False)))
+
+    job = writer()
+    assert len(plans()) == 2
+    rows = pa.RecordBatch.from_pydict({"value": ["x"], "other": [names[0]]})
+    job.commit([job.write(iter([rows]))])
+    assert plans() == []
+    assert [record.payload for record in streams.open_reader(names[0])] == [b"x"]
+    assert list(streams.open_reader(names[1])) == []
+    job = writer()
+    assert len(plans()) == 2
+    job.abort([None, None])  # Each task failed.
+    assert plans() == []
+    with streams.open_writer(names[1]) as other:
+        other.set_fencing_token("t")
+    with pytest.raises(QuireError, match="does not have the fencing token"):
+        writer()
+    assert plans() == []
+
+
 # -- errors -----------------------------------------------------------------------------------
 
 
@@ -205,6 +246,7 @@ def test_a_column_says_which_stream(
         ({"valueColumn": "zzz"}, "no column 'zzz' to write"),
         ({"orderBy": "valeu"}, "the rows have no column 'valeu'. Did you mean 'value'?"),
         ({"txidColumn": "value"}, "column 'value' has type string, but it must be a whole number"),
+        ({"keyColumn": "value"}, "no option says what to do with column 'other'"),
         ({"streams": "a"}, "must be set together"),
         ({"streams": "zzz*", "streamColumn": "value"}, "selects 0 streams"),
         ({"stream": "test_one_clear_messag"}, "The option 'createStream' creates it"),
@@ -221,7 +263,7 @@ def test_one_clear_message(
     """Without Spark, ask for the writer, and check the error."""
     given = {"metadata": cluster.uri, "namespace": NAMESPACE}
     if "streams" not in options:
-        given["stream"] = stream
+        given |= {"stream": stream, "keyColumn": "other"}
     with pytest.raises(QuireError) as caught:
         data_source({**given, **options}).writer(SCHEMA, overwrite=False)
     assert message in str(caught.value)

@@ -151,7 +151,10 @@ def test_a_frame_with_a_column_value_is_typed_only_if_asked(
 ) -> None:
     """What was written before datasets had schemas is written as before, byte for byte."""
     frame = spark.range(10).selectExpr("id", "string(id) AS value")
-    save(frame)
+    with pytest.raises(PySparkException) as caught:
+        save(frame)
+    assert "no option says what to do with column 'id'" in message_of(caught.value)
+    save(frame, valueColumn="value")
     assert datasets.read(name).schema is None
     head = stored_head(datasets, name)
     assert (head["format"], "schema" in head) == (1, False)

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from quire import blocking
 from quire.blocking import Datasets
 from quire.client.datasets.datasets import JOB_KEY, OWNER_KEY
-from quire.errors import NoSuchKeyError, NoSuchLedgerError, QuireError
+from quire.errors import NoSuchKeyError, NoSuchLedgerError, QuireError, UsageError
 from quire.spark import sweep_orphans
 from quire.spark.ledgers.writer import ATTEMPT_KEY, PARTITION_KEY, TXN_KEY
 from quire.testing.cluster import LocalCluster
@@ -204,6 +204,29 @@ def test_one_clear_message(
     with pytest.raises(QuireError) as caught:
         data_source(given).writer(StructType().add("value", "string"), overwrite=False)
     assert message in str(caught.value)
+
+
+def test_no_column_is_lost_silently(cluster: LocalCluster, name: str, datasets: Datasets) -> None:
+    """The columns beside `value` were left out of the dataset without a word."""
+    schema = StructType().add("id", "long").add("value", "string")
+    given = {"metadata": cluster.uri, "dataset": name}
+    lost = "no option says what to do with column 'id'. Nothing was written"
+
+    def refusal(**options: str) -> str:
+        with pytest.raises(UsageError) as caught:
+            data_source({**given, **options}).writer(schema, overwrite=False)
+        return str(caught.value)
+
+    said = refusal()
+    assert lost in said
+    assert "'typed' to 'true'" in said
+    assert "option 'valueColumn' to 'value'" in said
+    for options in ({"valueColumn": "value"}, {"typed": "false"}, {"typed": "true"}):
+        data_source({**given, **options}).writer(schema, overwrite=False)  # The user has chosen.
+    datasets.publish(name, [])
+    said = refusal()
+    assert lost in said
+    assert "'typed'" not in said, "the rows of the dataset are not typed"
 
 
 @pytest.mark.parametrize(

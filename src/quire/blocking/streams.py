@@ -171,8 +171,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
     def rename_stream(self, name: str, new_name: str) -> None:
         """Rename a stream. Its settings and subscriptions move with it, in one transaction.
 
-        An open writer of the stream is fenced. If the call is interrupted, the stream has either
-        the old or the new name.
+        An open writer of the stream is fenced, and jobs of Spark that write the stream publish
+        nothing. If the call is interrupted, the stream has either the old or the new name.
 
         Args:
             name: The present name.

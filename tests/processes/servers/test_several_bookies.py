@@ -141,9 +141,13 @@ def test_a_rolling_restart_fails_no_add(tmp_path: Path) -> None:
         before = [bookie["pid"] for bookie in one.bookies()]
         one.running.process.send_signal(signal.SIGHUP)
         written = []
-        while not one.named("rolling_restart_done"):
+
+        def rolled() -> object:
             assert not one.named("rolling_restart_stopped")
             written.append(quire.write(LINES, *TWO))
+            return one.named("rolling_restart_done")
+
+        wait_for(rolled, "the rolling restart to end", limit_s=120, poll_s=0)
         assert len(written) > 1
         after = [bookie["pid"] for bookie in one.bookies()]
         assert not set(before) & set(after)

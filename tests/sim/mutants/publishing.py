@@ -93,7 +93,12 @@ def an_abort_deletes_what_is_published(patch: pytest.MonkeyPatch) -> None:
     seeds=300,
 )
 def an_abort_leaves_the_plan(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, publishing, "abort", ("await close_plan(metadata, batch.plan)", "pass"))
+    edit(
+        patch,
+        publishing,
+        "abort",
+        ('await close_plan(metadata, batch.plan, batch.claim["life"])', "pass"),
+    )
 
 
 @mutant(

@@ -171,7 +171,7 @@ class PageRunner:
             for number, one in enumerate(commands, start=1):
                 last = number == len(commands)
                 if last and block.interrupted:
-                    self._follow(one, self._meant(one.command))
+                    self._follow(one, self._meant(one.command), self._meant(block.once))
                 else:
                     self._type(one, block.status if last else 0)
         elif block.language == "python" and not block.title:
@@ -415,13 +415,19 @@ class PageRunner:
         if one.shown and not matches(self._meant(one.shown), said):
             self._differs(one, said)
 
-    def _follow(self, one: Typed, command: str) -> None:
-        """Run a command, and end it with Ctrl-C when it has printed what the page shows."""
+    def _follow(self, one: Typed, command: str, once: str = "") -> None:
+        """Run a command, and end it with Ctrl-C when it has printed what the page shows.
+
+        With `once`, that shell command must succeed as well. A program may do more after it has
+        printed, such as storing its position.
+        """
         process, log = self._start(command)
         self._servers.append((command, process))
         shown = self._meant(one.shown)
         assert shown, f"{self._at(one.line)}: the page must show output before Ctrl-C"
         self._wait(process, log, lambda text: matches(shown, text), command)
+        if once:
+            self._wait(process, log, lambda text: self._execute(once)[0] == 0, once)
         process.send_signal(signal.SIGINT)
         assert process.wait(self._limit_s) in (0, 130), command
 

@@ -5,6 +5,7 @@
     <!-- numbers: vary -->           what the next block shows has other numbers here
     <!-- ended: by Ctrl-C -->        the last command of the next block runs until it has shown
                                      what the page shows, and is then interrupted
+    <!-- ended: by Ctrl-C once CHECK -->   the same, when the shell command CHECK succeeds as well
     <!-- run: console                commands (or python) that a reader need not see
     $ ...
     -->
@@ -49,6 +50,8 @@ class Block:
     """Whether the numbers in the output may differ from those on the page."""
     interrupted: bool = False
     """Whether the last command is ended by Ctrl-C once it has printed what the page shows."""
+    once: str = ""
+    """A shell command that must succeed before Ctrl-C, or "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ def needs(page: Path) -> set[str]:
 
 def pieces(page: Path) -> Iterator[Block | Here]:
     text = page.read_text(encoding="utf-8")
-    not_run, status, spark, numbers, interrupted = "", 0, False, False, False
+    not_run, status, spark, numbers, interrupted, once = "", 0, False, False, False, ""
     for match in PIECE.finditer(text):
         line = text.count("\n", 0, match.start()) + 1
         words = match["words"]
@@ -100,7 +103,8 @@ def pieces(page: Path) -> Iterator[Block | Here]:
             assert words.strip() == "vary", f"{page.name}:{line}: unknown `numbers: {words}`"
             numbers = True
         elif match["what"] == "ended":
-            assert words.strip() == "by Ctrl-C", f"{page.name}:{line}: unknown `ended: {words}`"
+            how, _, once = words.strip().partition(" once ")
+            assert how == "by Ctrl-C", f"{page.name}:{line}: unknown `ended: {words}`"
             interrupted = True
         elif match["what"] == "here":
             for pair in words.strip().splitlines():
@@ -118,9 +122,9 @@ def pieces(page: Path) -> Iterator[Block | Here]:
             named = title[1] if title else ""
             yield Block(
                 line + 1, match["language"], code, named, not_run, status,
-                spark=spark, numbers=numbers, interrupted=interrupted,
+                spark=spark, numbers=numbers, interrupted=interrupted, once=once,
             )  # fmt: skip
-            not_run, status, spark, numbers, interrupted = "", 0, False, False, False
+            not_run, status, spark, numbers, interrupted, once = "", 0, False, False, False, ""
 
 
 def blocks(page: Path) -> list[Block]:

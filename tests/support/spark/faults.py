@@ -199,9 +199,9 @@ class FaultyCommitter(Committer):
         await super().clean_up(streams, name, batch, built)
         self.faults.step("after-sweep", number_of(batch))
 
-    def abort(self, messages: Any) -> None:
+    def abort(self, messages: Any, *planned: Any) -> None:
         self.faults.step("before-abort")
-        super().abort(messages)
+        super().abort(messages, *planned)
         self.faults.step("after-abort")
 
 

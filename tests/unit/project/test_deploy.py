@@ -136,6 +136,17 @@ def test_the_configuration_of_the_pods_is_right(tmp_path: Path) -> None:
         ]
 
 
+def test_the_file_of_the_pods_is_not_overridden(tmp_path: Path) -> None:
+    """The image sets variables for its own use, and the file's `http` had no effect."""
+    path = tmp_path / "quire.toml"
+    path.write_text(next(manifests())["data"]["quire.toml"])
+    [container] = bookie_pod()["containers"]
+    own = {one["name"]: one.get("value", "x") for one in container["env"]}
+    variables = environment_layer({**image_environment(), **own}).given
+    assert set(variables) == {"bookie.bookie_id", "bookie.advertise"}
+    assert not set(file_layer(path).given) & set(variables)
+
+
 def test_pods_may_do_no_more_than_they_need() -> None:
     for name, pod in pods():
         [container] = pod["containers"]

@@ -507,7 +507,8 @@ def test_no_column_of_rows_for_streams_is_passed_over_silently(streaming: bool) 
     assert value_of(frame(txid=long, body=string)) == "body"
     assert value_of(frame(n=long, body=string), txidColumn="n") == "body"
     assert value_of(frame(n=long, body=string), orderBy="n") == "body"
-    assert value_of(frame(n=long, value=string)) == "value"
+    assert value_of(frame(n=long, value=string), orderBy="n") == "value"
+    assert value_of(frame(n=long, value=string), valueColumn="value") == "value"
     assert value_of(frame(n=long, body=string), valueColumn="body") == "body"
     several = {"streams": "a,b", "streamColumn": "place"}
     assert value_of(frame(place=string, body=string), **several) == "body"
@@ -518,6 +519,16 @@ def test_no_column_of_rows_for_streams_is_passed_over_silently(streaming: bool) 
         assert all(name in str(caught.value) for name in schema.names)
     with pytest.raises(UsageError, match="The columns are: id bigint, body string"):
         value_of(frame(place=string, id=long, body=string), **several)
+    one = frame(key=string, n=long, txid=long, value=string)
+    for schema, options in (
+        (one, {}),
+        (frame(place=string, key=string, n=long, value=string), several),
+    ):
+        with pytest.raises(UsageError, match="what to do with the columns 'key', 'n'") as caught:
+            value_of(schema, **options)
+        assert all(word in str(caught.value) for word in ("keyColumn", "valueColumn", "df.select"))
+    with pytest.raises(UsageError, match="what to do with column 'n'"):
+        value_of(frame(key=string, n=long, value=string), keyColumn="key")
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.integers(1, 200))

@@ -16,6 +16,7 @@ import pytest
 
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import (
+    LedgerClosedError,
     MetadataUnavailableError,
     NoSuchStreamError,
     StreamConditionError,
@@ -25,9 +26,11 @@ from quire.errors import (
     StreamQuotaError,
     TxidOrderError,
 )
+from quire.streams.namespace import namespace
 from quire.streams.namespace.claim_stamp import claimant, is_sink, sink_stamp
+from quire.streams.namespace.job_plans import job_plans
 from quire.streams.namespace.settings import StreamSettings
-from quire.streams.publish import plans, publishing
+from quire.streams.publish import plans, publishing, stream_end
 from quire.streams.publish.publishing import (
     BatchKey,
     BuiltSegment,
@@ -37,6 +40,7 @@ from quire.streams.publish.publishing import (
     begin,
     publish,
     take,
+    withdraw,
 )
 from quire.streams.write.producers import read_marks
 from quire.streams.write.takeover import take_over
@@ -200,8 +204,11 @@ def test_a_commit_that_is_never_first_ends_with_an_error(monkeypatch: pytest.Mon
             await published(b, replace(B, number=next(numbers)), b"b")
 
         reached = before(monkeypatch, "_commit", faster, times=1_000)
-        with pytest.raises(StreamFencedError, match="other sinks published first during each"):
+        with pytest.raises(
+            StreamFencedError, match="other sinks published first during each"
+        ) as caught:
             await publish(b.streams, "s", batch, built)
+        assert caught.value.outcome_known
         assert len(reached) > 3
         assert await abort(b.streams, "s", batch, built)
         await check(b, *[b"b"] * len(reached))
@@ -385,8 +392,9 @@ def test_an_abort_after_the_commit_has_found_its_new_place(
             assert await abort(b.streams, "s", batch, built)
 
         before(monkeypatch, "_commit", aborts)
-        with pytest.raises(StreamFencedError, match="its plan has ended"):
+        with pytest.raises(StreamFencedError, match="its plan has ended") as caught:
             await publish(b.streams, "s", batch, built)
+        assert caught.value.outcome_known
         await check(b, b"b")
 
     run(scene)
@@ -406,8 +414,9 @@ def test_the_next_driver_of_the_same_writer_ends_the_former_one(
             batches.append(await planned(b, A))
 
         before(monkeypatch, step, begins)
-        with pytest.raises(StreamFencedError, match="another driver of the same writer"):
+        with pytest.raises(StreamFencedError, match="another driver of the same writer") as caught:
             await publish(b.streams, "s", zombie, built)
+        assert caught.value.outcome_known
         assert await abort(b.streams, "s", zombie, built)
         new = [await build(b, batches[0], [b"new"])]
         await publish(b.streams, "s", batches[0], new)
@@ -428,8 +437,9 @@ def test_the_oldest_plan_of_a_job_is_forgotten(monkeypatch: pytest.MonkeyPatch) 
             await asyncio.sleep(1)
             rest.append(await planned(b, BatchKey.of_job(name)))
         built = [await build(b, first, [b"0"])]
-        with pytest.raises(StreamFencedError, match="its plan has ended"):
+        with pytest.raises(StreamFencedError, match="its plan has ended") as caught:
             await publish(b.streams, "s", first, built)
+        assert caught.value.outcome_known
         await abort(b.streams, "s", first, built)
         for batch in rest:
             await publish(b.streams, "s", batch, [await build(b, batch, [b"%d" % len(rest)])])
@@ -464,6 +474,144 @@ def test_a_stream_that_is_created_again_does_not_get_the_batch(
     run(scene)
 
 
+def test_a_job_that_publishes_nothing_leaves_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each left one, until there were a thousand, and the stream could not be renamed any more."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        root = b.streams.metadata("s").paths.root
+
+        async def left() -> list[str]:
+            return await job_plans(b.client.metadata.tree, root)
+
+        batch = await planned(b, JOB)
+        assert len(await left()) == 1
+        await withdraw(b.streams, "s", batch)
+        assert await left() == []
+        await withdraw(b.streams, "s", batch)  # It may be repeated.
+        with pytest.raises(StreamConditionError):
+            await begin(b.streams, "s", JOB, token="t")
+        assert await left() == [], "the planning failed"
+        real = publishing.take
+
+        async def late(*arguments: Any, **named: Any) -> StreamBatch:
+            made = await real(*arguments, **named)
+            monkeypatch.setattr(publishing, "take", real)
+            await published(b, JOB, b"a")
+            return made
+
+        monkeypatch.setattr(publishing, "take", late)
+        assert await begin(b.streams, "s", JOB) is None, "another driver has published it"
+        assert await left() == []
+        query = await planned(b, A)
+        await withdraw(b.streams, "s", query)
+        await publish(b.streams, "s", query, [await build(b, query, [b"b"])])
+        await check(b, b"a", b"b")
+
+    run(scene)
+
+
+def test_the_plans_of_killed_jobs_do_not_prevent_a_rename(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The error told the user to truncate the stream, which did not help."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        await published(b, JOB, b"a")
+        running = [await planned(b, BatchKey.of_job(str(n))) for n in range(30)]
+        metadata, target = b.streams.metadata("s"), b.streams.metadata("t")
+        creates, deletes = await b.streams._moves(metadata.paths, target.paths.root)
+        nodes = len(creates)
+        assert len(deletes) == nodes + len(running)
+        limit = 2 * nodes + namespace.FENCED_OPERATIONS + 10
+        assert limit < nodes + len(deletes)
+        monkeypatch.setattr(namespace, "COMMIT_OPERATIONS_MAX", limit)
+        real, late = b.streams._rename, []
+
+        async def renames(*arguments: Any) -> Any:
+            if not await job_plans(b.client.metadata.tree, metadata.paths.root):
+                late.append(await planned(b, BatchKey.of_job("late")))
+            return await real(*arguments)
+
+        b.streams._rename = renames  # type: ignore[method-assign]
+        await b.streams.rename_stream("s", "t")
+        assert len(late) == 1
+        assert await job_plans(b.client.metadata.tree, target.paths.root) == []
+        assert [r.payload for r in await b.read("t")] == [b"a"]
+        for batch in (running[0], running[-1], late[0]):
+            with pytest.raises(NoSuchStreamError):
+                await publish(b.streams, "s", batch, [])
+            await abort(b.streams, "s", batch, [])
+
+    run(scene)
+
+
+@pytest.mark.parametrize("key", [A, JOB])
+def test_an_abort_leaves_the_plan_of_a_stream_that_was_created_again(key: BatchKey) -> None:
+    """Both plans of a writer have the same path and version."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        old = await planned(b, key)
+        await b.streams.delete_stream("s")
+        await b.streams.create_stream("s")
+        new = await planned(b, key)
+        built = [await build(b, new, [b"new"])]
+        await abort(b.streams, "s", old, [])
+        await publish(b.streams, "s", new, built)
+        await check(b, b"new")
+
+    run(scene)
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["planned", "planning"])
+def test_a_stream_that_others_take_every_time(monkeypatch: pytest.MonkeyPatch, early: bool) -> None:
+    """The error said that records may be in the stream, although nothing was published."""
+    monkeypatch.setattr(stream_end, "TAKE_ATTEMPTS", 2)
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await planned(b, A, fence_writers=True) if early else None
+        built = [] if batch is None else [await build(b, batch, [b"a"])]
+        writer = await b.streams.open_writer("s")
+        await writer.append(b"w")
+
+        async def taken(*arguments: object, **named: object) -> None:
+            raise b.streams.metadata("s")._fenced()
+
+        monkeypatch.setattr(stream_end, "take_over", taken)
+        with pytest.raises(StreamFencedError, match=r"of 2 attempts\. Nothing was") as caught:
+            await (planned(b, A) if batch is None else publish(b.streams, "s", batch, built))
+        assert caught.value.outcome_known
+        assert "may or may not" not in str(caught.value)
+
+    run(scene)
+
+
+def test_the_outcome_of_a_refused_batch_is_known_whatever_refused_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An error of a bookie while small ledgers are merged says nothing about the stream."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await planned(b, A)
+        built = [await build(b, batch, [b"a0"]), await build(b, batch, [b"a1"])]
+
+        async def fails(*arguments: object) -> None:
+            raise LedgerClosedError("closed by another client")
+
+        monkeypatch.setattr(publishing, "_copy", fails)
+        with pytest.raises(LedgerClosedError) as caught:
+            await publish(b.streams, "s", batch, built)
+        assert caught.value.outcome_known
+        assert await abort(b.streams, "s", batch, built)
+        await check(b)
+
+    run(scene)
+
+
 # -- writers ----------------------------------------------------------------------------------
 
 
@@ -484,8 +632,11 @@ def test_a_writer_that_took_over_is_not_fenced_without_permission(
                 await writers[0].append(b"w")
 
         before(monkeypatch, step, opens)
-        with pytest.raises(StreamFencedError, match=r"a writer \(session 0x.* took the stream"):
+        with pytest.raises(
+            StreamFencedError, match=r"a writer \(session 0x.* took the stream"
+        ) as caught:
             await publish(b.streams, "s", batch, built)
+        assert caught.value.outcome_known
         assert await abort(b.streams, "s", batch, built)
         await writers[0].append(b"still")
         await writers[0].close()
@@ -594,8 +745,9 @@ def test_a_program_that_does_not_know_sinks_counts_as_a_writer() -> None:
         ledger = await b.client.create_ledger()
         await metadata.allocate(claim, ledger.ledger_id)
         await metadata.change(claim, begin=StreamSegment(1, ledger.ledger_id, 0))
-        with pytest.raises(StreamFencedError, match="a writer that is not Quire's"):
+        with pytest.raises(StreamFencedError, match="a writer that is not Quire's") as caught:
             await publish(b.streams, "s", batch, built)
+        assert caught.value.outcome_known
         assert await b.numbers("s") == [-1]
         ledger.abandon()
 

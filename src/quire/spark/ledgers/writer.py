@@ -52,6 +52,8 @@ SWEEP_BEFORE = 1_000
 SWEEP_LEDGERS_MAX = 5_000
 """The number of ledgers that the sweep at the end of a job reads. `sweep_orphans` reads all."""
 
+ALL_COLUMNS = "To write all columns with their types, set the option 'typed' to 'true'. "
+
 logger = logging.getLogger("quire.spark")
 
 
@@ -116,6 +118,9 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
             typed = known is not None or not has_value_column(schema)
         if not typed:
             self._column = value_column(schema, options.value_column)
+            if options.value_column is None and options.typed is None:
+                others = "" if exists and not self._overwrite else ALL_COLUMNS
+                check_none_is_lost(schema, self._column, (), others)
             return
         given = dataset_schema(schema, partition_by or ())
         if known is None or self._overwrite:
@@ -375,7 +380,7 @@ def value_column(
     """Return the index of the column that becomes the entries.
 
     This is the wanted column, or `value`, or the only column. Columns that are `used` for something
-    else and the one that names the `stream` do not count. All other columns are left out.
+    else and the one that names the `stream` do not count. `check_none_is_lost` looks at the others.
 
     Raises:
         UsageError: It is not clear which column is meant, or it is not binary or a string.
@@ -405,6 +410,30 @@ def value_column(
         remedy="Name a binary or string column with the option 'valueColumn', or combine all "
         "columns into one: df.selectExpr('to_json(struct(*)) AS value')",
     )
+
+
+def check_none_is_lost(
+    schema: StructType, value: int, used: Iterable[int | None], others: str
+) -> None:
+    """Check that no column is left out although no option says so.
+
+    Call this if the user has not named the value column. `others` says how to write the other
+    columns.
+
+    Raises:
+        UsageError: There are columns besides the one at `value` and those that are `used`.
+    """
+    named = {value, *used}
+    lost = [str(name) for at, name in enumerate(schema.names) if at not in named]
+    if lost:
+        name = schema.names[value]
+        raise UsageError(
+            f"column {name!r} would be written, but no option says what to do with "
+            f"{'column' if len(lost) == 1 else 'the columns'} {', '.join(map(repr, lost))}. "
+            "Nothing was written",
+            remedy=f"{others}To write only {name!r}, select it (df.select({name!r})), or set the "
+            f"option 'valueColumn' to {name!r}",
+        )
 
 
 def payloads(column: pa.Array) -> list[bytes]:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,7 +35,7 @@ from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import NoSuchStreamError, QuireError, StreamExistsError, UsageError
 from quire.spark import worker
-from quire.spark.ledgers.writer import payloads, task, value_column
+from quire.spark.ledgers.writer import check_none_is_lost, payloads, task, value_column
 from quire.spark.streams.keyed_rows import HEADERS_TYPES, check_headers_type, sealed_rows
 from quire.spark.streams.write_options import StreamWriteOptions
 from quire.streams import Namespace, StreamPaths, stream_name
@@ -91,6 +92,8 @@ class SinkColumns:
         time = _column(schema, "timeColumn", options.time_column, TimestampType)
         used = {at for at in (txid, order, key, headers, time) if at is not None}
         value = value_column(schema, options.value_column, stream=stream, used=used)
+        if options.value_column is None:
+            check_none_is_lost(schema, value, {stream, *used}, _OTHERS)
         return cls(value, txid, stream, order, key, headers, time)
 
 
@@ -98,6 +101,10 @@ def _by_name(schema: StructType) -> dict[str, int]:
     return {str(column.name).lower(): at for at, column in enumerate(schema.fields)}
 
 
+_OTHERS = (
+    "To write all columns, combine them: df.selectExpr('to_json(struct(*)) AS value'). The options "
+    "'keyColumn', 'headersColumn' and 'timeColumn' name columns for the other parts of a record. "
+)
 _WANTED: dict[object, str] = {
     StringType: "string",
     IntegralType: "a whole number",
@@ -378,6 +385,9 @@ class StreamTaskOutput:
 
 # -- on the driver ----------------------------------------------------------------------------
 
+NONE_PLANNED: Mapping[str, StreamBatch] = MappingProxyType({})
+"""The batches of a micro-batch besides those in its messages. Its writer keeps its plan."""
+
 
 class Committer:
     """The driver's part of a write, which publishes what tasks have written, or deletes it.
@@ -388,22 +398,33 @@ class Committer:
     def __init__(self, options: StreamWriteOptions) -> None:
         self._options = options
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def commit(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        planned: Mapping[str, StreamBatch] = NONE_PLANNED,
+    ) -> None:
         """Publish one stream after another. Each gets all of its rows, or none.
 
         After an error the streams that follow are not published. A repeated commit publishes them.
+        `planned` has the batches of a job, whose plans end here also without rows.
         """
         written = written_by(messages)
         with worker.writing(self._options) as client:
-            call(self.commit_written(client.aio, written))
+            call(self.commit_written(client.aio, written, planned))
 
-    async def commit_written(self, client: Client, written: Sequence[StreamMessage]) -> None:
+    async def commit_written(
+        self,
+        client: Client,
+        written: Sequence[StreamMessage],
+        planned: Mapping[str, StreamBatch] = NONE_PLANNED,
+    ) -> None:
         """Publish what the messages report, one stream after another, on the client's loop."""
         streams = await open_streams(client, self._options)
         sweep = any(message.sweep for message in written)
-        for name, batch in sorted(batches_of(written).items()):
+        for name, batch in sorted({**planned, **batches_of(written)}.items()):
             built = built_for(name, written)
             if not built and self._options.stream_column is not None:
+                await publishing.withdraw(streams, name, batch)
                 continue
             await self.publish(streams, name, batch, built)
             try:
@@ -439,7 +460,11 @@ class Committer:
         if limited and batch.key.number % RETAIN_EVERY_BATCHES == 0:
             await streams.retain(name)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def abort(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        planned: Mapping[str, StreamBatch] = NONE_PLANNED,
+    ) -> None:
         """Delete the ledgers that are not published. An error is only logged.
 
         Spark also calls this after a `commit` that raised, which may have published everything.
@@ -447,14 +472,19 @@ class Committer:
         written = written_by(messages)
         try:
             with worker.writing(self._options) as client:
-                call(self.abort_written(client.aio, written))
+                call(self.abort_written(client.aio, written, planned))
         except QuireError as error:
             logger.warning("the ledgers of a failed job are left for a sweep: %s", error)
 
-    async def abort_written(self, client: Client, written: Sequence[StreamMessage]) -> None:
+    async def abort_written(
+        self,
+        client: Client,
+        written: Sequence[StreamMessage],
+        planned: Mapping[str, StreamBatch] = NONE_PLANNED,
+    ) -> None:
         """Delete the ledgers in the messages that are not published, on the client's loop."""
         streams = await open_streams(client, self._options)
-        for name, batch in sorted(batches_of(written).items()):
+        for name, batch in sorted({**planned, **batches_of(written)}.items()):
             await publishing.abort(streams, name, batch, built_for(name, written))
 
 

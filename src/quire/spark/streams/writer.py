@@ -84,15 +84,20 @@ class StreamBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         streams = await open_streams(client, self._options)
         batches: dict[str, StreamBatch] = {}
         done: list[str] = []
-        for name in await check_streams(streams, self._options, self._columns):
-            batch = await publishing.begin(
-                streams, name, self.key,
-                token=self._options.token, fence_writers=self._options.fence_writers,
-            )  # fmt: skip
-            if batch is None:
-                done.append(name)
-            else:
-                batches[name] = batch
+        try:
+            for name in await check_streams(streams, self._options, self._columns):
+                batch = await publishing.begin(
+                    streams, name, self.key,
+                    token=self._options.token, fence_writers=self._options.fence_writers,
+                )  # fmt: skip
+                if batch is None:
+                    done.append(name)
+                else:
+                    batches[name] = batch
+        except QuireError:
+            for name, batch in batches.items():
+                await publishing.withdraw(streams, name, batch)
+            raise
         return WritePlan(batches, frozenset(done), sweep=self._options.txn_id is not None)
 
     @worker.plainly
@@ -108,11 +113,11 @@ class StreamBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
     @worker.plainly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the job wrote, each stream in one step."""
-        self.committer.commit(messages)
+        self.committer.commit(messages, self._plan.batches)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete the ledgers that are not published."""
-        self.committer.abort(messages)
+        """Delete the ledgers that are not published, and end the plan of the job."""
+        self.committer.abort(messages, self._plan.batches)
 
 
 class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]

@@ -48,6 +48,7 @@ from quire.metadata.tree import (
     Put,
 )
 from quire.metadata.uri import VALUES_ROOT, Driver, parse_uri
+from quire.streams.namespace.job_plans import end_job_plans, is_job_plan, job_plans
 from quire.streams.namespace.removal import delete_stream
 from quire.streams.namespace.settings import (
     DEFAULTS,
@@ -351,8 +352,8 @@ class Namespace:
     async def rename_stream(self, name: str, new_name: str) -> None:
         """Rename a stream. Its settings and subscriptions move with it, in one transaction.
 
-        An open writer of the stream is fenced. If the call is cancelled, the stream has either the
-        old or the new name.
+        An open writer of the stream is fenced, and jobs of Spark that write the stream publish
+        nothing. If the call is cancelled, the stream has either the old or the new name.
 
         Args:
             name: The present name.
@@ -381,6 +382,8 @@ class Namespace:
                 await take_over(self.client, metadata, self.password)
             except StreamEndedError:
                 pass
+            # One by one, because there may be more than a transaction can delete.
+            await end_job_plans(self._tree, await job_plans(self._tree, metadata.paths.root))
             try:
                 await self._tree.commit(*await self._rename(metadata, target))
                 break
@@ -405,7 +408,11 @@ class Namespace:
         return [Delete(life.path, life.version), *creates, *reversed(deletes)]
 
     def _check_size_of_rename(self, name: str, operations: Sequence[Operation]) -> None:
-        """Raise UsageError if a rename would be too large, before the writer is fenced."""
+        """Raise UsageError if a rename would be too large, before the writer is fenced.
+
+        The plans of jobs do not count, because they are deleted before the rename.
+        """
+        operations = [one for one in operations if not is_job_plan(one.path)]
         reason = f"it has {len(operations):,} operations"
         if len(operations) + FENCED_OPERATIONS <= COMMIT_OPERATIONS_MAX:
             try:
@@ -433,6 +440,9 @@ class Namespace:
                 # Lock members belong to a session, and to a writer or reader that uses the old
                 # name.
                 deletes.append(Delete(f"{source}/{name}"))
+                continue
+            if is_job_plan(f"{source}/{name}"):
+                deletes.append(Delete(f"{source}/{name}"))  # a job began just now
                 continue
             more = await self._moves(paths, target, f"{below}/{name}")
             creates += more[0]

@@ -1,7 +1,7 @@
 """The plan of a batch: the permission to publish the batch once, as a node of the stream.
 
     quire-plans/w-NAME        one node for each writer; a new plan changes its version
-    quire-plans/j-TIME-ID     one node for each job that is running; its publication deletes it
+    quire-plans/j-TIME-ID     one node for each job that is running; its end deletes it
 
 The transaction that publishes a batch checks the node of its plan. A publication can therefore be
 tried again, after what other sinks have published, and can still be ended reliably: an abort, or
@@ -11,7 +11,7 @@ after that.
 
 from __future__ import annotations
 
-import re
+import logging
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -19,14 +19,16 @@ from quire.errors import (
     KeyExistsError,
     MetadataUnavailableError,
     NoSuchKeyError,
+    QuireError,
     VersionConflictError,
 )
+from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Delete, Operation, Put
+from quire.streams.namespace.job_plans import PLANS, end_job_plans, job_plans
 from quire.streams.namespace.stream_life import unique
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.publish.published import BatchKey, check_key_name
 
-PLANS = "quire-plans"
 OPEN_JOBS_MAX = 1_000
 """The largest number of jobs that may have a plan for one stream at the same time.
 
@@ -37,7 +39,8 @@ PLAN_ATTEMPTS = 20
 
 An attempt fails if another driver of the writer makes one meanwhile.
 """
-_OF_JOB = re.compile(r"j-[0-9a-f]{12}-.+")
+
+logger = logging.getLogger("quire.streams")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ async def open_plan(metadata: StreamMetadata, key: BatchKey, now_ms: int) -> Bat
     if not await tree.exists(directory):
         await metadata.make_below(directory)
     if not key.writer:
-        await _forget_jobs(metadata, directory)
+        await _forget_jobs(metadata)
         path = f"{directory}/j-{now_ms:012x}-{unique(tree)}"
         await metadata.make_below(path)
         return BatchPlan(path, 0, of_job=True)
@@ -94,25 +97,38 @@ async def open_plan(metadata: StreamMetadata, key: BatchKey, now_ms: int) -> Bat
     )
 
 
-async def _forget_jobs(metadata: StreamMetadata, directory: str) -> None:
+async def _forget_jobs(metadata: StreamMetadata) -> None:
     """Delete the oldest plans of jobs if there are too many."""
-    names = sorted(filter(_OF_JOB.fullmatch, await metadata.tree.children(directory)))
-    for name in names[: max(0, len(names) - OPEN_JOBS_MAX + 1)]:
+    paths = await job_plans(metadata.tree, metadata.paths.root)
+    await end_job_plans(metadata.tree, paths[: max(0, len(paths) - OPEN_JOBS_MAX + 1)])
+
+
+async def forget_plan(metadata: StreamMetadata, plan: BatchPlan) -> None:
+    """Delete the plan of a job that publishes nothing under it.
+
+    The plan of a writer remains for its next batch. An error is only logged, because a plan that is
+    left does no harm: the plans of later jobs end it.
+    """
+    if plan.of_job:
         try:
-            await metadata.tree.commit(Delete(f"{directory}/{name}"))
-        except NoSuchKeyError:
-            pass  # the job has published
+            await end_job_plans(metadata.tree, [plan.path])
+        except QuireError as error:
+            logger.info("the plan %s of a job is left: %s", plan.path, error)
 
 
-async def close_plan(metadata: StreamMetadata, plan: BatchPlan) -> None:
+async def close_plan(metadata: StreamMetadata, plan: BatchPlan, life: str) -> None:
     """End a plan. No transaction under it succeeds after this call.
+
+    `life` is the path of the stream's life when the plan was made. If that life has ended, so has
+    the plan. Another stream may have the name now, and a plan with the same path and version, which
+    is left alone.
 
     A later read of the stream's segments sees what was published under the plan. Raises
     MetadataUnavailableError if it is not known whether the plan has ended.
     """
     end = Delete(plan.path, plan.version) if plan.of_job else Put(plan.path, b"", plan.version)
     try:
-        await metadata.tree.commit(end)
+        await metadata.tree.commit(Check(life, ANY_VERSION), end)
     except (VersionConflictError, NoSuchKeyError):
         await metadata.tree.sync()  # it had ended before, perhaps with a publication just now
 

@@ -54,7 +54,7 @@ from quire.metadata.bookies.collection import may_collect
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import StreamMetadata, WriterClaim
-from quire.streams.publish.plans import BatchPlan, close_plan, is_open, open_plan
+from quire.streams.publish.plans import BatchPlan, close_plan, forget_plan, is_open, open_plan
 from quire.streams.publish.published import BatchKey, Published, check_moved, read_published
 from quire.streams.publish.segment_builder import (
     JOB_KEY,
@@ -69,7 +69,7 @@ from quire.streams.write.segments import APPLICATION
 
 __all__ = [
     "BatchKey", "BuiltSegment", "SegmentBuilder", "StreamBatch", "abort", "begin", "discard",
-    "is_published", "merge", "publish", "published_segments", "sweep_job", "take",
+    "is_published", "merge", "publish", "published_segments", "sweep_job", "take", "withdraw",
 ]  # fmt: skip
 
 MERGE_BYTES = 8 * 1024 * 1024
@@ -159,7 +159,10 @@ async def begin(
         streams, name, key, takeover=takeover, token=token, fence_writers=fence_writers
     )
     # Former plans have ended. A batch that was published under one of them is seen now.
-    return None if await is_published(metadata, key, takeover=takeover) else batch
+    if await is_published(metadata, key, takeover=takeover):
+        await forget_plan(metadata, batch.plan)
+        return None
+    return batch
 
 
 async def take(
@@ -195,8 +198,12 @@ async def take(
     await metadata.require()
     settings = await streams.stream_settings(name)
     plan = await open_plan(metadata, key, streams.client.clock.now_ms())
-    end = await find_end(streams, name, settings, key)
-    _check_token(name, end, token)
+    try:
+        end = await find_end(streams, name, settings, key)
+        _check_token(name, end, token)
+    except QuireError:
+        await forget_plan(metadata, plan)
+        raise
     now_ms = streams.client.clock.now_ms() if settings.txids == "time" else 0
     return StreamBatch(
         key=key,
@@ -235,10 +242,11 @@ async def publish(
     other sinks have published since the plan, the batch follows what they published.
 
     Raises MetadataUnavailableError if the outcome is unknown: call this again, or call `abort`.
-    After all other errors nothing was published. Raises StreamFencedError if a writer took over, if
-    the plan has ended, or if other sinks were faster for `COMMIT_LIMIT_S`: call `begin` again.
-    Raises StreamQuotaError, StreamConditionError, TxidOrderError, UsageError (see `begin`), and
-    StreamError if a ledger in `built` is incomplete or was deleted.
+    After all other errors nothing was published, and their `outcome_known` is True. Raises
+    StreamFencedError if a writer took over, if the plan has ended, or if other sinks were faster
+    for `COMMIT_LIMIT_S`: call `begin` again. Raises StreamQuotaError, StreamConditionError,
+    TxidOrderError, UsageError (see `begin`), and StreamError if a ledger in `built` is incomplete
+    or was deleted.
     """
     return await _Publication(streams, name, batch, built).run()
 
@@ -253,9 +261,18 @@ async def abort(
     can no longer publish anything.
     """
     metadata = streams.metadata(name)
-    await close_plan(metadata, batch.plan)
+    await close_plan(metadata, batch.plan, batch.claim["life"])
     await _discard_unnamed(streams.client, metadata, batch, built)
     return await published_segments(metadata, batch.key) is None
+
+
+async def withdraw(streams: Namespace, name: str, batch: StreamBatch) -> None:
+    """End a batch for which nothing was built, so that its plan is not left.
+
+    This is `abort` without its answer, and does nothing for a batch of a writer, whose next batch
+    ends it. It raises nothing if the store does not answer, because the plan does no harm.
+    """
+    await forget_plan(streams.metadata(name), batch.plan)
 
 
 async def discard(client: Client, built: Iterable[BuiltSegment]) -> None:
@@ -442,6 +459,7 @@ class _Publication:
                 await metadata.tree.sync()
                 if await published_segments(metadata, batch.key) is not None:
                     continue  # by another driver, or by an attempt whose reply was lost
+                error.outcome_known = True  # Nothing of this batch was published.
                 await _discard_unnamed(self._client, metadata, batch, self._made())
                 if isinstance(error, NoSuchLedgerError):
                     raise self._deleted(error) from error

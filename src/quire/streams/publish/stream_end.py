@@ -96,9 +96,9 @@ async def find_end(
                 streams.client, metadata, streams.password, whole=whole, sink=_sink_name(key),
                 expected=claim.ledgers_version,
             )  # fmt: skip
-        except StreamFencedError:
+        except StreamFencedError as error:
             if not await retry.pause():
-                raise
+                raise _never_taken(name, None if planned is None else key) from error
             await metadata.tree.sync()
             continue
         held_bytes = await stored_bytes(streams.client, taken.segments) if whole else 0
@@ -117,6 +117,19 @@ def _held_by_writer(name: str, key: BatchKey, stamp: str) -> StreamFencedError:
         remedy="Stop that writer, and run the job or start the query again, which fences it. To "
         "fence writers that open the stream while a batch runs, set the option 'fenceWriters'",
     )
+
+
+def _never_taken(name: str, key: BatchKey | None) -> StreamFencedError:
+    """Return the error for a stream that could not be taken, for the batch of `key` if known."""
+    what = "a batch was not planned for" if key is None else f"{key} was not published to"
+    error = StreamFencedError(
+        f"{what} stream {name}: other programs took the stream over during "
+        f"each of {TAKE_ATTEMPTS} attempts. Nothing was published",
+        remedy="Find the other writers of the stream, and stop those that should not write it. "
+        "Then run the job, or start the query, again",
+    )
+    error.outcome_known = True
+    return error
 
 
 async def _shared_end(
