@@ -225,6 +225,25 @@ def test_keys_in_turn_cost_no_more_than_a_few_looks_a_frame() -> None:
     assert compared <= 8 * 2_000
 
 
+@pytest.mark.parametrize("size", [20, 30])
+@pytest.mark.parametrize("v3_frames", [False, True], ids=["v2", "v3"])
+def test_an_entry_that_fills_a_gap_is_no_part_of_the_run_around_it(
+    *, v3_frames: bool, size: int
+) -> None:
+    """Striped entries have gaps, which copies may fill later in the same chunk."""
+    ids = [0, 2, 5, 7, 4, 1, 3, 6, 8, 9, 12, 11, 13]
+    sizes = [20, 20, 20, 20, *(size for _ in ids[4:])]
+    sent = [(1, entry_id, entry(1, entry_id, size)) for entry_id, size in zip(ids, sizes)]
+    peer, store = connection([1])
+    if v3_frames:
+        numbered = enumerate(sent)
+        frames_of = [v3.add_request(txn, KEY, body, 1, n) for txn, (_, n, body) in numbered]
+    else:
+        frames_of = [frames.add_request(KEY, body) for _, _, body in sent]
+    peer.data_received(b"".join(frames_of))
+    assert entries_of(store) == sent
+
+
 def test_mixed_sizes_of_one_ledger_are_one_run() -> None:
     peer, store = connection([1])
     bodies = [entry(1, k, k * 7 % 90) for k in range(500)]

@@ -207,6 +207,18 @@ async def test_a_stretch_of_deferred_adds_overtakes_those_that_wait(peer: Peer) 
     assert order == [*range(count, 2 * count), *range(count)]
 
 
+@pytest.mark.parametrize("count", [1, 50], ids=["single", "stretch"])
+async def test_a_recovery_add_is_durable_when_it_is_answered_whatever_its_flags(
+    peer: Peer, count: int
+) -> None:
+    """A recovery closes the ledger with it. Nobody forces it afterwards."""
+    flags = {"deferred_sync": True, "recovery": True}
+    adds = [add(txn, 17, txn, **flags) for txn in range(count)]
+    peer.send(b"".join(adds) + add(count, 17, count, deferred_sync=True))
+    order = [v3.parse_response((await peer.receive())[4:]).header.txnId for _ in range(count + 1)]
+    assert order == [count, *range(count)]
+
+
 async def test_a_force_after_a_failed_disk_says_so(bookie: Bookie, peer: Peer) -> None:
     await peer.ask(add(1, 9, 0, deferred_sync=True))
     bookie.store._disk_failed(OSError("gone"))
@@ -316,6 +328,20 @@ async def test_an_add_that_moves_the_lac_wakes_the_reader(bookie: Bookie, peer: 
         again = await ask(tail, v3.long_poll_request(2, 20, 0, 30_000))
         assert again.readResponse.entryId == 1  # known already: no wait, no time stamp
         assert not again.readResponse.HasField("lacUpdateTimestamp")
+
+
+async def test_a_lac_that_the_reader_knows_does_not_wake_it(bookie: Bookie, peer: Peer) -> None:
+    """The reader learned it from another bookie. An answer would make it ask in a circle."""
+    async with peer_of(bookie) as tail:
+        await peer.ask(add(1, 30, 0))
+        tail.send(v3.long_poll_request(1, 30, 1, 30_000))
+        await polls_wait(bookie, 1)
+        for entry_id, lac in ((1, 0), (2, 1), (3, 1)):
+            await peer.ask(add(entry_id + 1, 30, entry_id, lac=lac))
+            assert bookie.service.long_polls.count == 1
+        await peer.ask(add(5, 30, 4, lac=2))
+        woken = v3.parse_response((await tail.receive())[4:])
+        assert woken.readResponse.maxLAC == 2
 
 
 async def test_an_explicit_lac_wakes_the_reader(bookie: Bookie, peer: Peer) -> None:

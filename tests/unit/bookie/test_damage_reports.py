@@ -48,6 +48,8 @@ class FakeStore:
         self.damaged: dict[int, list[tuple[int, int]]] = {}
         self.negatives_unknown = False
         self.deletions_logged = True
+        self.synced: asyncio.Future[StorageError | None] | None = None
+        """The outcome of the next barrier, or None if barriers succeed at once."""
 
     def absence_unknown(self, ledger_id: int) -> bool:
         return self.negatives_unknown
@@ -57,7 +59,10 @@ class FakeStore:
         return self.negatives_unknown
 
     def barrier(self, done: Callable[[StorageError | None], None]) -> None:
-        done(None)
+        if self.synced is None:
+            done(None)
+        else:
+            self.synced.add_done_callback(lambda synced: done(synced.result()))
 
     def mark_repaired(self, done: Callable[[StorageError | None], None]) -> None:
         self.negatives_unknown = False
@@ -322,6 +327,47 @@ async def test_while_metadata_makes_no_sense_a_loss_does_not_end(
     assert there.events[-1] == ("loss_healed", {"bookie": ME})
     assert await reports.report(there.log) == 0
     assert reports.losses_repaired == 1
+
+
+async def test_unreadable_metadata_does_not_shorten_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ledger with unreadable metadata has no mark that could be gone."""
+    there = Scene()
+    reports = await there.begin()
+    await there.ledger(1, (OTHER,))
+    there.store.negatives_unknown = True
+    damaged_metadata(there, monkeypatch, 1)
+    for round_number in (1, 2):
+        assert await reports.report(there.log) == 0
+        assert reports.unreadable == round_number
+        for _ in range(3):
+            there.clock.ms += int(SOON_S * 1000)
+            assert await reports.report(there.log) == 0
+        assert reports.unreadable == round_number
+        there.clock.ms += int(AGAIN_S * 1000)
+
+
+@pytest.mark.parametrize("error", [None, StorageError("the disk failed")])
+async def test_a_loss_ends_only_when_the_restored_copies_are_durable(
+    error: StorageError | None,
+) -> None:
+    """They may be in the log of another data directory than the record that the loss has ended."""
+    there = Scene()
+    reports = await there.begin()
+    there.store.negatives_unknown = True
+    there.store.synced = asyncio.get_running_loop().create_future()
+    reporting = asyncio.ensure_future(reports.report(there.log))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not reporting.done()
+    assert there.store.negatives_unknown
+    there.store.synced.set_result(error)
+    if error is None:
+        assert await reporting == 0
+    else:
+        with pytest.raises(StorageError):
+            await reporting
+    assert there.store.negatives_unknown == (error is not None)
+    assert reports.losses_repaired == (error is None)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -215,6 +216,36 @@ async def test_only_a_chunk_of_copies_is_patient(tmp_path: Path, several: bool) 
             assert bookie.log_times.added.count == timed
             number += 2
         assert len(seen) == len(CHUNKS)
+
+
+@pytest.mark.parametrize("several", [False, True])
+async def test_only_a_chunk_with_a_recovery_may_use_the_reserve_of_a_full_disk(
+    tmp_path: Path, several: bool
+) -> None:
+    """The reserve is left for recoveries, so a later chunk of the connection may not use it."""
+    async with running_bookie(tmp_path / "bookie") as bookie, peer_of(bookie) as peer:
+        ledgers = (5, 6) if several else (5, 5)
+        for ledger in {*ledgers}:
+            await peer.ask(frames.add_request(KEY, entry(ledger, 0)))
+        reserve: list[bool] = []
+        real = bookie.store.append
+
+        def append(batch: LogBatch, *arguments: Any, **options: Any) -> None:
+            reserve.append(options.get("reserve", False))
+            real(batch, *arguments, **options)
+
+        bookie.store.append = append  # type: ignore[method-assign]
+        number = 1
+        for flags in (OPENER, Flag.NONE), (OPENER, OPENER), (Flag.NONE, OPENER), (COPY, COPY):
+            for first, second in flags, (Flag.NONE, Flag.NONE):
+                chunk = list(zip(ledgers, (first, second), (number, number + 1)))
+                peer.send(
+                    b"".join(frames.add_request(KEY, entry(one, n), flag) for one, flag, n in chunk)
+                )
+                for one, _, n in chunk:
+                    assert await peer.receive() == frames.add_response(0, one, n)
+                assert reserve.pop() == (OPENER in (first, second))
+                number += 2
 
 
 async def test_what_is_cut_for_several_directories_stays_patient(tmp_path: Path) -> None:

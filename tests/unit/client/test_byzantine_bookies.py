@@ -6,9 +6,11 @@ belongs on the bookies n, n+1 and n+2 (modulo 4).
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 from collections.abc import Callable
+from contextlib import aclosing
 
 import pytest
 
@@ -171,6 +173,28 @@ def test_with_the_option_it_is_out_voted_and_named(recover: bool) -> None:
             assert {(one.bookie, one.kind.value) for one in client.suspects()} == {
                 ("b0", "wrong-entry")
             }
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("liar", ["b0", "b1", "b2"])
+def test_a_lac_in_a_copy_that_is_equal_otherwise_is_not_believed(liar: str) -> None:
+    """The LAC is not part of the content, on which the members agree."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger(SHAPE, range(5))
+        cluster[liar].says = lambda ask: (
+            cluster.entry(ask.entry, lac=1000) if 0 <= ask.entry < 4 else ...
+        )
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD, assume_liars=1)
+            async with aclosing(reader.tail(0)) as tail:
+                found = [(await anext(tail)).payload for _ in range(4)]
+                assert found == [payload(entry) for entry in range(4)]
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(anext(tail), 0.02)
+            assert reader.last_add_confirmed == 3
 
     simulated(main)
 

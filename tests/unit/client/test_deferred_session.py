@@ -19,7 +19,7 @@ from quire.client.write.ensemble_changes import EnsembleMember
 from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec
 from quire.config import ClientConfig
-from quire.errors import BookieIOError, LedgerFencedError
+from quire.errors import BookieIOError, ClientClosedError, LedgerFencedError
 from quire.net.control import ControlChannel
 from quire.net.link import AddSink
 
@@ -299,6 +299,46 @@ async def test_nothing_is_forced_while_the_ensemble_changes() -> None:
         for link in links:
             (await link.force_asked.get()).set_result(None)
         assert await forced == 0
+
+
+async def test_a_force_waits_for_a_member_that_is_being_connected() -> None:
+    """An ack quorum has the entry, but the third copy is part of what was accepted."""
+    async with accepted_by_all() as (session, links):
+        connect, connected = session.pool.control, asyncio.Event()
+
+        async def slowly(bookie_id: str, adds_of: int | None = None) -> ControlChannel:
+            await connected.wait()
+            return await connect(bookie_id, adds_of)
+
+        session.pool.control = slowly  # type: ignore[method-assign]
+        session.begin_again({2})
+        forced = asyncio.ensure_future(session.force())
+        await settle()
+        assert all(link.force_asked.empty() for link in links)
+        connected.set()
+        await settle()
+        links[2].sink.on_acked_run(0, 0)
+        for link in links:
+            (await link.force_asked.get()).set_result(None)
+        assert await forced == 0
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_the_outcome_is_unknown_if_a_session_ends_with_entries_that_are_not_durable(
+    *, durable: bool
+) -> None:
+    """An acknowledgement of deferred sync does not say that the entry survives."""
+    async with accepted_by_all() as (session, links):
+        if durable:
+            forced = asyncio.ensure_future(session.force())
+            for link in links:
+                (await link.force_asked.get()).set_result(None)
+            assert await forced == 0
+        error = ClientClosedError("the client was closed")
+        assert error.outcome_known
+        session.fail(error)
+        assert error.outcome_known == durable
+        assert session.failure is error
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

@@ -77,6 +77,34 @@ def test_rule_21_nothing_behind_the_end_is_given(shape: tuple[int, int, int]) ->
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
+@pytest.mark.parametrize("first", [0, 5])
+def test_entries_are_asked_only_of_the_bookies_of_their_segment(
+    shape: tuple[int, int, int], first: int
+) -> None:
+    """The others would deny entries that exist."""
+
+    async def main() -> None:
+        size = shape[0]
+        cluster = await FakeCluster.made(3 * size)
+        names = list(cluster.bookies)
+        starts = (0, 7, 8)
+        segments = tuple(
+            Segment(start, tuple(names[number * size : (number + 1) * size]))
+            for number, start in enumerate(starts)
+        )
+        metadata = await cluster.ledger(shape, range(20), segments=segments, state=CLOSED)
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            found = [entry.payload async for entry in reader.read(first, 18)]
+            assert found == [payload(entry) for entry in range(first, 19)]
+        for name, bookie in cluster.bookies.items():
+            for ask in bookie.asked:
+                assert name in metadata.segment_of(ask.entry).ensemble, ask
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
 def test_rule_38_a_reader_finds_replicas_that_have_moved(shape: tuple[int, int, int]) -> None:
     """All bookies that it knows are gone, or have no entries any more."""
 

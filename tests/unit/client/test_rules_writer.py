@@ -14,6 +14,7 @@ from quire.codec.wire.v2 import Code
 from quire.core.append.pipeline import AddPipeline, Block
 from quire.errors import (
     AddQuorumTimeoutError,
+    BookieIOError,
     LedgerClosedError,
     LedgerFencedError,
     MetadataUnavailableError,
@@ -209,6 +210,56 @@ def test_rule_14_what_a_replaced_bookie_says_later_does_not_count() -> None:
             assert not appended.done(), "only one member of the new ensemble has it"
             new.release()
             assert await appended == 1
+            writer.abandon()
+
+    simulated(main)
+
+
+def test_rule_14_an_answer_from_before_a_member_left_does_not_count_after_its_return() -> None:
+    """Answers have only the entry's id, so the bookie gets the entry over another connection."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        config = dataclasses.replace(CONFIG, add_timeout_s=1.0)
+        async with cluster.client(config) as client:
+            writer, members = await writing(cluster, client, (3, 3, 3))
+            late = members[2]
+            late.holds_acks = True
+            appended = asyncio.ensure_future(writer.append(payload(1)))
+            await until(lambda: [entry for entry, _, _ in late.added] == [0, 1, 1])
+            former = late.links[0]
+            former.unanswered = [1]
+            late.holds_acks = False
+            former.answer_adds()
+            late.holds_acks = True
+            await asyncio.sleep(0.1)
+            assert not appended.done(), "the bookie may have lost what it answers for"
+            late.release()
+            assert await appended == 1
+            writer.abandon()
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("refuses", [False, True], ids=["lost again", "refuses"])
+def test_a_member_that_may_return_is_replaced_if_it_fails_in_another_way(*, refuses: bool) -> None:
+    """Its connection is lost while another member is replaced. Then it fails as well, or not."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(5)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client)
+            store = HeldStore(writer)
+            members[0].die()
+            await until(lambda: store.wanted)
+            second = writer._session.member(1)
+            members[1].links[0].lose()
+            if refuses:
+                second.on_add_error(1, BookieIOError("the disk failed"))
+            store.go.set()
+            await until(lambda: not writer._session.pipeline.frozen)
+            assert (members[1].name in writer._session.ensemble) != refuses
+            assert await writer.append(payload(1)) == 1
             writer.abandon()
 
     simulated(main)
@@ -677,7 +728,8 @@ def test_without_that_limit_a_writer_goes_on_replacing() -> None:
 
 def test_rule_41_a_close_that_somebody_else_made_the_same_way_is_success() -> None:
     async def main() -> None:
-        for last, length, good in ((0, len(payload(0)), True), (-1, 0, False)):
+        ends = ((0, len(payload(0)), True), (-1, 0, False), (1, 2 * len(payload(0)), False))
+        for last, length, good in ends:
             cluster = await FakeCluster.made(3)
             async with cluster.client() as client:
                 writer, _ = await writing(cluster, client)
@@ -685,7 +737,7 @@ def test_rule_41_a_close_that_somebody_else_made_the_same_way_is_success() -> No
                 if good:
                     assert await writer.close() == 0
                 else:
-                    with pytest.raises(LedgerClosedError, match="at entry -1") as failed:
+                    with pytest.raises(LedgerClosedError, match=f"at entry {last},") as failed:
                         await writer.close()
                     assert not failed.value.outcome_known
 

@@ -223,6 +223,47 @@ def test_who_was_lost_before_is_noticed_at_the_start() -> None:
     office(scenario)
 
 
+def test_the_audit_that_first_meets_a_lost_bookie_marks_its_ledgers() -> None:
+    """The next audit may be a day away."""
+
+    async def scenario(there: Office) -> None:
+        await asyncio.sleep(1.0)
+        assert there.stats.audits == 1
+        gone = await there.ledger(bookie_id("bookie-0"), "10.0.0.9:3181")
+        await there.marks.trigger()
+        await asyncio.sleep(1.0)
+        assert there.stats.audits == 2
+        assert await there.marked(gone) == ("10.0.0.9:3181",)
+
+    office(scenario)
+
+
+def test_a_bookie_that_is_lost_during_an_audit_is_searched_for_from_the_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first pages were examined while it was still registered."""
+    monkeypatch.setattr("quire.replication.autorecovery.auditor.PAGE_LEDGERS", 1)
+
+    async def scenario(there: Office) -> None:
+        await asyncio.sleep(1.0)
+        names = [await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1")) for _ in "123"]
+        read_ledger = there.store.read_ledger
+
+        async def losing(number: int) -> Any:
+            if number == names[1] and "bookie-0" in there.world.bookies:
+                there.world.kill("bookie-0")
+                await asyncio.sleep(60.0)  # its session ends
+            return await read_ledger(number)
+
+        there.store.read_ledger = losing  # type: ignore[method-assign]
+        await there.marks.trigger()
+        await asyncio.sleep(120.0)
+        for ledger_id in names:
+            assert await there.marked(ledger_id) == (bookie_id("bookie-0"),)
+
+    office(scenario)
+
+
 def test_a_bookie_that_comes_back_during_an_audit_is_not_lost() -> None:
     """Metadata is read first, and registrations afterwards."""
 

@@ -6,8 +6,10 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+import pytest
+
 from quire.client import Client
-from quire.codec.metadata.ledger_metadata import LedgerState, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.errors import BookieUnavailableError, NoSuchEntryError
 from quire.replication.autorecovery.auditor import LackingReplicas, check_ends, check_replicas
 from quire_simulator.world.world import World, bookie_id
@@ -118,6 +120,32 @@ def test_a_deleted_ledger_lacks_nothing() -> None:
         await client.delete_ledger(ledger_id)
         assert await ends(client, ledger_id) == LackingReplicas()
         assert await check_replicas(client, ledger_id, ALL) == LackingReplicas()
+
+    scene(play)
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (3, 2)], ids=["plain", "striped"])
+def test_entries_of_one_segment_do_not_make_up_for_missing_ones_of_another(
+    shape: tuple[int, int],
+) -> None:
+    """One member has all of the first segment only, one of the second, and one of both."""
+    size, write_quorum = shape
+    metadata = LedgerMetadata(
+        ensemble_size=size, write_quorum=write_quorum, ack_quorum=2,
+        segments=(Segment(0, tuple(ALL)), Segment(60, tuple(ALL)), Segment(90, tuple(ALL))),
+    ).with_close(119, 1)  # fmt: skip
+    lists = {ALL[0]: [(0, 59), (90, 119)], ALL[1]: [(60, 119)], ALL[2]: [(0, 119)]}
+
+    async def play(world: World, client: Client) -> None:
+        ledger_id, _ = await client.metadata.create_ledger(metadata)
+
+        async def listed(bookie_id: str, ledger_id: int) -> list[tuple[int, int]]:
+            return lists[bookie_id]
+
+        client.list_entries = listed  # type: ignore[method-assign]
+        found = await check_replicas(client, ledger_id, ALL)
+        assert sorted(found.bookies) == ALL[:2]
+        assert found.entries == (30 + 60) * write_quorum // size
 
     scene(play)
 

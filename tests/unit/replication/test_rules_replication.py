@@ -10,12 +10,16 @@ import pytest
 from quire.codec.metadata.ledger_metadata import LedgerState, Segment
 from quire.codec.wire.v2 import Flag
 from quire.core.fragments import stored_by
-from quire.errors import UsageError
-from quire.replication import ReplicationLocks
+from quire.core.replicas import Copies
+from quire.errors import BookieTimeoutError, MetadataUnavailableError, UsageError
+from quire.metadata.tree import Operation, Result
+from quire.replication import LockHeldError, ReplicationLocks
 from quire.replication.autorecovery.auditor import Auditor
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.repair.opened_ledger import open_for_repair
-from tests.support.bookies.fake_bookies import LEDGER, FakeCluster, payload, simulated
+from quire.replication.repair.recovery_adds import RecoveryAdds
+from quire_simulator.metadata.store import MemoryStore
+from tests.support.bookies.fake_bookies import LEDGER, FakeCluster, FakeLink, payload, simulated
 from tests.support.replication import replicate_fragment
 
 
@@ -65,6 +69,115 @@ def test_rule_24_what_is_still_written_is_not_copied() -> None:
             assert sorted(cluster["b4"].entries) == [0, 1, 2, 3]
         expected = (Segment(0, ("b4", "b1", "b2")), segments[1])
         assert (await cluster.stored()).segments == expected
+
+    simulated(main)
+
+
+def test_rule_26_a_mark_that_changed_since_it_was_read_is_not_removed() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        locks = ReplicationLocks(cluster.store, "worker", cluster.clock)
+        await locks.mark(LEDGER, ["b1"])
+        async with locks.hold(LEDGER) as lock:
+            await locks.mark(LEDGER, ["b2"])
+            assert not await locks.replicated(lock)
+        mark = await locks.marked(LEDGER)
+        assert mark is not None
+        assert list(mark.value.replicas) == ["b1", "b2"]
+        async with locks.hold(LEDGER) as lock:
+            assert await locks.replicated(lock)
+            assert await locks.marked(LEDGER) is None
+            await locks.mark(LEDGER, ["b3"])  # its version is that of the first one
+            assert await locks.replicated(lock)
+        assert await locks.is_marked(LEDGER)
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("session", ["goes on", "ends"])
+def test_a_lock_that_another_process_holds_meanwhile_is_not_released(session: str) -> None:
+    """The store did not answer the release, and has done it all the same, or ended the session."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        locks = ReplicationLocks(cluster.store, "one", cluster.clock)
+        other = ReplicationLocks(MemoryStore(cluster.metadata), "two", cluster.clock)
+        tree = cluster.store.tree
+        commit = tree.commit
+
+        async def without_answer(*operations: Operation) -> list[Result]:
+            if session == "goes on":
+                await commit(*operations)
+            raise MetadataUnavailableError("the store does not answer")
+
+        async with locks.hold(LEDGER):
+            tree.commit = without_answer  # type: ignore[method-assign]
+        if session == "ends":
+            cluster.store.expire_session()
+        async with other.hold(LEDGER):
+            tree.commit = commit  # type: ignore[method-assign]
+            await locks.tidy()
+            holder = await other.held_by(LEDGER)
+            assert holder is not None
+            assert holder.owner == "two"
+            with pytest.raises(LockHeldError, match="two is repairing"):
+                async with locks.hold(LEDGER):
+                    pass
+        async with locks.hold(LEDGER):
+            pass
+
+    simulated(main)
+
+
+def test_answers_to_copies_that_were_given_up_do_not_count_for_later_ones() -> None:
+    """They have the same ledger and entry ids, so they would prove copies that are still lost."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger((3, 3, 2), range(6), state=LedgerState.CLOSED)
+        copies = Copies(
+            [*range(6)], [payload(n) for n in range(6)], [cluster.length(n) for n in range(6)]
+        )
+        target = cluster["b3"]
+        target.holds_acks = True
+
+        async def copy_again(adds: RecoveryAdds, given_up: list[FakeLink]) -> None:
+            async with adds:
+                await adds.write(copies)
+                target.holds_acks = False
+                for link in given_up:
+                    link.unanswered = [*range(6)]
+                    link.answer_adds()
+                target.holds_acks = True
+
+        async with cluster.client() as client:
+            opened = await open_for_repair(client, LEDGER)
+            first = asyncio.ensure_future(copy_again(RecoveryAdds(client, opened, "b3"), []))
+            await asyncio.sleep(1)
+            first.cancel()
+            await asyncio.wait([first])
+            given_up = list(target.links)
+            assert sorted(target.entries) == [*range(6)]
+            adds = RecoveryAdds(client, opened, "b3")
+            with pytest.raises(BookieTimeoutError):
+                await copy_again(adds, given_up)
+            assert adds.failed
+
+    simulated(main)
+
+
+def test_a_connection_whose_copies_were_all_answered_is_used_again() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger((3, 3, 2), range(3), state=LedgerState.CLOSED)
+        copies = Copies([0], [payload(0)], [cluster.length(0)])
+        async with cluster.client() as client:
+            opened = await open_for_repair(client, LEDGER)
+            for _ in range(3):
+                async with RecoveryAdds(client, opened, "b3") as adds:
+                    await adds.write(copies)
+                assert not adds.failed
+            assert len(cluster["b3"].links) == 1
 
     simulated(main)
 

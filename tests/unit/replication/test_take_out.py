@@ -169,6 +169,25 @@ def test_all_segments_are_repaired_and_a_bookie_that_is_left_alone_keeps_its_mar
     simulated(main)
 
 
+@pytest.mark.parametrize(
+    ("named", "stays"), [("b2", True), ("b3", True), ("b0", True), ("gone", False)]
+)
+def test_a_mark_stays_while_any_segment_names_a_bookie_of_it(named: str, *, stays: bool) -> None:
+    """The bookie may lack entries of that segment, wherever in the ledger the segment is."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(6)
+        await two_segments(cluster)
+        locks = locks_of(cluster)
+        await locks.mark(LEDGER, ["b1", named])
+        async with cluster.client() as client:
+            done = await out(cluster, client, "b1")
+        assert done.work is LedgerOutcome.DONE
+        assert await locks.is_marked(LEDGER) == stays
+
+    simulated(main)
+
+
 def test_the_lost_bookie_is_the_source_of_what_nobody_else_has() -> None:
     """It may still answer, for example while it is decommissioned."""
 

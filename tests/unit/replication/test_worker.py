@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from quire.codec.metadata.ledger_metadata import Segment
 from quire.codec.metadata.underreplication import LEDGERS
+from quire.codec.wire.v2 import Code
 from quire.errors import MetadataUnavailableError
 from quire.metadata.tree import Delete, Operation, Result
+from quire.net.answer_codes import error_of
+from quire.net.control import ControlChannel
 from quire.replication import Autorecovery, AutorecoverySettings
 from quire.replication.autorecovery.worker import POLL_JITTER
 from quire.replication.marks.marks import MALFORMED_MAX, ReplicationMarks
@@ -87,6 +92,107 @@ def test_the_writer_of_an_open_ledger_has_its_time_before_the_ledger_is_fenced()
         await there.whole(ledger_id, lost)
         assert (await there.client.ledger_metadata(ledger_id)).last_entry_id == ENTRIES - 1
         assert running.stats.ledgers_fenced == 1
+
+    scene(work)
+
+
+def test_a_new_mark_gives_the_writer_its_time_again() -> None:
+    """The grace period of an earlier mark says nothing about a writer that went on since."""
+
+    async def work(there: Scene) -> None:
+        dead = there.world.client("dead")
+        ledger_id = (await write(dead, ENTRIES, close=False)).ledger_id
+        await dead.close()
+        lost = (await there.ensemble(ledger_id))[0]
+        there.world.crash(name_of(lost))
+        there.begin("worker", open_grace_s=30.0)
+        await there.locks.mark(ledger_id, [lost])
+        await asyncio.sleep(20)
+        assert await last_failure(there.client.metadata, ledger_id) is not None
+        async with there.locks.hold(ledger_id) as lock:
+            assert await there.locks.replicated(lock)
+        await there.locks.mark(ledger_id, [lost])
+        await asyncio.sleep(20)
+        assert not (await there.client.ledger_metadata(ledger_id)).closed
+        await there.whole(ledger_id, lost)
+        assert (await there.client.ledger_metadata(ledger_id)).closed
+
+    scene(work)
+
+
+@pytest.mark.parametrize("fault", ["refused", "silent"])
+def test_a_mark_stays_until_its_bookies_have_synced_the_ledger(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a bookie returned may be lost with its power, and nobody would look again."""
+    force, faulty = ControlChannel.force, True
+
+    async def forced(self: ControlChannel, ledger_id: int) -> None:
+        if faulty and fault == "refused":
+            raise error_of(Code.IO_ERROR, ledger_id, 0, self.bookie_id)
+        if faulty:
+            await asyncio.Event().wait()
+        await force(self, ledger_id)
+
+    monkeypatch.setattr(ControlChannel, "force", forced)
+
+    async def work(there: Scene) -> None:
+        nonlocal faulty
+        ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
+        bookie = (await there.ensemble(ledger_id))[2]
+        await there.locks.mark(ledger_id, [bookie])
+        there.begin("worker", backoff_s=1.0, backoff_max_s=1.0)
+        await asyncio.sleep(30)
+        assert await there.locks.marked(ledger_id) is not None
+        note = await last_failure(there.client.metadata, ledger_id)
+        assert note is not None
+        assert f"bookie {bookie} did not sync the ledger" in note.reason
+        faulty = False
+        await there.unmarked(ledger_id)
+
+    scene(work)
+
+
+@pytest.mark.parametrize("change", ["grown", "created again"])
+def test_a_mark_stays_if_the_ledger_has_changed_since_it_was_examined(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change promises an entry that the bookies of the mark were not asked for."""
+    force = ControlChannel.force
+
+    async def work(there: Scene) -> None:
+        writer = await there.ledger(entries=ENTRIES, close=False)
+        ledger_id, store = writer.ledger_id, there.client.metadata
+        writer.abandon()
+        bookies = await there.ensemble(ledger_id)
+        changes = 0
+
+        async def changed(self: ControlChannel, number: int) -> None:
+            nonlocal changes
+            await force(self, number)
+            changes += 1
+            if changes > 1:
+                return
+            stored = await store.read_ledger(ledger_id)
+            if change == "grown":
+                later = Segment(ENTRIES + 1, tuple(reversed(bookies)))
+                value = replace(stored.value, segments=(*stored.value.segments, later))
+                await store.write_ledger(ledger_id, value, stored.version)
+            else:
+                await store.delete_ledger(ledger_id)
+                other = replace(stored.value, ctoken=stored.value.ctoken + 1)
+                await store.create_ledger(other.with_close(ENTRIES, 1000), ledger_id)
+
+        monkeypatch.setattr(ControlChannel, "force", changed)
+        await there.locks.mark(ledger_id, [bookies[0]])
+        running = there.begin("worker")
+        await asyncio.sleep(30)
+        assert changes
+        assert await there.locks.marked(ledger_id) is not None
+        assert running.stats.ledgers_done == 0
+        note = await last_failure(store, ledger_id)
+        assert note is not None
+        assert f"entries {ENTRIES}..{ENTRIES} of bookie {bookies[0]}" in note.reason
 
     scene(work)
 
