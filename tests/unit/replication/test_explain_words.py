@@ -169,3 +169,22 @@ def test_bad_replicas_that_nobody_repairs() -> None:
 def test_a_mark_that_nobody_looks_at() -> None:
     assert mark().sentence() == "no worker has started on it yet"
     assert "and no autorecovery process is running" in mark(unattended=True).sentence()
+
+
+def test_each_verdict_about_a_missing_replica_says_that_nothing_is_repaired() -> None:
+    """It was not said if no bookie could replace the lost one, and so in an outage of one rack."""
+    off = "Nothing is repaired meanwhile: autorecovery is switched off (`quire autorecovery enable`"
+    assert off in said(spare=0, enabled=False)
+    assert "Nothing is repaired meanwhile: there is no auditor" in said(spare=0, auditor=None)
+    assert "meanwhile" not in said(spare=0)
+    only = SegmentView(0, 9, True, 0, (replica("b", True),))
+    assert off in said(segments=(only,), enabled=False)
+    silent = replace(replica("b", True), host="host", registered="writable")
+    segments = (SegmentView(0, 9, True, 1, (replica("a", False), silent)),)
+    for kind in (SilenceKind.EXPIRED, SilenceKind.OTHER):
+        silences = {"b": Silence(kind, "it does not answer", "Renew it")}
+        assert off in said(segments=segments, silences=silences, enabled=False)
+    down = {"b": Silence(SilenceKind.REFUSED, "nothing listens", "")}
+    assert "Then nothing is copied: autorecovery is switched off" in said(
+        segments=segments, silences=down, enabled=False
+    )

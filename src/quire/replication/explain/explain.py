@@ -36,12 +36,12 @@ from quire.replication.audit import pieces as audit_pieces
 from quire.replication.audit.audit import Audit
 from quire.replication.autorecovery.election import auditor_of
 from quire.replication.explain.silence import (
-    REPAIR_SOON,
     Silence,
     SilenceKind,
     ask_anew,
     data_directories,
     renewal,
+    silent_repair,
     start_command,
     start_manner,
 )
@@ -489,7 +489,7 @@ def _unreadable(facts: Explained, lost: list[str]) -> Diagnosis:
             why = _registered(facts, lost)
             return replace(why, sentence=f"{what}. {why.sentence}")
         return Diagnosis(
-            f"{what}. Start {some_of(lost)} again, then check the ledger",
+            f"{what}. Start {some_of(lost)} again, then check the ledger{_unrepaired_too(facts)}",
             f"quire explain ledger {facts.ledger} --deep",
         )
     return Diagnosis(
@@ -539,7 +539,8 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
         return Diagnosis(
             f"{what}, and every writable bookie is in the ensemble already, so no bookie can "
             f"replace {them(len(lost))}. Start {gone[0]} again"
-            f"{start_manner(facts.started.get(gone[0]))}, or another bookie",
+            f"{start_manner(facts.started.get(gone[0]))}, or another bookie"
+            f"{_unrepaired_too(facts)}",
             _start_command(facts, gone[0]),
         )
     again = (
@@ -572,15 +573,19 @@ def _registered(facts: Explained, lost: list[str]) -> Diagnosis:
     why = f"{what} ({of}{silence.why})"
     if silence.kind is SilenceKind.REFUSED:
         return Diagnosis(
-            f"{why}. Its process does not run. {REPAIR_SOON}. Start it "
+            f"{why}. Its process does not run. {silent_repair(_unrepaired(facts), down=True)}. "
+            "Start it "
             f"again{start_manner(facts.started.get(name))}",
             _start_command(facts, name),
         )
     if silence.is_refusal:
-        return Diagnosis(f"{why}. {silence.remedy}. Then check again", _again(facts))
+        return Diagnosis(
+            f"{why}. {silence.remedy}. Then check again{_unrepaired_too(facts)}", _again(facts)
+        )
     return Diagnosis(
         f"{why}. Check its log and the network to it. If it hangs, stop it: then it counts as "
-        "lost, and autorecovery restores its copies. Then check again",
+        f"lost, and autorecovery restores its copies{' if it runs' if _unrepaired(facts) else ''}. "
+        f"Then check again{_unrepaired_too(facts)}",
         _again(facts),
     )
 
@@ -593,17 +598,27 @@ def _again(facts: Explained) -> str:
     return f"quire explain ledger {facts.ledger}"
 
 
+def _unrepaired(facts: Explained) -> str:
+    """Return why nothing in the cluster is repaired, or "" if lost bookies are looked for."""
+    if not facts.enabled:
+        return "autorecovery is switched off (`quire autorecovery enable` switches it on)"
+    if facts.auditor is None:
+        return "there is no auditor (`quire autorecovery start` runs one)"
+    return ""
+
+
+def _unrepaired_too(facts: Explained) -> str:
+    """Return the sentence that nothing is repaired meanwhile, with the period before it, or ""."""
+    nobody = _unrepaired(facts)
+    return f". Nothing is repaired meanwhile: {nobody}" if nobody else ""
+
+
 def _why(facts: Explained) -> str:
     """Return the sentence that says why the ledger is not repaired yet."""
     if facts.mark is not None:
         return f"Not repaired yet: {facts.mark.sentence()}"
-    if not facts.enabled:
-        return (
-            "Not repaired yet: autorecovery is switched off (`quire autorecovery enable` switches "
-            "it on)"
-        )
-    if facts.auditor is None:
-        return "Not repaired yet: there is no auditor (`quire autorecovery start` runs one)"
+    if nobody := _unrepaired(facts):
+        return f"Not repaired yet: {nobody}"
     if facts.waiting is not None and facts.waiting[0] in {one.bookie for one in _lost_ones(facts)}:
         bookie, left_s = facts.waiting
         return (
