@@ -177,7 +177,8 @@ class ReplicationMarks:
     async def disable(self, switched: SwitchedOff | None = None) -> bool:
         """Disable autorecovery: auditors and workers, Java's included, start no new work.
 
-        `switched` says who does it and when, for people. Return False if autorecovery was disabled already.
+        `switched` says who does it and when, for people. Return False if autorecovery was disabled
+        already.
         """
         await self._tree.make_path(self.root)
         value = b"" if switched is None else switched.encode()
