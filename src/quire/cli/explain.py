@@ -50,6 +50,11 @@ ANSWER_TIMEOUT_S = 8.0
 """Seconds for the whole answer. This leaves two of ten seconds to start and to end the process."""
 SERVER_TIMEOUT_S = 5.0
 """Seconds to get the last known state from an HTTP server, which may itself wait for the store."""
+ASK_SERVER = (
+    "To print the last state that an HTTP server of the cluster knows, such as the dashboard: "
+    "quire explain --server http://HOST:8080"
+)
+"""The advice if the metadata store does not answer and no server was asked."""
 SIGNS = {"bad": "✗ wrong", "warn": "! warning", "note": "note"}
 RANGES_MAX = 5
 """The largest number of ranges of missing or damaged entries of one replica that are shown."""
@@ -155,6 +160,8 @@ async def explain_cluster(uri: str, exit_code: bool, server: str | None, as_json
     except MetadataUnavailableError as error:
         if server is not None:
             await _show_last_known(server, as_json)
+        else:
+            error.remedy = f"{error.remedy}. {pasteable(ASK_SERVER)}"
         if not exit_code:
             raise
         fail(f"{error}")
