@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,3 +75,18 @@ def test_the_error_about_the_store_names_the_option_that_asks_a_server(
     )
     known = CliRunner().invoke(cli, [*words, "--server", "http://here:8080", "--exit-code"])
     assert (known.exit_code, "--server" in known.stderr) == (5, False)
+
+
+def test_the_header_says_how_many_bookies_do_not_answer() -> None:
+    """It said "4 writable" although one of them did not answer."""
+    states = [("a", "writable", True), ("b", "writable", False), ("c", "gone", None)]
+    bookies = [
+        {"id": name, "state": state, "answers": answers, "free_bytes": None, "rates": None}
+        for name, state, answers in states
+    ]
+    view = replace(VIEW, bookies=bookies, autorecovery={"enabled": True, "auditor": "healer"})
+    assert explain._cluster_lines(view)[1] == (
+        "bookies: 2 writable, 0 read-only, 1 gone; 1 registered bookie does not answer; autorecovery is on, "
+        "auditor: healer"
+    )
+    assert view.as_json()["silent_bookies"] == 1
