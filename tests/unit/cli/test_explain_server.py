@@ -86,7 +86,7 @@ def test_the_header_says_how_many_bookies_do_not_answer() -> None:
     ]
     view = replace(VIEW, bookies=bookies, autorecovery={"enabled": True, "auditor": "healer"})
     assert explain._cluster_lines(view)[1] == (
-        "bookies: 2 writable, 0 read-only, 1 gone; 1 registered bookie does not answer; autorecovery is on, "
-        "auditor: healer"
+        "bookies: 2 writable, 0 read-only, 1 gone; 1 registered bookie does not answer; "
+        "autorecovery is on, auditor: healer"
     )
     assert view.as_json()["silent_bookies"] == 1
