@@ -47,17 +47,17 @@ def of_autorecovery(
         yield _failing(found, now_ms)
     elif found["marked"]:
         example = found.get("example")
-        lacking = tuple(example["replicas"]) if example is not None else ()
+        hinted = tuple(example["replicas"]) if example is not None else ()
         such = ""
         if example is not None:
             such = f", such as ledger {example['ledger']}"
-            such += f", which may lack entries on {some_of(lacking)}" if lacking else ""
+            such += f", which may lack entries on {some_of(hinted)}" if hinted else ""
         yield Problem(
             "warn",
             f"Under-replicated ledgers: {_marked(found)}{such}",
             "quire autorecovery list",
             doing=_repairing(found),
-            bookies=lacking,
+            bookies=hinted,
         )
 
 
