@@ -29,6 +29,7 @@ from quire.errors import (
     QuireError,
 )
 from quire.metadata.bookies import tls_files
+from quire.metadata.bookies.damage_notes import FoundDamage, damage_notes
 from quire.metadata.bookies.start_commands import StartCommand, read_start_command
 from quire.metadata.interface import Bookies
 from quire.metadata.ledgers.unreadable import UNREADABLE
@@ -127,6 +128,9 @@ class Explained:
     started: Mapping[str, StartCommand] = field(default_factory=dict)
     """The commands that started the bookies of the ledger that are gone or do not run, as far as
     they are known."""
+    damage: Mapping[str, tuple[FoundDamage, ...]] = field(default_factory=dict)
+    """The notes of bookies of the ledger about damage that is not repaired, by bookie, if the
+    ledger may lack entries because of it."""
 
 
 SEVERITY = (Kind.SHORT, Kind.MISSING, Kind.DIFFERENT, Kind.DAMAGED, Kind.UNREACHABLE)
@@ -175,6 +179,7 @@ async def explain_ledger(
         spare=spare_bookies(segments, bookies.writable),
         deep=deep,
         verdict=Diagnosis("", ""),
+        damage=_damage_of(ledger_id, segments, await damage_notes(store, client.clock.now_ms())),
     )
     return diagnosed(await _with_reasons(client, facts, bookies))
 
@@ -199,6 +204,28 @@ async def _with_reasons(client: Client, facts: Explained, bookies: Bookies) -> E
         directories=dict(zip(down, found)),
         started={name: one for name, one in zip(down, commands) if one is not None},
     )
+
+
+def _damage_of(
+    ledger_id: int,
+    segments: Sequence[SegmentView],
+    notes: Mapping[str, Sequence[FoundDamage]],
+) -> dict[str, tuple[FoundDamage, ...]]:
+    """Return the notes about damage because of which the ledger lacks entries, or may lack some.
+
+    A note names only some ledgers, and none if the bookie does not know what it lost.
+    """
+    members = {one.bookie for segment in segments for one in segment.replicas}
+    found = {
+        bookie: tuple(
+            one
+            for one in notes[bookie]
+            if one.repaired_ms is None
+            and (ledger_id in one.named or one.ledgers > len(one.named) or not one.file)
+        )
+        for bookie in sorted(members & notes.keys())
+    }
+    return {bookie: those for bookie, those in found.items() if those}
 
 
 def _with_file(silence: Silence, bookie: str, bookies: Bookies) -> Silence:
@@ -457,16 +484,46 @@ def _diagnosis(facts: Explained) -> Diagnosis:
             f"of a segment never reached {what}. This is allowed, and can be repaired",
             f"quire pipeline audit --ledger {facts.ledger} --repair",
         )
+    if facts.damage and facts.mark is None:
+        return _noted(facts)
     if facts.mark is not None:
         return Diagnosis(
             f"No problem was found, but the ledger is marked for repair: {facts.mark.sentence()}",
             "" if facts.deep else f"quire explain ledger {facts.ledger} --deep",
         )
-    looked = (
-        "every entry was read" if facts.deep
-        else "the first and the last entry of each were read, not all"
-    )  # fmt: skip
-    return Diagnosis(f"Nothing is wrong: no replica is missing ({looked})", "")
+    return Diagnosis(f"Nothing is wrong: no replica is missing ({_looked(facts)})", "")
+
+
+def _looked(facts: Explained) -> str:
+    if facts.deep:
+        return "every entry was read"
+    return "the first and the last entry of each were read, not all"
+
+
+def _noted(facts: Explained) -> Diagnosis:
+    """Return the verdict if no replica is bad, but a bookie reports damage that affects the ledger.
+
+    The entries that are missing may be among those that were not read.
+    """
+    bookie, notes = next(iter(facts.damage.items()))
+    note = notes[0]
+    certain = facts.ledger in note.named
+    lacks = "has lost entries of this ledger" if certain else "may have lost entries of this ledger"
+    told = f"{bookie} reported damage in {note.path}: it {lacks}"
+    if facts.deep:
+        return Diagnosis(
+            f"No replica is missing (every entry was read), but {told}. The bookie notices the "
+            "repair within a minute or two",
+            "",
+        )
+    repaired = _unrepaired_too(facts) or (
+        ". Autorecovery restores them by itself, usually within a minute or two"
+    )
+    return Diagnosis(
+        f"No problem was found in what was read ({_looked(facts)}), but {told}, and they are not "
+        f"restored yet{repaired}",
+        f"quire explain ledger {facts.ledger} --deep",
+    )
 
 
 def _replicas(facts: Explained) -> list[ReplicaReport]:
