@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from quire._runtime.units import counted, duration_text
+from quire._runtime.units import counted, does, duration_text
 from quire.cli.common.groups import EXIT_NO_METADATA, EXIT_SOON, EXIT_WRONG, fail, say
 from quire.cli.common.options import (
     asynchronous,
@@ -50,6 +50,11 @@ ANSWER_TIMEOUT_S = 8.0
 """Seconds for the whole answer. This leaves two of ten seconds to start and to end the process."""
 SERVER_TIMEOUT_S = 5.0
 """Seconds to get the last known state from an HTTP server, which may itself wait for the store."""
+ASK_SERVER = (
+    "To print the last state that an HTTP server of the cluster knows, such as the dashboard: "
+    "quire explain --server http://HOST:8080"
+)
+"""The advice if the metadata store does not answer and no server was asked."""
 SIGNS = {"bad": "✗ wrong", "warn": "! warning", "note": "note"}
 RANGES_MAX = 5
 """The largest number of ranges of missing or damaged entries of one replica that are shown."""
@@ -155,6 +160,8 @@ async def explain_cluster(uri: str, exit_code: bool, server: str | None, as_json
     except MetadataUnavailableError as error:
         if server is not None:
             await _show_last_known(server, as_json)
+        else:
+            error.remedy = f"{error.remedy}. {pasteable(ASK_SERVER)}"
         if not exit_code:
             raise
         fail(f"{error}")
@@ -211,7 +218,7 @@ async def _show_last_known(server: str, as_json: bool) -> None:
     age_s = 0.0 if since_ms is None else max(0.0, time.time() - since_ms / 1000)
     lines = [
         f"the last state that {server} knows, of {duration_text(age_s)} ago:",
-        "bookies: " + ", ".join(f"{number} {state}" for state, number in count.items()),
+        _counts(count, found.get("silent_bookies", 0)),
     ]
     for one in problems:
         lines += _problem(one)
@@ -242,14 +249,11 @@ async def _nothing(url: str) -> str:
 
 
 def _cluster_lines(view: ClusterState) -> list[str]:
-    count = view.count()
     found = view.autorecovery
     lines = [
         f"cluster {view.instance_id}, metadata {view.metadata}",
-        "bookies: "
-        + ", ".join(f"{number} {state}" for state, number in count.items())
-        + f"; autorecovery is {'on' if found['enabled'] else 'off'}, "
-        f"auditor: {found['auditor'] or 'none'}",
+        f"{_counts(view.count(), view.silent())}; autorecovery is "
+        f"{'on' if found['enabled'] else 'off'}, auditor: {found['auditor'] or 'none'}",
     ]
     for one in view.problems:
         lines += _problem(one)
@@ -263,6 +267,16 @@ def _cluster_lines(view: ClusterState) -> list[str]:
         )
     lines += [f"running: {one.sentence()}" for one in view.running]
     return lines
+
+
+def _counts(count: Mapping[str, int], silent: int) -> str:
+    """Return the number of bookies in each state, and how many registered ones do not answer."""
+    text = "bookies: " + ", ".join(f"{number} {state}" for state, number in count.items())
+    return (
+        f"{text}; {counted(silent, 'registered bookie')} {does(silent)} not answer"
+        if silent
+        else text
+    )
 
 
 def _problem(one: Problem) -> list[str]:

@@ -45,6 +45,11 @@ WRITE_BACKOFF = Backoff(1.0, 30.0)
 """The pauses before a note that could not be written is tried again."""
 WRITE_ATTEMPTS = 20
 """The number of attempts to write a note. The next outage writes all of the last hour."""
+START_STORE = (
+    "Start the store, or check the network to it. If it accepts connections and does not answer, "
+    "its process may be paused or overloaded"
+)
+"""The advice about a store that does not answer."""
 _WHAT = "the note about outages of the metadata store"
 
 

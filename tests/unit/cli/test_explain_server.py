@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from quire.cli import explain
+from quire.cli.main import cli
+from quire.errors import MetadataUnavailableError
 from quire.http.views.cluster_view import ClusterState
 from quire.http.views.problems.problem import Problem
 
@@ -46,3 +51,42 @@ async def test_a_server_that_does_not_say(
     answering(monkeypatch, {})
     assert await explain._with_outages(VIEW, "http://here:8080", 0) == VIEW
     assert "did not say how often the metadata store was away" in capsys.readouterr().err
+
+
+def test_the_error_about_the_store_names_the_option_that_asks_a_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the help named it, which nobody reads while the metadata store is away."""
+
+    @asynccontextmanager
+    async def lost(*_: object) -> AsyncIterator[None]:
+        raise MetadataUnavailableError("the store is away", remedy="Start it")
+        yield
+
+    async def last_known(server: str, as_json: bool) -> None: ...
+
+    monkeypatch.setattr(explain, "explaining", lost)
+    monkeypatch.setattr(explain, "_show_last_known", last_known)
+    words = ["explain", "--metadata", "zk://zk-1:2181/ledgers"]
+    said = CliRunner().invoke(cli, words)
+    assert said.exit_code == 1
+    assert said.stderr.rstrip().endswith(
+        "quire explain --metadata zk://zk-1:2181/ledgers --server http://HOST:8080"
+    )
+    known = CliRunner().invoke(cli, [*words, "--server", "http://here:8080", "--exit-code"])
+    assert (known.exit_code, "--server" in known.stderr) == (5, False)
+
+
+def test_the_header_says_how_many_bookies_do_not_answer() -> None:
+    """It said "4 writable" although one of them did not answer."""
+    states = [("a", "writable", True), ("b", "writable", False), ("c", "gone", None)]
+    bookies = [
+        {"id": name, "state": state, "answers": answers, "free_bytes": None, "rates": None}
+        for name, state, answers in states
+    ]
+    view = replace(VIEW, bookies=bookies, autorecovery={"enabled": True, "auditor": "healer"})
+    assert explain._cluster_lines(view)[1] == (
+        "bookies: 2 writable, 0 read-only, 1 gone; 1 registered bookie does not answer; "
+        "autorecovery is on, auditor: healer"
+    )
+    assert view.as_json()["silent_bookies"] == 1

@@ -23,7 +23,7 @@ def test_files_of_others_on_a_full_disk_are_named_with_the_command_that_finds_th
     """A person had to subtract two numbers to see that the bookie did not fill the disk."""
     text = _other_files(report(tmp_path, free_mb=50, mine_mb=300), 0)
     assert text.startswith("650.0 MB of this disk are used by files that are not in this directory")
-    _, _, command = text.partition("du -axh --max-depth=2 ")
+    _, _, command = text.partition("du -ax --si --max-depth=2 ")
     top = Path(command.partition(" | ")[0])
     assert top.is_mount()
     assert tmp_path.is_relative_to(top)

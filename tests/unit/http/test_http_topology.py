@@ -61,14 +61,14 @@ def test_nobody_has_a_location() -> None:
 def test_some_have_none() -> None:
     (one,) = warnings_of(rack("/a", 2) + rack("/b", 2) + rack("/c", 2) + [bookie("x y", None)])
     assert one.what.startswith("1 of 7 bookies has no location: x y. ")
-    assert one.next == "quire cluster locations set 'x y' /RACK"
+    assert one.next.startswith("quire cluster locations set 'x y' /RACK. To let autorecovery move")
 
 
 def test_another_depth_than_most() -> None:
     usual = rack("/eu/a", 2) + rack("/eu/b", 2) + rack("/eu/c", 2)
     (one,) = warnings_of([*usual, bookie("odd", "/d")])
     assert "1 bookie has a location of another depth than most bookies: odd (/d)" in one.what
-    assert one.next == "quire cluster locations set odd /REGION/RACK"
+    assert one.next.startswith("quire cluster locations set odd /REGION/RACK. To let autorecovery")
 
 
 def test_all_are_in_one_rack() -> None:
@@ -76,7 +76,8 @@ def test_all_are_in_one_rack() -> None:
     assert (gone.severity, gone.what) == ("bad", "1 bookie is not registered: /b-0 (/b)")
     assert gone.next == "quire explain"
     assert one.severity == "warn"
-    assert one.what.startswith("All 5 writable bookies with a location are in /a")
+    assert one.what.startswith("All 5 writable bookies with a location are in /a, because /b-0 of")
+    (one,) = warnings_of(rack("/a", 5))
     assert "quire cluster locations set /a-0 /RACK" in one.next
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,9 @@ from quire.cli.common.options import default_name
 from quire.cli.main import cli
 from quire.codec.metadata.registration import is_bookie_id
 from quire.metadata.interface import MetadataStore
+from quire.metadata.tree import Create
 from quire.replication.autorecovery.election import Election
+from quire.replication.explain.status import unexamined
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.marks.notes import LastFailure, PlacementCheck, note_failure, note_placement
@@ -60,12 +63,47 @@ def test_it_is_switched_off_and_on(uri: str) -> None:
     assert "autorecovery was switched on already" in autorecovery(uri, "enable").stderr
     assert "autorecovery is switched off" in autorecovery(uri, "disable").stderr
     assert "autorecovery was switched off already" in autorecovery(uri, "disable").stderr
-    assert autorecovery(uri, "status").stdout.splitlines()[:2] == [
-        "autorecovery is switched off; `quire autorecovery enable` switches it on",
-        "auditor: none; start one with `quire autorecovery start`",
-    ]
+    first, second = autorecovery(uri, "status").stdout.splitlines()[:2]
+    assert re.fullmatch(
+        f"autorecovery is switched off by {re.escape(default_name())} since 20[-0-9T:]*Z; "
+        "`quire autorecovery enable` switches it on",
+        first,
+    )
+    assert second == "auditor: none; start one with `quire autorecovery start`"
+    off = json.loads(autorecovery(uri, "status", "--json").stdout)["switched_off"]
+    assert (off["by"], off["since_ms"] > 1_700_000_000_000) == (default_name(), True)
     assert "autorecovery is switched on" in autorecovery(uri, "enable").stderr
-    assert json.loads(autorecovery(uri, "status", "--json").stdout)["enabled"] is True
+    found = json.loads(autorecovery(uri, "status", "--json").stdout)
+    assert (found["enabled"], found["switched_off"]) == (True, None)
+
+
+def test_a_switch_of_java_says_not_who_set_it(uri: str) -> None:
+    """Java's processes create the node without a value."""
+
+    async def disable(store: MetadataStore) -> None:
+        root = ReplicationMarks(store).root
+        await store.tree.make_path(root)
+        await store.tree.commit(Create(f"{root}/disable", b""))
+
+    in_store(uri, disable)
+    first = autorecovery(uri, "status").stdout.splitlines()[0]
+    assert first == "autorecovery is switched off; `quire autorecovery enable` switches it on"
+    assert "autorecovery is switched on" in autorecovery(uri, "enable").stderr
+
+
+def test_zero_marks_are_not_reported_as_health_while_nothing_marks(uri: str) -> None:
+    """With autorecovery off, `status` said that 0 ledgers lack replicas, while 8 did."""
+    nobody = "no autorecovery process runs as auditor: ledgers may lack replicas all the same"
+    assert nobody in autorecovery(uri, "status").stdout
+    assert nobody in autorecovery(uri, "list").stderr
+    autorecovery(uri, "disable")
+    off = "no ledger is being marked, because autorecovery is switched off: ledgers may lack"
+    assert off in autorecovery(uri, "status").stdout
+    listed = autorecovery(uri, "list")
+    assert listed.stdout == ""
+    assert off in listed.stderr
+    assert "`quire autorecovery enable` switches it on" in listed.stderr
+    assert unexamined(enabled=True, auditor="healer") == ""
 
 
 def test_the_delay_is_set_and_shown(uri: str) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from quire.metadata.bookies.damage_notes import FoundDamage
 from quire.metadata.bookies.start_commands import StartCommand
 from quire.replication.explain.explain import (
     Diagnosis,
     Explained,
     ReplicaReport,
     SegmentView,
+    _damage_of,
     diagnosed,
     spare_bookies,
 )
@@ -169,3 +171,56 @@ def test_bad_replicas_that_nobody_repairs() -> None:
 def test_a_mark_that_nobody_looks_at() -> None:
     assert mark().sentence() == "no worker has started on it yet"
     assert "and no autorecovery process is running" in mark(unattended=True).sentence()
+
+
+def test_each_verdict_about_a_missing_replica_says_that_nothing_is_repaired() -> None:
+    """It was not said if no bookie could replace the lost one, and so in an outage of one rack."""
+    off = "Nothing is repaired meanwhile: autorecovery is switched off (`quire autorecovery enable`"
+    assert off in said(spare=0, enabled=False)
+    assert "Nothing is repaired meanwhile: there is no auditor" in said(spare=0, auditor=None)
+    assert "meanwhile" not in said(spare=0)
+    only = SegmentView(0, 9, True, 0, (replica("b", True),))
+    assert off in said(segments=(only,), enabled=False)
+    silent = replace(replica("b", True), host="host", registered="writable")
+    segments = (SegmentView(0, 9, True, 1, (replica("a", False), silent)),)
+    for kind in (SilenceKind.EXPIRED, SilenceKind.OTHER):
+        silences = {"b": Silence(kind, "it does not answer", "Renew it")}
+        assert off in said(segments=segments, silences=silences, enabled=False)
+    down = {"b": Silence(SilenceKind.REFUSED, "nothing listens", "")}
+    assert "Then nothing is copied: autorecovery is switched off" in said(
+        segments=segments, silences=down, enabled=False
+    )
+
+
+def test_damage_that_a_bookie_reports_is_not_nothing() -> None:
+    """The verdict was "Nothing is wrong" while 13 entries of the ledger were not restored."""
+    whole = (SegmentView(0, 9, True, 2, (replica("a", False), replica("b", False))),)
+    assert said(segments=whole).startswith("Nothing is wrong")
+    seg = "log/0000000000000001.seg"
+    notes = {
+        "a": [
+            FoundDamage("/d", "log/0.seg", 1, 1, (7,), 3, repaired_ms=2),
+            FoundDamage("/d", "log/0.seg", 1, 1, (8,), 3),
+        ],
+        "b": [FoundDamage("/d", seg, 1, 2, (7, 9), 13)],
+        "elsewhere": [FoundDamage("/d", seg, 1, 1, (7,), 1)],
+    }
+    damage = _damage_of(7, whole, notes)
+    assert damage == {"b": tuple(notes["b"])}
+    facts = replace(FACTS, segments=whole, damage=damage)
+    found = diagnosed(facts).verdict
+    assert found.sentence == (
+        "No problem was found in what was read (the first and the last entry of each were read, "
+        f"not all), but b reported damage in /d/{seg}: it has lost entries of this ledger, and "
+        "they are not restored yet. Autorecovery restores them by itself, usually within a minute "
+        "or two"
+    )
+    assert found.command == "quire explain ledger 7 --deep"
+    off = diagnosed(replace(facts, enabled=False)).verdict.sentence
+    assert "Nothing is repaired meanwhile: autorecovery is switched off" in off
+    deep = diagnosed(replace(facts, deep=True)).verdict
+    assert deep.sentence.startswith("No replica is missing (every entry was read), but b reported")
+    assert deep.command == ""
+    for vague in (FoundDamage("/d", seg, 1, 9, (1, 2)), FoundDamage("/d", "", 1)):
+        damage = _damage_of(7, whole, {"a": [vague]})
+        assert "it may have lost entries of this ledger" in said(segments=whole, damage=damage)

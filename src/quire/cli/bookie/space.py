@@ -172,7 +172,8 @@ def _other_files(report: SpaceReport, least_bytes: int) -> str:
         top = top.parent
     return (
         f"{_mb(other)} MB of this disk are used by files that are not in this directory, or "
-        f"reserved by the system. To find large files: du -axh --max-depth=2 "
+        f"reserved by the system. To find large files, in the same units: "
+        f"du -ax --si --max-depth=2 "
         f"{shlex.quote(str(top))} | sort -h | tail"
     )
 
@@ -214,7 +215,7 @@ def totals(report: SpaceReport) -> dict[str, int]:
 def _lines(report: SpaceReport, count: int) -> list[str]:
     found = totals(report)
     lines = [
-        f"{report.path}: {_mb(report.free_bytes)} MB of {_mb(report.total_bytes)} are free. The "
+        f"{report.path}: {_mb(report.free_bytes)} MB of {_mb(report.total_bytes)} MB are free. The "
         f"bookie's files take {_mb(report.file_bytes)} MB: the log takes "
         f"{_mb(found['file_bytes'])} MB, of which {_mb(found['live_bytes'])} MB are live. "
         f"{_mb(report.reserve_bytes)} MB are reserved for compaction.",

@@ -189,7 +189,7 @@ async def status(uri: str, as_json: bool) -> None:
 
     `quire autorecovery list` shows why each marked ledger is not repaired yet.
     """
-    from quire.replication.explain.status import overview
+    from quire.replication.explain.status import overview, switched_off_text
 
     async with _store(uri) as client:
         found = await overview(client.metadata)
@@ -202,14 +202,17 @@ async def status(uri: str, as_json: bool) -> None:
     click.echo(
         "autorecovery is switched on"
         if found.enabled
-        else "autorecovery is switched off; `quire autorecovery enable` switches it on"
+        else f"autorecovery is switched off{switched_off_text(found.switched_off)}; "
+        "`quire autorecovery enable` switches it on"
     )
     click.echo(f"auditor: {auditor}")
     click.echo(f"delay before a lost bookie is repaired: {found.delay_s} s")
     click.echo(
-        f"ledgers: {found.marked} lack replicas, {found.locked} are being repaired, "
-        f"the last attempt failed for {found.failing}"
+        f"ledgers: {found.marked} are marked as lacking replicas, {found.locked} are being "
+        f"repaired, the last attempt failed for {found.failing}"
     )
+    if found.unexamined:
+        click.echo(f"unexamined: {found.unexamined}")
     if found.unreadable is not None:
         click.echo(
             f"skipped, because its metadata or mark cannot be read: {found.unreadable.sentence()}, "
@@ -241,19 +244,25 @@ async def list_marked(uri: str, as_json: bool) -> None:
 
     For each ledger, the command shows which bookies lack replicas, when its mark was last changed,
     which process repairs it, and why it is not repaired yet. The mark changes whenever a bookie is
-    added to it, so the ledger may lack replicas for longer.
+    added to it, so the ledger may lack replicas for longer. A warning says if nothing marks ledgers
+    now.
     """
-
-    from quire.replication.explain.status import marked_ledgers
+    from quire.replication.autorecovery.election import auditor_of
+    from quire.replication.explain.status import marked_ledgers, unexamined
+    from quire.replication.marks.marks import ReplicationMarks
 
     client: quire.Client
     malformed: dict[str, str] = {}
     async with _store(uri) as client:
+        auditor = await auditor_of(client.metadata)
+        enabled = await ReplicationMarks(client.metadata).enabled()
         async for one in marked_ledgers(client.metadata, malformed=malformed):
             if as_json:
                 print_json({**asdict(one), "why": one.sentence()})
             else:
                 click.echo(_line(one))
+    if why := unexamined(enabled=enabled, auditor=None if auditor is None else auditor.owner):
+        warn(why)
     for path, why in malformed.items():
         say(f"{path} is not a valid mark of an under-replicated ledger, and was skipped: {why}")
 
@@ -287,11 +296,13 @@ async def disable(uri: str) -> None:
 
 
 async def _switch(uri: str, *, on: bool) -> bool:
+    from quire.codec.metadata.underreplication import SwitchedOff
     from quire.replication.marks.marks import ReplicationMarks
 
     async with _store(uri) as client:
         marks = ReplicationMarks(client.metadata)
-        return await (marks.enable() if on else marks.disable())
+        switched = SwitchedOff(default_name(), client.clock.now_ms())
+        return await (marks.enable() if on else marks.disable(switched))
 
 
 @click.command()

@@ -16,7 +16,7 @@ from quire.cli.common.moves import (
     run_job,
     say_what_is_left,
 )
-from quire.cli.common.options import run_async
+from quire.cli.common.options import default_name, run_async
 from quire.cli.common.output import time_text
 from quire.cli.shell.ledgers import each_metadata, say_unread
 from quire.cli.shell.session import Shell, agreed, bookie_line
@@ -43,13 +43,15 @@ if TYPE_CHECKING:
 
 async def autorecovery(shell: Shell, enable: bool, disable: bool) -> None:
     """Enable or disable autorecovery in the whole cluster."""
+    from quire.codec.metadata.underreplication import SwitchedOff
     from quire.replication.marks.marks import ReplicationMarks
 
     if enable == disable:
         raise click.UsageError("give exactly one of -enable and -disable")
     async with shell.client() as client:
         marks = ReplicationMarks(client.metadata)
-        changed = await (marks.enable() if enable else marks.disable())
+        switched = SwitchedOff(default_name(), client.clock.now_ms())
+        changed = await (marks.enable() if enable else marks.disable(switched))
     if changed:
         click.echo("Enabling autorecovery" if enable else "Disabling autorecovery")
     else:

@@ -11,7 +11,7 @@ kinds work together.
 | `auditorelection`                     | persistent  | `bookieId: "<auditor>"`, may be outdated  |
 | `auditorelection/V_<number>`          | ephemeral,  | `bookieId: "<candidate>"`, a comment      |
 |                                       | sequential  |                                           |
-| `disable`                             | persistent  | empty; nothing is repaired while it exists|
+| `disable`                             | persistent  | JSON of `SwitchedOff`, or empty           |
 | `lostBookieRecoveryDelay`             | persistent  | seconds, as decimal text                  |
 | `checkallledgersctime`, and others    | persistent  | binary protobuf: field 1, ms since 1970   |
 
@@ -19,12 +19,15 @@ kinds work together.
 digits. `<id>` is decimal and has at least ten digits. Values are in protobuf's text format unless
 the table says otherwise.
 
+Nothing is repaired while `disable` exists. Java's processes create it empty, and never read it.
+
 Locks and votes of Quire end with a comment, which the text format allows and Java's readers skip.
 It contains the time since when the lock is held, and a tag by which its owner recognises it.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,6 +93,32 @@ class Underreplicated:
         """Return the mark with these bookies added, or None if it contains all of them."""
         more = [bookie for bookie in replicas if bookie not in self.replicas]
         return Underreplicated((*self.replicas, *more), now_ms) if more else None
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchedOff:
+    """The value of the node that switches autorecovery off. It is only for people to read."""
+
+    by: str = ""
+    """The process that switched autorecovery off, or "" if it is not known."""
+    since_ms: int | None = None
+    """The Unix time in milliseconds at which it did so, or None if it is not known."""
+
+    def encode(self) -> bytes:
+        return json.dumps({"by": self.by, "since_ms": self.since_ms}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> SwitchedOff:
+        """Decode the value of the node.
+
+        A value that cannot be decoded, such as the empty one of Java, gives an empty `SwitchedOff`,
+        because the node switches autorecovery off whatever it contains.
+        """
+        try:
+            value = json.loads(data)
+            return cls(str(value["by"]), int(value["since_ms"]))
+        except (ValueError, KeyError, TypeError):
+            return cls()
 
 
 @dataclass(frozen=True, slots=True)

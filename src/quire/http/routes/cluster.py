@@ -11,6 +11,7 @@ from typing import Any
 from quire._runtime.tasks import EACH_AT_ONCE, each
 from quire.client import Client
 from quire.codec.metadata.registration import check_bookie_id
+from quire.codec.metadata.underreplication import SwitchedOff
 from quire.errors import UnreadableMetadataError, UsageError
 from quire.http.routes.jobs import HttpJob, Jobs, attended
 from quire.http.server.api import Call, Field, Reply, Route
@@ -275,8 +276,10 @@ class ClusterRoutes:
         return {"enabled": await (await self._marks()).enabled()}
 
     async def enable(self, call: Call) -> dict[str, bool]:
-        marks = await self._marks()
-        await (marks.enable() if call.query["enabled"] else marks.disable())
+        client = await self._connect()
+        marks = ReplicationMarks(client.metadata)
+        switched = SwitchedOff(f"http.{self._owner}", client.clock.now_ms())
+        await (marks.enable() if call.query["enabled"] else marks.disable(switched))
         return {"enabled": await marks.enabled()}
 
     async def marked(self, call: Call) -> Any:

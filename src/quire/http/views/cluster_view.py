@@ -84,12 +84,17 @@ class ClusterState:
             found[one["state"]] += 1
         return found
 
+    def silent(self) -> int:
+        """Return the number of registered bookies that do not answer."""
+        return sum(one["answers"] is False for one in self.bookies)
+
     def as_json(self) -> dict[str, Any]:
         told = [one for one in self.bookies if one["free_bytes"] is not None]
         return {
             "metadata": self.metadata,
             "instance_id": self.instance_id,
             "bookies": self.count(),
+            "silent_bookies": self.silent(),
             "free_bytes": sum(one["free_bytes"] for one in told),
             "total_bytes": sum(one["total_bytes"] for one in told),
             "space_age_s": self.space_age_s,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from quire._runtime.units import are, counted, percent_text, some_of
+from quire._runtime.units import are, counted, percent_text, plural, some_of, them, verb
 from quire.client.client import DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
 from quire.config import PlacementConfig
 from quire.core.placement.values import parts_of
@@ -30,6 +30,23 @@ WRITERS_GO_ON = (
     "bookie"
 )
 """The risk for writers if all writable bookies are in one rack."""
+MOVES_NOTHING = (
+    "A location applies to ensembles that are chosen after it was set. Copies that exist are not "
+    "moved, unless autorecovery runs with repair_placement"
+)
+"""What a corrected location does, and does not do."""
+COPIES_STAY = (
+    "Writers use the other racks again as soon as they have writable bookies. Copies that were "
+    "written meanwhile are not moved, unless autorecovery runs with repair_placement"
+)
+"""What happens when the bookies of the other racks are writable again."""
+MOVE_COPIES = (
+    "To let autorecovery move the copies that exist, start each of its processes again with these "
+    "settings, in addition to its other options: quire autorecovery start --set "
+    "placement_check_interval_s=1d --set repair_placement=true --placement "
+    "rack-aware,locations=metadata"
+)
+"""How to move the copies of ledgers that are in too few racks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +63,8 @@ class TopologyWarning:
     """The possible consequences. Empty if `what` already names them."""
     bookies: tuple[str, ...] = ()
     """The ids of the bookies that the warning is about."""
+    doing: str = ""
+    """What Quire does by itself. Empty if that is not known or does not matter."""
 
 
 def topology(bookies: Sequence[Bookie]) -> dict[str, Any]:
@@ -125,7 +144,7 @@ def data_warnings(bookies: Sequence[Bookie]) -> list[TopologyWarning]:
     located = [one for one in there if one["location"]]
     if len(there) < 2 or not located:
         return []
-    return [*_unlocated(there, located), *_depths(located), *_one_rack(located)]
+    return [*_unlocated(there, located), *_depths(located), *_one_rack(bookies)]
 
 
 def _lost(bookies: Sequence[Bookie]) -> Iterator[TopologyWarning]:
@@ -148,9 +167,10 @@ def _unlocated(there: Sequence[Bookie], located: Sequence[Bookie]) -> Iterator[T
             f"{len(unknown)} of {counted(len(there), 'bookie')} {_have(len(unknown))} no location: "
             f"{some_of(unknown)}. Clients treat such bookies as one rack, and do not use them "
             "where racks are enforced",
-            f"quire cluster locations set {shlex.quote(unknown[0])} /RACK",
+            f"quire cluster locations set {shlex.quote(unknown[0])} /RACK. {MOVE_COPIES}",
             "All copies of an entry may be in one rack",
             tuple(unknown),
+            MOVES_NOTHING,
         )
 
 
@@ -165,9 +185,10 @@ def _depths(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
             "warn",
             f"{counted(len(other), 'bookie')} {_have(len(other))} a location of another depth than "
             f"most bookies: {some_of(named)}. Clients ignore such a location",
-            f"quire cluster locations set {shlex.quote(other[0]['id'])} /{form}",
+            f"quire cluster locations set {shlex.quote(other[0]['id'])} /{form}. {MOVE_COPIES}",
             "All copies of an entry may be in one rack",
             tuple(one["id"] for one in other),
+            MOVES_NOTHING,
         )
 
 
@@ -180,23 +201,39 @@ def _by_rack(located: Sequence[Bookie]) -> dict[str, list[Bookie]]:
     return racks
 
 
-def _one_rack(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
+def _one_rack(bookies: Sequence[Bookie]) -> Iterator[TopologyWarning]:
+    located = [one for one in bookies if one["location"]]
     racks = _by_rack(located)
     if len(racks) != 1:
         return
     ((rack, writable),) = racks.items()
-    if len(writable) > 1:
+    away = [one["id"] for one in located if one["location"] != rack]
+    if len(writable) > 1 and away:
+        yield TopologyWarning(
+            "warn",
+            f"All {counted(len(writable), 'writable bookie')} with a location are in {rack}, "
+            f"because {some_of(away)} of other racks {are(len(away))} gone or read-only: every "
+            "copy of a ledger that is written now can be lost with that rack",
+            f"Make {them(len(away))} writable again, as the "
+            f"{plural('finding', len(away))} about {them(len(away))} {verb('say', len(away))}. "
+            f"{MOVE_COPIES}",
+            WRITERS_GO_ON,
+            tuple(one["id"] for one in writable),
+            COPIES_STAY,
+        )
+    elif len(writable) > 1:
         yield TopologyWarning(
             "warn",
             f"All {counted(len(writable), 'writable bookie')} with a location are in {rack}: every "
             "copy of a ledger can be lost with that rack",
             f"If a bookie is really in another rack, say so: quire cluster locations set "
             f"{shlex.quote(writable[0]['id'])} /RACK. Otherwise start a bookie in another rack, "
-            "and set its location in the same way. To have writers refused rather than put all "
-            "copies into one rack, start them with this in their environment: "
+            f"and set its location in the same way. {MOVE_COPIES}. To have writers refused rather "
+            "than put all copies into one rack, start them with this in their environment: "
             "export QUIRE_PLACEMENT=rack-aware,enforce_racks,locations=metadata",
             WRITERS_GO_ON,
-            bookies=tuple(one["id"] for one in writable),
+            tuple(one["id"] for one in writable),
+            MOVES_NOTHING,
         )
 
 

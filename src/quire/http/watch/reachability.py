@@ -20,7 +20,7 @@ from quire._runtime.units import duration_text
 from quire.client import Client
 from quire.errors import MetadataUnavailableError, QuireError
 from quire.http.server.api import Call, Handler, Route
-from quire.metadata.outages import Outage
+from quire.metadata.outages import START_STORE, Outage
 from quire.metadata.uri import parse_uri
 
 PROBE_INTERVAL_S = 2.0
@@ -31,8 +31,8 @@ store does not answer."""
 PROBE_TIMEOUT_S = 2.0
 """Seconds that the store has to answer a probe. After that it counts as unreachable."""
 REMEDY = (
-    "Start the store, or check the network to it. Open ledgers can still be written and read while "
-    "their bookies run. No ledger can be created, opened or repaired until the store answers"
+    f"{START_STORE}. Open ledgers can still be written and read while their bookies run. No ledger "
+    "can be created, opened or repaired until the store answers"
 )
 
 OUTAGES_MAX = 100

@@ -29,6 +29,7 @@ from quire.errors import (
     QuireError,
 )
 from quire.metadata.bookies import tls_files
+from quire.metadata.bookies.damage_notes import FoundDamage, damage_notes
 from quire.metadata.bookies.start_commands import StartCommand, read_start_command
 from quire.metadata.interface import Bookies
 from quire.metadata.ledgers.unreadable import UNREADABLE
@@ -36,12 +37,12 @@ from quire.replication.audit import pieces as audit_pieces
 from quire.replication.audit.audit import Audit
 from quire.replication.autorecovery.election import auditor_of
 from quire.replication.explain.silence import (
-    REPAIR_SOON,
     Silence,
     SilenceKind,
     ask_anew,
     data_directories,
     renewal,
+    silent_repair,
     start_command,
     start_manner,
 )
@@ -127,6 +128,9 @@ class Explained:
     started: Mapping[str, StartCommand] = field(default_factory=dict)
     """The commands that started the bookies of the ledger that are gone or do not run, as far as
     they are known."""
+    damage: Mapping[str, tuple[FoundDamage, ...]] = field(default_factory=dict)
+    """The notes of bookies of the ledger about damage that is not repaired, by bookie, if the
+    ledger may lack entries because of it."""
 
 
 SEVERITY = (Kind.SHORT, Kind.MISSING, Kind.DIFFERENT, Kind.DAMAGED, Kind.UNREACHABLE)
@@ -175,6 +179,7 @@ async def explain_ledger(
         spare=spare_bookies(segments, bookies.writable),
         deep=deep,
         verdict=Diagnosis("", ""),
+        damage=_damage_of(ledger_id, segments, await damage_notes(store, client.clock.now_ms())),
     )
     return diagnosed(await _with_reasons(client, facts, bookies))
 
@@ -199,6 +204,28 @@ async def _with_reasons(client: Client, facts: Explained, bookies: Bookies) -> E
         directories=dict(zip(down, found)),
         started={name: one for name, one in zip(down, commands) if one is not None},
     )
+
+
+def _damage_of(
+    ledger_id: int,
+    segments: Sequence[SegmentView],
+    notes: Mapping[str, Sequence[FoundDamage]],
+) -> dict[str, tuple[FoundDamage, ...]]:
+    """Return the notes about damage because of which the ledger lacks entries, or may lack some.
+
+    A note names only some ledgers, and none if the bookie does not know what it lost.
+    """
+    members = {one.bookie for segment in segments for one in segment.replicas}
+    found = {
+        bookie: tuple(
+            one
+            for one in notes[bookie]
+            if one.repaired_ms is None
+            and (ledger_id in one.named or one.ledgers > len(one.named) or not one.file)
+        )
+        for bookie in sorted(members & notes.keys())
+    }
+    return {bookie: those for bookie, those in found.items() if those}
 
 
 def _with_file(silence: Silence, bookie: str, bookies: Bookies) -> Silence:
@@ -457,16 +484,46 @@ def _diagnosis(facts: Explained) -> Diagnosis:
             f"of a segment never reached {what}. This is allowed, and can be repaired",
             f"quire pipeline audit --ledger {facts.ledger} --repair",
         )
+    if facts.damage and facts.mark is None:
+        return _noted(facts)
     if facts.mark is not None:
         return Diagnosis(
             f"No problem was found, but the ledger is marked for repair: {facts.mark.sentence()}",
             "" if facts.deep else f"quire explain ledger {facts.ledger} --deep",
         )
-    looked = (
-        "every entry was read" if facts.deep
-        else "the first and the last entry of each were read, not all"
-    )  # fmt: skip
-    return Diagnosis(f"Nothing is wrong: no replica is missing ({looked})", "")
+    return Diagnosis(f"Nothing is wrong: no replica is missing ({_looked(facts)})", "")
+
+
+def _looked(facts: Explained) -> str:
+    if facts.deep:
+        return "every entry was read"
+    return "the first and the last entry of each were read, not all"
+
+
+def _noted(facts: Explained) -> Diagnosis:
+    """Return the verdict if no replica is bad, but a bookie reports damage that affects the ledger.
+
+    The entries that are missing may be among those that were not read.
+    """
+    bookie, notes = next(iter(facts.damage.items()))
+    note = notes[0]
+    certain = facts.ledger in note.named
+    lacks = "has lost entries of this ledger" if certain else "may have lost entries of this ledger"
+    told = f"{bookie} reported damage in {note.path}: it {lacks}"
+    if facts.deep:
+        return Diagnosis(
+            f"No replica is missing (every entry was read), but {told}. The bookie notices the "
+            "repair within a minute or two",
+            "",
+        )
+    repaired = _unrepaired_too(facts) or (
+        ". Autorecovery restores them by itself, usually within a minute or two"
+    )
+    return Diagnosis(
+        f"No problem was found in what was read ({_looked(facts)}), but {told}, and they are not "
+        f"restored yet{repaired}",
+        f"quire explain ledger {facts.ledger} --deep",
+    )
 
 
 def _replicas(facts: Explained) -> list[ReplicaReport]:
@@ -489,7 +546,7 @@ def _unreadable(facts: Explained, lost: list[str]) -> Diagnosis:
             why = _registered(facts, lost)
             return replace(why, sentence=f"{what}. {why.sentence}")
         return Diagnosis(
-            f"{what}. Start {some_of(lost)} again, then check the ledger",
+            f"{what}. Start {some_of(lost)} again, then check the ledger{_unrepaired_too(facts)}",
             f"quire explain ledger {facts.ledger} --deep",
         )
     return Diagnosis(
@@ -539,7 +596,8 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
         return Diagnosis(
             f"{what}, and every writable bookie is in the ensemble already, so no bookie can "
             f"replace {them(len(lost))}. Start {gone[0]} again"
-            f"{start_manner(facts.started.get(gone[0]))}, or another bookie",
+            f"{start_manner(facts.started.get(gone[0]))}, or another bookie"
+            f"{_unrepaired_too(facts)}",
             _start_command(facts, gone[0]),
         )
     again = (
@@ -572,15 +630,19 @@ def _registered(facts: Explained, lost: list[str]) -> Diagnosis:
     why = f"{what} ({of}{silence.why})"
     if silence.kind is SilenceKind.REFUSED:
         return Diagnosis(
-            f"{why}. Its process does not run. {REPAIR_SOON}. Start it "
+            f"{why}. Its process does not run. {silent_repair(_unrepaired(facts), down=True)}. "
+            "Start it "
             f"again{start_manner(facts.started.get(name))}",
             _start_command(facts, name),
         )
     if silence.is_refusal:
-        return Diagnosis(f"{why}. {silence.remedy}. Then check again", _again(facts))
+        return Diagnosis(
+            f"{why}. {silence.remedy}. Then check again{_unrepaired_too(facts)}", _again(facts)
+        )
     return Diagnosis(
         f"{why}. Check its log and the network to it. If it hangs, stop it: then it counts as "
-        "lost, and autorecovery restores its copies. Then check again",
+        f"lost, and autorecovery restores its copies{' if it runs' if _unrepaired(facts) else ''}. "
+        f"Then check again{_unrepaired_too(facts)}",
         _again(facts),
     )
 
@@ -593,17 +655,27 @@ def _again(facts: Explained) -> str:
     return f"quire explain ledger {facts.ledger}"
 
 
+def _unrepaired(facts: Explained) -> str:
+    """Return why nothing in the cluster is repaired, or "" if lost bookies are looked for."""
+    if not facts.enabled:
+        return "autorecovery is switched off (`quire autorecovery enable` switches it on)"
+    if facts.auditor is None:
+        return "there is no auditor (`quire autorecovery start` runs one)"
+    return ""
+
+
+def _unrepaired_too(facts: Explained) -> str:
+    """Return the sentence that nothing is repaired meanwhile, with the period before it, or ""."""
+    nobody = _unrepaired(facts)
+    return f". Nothing is repaired meanwhile: {nobody}" if nobody else ""
+
+
 def _why(facts: Explained) -> str:
     """Return the sentence that says why the ledger is not repaired yet."""
     if facts.mark is not None:
         return f"Not repaired yet: {facts.mark.sentence()}"
-    if not facts.enabled:
-        return (
-            "Not repaired yet: autorecovery is switched off (`quire autorecovery enable` switches "
-            "it on)"
-        )
-    if facts.auditor is None:
-        return "Not repaired yet: there is no auditor (`quire autorecovery start` runs one)"
+    if nobody := _unrepaired(facts):
+        return f"Not repaired yet: {nobody}"
     if facts.waiting is not None and facts.waiting[0] in {one.bookie for one in _lost_ones(facts)}:
         bookie, left_s = facts.waiting
         return (

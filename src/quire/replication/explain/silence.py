@@ -22,16 +22,6 @@ from quire.net.handshake import is_expired
 DEFAULT_PORT = 3181
 """The port of a bookie that was started without `--port`."""
 
-REPAIR_SOON = (
-    "The registration ends with its session, within seconds. Then autorecovery copies the ledgers"
-)
-"""The present repair of a registered bookie whose process does not run."""
-NO_REPAIR = (
-    "Nothing until the next check of all ledgers (by default once a week). Then autorecovery "
-    "treats a bookie that still does not answer as lost, and copies its ledgers"
-)
-"""The present repair of a registered bookie that does not answer for another reason."""
-
 
 class SilenceKind(StrEnum):
     """The kinds of reasons, which differ in what to do."""
@@ -133,6 +123,25 @@ def silence_of(error: QuireError) -> Silence:
     if set(re.findall(r"\[Errno (\d+)\]", why)) == {str(errno.ECONNREFUSED)}:
         return Silence(SilenceKind.REFUSED, "nothing listens at its address", "")
     return Silence(SilenceKind.OTHER, why, error.remedy)
+
+
+def silent_repair(unrepaired: str, *, down: bool) -> str:
+    """Return what is done about a registered bookie that does not answer.
+
+    `unrepaired` says why nothing is repaired, or is "". `down` says that the process of the bookie
+    does not run.
+    """
+    if down:
+        then = f"nothing is copied: {unrepaired}" if unrepaired else (
+            "autorecovery copies the ledgers"
+        )  # fmt: skip
+        return f"The registration ends with its session, within seconds. Then {then}"
+    if unrepaired:
+        return f"Nothing: {unrepaired}"
+    return (
+        "Nothing until the next check of all ledgers (by default once a week). Then autorecovery "
+        "treats a bookie that still does not answer as lost, and copies its ledgers"
+    )
 
 
 def date_command(path: str, *, own: bool = True) -> str:

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from quire._runtime.clock import Clock, SystemClock
-from quire._runtime.units import counted, duration_text
-from quire.codec.metadata.underreplication import LockHolder, Underreplicated
+from quire._runtime.units import counted, duration_text, utc_text
+from quire.codec.metadata.underreplication import LockHolder, SwitchedOff, Underreplicated
 from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
 from quire.replication.autorecovery.election import auditor_of
@@ -171,6 +171,37 @@ class Overview:
     """Sentences about nodes of the under-replication tree that cannot be read, or are misplaced."""
     example: WhyNot | None = None
     """One of the marked ledgers, or None if none is marked."""
+    switched_off: SwitchedOff | None = None
+    """Who switched autorecovery off and when, as far as it is known. None if it is enabled."""
+
+    @property
+    def unexamined(self) -> str:
+        """The reason why ledgers may lack replicas without a mark, and what to do. Empty if
+        lost bookies are looked for."""
+        return unexamined(enabled=self.enabled, auditor=self.auditor)
+
+
+def unexamined(*, enabled: bool, auditor: str | None) -> str:
+    """Return why ledgers may lack replicas without a mark, or '' if lost bookies are looked for."""
+    if not enabled:
+        why, start = "autorecovery is switched off", "`quire autorecovery enable` switches it on"
+    elif auditor is None:
+        why = "no autorecovery process runs as auditor"
+        start = "`quire autorecovery start` runs one"
+    else:
+        return ""
+    return (
+        f"no ledger is being marked, because {why}: ledgers may lack replicas all the same. "
+        f"`quire explain` counts them, and {start}"
+    )
+
+
+def switched_off_text(found: SwitchedOff | None) -> str:
+    """Return the words that follow "switched off": by whom and since when, as far as known."""
+    if found is None:
+        return ""
+    by = f" by {found.by}" if found.by else ""
+    return by if found.since_ms is None else f"{by} since {utc_text(found.since_ms)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +270,9 @@ async def overview(
         delay_s = await marks.delay_s()
     except UNREADABLE as error:
         damaged.append(str(error))
+    off = await marks.switched_off()
     return Overview(
-        enabled=await marks.enabled(),
+        enabled=off is None,
         delay_s=delay_s,
         auditor=auditor.owner if auditor is not None else None,
         auditor_age_s=_age_s(auditor.since_ms, clock.now_ms()) if auditor is not None else None,
@@ -254,4 +286,5 @@ async def overview(
         unreadable=await last_unreadable(store),
         damaged=tuple(damaged),
         example=counted.example,
+        switched_off=off,
     )

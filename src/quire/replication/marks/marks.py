@@ -16,6 +16,7 @@ from quire.codec.metadata.underreplication import (
     LAYOUT_VALUE,
     LEDGERS,
     LOCKS,
+    SwitchedOff,
     check_layout,
     checked_at,
     checked_value,
@@ -155,6 +156,16 @@ class ReplicationMarks:
         """Return whether autorecovery is enabled in the cluster."""
         return not await self._tree.exists(f"{self.root}/{DISABLE}")
 
+    async def switched_off(self) -> SwitchedOff | None:
+        """Return who switched autorecovery off and when, as far as it is known.
+
+        The result is None if autorecovery is enabled.
+        """
+        try:
+            return SwitchedOff.decode((await self._tree.read(f"{self.root}/{DISABLE}")).value)
+        except NoSuchKeyError:
+            return None
+
     async def enable(self) -> bool:
         """Enable autorecovery. Return False if it was enabled already."""
         try:
@@ -163,14 +174,16 @@ class ReplicationMarks:
             return False
         return True
 
-    async def disable(self) -> bool:
+    async def disable(self, switched: SwitchedOff | None = None) -> bool:
         """Disable autorecovery: auditors and workers, Java's included, start no new work.
 
-        Return False if it was disabled already.
+        `switched` says who does it and when, for people. Return False if autorecovery was disabled
+        already.
         """
         await self._tree.make_path(self.root)
+        value = b"" if switched is None else switched.encode()
         try:
-            await self._tree.commit(Create(f"{self.root}/{DISABLE}"))
+            await self._tree.commit(Create(f"{self.root}/{DISABLE}", value))
         except KeyExistsError:
             return False
         return True

@@ -6,6 +6,7 @@ from typing import Any
 
 from quire.http.views.problems.cluster import problems
 from quire.http.views.problems.problem import Problem
+from quire.replication.explain.at_risk import AtRisk
 from tests.support.http.problems import WELL, bookie, said
 
 
@@ -29,6 +30,35 @@ def test_autorecovery() -> None:
     assert one.severity == "bad"
     assert one.what == "1 ledger could not be repaired, such as ledger 7: no bookie has room"
     assert one.next == "quire explain ledger 7"
+
+
+def test_the_finding_says_who_switched_autorecovery_off_and_when() -> None:
+    off = {"by": "admin.4711", "since_ms": NOW_MS}
+    (one,) = problems([bookie("a")], {**WELL, "enabled": False, "switched_off": off})
+    assert one.what == ("Autorecovery is switched off by admin.4711 since 2030-03-17T17:46:40Z")
+
+
+def test_the_risk_is_no_condition_when_a_bookie_is_lost_already() -> None:
+    """The finding was a warning about a bookie that may be lost, while one was lost."""
+    bookies = [bookie("a"), bookie("b", "gone")]
+    for off, until in (
+        ({"enabled": False}, "switches autorecovery on"),
+        ({"auditor": None}, "starts such a process"),
+    ):
+        risk = AtRisk(15, True, lacking=8, by_group={"alone": 8})
+        (_, one) = problems(bookies, {**WELL, **off}, risk)
+        assert (one.severity, one.risk) == (
+            "bad",
+            f"8 ledgers lack copies now, and lack them until somebody {until} or the lost bookies "
+            "return",
+        )
+        (one, _) = problems(bookies, {**WELL, **off}, AtRisk(15, True, by_group={"alone": 0}))
+        assert (one.severity, one.risk[:12]) == ("warn", "If a bookie "), "it had no copies"
+        (_, one) = problems(bookies, {**WELL, **off}, None)
+        assert one.risk.startswith("The copies on the lost bookies stay missing until somebody")
+    assert "do that first: then nothing is copied needlessly" in (
+        problems(bookies, {**WELL, "enabled": False}, risk)[1].next
+    )
 
 
 def test_under_replicated_ledgers_name_one_and_who_lacks_its_entries() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.http.views.problems.metadata_store import of_noticed_outages
+from quire.http.views.problems.metadata_store import of_noticed_outages, together
 from quire.metadata.outages import Outage
 
 NOW_MS = 1_900_000_000_000
@@ -22,9 +22,11 @@ def test_it_counts_servers_and_outages_and_asks_each_server_of_zookeeper() -> No
     (one,) = of_noticed_outages(URI, noticed, NOW_MS)
     assert (one.severity, one.what) == (
         "warn",
-        "2 servers lost the metadata store 5 times in the last hour, the last time 40 s ago for "
-        "6 s: ar.7 (3 times), b1:3181 (2 times)",
-    )
+        "2 servers noticed 3 outages of the metadata store in the last hour, the last time 40 s "
+        "ago for 8 s: ar.7 (3 times), b1:3181 (2 times)",
+    ), "five notes of three outages; the last one lasted from 48 s to 40 s ago"
+    assert one.next.startswith("Several servers lost the store at the same time. So look at the st")
+    assert "whether its process is paused" in one.next
     assert "echo srvr | curl -sm 3 telnet://zk-1:2181, echo srvr" in one.next
     assert "session timeout" in one.risk
 
@@ -37,4 +39,12 @@ def test_one_restart_of_the_store_is_no_problem() -> None:
 
 def test_one_server_that_loses_the_store_is_named() -> None:
     (one,) = of_noticed_outages(URI, {"b1": [outage(80, 5), outage(40, 6)]}, NOW_MS)
-    assert one.what.startswith("1 server lost the metadata store 2 times in the last hour")
+    assert one.what.startswith("1 server noticed 2 outages of the metadata store in the last hour")
+    assert one.next.startswith("No two servers lost the store at the same time. So look at the ma")
+
+
+def test_outages_that_overlap_are_one() -> None:
+    """They were added up over all servers, so that two outages for five servers were ten."""
+    seen = [Outage(10, 20), Outage(40, 50), Outage(15, 25), Outage(25, 30), Outage(12, 18)]
+    assert together(seen) == [Outage(10, 30), Outage(40, 50)]
+    assert together([]) == []

@@ -22,19 +22,40 @@ def test_all_bookies_are_in_one_rack() -> None:
     assert found.risk.startswith("By default, writers go on, and put every copy into this rack.")
     assert found.next.endswith("export QUIRE_PLACEMENT=rack-aware,enforce_racks,locations=metadata")
     assert found.bookies == ("10.0.0.1:3181", "10.0.0.2:3181", "10.0.0.3:3181")
+    assert (
+        "Copies that exist are not moved, unless autorecovery runs with repair_pla" in found.doing
+    )
+    assert "quire autorecovery start --set placement_check_interval_s=1d --set rep" in found.next
+
+
+def test_one_rack_is_left_because_the_bookies_of_the_others_are_gone() -> None:
+    """The finding asked for another location, or another rack, although there was one."""
+    bookies = [bookie("a", rack="/r1"), bookie("b", rack="/r1"), bookie("c", "gone", rack="/r2")]
+    lost, found = problems(bookies, WELL)
+    assert lost.what.startswith("c is not registered")
+    assert found.what == (
+        "All 2 writable bookies with a location are in /r1, because c of other racks is gone or "
+        "read-only: every copy of a ledger that is written now can be lost with that rack"
+    )
+    assert found.next.startswith("Make it writable again, as the finding about it says. To let")
+    assert "locations set" not in found.next
+    assert found.doing.startswith("Writers use the other racks again as soon as")
 
 
 def test_some_bookies_have_no_location() -> None:
     bookies = [bookie("a", rack="/r1"), bookie("b", rack="/r2"), bookie("c")]
     (found,) = problems(bookies, WELL)
     assert found.what.startswith("1 of 3 bookies has no location: c.")
-    assert (found.next, found.bookies) == ("quire cluster locations set c /RACK", ("c",))
+    assert found.next.startswith("quire cluster locations set c /RACK. To let autorecovery move")
+    assert found.bookies == ("c",)
+    assert "are not moved" in found.doing
 
 
 def test_a_location_of_another_depth() -> None:
     bookies = [bookie("a", rack="/eu/r1"), bookie("b", rack="/eu/r2"), bookie("c", rack="/r3")]
     (found,) = problems(bookies, WELL)
     assert "1 bookie has a location of another depth than most bookies: c (/r3)" in found.what
+    assert "are not moved" in found.doing
 
 
 def test_three_bookies_in_three_racks_are_well() -> None:

@@ -82,3 +82,36 @@ def test_a_full_disk_says_how_much_is_needed() -> None:
     # It accepts entries again only when somewhat more is free.
     (found,) = problems([bookie("z"), full("a", 3, min_free_bytes=2 * GB)], WELL)
     assert found.what.endswith("3.0 GB of 100 GB free")
+
+
+def report(file_bytes: int) -> dict[str, Any]:
+    segments = [{"state": "sealed", "segments": 1, "file_bytes": file_bytes, "live_bytes": 0}]
+    return {"directories": [{"path": "/data/1", "segments": segments}]}
+
+
+def test_a_disk_that_other_files_have_filled() -> None:
+    """The finding said that the bookie frees space, although waiting could not help."""
+    one = full("a", 1, min_free_bytes=3 * GB, report=report(1 * GB))
+    (found,) = problems([bookie("z"), one], WELL)
+    assert found.what.endswith(
+        "min_free_bytes (3.0 GB); 1.0 GB are the log of this bookie, and 98.0 GB other files"
+    )
+    assert found.doing.startswith("Nothing that helps: without the whole log of the bookie, the")
+    assert found.next == (
+        "quire bookie explain space /data/1. It also says how to find the other files"
+    )
+    own = full("a", 1, min_free_bytes=3 * GB, report=report(60 * GB))
+    (found,) = problems([bookie("z"), own], WELL)
+    assert found.what.endswith("60.0 GB are the log of this bookie, and 39.0 GB other files")
+    assert found.doing.startswith("The bookie frees the space of deleted ledgers")
+    assert found.next == "quire bookie explain space /data/1"
+    (found,) = problems([bookie("z"), one, {**own, "id": "b"}], WELL)
+    assert found.doing.startswith("Each bookie frees"), "one of them may make room"
+
+
+def test_a_full_disk_of_a_writable_bookie_that_other_files_have_filled() -> None:
+    one = full("a", 1, min_free_bytes=3 * GB, report=report(1 * GB), state="writable")
+    found, *_ = problems([bookie("z"), one], WELL)
+    assert found.what.startswith("A disk of a is full: /data/1")
+    assert found.what.endswith("; 1.0 GB are the log of this bookie, and 98.0 GB other files")
+    assert found.doing.startswith("Nothing that helps")

@@ -93,3 +93,18 @@ def test_bookies_with_the_same_reason_are_one_problem() -> None:
     assert first.what == "a, c are registered but do not answer (a: a has expired)"
     assert first.bookies == ("a", "c")
     assert second.bookies == ("b",)
+
+
+def test_a_silent_bookie_is_not_said_to_be_repaired_while_nothing_is() -> None:
+    """It said that autorecovery would copy the ledgers, although it was switched off."""
+    hangs, down = silent("a", "other"), silent("a", "refused")
+    for state, why in (
+        ({"enabled": False}, "autorecovery is switched off (quire autorecovery enable)"),
+        ({"auditor": None}, "no autorecovery process is running (quire autorecovery start)"),
+    ):
+        one, *_ = problems([bookie("z"), hangs], {**WELL, **state})
+        assert one.doing == f"Nothing: {why}"
+        one, *_ = problems([bookie("z"), down], {**WELL, **state})
+        assert one.doing == (
+            f"The registration ends with its session, within seconds. Then nothing is copied: {why}"
+        )

@@ -30,12 +30,14 @@ function keyFigures(data) {
   const now = (name) => rates[name] ?? newest(data.series, name);
   const [fullest] = data.fullest;
   const share = fullest ? 1 - fullest.free_bytes / fullest.total_bytes : 0;
-  const away = [bookies["read-only"] ? `${count(bookies["read-only"])} read-only` : "", bookies.gone ? `${count(bookies.gone)} gone` : ""].filter(Boolean);
+  const silent = data.silent_bookies ? `${count(data.silent_bookies)} ${data.silent_bookies === 1 ? "does" : "do"} not answer` : "";
+  const away = [silent, bookies["read-only"] ? `${count(bookies["read-only"])} read-only` : "", bookies.gone ? `${count(bookies.gone)} gone` : ""].filter(Boolean);
   const all = bookies.writable + bookies["read-only"] + bookies.gone;
+  const looked = autorecovery.enabled && autorecovery.auditor;
   return tiles([
-    { name: "Writable bookies", value: `${count(bookies.writable)} of ${count(all)}`, below: away.join(", ") || "all of them", kind: bookies.gone || !bookies.writable ? "bad" : away.length ? "warn" : "" },
+    { name: "Writable bookies", value: `${count(bookies.writable)} of ${count(all)}`, below: away.join(", ") || "all of them", kind: silent || bookies.gone || !bookies.writable ? "bad" : away.length ? "warn" : "" },
     { name: "Free space", value: data.space_age_s === null ? "–" : bytes(data.free_bytes), below: data.space_age_s === null ? "not known yet" : [`of ${bytes(data.total_bytes)}, fullest bookie ${percent(share)} used `, spaceAge(data.space_age_s)], kind: fullness(share) },
-    { name: "Under-replicated ledgers", value: (autorecovery.marked_whole ? "" : "at least ") + count(autorecovery.marked), below: autorecovery.auditor ? `${count(autorecovery.locked)} being repaired` : "nobody looks for them", kind: autorecovery.marked || bookies.gone && !autorecovery.auditor ? "warn" : "" },
+    { name: "Under-replicated ledgers", value: (autorecovery.marked_whole ? "" : "at least ") + count(autorecovery.marked), below: looked ? `${count(autorecovery.locked)} being repaired` : "nobody looks for them", kind: autorecovery.marked || bookies.gone && !looked ? "warn" : "" },
     { name: "Autorecovery", value: autorecovery.enabled ? "on" : "switched off", below: autorecovery.auditor ? `auditor ${autorecovery.auditor}` : "no auditor", kind: autorecovery.enabled && autorecovery.auditor ? "" : "warn" },
     ...(rates.bookies ? [
       { name: "Entries added", value: rate(now("adds_per_s")), below: rate(now("add_bytes_per_s"), "B") },

@@ -12,7 +12,7 @@ function keyFigures({ enabled, auditor, auditor_age_s: age, marked, marked_whole
   return tiles([
     { name: "Autorecovery", value: enabled ? "on" : "switched off", below: enabled ? "in the whole cluster" : "nothing is repaired", kind: enabled ? "" : "warn" },
     { name: "Auditor", value: auditor ?? "none", below: auditor ? (age === null ? "" : `for ${seconds(age)}`) : "nobody looks for lost bookies", kind: auditor ? "" : "warn" },
-    { name: "Under-replicated ledgers", value: (whole ? "" : "at least ") + count(marked), below: auditor ? `${count(locked)} being repaired` : "nobody looks for them", kind: marked ? "warn" : "" },
+    { name: "Under-replicated ledgers", value: (whole ? "" : "at least ") + count(marked), below: enabled && auditor ? `${count(locked)} being repaired` : "nobody looks for them", kind: marked ? "warn" : "" },
     { name: "Repair failed", value: count(failing), below: failing ? "see the reasons below" : "no ledger", kind: failing ? "bad" : "" },
     { name: "Wait for a lost bookie", value: seconds(delay), below: "before its ledgers are copied" },
   ]);

@@ -6,52 +6,82 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire._runtime.units import are, counted, duration_text, plural, some_of, them, utc_text, verb
+from quire.codec.metadata.underreplication import SwitchedOff
 from quire.http.views.problems.problem import Problem
 from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
+from quire.replication.explain.status import switched_off_text
 
 
 def of_autorecovery(
-    found: Mapping[str, Any], now_ms: int = 0, *, one_machine: bool = False
+    found: Mapping[str, Any],
+    now_ms: int = 0,
+    *,
+    one_machine: bool = False,
+    lacking: int | None = 0,
 ) -> Iterator[Problem]:
     """Yield the problems that an `Overview` as a dictionary shows at this Unix time.
 
     With `one_machine`, all bookies listen on loopback, as on a laptop, where it is usual that no
-    process repairs anything.
+    process repairs anything. `lacking` is the number of ledgers that lack copies because bookies
+    are lost, or None if bookies are lost and the ledgers are not counted yet.
     """
     if not found["enabled"]:
+        off = found.get("switched_off")
         yield Problem(
-            "warn",
-            "Autorecovery is switched off",
-            "quire autorecovery enable",
-            "If a bookie or a disk is lost, its copies stay missing until somebody switches "
-            "autorecovery on",
+            "bad" if lacking else "warn",
+            "Autorecovery is switched off"
+            f"{switched_off_text(None if off is None else SwitchedOff(**off))}",
+            _switch_on(lacking),
+            _unrepaired(lacking, "switches autorecovery on"),
             "Nothing is copied until then",
         )
     if found["auditor"] is None:
         yield Problem(
-            "note" if one_machine else "warn",
+            "bad" if lacking else "note" if one_machine else "warn",
             "Nobody looks for lost bookies: no autorecovery process is running",
             "quire autorecovery start",
-            "If a bookie or a disk is lost, its copies stay missing until somebody starts such a "
-            "process",
+            _unrepaired(lacking, "starts such a process"),
         )
     yield from _of_what_cannot_be_read(found)
     if found["failing"]:
         yield _failing(found, now_ms)
     elif found["marked"]:
         example = found.get("example")
-        lacking = tuple(example["replicas"]) if example is not None else ()
+        hinted = tuple(example["replicas"]) if example is not None else ()
         such = ""
         if example is not None:
             such = f", such as ledger {example['ledger']}"
-            such += f", which may lack entries on {some_of(lacking)}" if lacking else ""
+            such += f", which may lack entries on {some_of(hinted)}" if hinted else ""
         yield Problem(
             "warn",
             f"Under-replicated ledgers: {_marked(found)}{such}",
             "quire autorecovery list",
             doing=_repairing(found),
-            bookies=lacking,
+            bookies=hinted,
         )
+
+
+def _switch_on(lacking: int | None) -> str:
+    """Return the command that switches autorecovery on, and what to do before that."""
+    command = "quire autorecovery enable"
+    if lacking == 0:
+        return command
+    return (
+        f"{command}. If the lost bookies can be started again at once, do that first: then nothing "
+        "is copied needlessly"
+    )
+
+
+def _unrepaired(lacking: int | None, until: str) -> str:
+    """Return the risk if nothing is repaired until somebody does what `until` says."""
+    if lacking is None:
+        return f"The copies on the lost bookies stay missing until somebody {until}"
+    if lacking:
+        return (
+            f"{counted(lacking, 'ledger')} {verb('lack', lacking)} copies now, and "
+            f"{verb('lack', lacking)} them until somebody {until} or the lost bookies return"
+        )
+    return f"If a bookie or a disk is lost, its copies stay missing until somebody {until}"
 
 
 def _failing(found: Mapping[str, Any], now_ms: int) -> Problem:
@@ -131,16 +161,23 @@ def _marked(found: Mapping[str, Any]) -> str:
     return f"{'' if found.get('marked_whole', True) else 'at least '}{found['marked']}"
 
 
+def unrepaired(found: Mapping[str, Any]) -> str:
+    """Return why nothing is repaired, and the command that changes that, or "" if repairs run."""
+    if not found["enabled"]:
+        return "autorecovery is switched off (quire autorecovery enable)"
+    if found["auditor"] is None:
+        return "no autorecovery process is running (quire autorecovery start)"
+    return ""
+
+
 def healing(
     found: Mapping[str, Any], names: Sequence[str], lacking: int | None, now_ms: int
 ) -> str:
     """Return what autorecovery does about these lost bookies, or why it does nothing."""
     if lacking == 0:
         return "Nothing needs to be copied"
-    if not found["enabled"]:
-        return "Nothing is copied: autorecovery is switched off (quire autorecovery enable)"
-    if found["auditor"] is None:
-        return "Nothing is copied: no autorecovery process is running (quire autorecovery start)"
+    if why := unrepaired(found):
+        return f"Nothing is copied: {why}"
     waiting = found["waiting"]
     if waiting is not None and waiting["bookie"] in names and waiting["until_ms"] > now_ms:
         left_s = (waiting["until_ms"] - now_ms) / 1000

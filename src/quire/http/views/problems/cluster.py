@@ -62,7 +62,7 @@ def problems(
         *of_collection(collection or Collection()),
         *of_lost_bookies(bookies, autorecovery, risk, now_ms),
         *of_certificates(bookies, own, now_ms),
-        *of_silent_bookies(bookies, authority_expired=own.authority_expired(now_ms)),
+        *of_silent_bookies(bookies, autorecovery, authority_expired=own.authority_expired(now_ms)),
         *of_read_only(bookies, writable, now_ms),
         *of_disks(bookies),
         *of_compaction(bookies),
@@ -70,9 +70,21 @@ def problems(
         *of_damage([one for one in bookies if one["id"] not in notes], autorecovery),
         *of_shape(creatable, writable),
         *of_places(bookies, autorecovery),
-        *of_autorecovery(autorecovery, now_ms, one_machine=_on_loopback(bookies)),
+        *of_autorecovery(
+            autorecovery, now_ms, one_machine=_on_loopback(bookies), lacking=_lacking(bookies, risk)
+        ),
     ]
     return worst_first(found)
+
+
+def _lacking(bookies: Sequence[Bookie], risk: AtRisk | None) -> int | None:
+    """Return the number of ledgers that lack copies because bookies are lost, as far as counted.
+
+    The result is None if bookies are lost and no such ledger was counted yet.
+    """
+    if all(one["state"] != "gone" for one in bookies):
+        return 0
+    return risk.lacking if risk is not None and (risk.whole or risk.lacking) else None
 
 
 def _on_loopback(bookies: Sequence[Bookie]) -> bool:

@@ -14,6 +14,11 @@ from quire.metadata.bookies.unwritable import FAILED, FULL
 SAME_SHARE = 0.001
 """Two disks of one host with the same size are one disk if their free space differs by at most this
 share of it. Bookies do not measure the space at the same moment."""
+NO_ROOM = (
+    "Nothing that helps: without the whole log of the bookie, the disk would have less free "
+    "than min_free_bytes. The bookie accepts entries again when other files are removed"
+)
+"""What a bookie does about a full disk that it cannot empty by itself."""
 SUSPENDED = "/api/v1/bookie/gc/suspend_compaction"
 RESUME = "/api/v1/bookie/gc/resume_compaction"
 
@@ -145,10 +150,13 @@ def _of_directories(bookie: Bookie, reasons: Iterable[Mapping[str, str]]) -> Ite
         if reason["why"] == FULL:
             yield Problem(
                 "warn",
-                f"A disk of {bookie['id']} is full: {disk_text(bookie, reason['directory'])}",
-                explain_space(reason["directory"]),
+                f"A disk of {bookie['id']} is full: {disk_text(bookie, reason['directory'])}"
+                f"{shares_text(bookie, reason['directory'])}",
+                explain_full(bookie, reason["directory"]),
                 "New ledgers go to the other directories of the bookie",
-                "The bookie frees the space of deleted ledgers",
+                NO_ROOM
+                if cannot_make_room(bookie, reason["directory"])
+                else "The bookie frees the space of deleted ledgers",
                 (bookie["id"],),
             )
         elif reason["why"] == FAILED:
@@ -162,6 +170,59 @@ def disk_text(bookie: Bookie, directory: str) -> str:
     if not found and len(disks) == 1 and not disks[0].directory:
         found = [replace(disks[0], directory=directory)]
     return str(found[0]) if found else directory
+
+
+def own_bytes(bookie: Bookie, directory: str) -> int | None:
+    """Return the bytes of the log of a bookie in one of its data directories, or None.
+
+    They are not known if the bookie has no HTTP server, which reports them.
+    """
+    for one in (bookie.get("report") or {}).get("directories", ()):
+        if one["path"] == directory:
+            return sum(int(part["file_bytes"]) for part in one["segments"])
+    return None
+
+
+def disk_of(bookie: Bookie, directory: str) -> Disk | None:
+    """Return the disk of a data directory of a bookie, or None if its space is not known."""
+    return next((one for one in disks_of(bookie) if one.directory in ("", directory)), None)
+
+
+def shares_text(bookie: Bookie, directory: str) -> str:
+    """Return how much of the used space the bookie's log takes, with a semicolon before, or ""."""
+    disk, own = disk_of(bookie, directory), own_bytes(bookie, directory)
+    if disk is None or own is None:
+        return ""
+    other = max(0, int(disk.total_bytes - disk.free_bytes) - own)
+    return f"; {size_text(own)} are the log of this bookie, and {size_text(other)} other files"
+
+
+def has_other_files(bookie: Bookie, directory: str) -> bool:
+    """Return whether files that are not the bookie's take more of the disk than its log."""
+    disk, own = disk_of(bookie, directory), own_bytes(bookie, directory)
+    return disk is not None and own is not None and (
+        disk.total_bytes - disk.free_bytes - own > own
+    )  # fmt: skip
+
+
+def explain_full(bookie: Bookie, directory: str) -> str:
+    """Return the command that shows what takes the space of a full disk."""
+    more = (
+        ". It also says how to find the other files" if has_other_files(bookie, directory) else ""
+    )
+    return f"{explain_space(directory)}{more}"
+
+
+def cannot_make_room(bookie: Bookie, directory: str) -> bool:
+    """Return whether it is certain that a bookie cannot make enough room by itself.
+
+    It cannot if there would be too little free without its log.
+    """
+    disk, own = disk_of(bookie, directory), own_bytes(bookie, directory)
+    least = bookie.get("min_free_bytes")
+    if disk is None or own is None or least is None:
+        return False
+    return bool(disk.free_bytes + own < least)
 
 
 def failed_directory(bookie: Bookie, directory: str) -> Problem:

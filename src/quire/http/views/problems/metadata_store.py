@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from quire._runtime.units import NAMED_MAX, counted, duration_text, some_of
 from quire.errors import MetadataUnavailableError, MetadataURIError
 from quire.http.views.problems.problem import Problem
-from quire.metadata.outages import Outage
+from quire.metadata.outages import START_STORE, Outage
 from quire.metadata.uri import parse_uri
 
 UNSTEADY_MS = 3_600_000
@@ -18,7 +18,16 @@ OUTAGES_NOTICED = "metadata_outages_noticed"
 """The key of the outages that servers noticed, in the overview of a cluster."""
 UNSTEADY_MIN = 2
 """The number of outages in that time that makes the store unsteady. One is a restart."""
-UNSTEADY_NEXT = "Look at the load and the disk of the store, and at the network to it"
+PAUSED = "whether its process is paused (by a signal, its virtual machine or garbage collection)"
+UNSTEADY_NEXT = f"Look at the load and the disk of the store, {PAUSED}, and at the network to it"
+UNSTEADY_TOGETHER = (
+    f"Several servers lost the store at the same time. So look at the store: at its load and disk, "
+    f"{PAUSED}, and at the network to it"
+)
+UNSTEADY_ALONE = (
+    "No two servers lost the store at the same time. So look at the machine and the network of "
+    "the servers that are named"
+)
 UNSTEADY_RISK = (
     "If the store is away for longer than the session timeout, bookies are taken for lost"
 )
@@ -33,7 +42,7 @@ def metadata_lost(uri: str, since_ms: int, now_ms: int, error: MetadataUnavailab
         "bad",
         f"The metadata store {uri} has not answered for {away}, since {_utc(since_ms)}"
         f"{f' ({causes})' if causes else ''}",
-        _find_out(uri, "Start the store, or check the network to it"),
+        _find_out(uri, START_STORE),
         "No ledger can be created, opened or repaired until the store answers. Open ledgers can "
         "still be written and read while their bookies run. Everything below is the last known "
         "state",
@@ -60,16 +69,40 @@ def of_noticed_outages(
     """
     if not unsteady(noticed.values()):
         return []
-    number = sum(map(len, noticed.values()))
-    last = max((one for outages in noticed.values() for one in outages), key=_until_ms)
+    outages = together(one for found in noticed.values() for one in found)
+    counts = sum(map(len, noticed.values()))
     most_first = sorted(noticed.items(), key=lambda one: (-len(one[1]), one[0]))
     named = some_of(f"{server} ({counted(len(found), 'time')})" for server, found in most_first)
-    often = f"{counted(len(noticed), 'server')} lost the metadata store {counted(number, 'time')}"
-    return [_unsteady(uri, often, last, now_ms, f": {named}")]
+    often = (
+        f"{counted(len(noticed), 'server')} noticed {counted(len(outages), 'outage')} of the "
+        "metadata store"
+    )
+    first = UNSTEADY_TOGETHER if counts > len(outages) else UNSTEADY_ALONE
+    return [_unsteady(uri, often, outages[-1], now_ms, f": {named}", first)]
 
 
-def _unsteady(uri: str, often: str, last: Outage, now_ms: int, more: str = "") -> Problem:
-    """Return the problem of outages in the last hour. `often` says how many, `last` is the last."""
+def together(noticed: Iterable[Outage]) -> list[Outage]:
+    """Return the outages in the order of their time, with those that overlap as one.
+
+    Servers notice the same outage of the store at slightly different times.
+    """
+    merged: list[Outage] = []
+    for one in sorted(noticed, key=_since_ms):
+        if merged and one.since_ms <= merged[-1].until_ms:
+            last = merged[-1]
+            merged[-1] = Outage(last.since_ms, max(last.until_ms, one.until_ms))
+        else:
+            merged.append(one)
+    return merged
+
+
+def _unsteady(
+    uri: str, often: str, last: Outage, now_ms: int, more: str = "", first: str = UNSTEADY_NEXT
+) -> Problem:
+    """Return the problem of outages in the last hour.
+
+    `often` says how many, `last` is the last, and `first` is what to look at first.
+    """
     ago, away = (
         duration_text(max(0, ms) / 1000)
         for ms in (now_ms - last.until_ms, last.until_ms - last.since_ms)
@@ -77,7 +110,7 @@ def _unsteady(uri: str, often: str, last: Outage, now_ms: int, more: str = "") -
     return Problem(
         "warn",
         f"{often} in the last hour, the last time {ago} ago for {away}{more}",
-        _find_out(uri, UNSTEADY_NEXT),
+        _find_out(uri, first),
         UNSTEADY_RISK,
         UNSTEADY_DOING,
     )
@@ -88,8 +121,8 @@ def unsteady(noticed: Iterable[Sequence[object]]) -> bool:
     return any(len(outages) >= UNSTEADY_MIN for outages in noticed)
 
 
-def _until_ms(outage: Outage) -> int:
-    return outage.until_ms
+def _since_ms(outage: Outage) -> int:
+    return outage.since_ms
 
 
 def _find_out(uri: str, first: str) -> str:
@@ -106,7 +139,8 @@ def _find_out(uri: str, first: str) -> str:
     )
     return (
         f"{first}. To ask each server for its role and its latency: {ask}. In the log of a server, "
-        "look for fsync and expired: its disk may be slow, or its machine overloaded"
+        "look for fsync and expired: its disk may be slow, or its machine overloaded. A server "
+        "that is silent for seconds and then reports a low latency was paused"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from quire._runtime.units import counted, some_of, verb
 from quire.http.views.problems.problem import Bookie, Problem
-from quire.http.views.topology import data_warnings
+from quire.http.views.topology import MOVE_COPIES, data_warnings
 
 
 def of_places(bookies: Sequence[Bookie], autorecovery: Mapping[str, Any]) -> Iterator[Problem]:
@@ -17,7 +17,7 @@ def of_places(bookies: Sequence[Bookie], autorecovery: Mapping[str, Any]) -> Ite
     Nothing is reported if no bookie has a location, because then nobody uses racks.
     """
     for one in data_warnings(bookies):
-        yield Problem(one.severity, one.what, one.next, one.risk, bookies=one.bookies)
+        yield Problem(one.severity, one.what, one.next, one.risk, one.doing, one.bookies)
     placement = autorecovery.get("placement")
     if placement is not None and placement["misplaced"]:
         number = placement["misplaced"]
@@ -27,9 +27,8 @@ def of_places(bookies: Sequence[Bookie], autorecovery: Mapping[str, Any]) -> Ite
             f"{number:,} of {counted(placement['ledgers'], 'ledger')} "
             f"{verb('violate', number)} the placement policy: the copies of "
             f"an entry are in too few racks{f' (such as ledger {named})' if named else ''}",
-            "Compare the locations with the real racks: quire cluster locations list. If they are "
-            "right, let autorecovery move the copies: start its processes again, with --set "
-            "repair_placement=true added to their options",
+            "Compare the locations with the real racks: quire cluster locations list. "
+            f"{MOVE_COPIES}",
             "Every copy of an entry may be lost with one rack",
             "Nothing, unless autorecovery runs with repair_placement. The number is that of the "
             "auditor's last check of placement",

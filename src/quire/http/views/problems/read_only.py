@@ -6,7 +6,17 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from quire._runtime.units import counted, duration_text, size_text, some_of
-from quire.http.views.problems.disks import disk_text, disks_of, explain_space, failed_directory
+from quire.http.views.problems.disks import (
+    NO_ROOM,
+    cannot_make_room,
+    disk_of,
+    disk_text,
+    disks_of,
+    explain_full,
+    explain_space,
+    failed_directory,
+    shares_text,
+)
 from quire.http.views.problems.problem import Bookie, Problem, listed
 from quire.metadata.bookies.unwritable import FAILED, FULL, HELD, LOADING, LOST, ORDERED
 
@@ -49,12 +59,14 @@ def _full(bookies: Sequence[Bookie], risk: str) -> Iterator[Problem]:
         else f"{names[0]} is read-only because its disks are full"
         if several
         else f"{names[0]} is read-only because its disk is full: {told[0]}",
-        explain_space(directory),
+        explain_full(full[names[0], directory], directory),
         f"{risk}. The command shows what takes the space of {names[0]}; run it there"
         if len(names) > 1
         else risk,
-        f"{'Each' if len(names) > 1 else 'The'} bookie frees the space of deleted ledgers, and "
-        "accepts entries again when there is room",
+        NO_ROOM
+        if all(cannot_make_room(one, directory) for (_, directory), one in full.items())
+        else f"{'Each' if len(names) > 1 else 'The'} bookie frees the space of deleted ledgers, "
+        "and accepts entries again when there is room",
         names,
         listed(f"{name}: {text}" if len(names) > 1 else text for (name, _), text in zip(full, told))
         if several
@@ -63,12 +75,13 @@ def _full(bookies: Sequence[Bookie], risk: str) -> Iterator[Problem]:
 
 
 def _too_little(bookie: Bookie, directory: str) -> str:
-    """Return the directory with its space, and the limit if it is less than that."""
+    """Return the directory with its space, the limit if that is less, and whose files take it."""
     text, least = disk_text(bookie, directory), bookie.get("min_free_bytes")
-    free = [one.free_bytes for one in disks_of(bookie) if one.directory in ("", directory)]
-    if least is None or not free or free[0] >= least:
-        return text  # it accepts entries again only when more than the limit is free
-    return f"{text}, less than min_free_bytes ({size_text(least)})"
+    disk = disk_of(bookie, directory)
+    # It accepts entries again only when more than the limit is free.
+    if least is not None and disk is not None and disk.free_bytes < least:
+        text += f", less than min_free_bytes ({size_text(least)})"
+    return text + shares_text(bookie, directory)
 
 
 def _of_one(bookie: Bookie, risk: str, now_ms: int) -> Iterator[Problem]:

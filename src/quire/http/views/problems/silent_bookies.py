@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire._runtime.units import are, does, some_of, them
+from quire.http.views.problems.autorecovery import unrepaired
 from quire.http.views.problems.certificates import own_file
 from quire.http.views.problems.lost_bookies import start_again
 from quire.http.views.problems.problem import Bookie, Problem
-from quire.replication.explain.silence import NO_REPAIR, REPAIR_SOON, SilenceKind, renewal
+from quire.replication.explain.silence import SilenceKind, renewal, silent_repair
 
 NOT_ASKED: Mapping[str, Any] = {"kind": SilenceKind.OTHER, "why": "", "remedy": ""}
 """The silence of a bookie for which no reason is known."""
@@ -21,7 +22,10 @@ AUTHORITY_FIRST = (
 
 
 def of_silent_bookies(
-    bookies: Sequence[Bookie], *, authority_expired: bool = False
+    bookies: Sequence[Bookie],
+    autorecovery: Mapping[str, Any],
+    *,
+    authority_expired: bool = False,
 ) -> Iterator[Problem]:
     """Yield a problem for each kind of reason why registered bookies do not answer.
 
@@ -37,10 +41,12 @@ def of_silent_bookies(
             remedy = AUTHORITY_FIRST
         elif kind == SilenceKind.EXPIRED:
             remedy = renewal(remedy, silent[0]["id"], own_file(silent[0]))
-        yield _silent(SilenceKind(kind), remedy, silent)
+        down = kind == SilenceKind.REFUSED
+        doing = silent_repair(unrepaired(autorecovery), down=down)
+        yield _silent(SilenceKind(kind), remedy, silent, doing)
 
 
-def _silent(kind: SilenceKind, remedy: str, silent: Sequence[Bookie]) -> Problem:
+def _silent(kind: SilenceKind, remedy: str, silent: Sequence[Bookie], doing: str) -> Problem:
     names = [one["id"] for one in silent]
     why = (silent[0].get("silence") or NOT_ASKED)["why"]
     if why:
@@ -50,11 +56,9 @@ def _silent(kind: SilenceKind, remedy: str, silent: Sequence[Bookie]) -> Problem
     risk = (
         f"Readers use the copies on other bookies, and writers replace {those} in their ensembles"
     )
-    doing = NO_REPAIR
     if kind is SilenceKind.REFUSED:
         process = "Its process does" if len(names) == 1 else "Their processes do"
         remedy = f"{process} not run. {start_again(silent[0], names)}"
-        doing = REPAIR_SOON
     elif kind.is_refusal:
         risk = f"No new connection to {those} succeeds. Connections that are open continue. {risk}"
     else:
