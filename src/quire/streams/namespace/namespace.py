@@ -30,6 +30,7 @@ from quire.errors import (
     MetadataURIError,
     NoSuchKeyError,
     NoSuchNamespaceError,
+    NoSuchStreamError,
     QuireError,
     StreamEndedError,
     StreamExistsError,
@@ -584,7 +585,7 @@ class Namespace:
                 await self.create_stream(name)
             except StreamExistsError:
                 pass
-        await metadata.require()
+        await self._require(metadata)
         if lock is None:
             return await self._open_writer(metadata)
         await metadata.ensure_writable()
@@ -656,13 +657,26 @@ class Namespace:
 
         async def opened() -> StreamReader:
             metadata = self.metadata(name)
-            await metadata.require()
+            await self._require(metadata)
             return StreamReader(
                 self.client, metadata, start=start, end=end, follow=follow, on_gap=on_gap,
                 password=self.password,
             )  # fmt: skip
 
         return OpeningReader(opened, "open_reader")
+
+    async def _require(self, metadata: StreamMetadata) -> None:
+        """Raise NoSuchStreamError unless the stream exists."""
+        if await metadata.exists():
+            return
+        topic = await self._topics.find(metadata.paths.name)
+        if topic is not None:
+            raise NoSuchStreamError(
+                f"{topic.name} is a topic of {topic.partitions} partitions, and not a stream",
+                remedy=f"Name a partition, such as {topic.name}/0. Programs open a topic with "
+                "`topic`",
+            )
+        await metadata.require()
 
     async def find(self, name: str, start: Start) -> DLSN:
         """Return the position at which a reader with this start would begin now.
