@@ -35,6 +35,7 @@ from quire.spark.streams.sink import (
     StreamMessage,
     WritePlan,
     check_streams,
+    check_topic,
     metadata_of,
     open_streams,
     write_partition,
@@ -93,6 +94,7 @@ class StreamBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
                 done.append(name)
             else:
                 batches[name] = batch
+        await check_topic(streams, self._options, [*batches, *done])
         return WritePlan(batches, frozenset(done), sweep=self._options.txn_id is not None)
 
     @worker.plainly
@@ -219,6 +221,7 @@ async def plan_query(
         )
         for name in names
     }
+    await check_topic(streams, options, names)
     return WritePlan(batches, sweep=sweep)
 
 
