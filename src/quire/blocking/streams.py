@@ -1342,6 +1342,9 @@ class TopicAppended(Handle[AsyncTopicAppended]):
         """
         return call(self.aio.wait())
 
+    def __len__(self) -> int:
+        return len(self.aio)
+
 
 class TopicReader(ContextHandle[AsyncTopicReader]):
     """A reader of all partitions of a topic, or of some of them. `Topic.open_reader` returns it.

@@ -344,7 +344,14 @@ class Namespace:
             NoSuchStreamError: The stream does not exist.
             MetadataError: The metadata of a segment cannot be decoded.
         """
-        return await self.metadata(name).segments()
+        return await self._segments(self.metadata(name))
+
+    async def _segments(self, metadata: StreamMetadata) -> list[StreamSegment]:
+        try:
+            return await metadata.segments()
+        except NoSuchStreamError:
+            await self._require(metadata)  # it may be a topic, which the error says then
+            raise
 
     async def delete_stream(self, name: str) -> None:
         """Delete a stream and all its ledgers.
@@ -695,7 +702,7 @@ class Namespace:
             UsageError: `start` is not a valid start.
         """
         check_start(start)
-        segments = await self.metadata(name).segments()
+        segments = await self._segments(self.metadata(name))
         return await find(self.client, segments, start, self.password)
 
     def subscription(self, name: str, subscriber: str) -> Subscription:

@@ -44,6 +44,10 @@ class TopicAppended:
     def __repr__(self) -> str:
         return represented(self, records=len(self._chosen))
 
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return len(self._chosen)
+
     async def wait(self) -> list[TopicPosition]:
         """Wait until all records are acknowledged.
 
