@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ def read(**options: str) -> StreamReadOptions:
     return StreamReadOptions.parse({"metadata": URI, **options}, environ={})
 
 
-def write(streaming: bool = False, **options: str) -> StreamWriteOptions:
+def write(*, streaming: bool = False, **options: Any) -> StreamWriteOptions:
     given = {"metadata": URI, **options}
     return StreamWriteOptions.parse(given, streaming=streaming, environ={})
 
