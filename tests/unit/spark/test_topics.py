@@ -67,9 +67,12 @@ def test_options_that_exclude_each_other() -> None:
             read(topic="t", **other)
     with pytest.raises(UsageError, match="'partitions' requires the option 'topic'"):
         read(stream="s", partitions="0")
-    for other in ({"stream": "s"}, {"streams": "s", "streamColumn": "c"}, {"streamColumn": "c"}):
+    others: list[dict[str, Any]] = [
+        {"stream": "s"}, {"streams": "s", "streamColumn": "c"}, {"streamColumn": "c"},
+    ]  # fmt: skip
+    for more in others:
         with pytest.raises(UsageError, match="option 'topic' and the options 'stream'"):
-            write(topic="t", **other)
+            write(topic="t", **more)
     with pytest.raises(UsageError, match="'createStream' cannot create a topic"):
         write(topic="t", createStream="true")
     with pytest.raises(UsageError, match="option 'topic'"):
