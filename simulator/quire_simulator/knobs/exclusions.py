@@ -137,6 +137,8 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "streams.objects.format": "FORMAT _SHA256_DIGITS",
         "streams.publish.published": "FORMAT NOT_THERE",
         "streams.publish.segment_builder": "NO_NUMBER NEVER_DUE_S",
+        "streams.topics.partitioner": "SEED MULTIPLIER",
+        "streams.topics.topic_metadata": "FORMAT",
         "streams.write.producers": "NONE_YET",
     },
     ("It only shortens a message, a log line or a note for people."): {
@@ -225,6 +227,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         ),
         "streams.publish.published": "KEY_BYTES_MAX",
         "streams.publish.publishing": "SEGMENTS_MAX",
+        "streams.topics.topic_metadata": "PARTITIONS_MAX",
     },
     (
         "It is the default of an option that every caller in the simulator sets, or that "
@@ -240,8 +243,8 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "streams.statemachine.durable_dict": "SNAPSHOT_EVERY",
     },
     (
-        "A smaller number is not the boundary: it is a divisor or a bound that a smaller "
-        "number widens."
+        "A smaller number is not the boundary: it is a divisor, a bound that a smaller "
+        "number widens, or the size of a cache of values that never change."
     ): {
         "bookie.protocol.add_batcher": "BATCH_SHARE",
         "bookie.protocol.answer_budget": "TAKING_BYTES",
@@ -249,6 +252,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "bookie.protocol.connection_limits": "NEWCOMERS_SHARE",
         "codec.packed_rows": "LAYOUTS_MAX",
         "streams.namespace.settings": "ENTRY_BYTES_MIN TIME_MIN_S",
+        "streams.topics.partitioner": "KEYS_REMEMBERED",
     },
 }
 """The constants that are not drawn: for each reason the modules, with names separated by spaces."""

@@ -39,6 +39,8 @@ KNOBS = (
     *limits("streams.read.segment_list", LIST_AGAIN_S=0.2),
     *limits("streams.read.subscriptions", COMMIT_ATTEMPTS_MAX=3),
     *limits("streams.statemachine.state_machine", RESTORE_ATTEMPTS=3, TRIES_BETWEEN_SNAPSHOTS=1),
+    *limits("streams.topics.topic_metadata", CREATE_TOPIC_ATTEMPTS=2),
+    *limits("streams.topics.writer", STICKY_BYTES=1),
     *limits("streams.write.producers", ENTRIES_AT_ONCE=1),
     *limits("streams.write.takeover", DELETE_BACKOFF=0.01, BACKWARD_ENTRIES=1),
     *limits(

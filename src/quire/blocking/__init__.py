@@ -32,6 +32,10 @@ if TYPE_CHECKING:
         StreamReader,
         StreamWriter,
         Subscription,
+        Topic,
+        TopicAppended,
+        TopicReader,
+        TopicWriter,
     )
 else:
     __getattr__, __dir__ = lazily(
@@ -53,6 +57,10 @@ else:
             "StreamReader": "quire.blocking.streams:StreamReader",
             "StreamWriter": "quire.blocking.streams:StreamWriter",
             "Subscription": "quire.blocking.streams:Subscription",
+            "Topic": "quire.blocking.streams:Topic",
+            "TopicAppended": "quire.blocking.streams:TopicAppended",
+            "TopicReader": "quire.blocking.streams:TopicReader",
+            "TopicWriter": "quire.blocking.streams:TopicWriter",
             "connect": "quire.blocking.client:connect",
         },
     )
@@ -74,5 +82,9 @@ __all__ = [
     "StreamReader",
     "StreamWriter",
     "Subscription",
+    "Topic",
+    "TopicAppended",
+    "TopicReader",
+    "TopicWriter",
     "connect",
 ]

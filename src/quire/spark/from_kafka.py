@@ -17,9 +17,8 @@ NO_GROUP = "leave it out, or name a 'subscription' under which positions are sto
 PLACES: dict[str, str] = {
     "kafka.bootstrap.servers": "'metadata' (the metadata URI), or the variable QUIRE_METADATA",
     "subscribe": STREAMS,
-    "assign": f"{STREAMS}: a stream is what a partition is in Kafka",
+    "assign": "'topic' with 'partitions' (such as 0,2,5-7)",
     "subscribePattern": "'streamPattern' (a shell pattern: orders-* and not orders-.*)",
-    "topic": "'stream', or 'streams' with 'streamColumn'",
     "startingOffsets": START,
     "startingOffsetsByTimestamp": "'start' (time:ISO)",
     "startingOffsetsByTimestampStrategy": "leave it out",

@@ -53,9 +53,9 @@ READING = (
 )  # fmt: skip
 STREAM_SHARED = ("metadata", "namespace", "password", *TLS)
 STREAM_READING = (
-    *STREAM_SHARED, "stream", "streams", "streamPattern", "start", "end", "columns", "value",
-    "envelope", "pushdown", "partitionBytes", "minPartitions", "failOnDataLoss",
-    "maxRecordsPerTrigger",
+    *STREAM_SHARED, "stream", "streams", "streamPattern", "topic", "partitions", "start", "end",
+    "columns", "value", "envelope", "pushdown", "partitionBytes", "minPartitions",
+    "failOnDataLoss", "maxRecordsPerTrigger",
     "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay", "subscription",
 )  # fmt: skip
 TABLE_READING = (*STREAM_SHARED, "table")
@@ -65,7 +65,7 @@ WRITING = (
 )  # fmt: skip
 
 STREAM_WRITING = (
-    *STREAM_SHARED, "stream", "streams", "streamColumn", "createStream", "valueColumn",
+    *STREAM_SHARED, "stream", "streams", "streamColumn", "topic", "createStream", "valueColumn",
     "txidColumn", "keyColumn", "headersColumn", "timeColumn", "orderBy", "token", "fenceWriters",
     "placement",
 )  # fmt: skip
@@ -145,8 +145,8 @@ class ReadOptions:
                 "no option selects what to read"
                 if dataset is None
                 else "options 'dataset' and 'ledgers' exclude each other",
-                remedy="Set one of the options 'stream', 'streams', 'streamPattern', 'dataset', "
-                "'ledger', 'ledgers' and 'table'" + NO_TABLES * (not options),
+                remedy="Set one of the options 'stream', 'streams', 'streamPattern', 'topic', "
+                "'dataset', 'ledger', 'ledgers' and 'table'" + NO_TABLES * (not options),
             )
         return cls(
             metadata=given.metadata(environ),
@@ -211,7 +211,7 @@ class WriteOptions:
         if dataset is None:
             raise UsageError(
                 "no option selects where to write",
-                remedy="Set one of the options 'stream', 'streams' and 'dataset'"
+                remedy="Set one of the options 'stream', 'streams', 'topic' and 'dataset'"
                 + NO_TABLES * (not options),
             )
         parsed = cls(
@@ -251,13 +251,14 @@ def reading_kind(options: Mapping[str, str]) -> str:
     given = {name.lower() for name in options}
     if "table" in given:
         return "table"
-    return "streams" if given & {"stream", "streams", "streampattern"} else "ledgers"
+    kinds = {"stream", "streams", "streampattern", "topic"}
+    return "streams" if given & kinds else "ledgers"
 
 
 def writes_streams(options: Mapping[str, str]) -> bool:
     """Return whether the options select streams, and not a dataset."""
     given = {name.lower() for name in options}
-    return bool(given & {"stream", "streams", "streamcolumn", "namespace"})
+    return bool(given & {"stream", "streams", "streamcolumn", "topic", "namespace"})
 
 
 def check_written_names(options: Mapping[str, str]) -> None:
@@ -266,7 +267,12 @@ def check_written_names(options: Mapping[str, str]) -> None:
     All other options are checked when the writer is made.
     """
     given = {name.lower(): text.strip() for name, text in options.items()}
-    for name, parse in (("dataset", parse_dataset), ("stream", check_stream_name)):
+    kinds = (
+        ("dataset", parse_dataset),
+        ("stream", check_stream_name),
+        ("topic", check_stream_name),
+    )
+    for name, parse in kinds:
         if (text := given.get(name)) is not None:
             _parsed(name, text, parse)
 

@@ -78,7 +78,8 @@ class QuireDataSource(DataSource):  # type: ignore[misc]
             if reading_kind(self.options) != "streams":
                 raise UsageError(
                     "a streaming query can read only streams",
-                    remedy="Set one of the options 'stream', 'streams' and 'streamPattern'",
+                    remedy="Set one of the options 'stream', 'streams', 'streamPattern' and "
+                    "'topic'",
                 )
             return QuireStreamSource(StreamReadOptions.parse(self.options, streaming=True), schema)
         except UsageError as error:

@@ -20,6 +20,9 @@ from quire.streams.read.positions import EARLIEST, LATEST, AtSequence, AtTime, A
 from quire.streams.read.reader import StreamReader
 from quire.streams.read.records import Gap, KeyedRecord, Record, RecordBatch
 from quire.streams.read.subscriptions import Subscription
+from quire.streams.topics.reader import TopicBatch, TopicReader, TopicRecord
+from quire.streams.topics.topic import Topic
+from quire.streams.topics.writer import TopicAppended, TopicPosition, TopicWriter
 from quire.streams.write.pending_entry import Appended
 from quire.streams.write.writer import Producer, StreamWriter
 
@@ -44,6 +47,13 @@ __all__ = [
     "StreamSettings",
     "StreamWriter",
     "Subscription",
+    "Topic",
+    "TopicAppended",
+    "TopicBatch",
+    "TopicPosition",
+    "TopicReader",
+    "TopicRecord",
+    "TopicWriter",
     "Truncation",
     "refuse_owned",
     "stream_name",

@@ -63,6 +63,74 @@ def numbers(first: int, end: int) -> bytes:
 # -- writing and reading ----------------------------------------------------------------------
 
 
+def test_a_topic_is_one_stream_for_list_show_and_delete(quire: Quire) -> None:
+    created = quire("stream", "create", "eu/clicks", "--partitions", "3", "--set", "retention_s=7d")
+    assert "topic eu/clicks created with 3 partitions" in created.err
+    write(quire, "other", b"x\n")
+    for name, lines in (("eu/clicks/1", b"a\nb\n"), ("eu/clicks/2", b"c\n")):
+        write(quire, name, lines)
+    assert quire("stream", "list").ok().splitlines() == [b"eu/clicks", b"other"]
+    partitions = [f"eu/clicks/{at}" for at in range(3)]
+    assert quire("stream", "list", "eu/clicks/").ok().decode().splitlines() == partitions
+    assert described(quire, "list", "eu") == [{"name": "eu/clicks", "partitions": 3}]
+    (long,) = described(quire, "list", "eu", "--long")
+    assert (long["partitions"], long["segments"], long["records"]) == (3, 2, 3)
+    assert (long["first"], long["last"]) == (None, None)
+    assert str(long["first_time"]) <= str(long["last_time"])
+    table = quire("stream", "list", "--long").ok().splitlines()
+    assert table[1].split()[:3] == [b"eu/clicks", b"2", b"3"]
+
+    shown = show(quire, "eu/clicks")
+    assert (shown["partitions"], shown["records"], shown["ended"]) == (3, 3, False)
+    streams = shown["streams"]
+    assert isinstance(streams, list)
+    assert [(one["name"], one["records"]) for one in streams] == list(zip(partitions, (0, 2, 1)))
+    text = quire("stream", "show", "eu/clicks").ok().decode()
+    assert text.startswith("topic      eu/clicks\n")
+    assert "\n  eu/clicks/2  1 " in text
+
+    for command in (("tail",), ("truncate", "--before", "seq:1"), ("end", "--yes")):
+        done = quire("stream", command[0], "eu/clicks", *command[1:])
+        done.fails(1, "is a topic of 3 partitions, and not a stream")
+    part = quire("stream", "delete", "eu/clicks/0", "--yes")
+    part.fails(2, "is a partition of topic eu/clicks")
+    quire("stream", "create", "eu/clicks").fails(1, "topic eu/clicks already exists")
+    planned = quire("stream", "delete", "eu/clicks", "--dry-run")
+    assert "topic eu/clicks (all its partitions) would be deleted" in planned.err
+    assert "topic eu/clicks deleted" in quire("stream", "delete", "eu/clicks", "--yes").err
+    assert quire("stream", "list").ok().splitlines() == [b"other"]
+
+
+def test_a_topic_is_written_and_read_as_one(quire: Quire) -> None:
+    quire("stream", "create", "clicks", "--partitions", "3").ok()
+    lines = [b"k%d:%d" % (number % 7, number) for number in range(30)]
+    data = b"".join(line + b"\n" for line in lines)
+    done = quire("stream", "write", "clicks", "--key-separator", ":", "--json", stdin=data)
+    assert json.loads(done.ok()) == {
+        "name": "clicks", "partitions": 3, "records": 30, "bytes": 50,
+    }  # fmt: skip
+    assert sorted(read(quire, "clicks", "--key-separator", ":")) == sorted(lines)
+    found = described(quire, "read", "clicks", "--subscription", "billing")
+    assert [list(one)[:2] for one in found] == [["partition", "position"]] * 30
+    with blocking.connect(quire.uri) as client:
+        topic = client.namespace(quire.environment["QUIRE_NAMESPACE"]).topic("clicks")
+        for one in found:
+            assert one["partition"] == topic.partition_of(b64decode(str(one["key"])))
+    assert quire("stream", "write", "clicks", stdin=b"plain\n").ok() == (
+        b"topic clicks: 1 record acknowledged\n"
+    )
+    assert quire("stream", "write", "clicks").ok() == b"topic clicks: 0 records acknowledged\n"
+    (more,) = described(quire, "read", "clicks", "--subscription", "billing")
+    assert (more["partition"], b64decode(str(more["value"]))) == (0, b"plain")
+    assert read(quire, "clicks", "--subscription", "billing") == []
+    assert len(read(quire, "clicks", "--limit", "7")) == 7
+    assert len(read(quire, "clicks", "--from", "seq:1")) == 31 - 3
+    quire("stream", "read", "clicks", "--to", "seq:1").fails(2, "--to cannot be used for a topic")
+    position = quire("stream", "read", "clicks", "--from", "1:0:0")
+    position.fails(2, "a position belongs to one partition")
+    quire("stream", "write", "clicks", "--token", "t").fails(2, "--token cannot be used")
+
+
 def test_keys_and_headers(quire: Quire) -> None:
     """Write keys and headers as the guide shows, and copy them through JSON without a loss."""
     lines = b"visitor-8:first\nvisitor-9:sec:ond\nplain\n"

@@ -25,6 +25,10 @@ from quire.streams import (
     StreamReader,
     StreamWriter,
     Subscription,
+    Topic,
+    TopicAppended,
+    TopicReader,
+    TopicWriter,
 )
 from quire.streams.objects.reader import ObjectReader
 
@@ -32,13 +36,14 @@ ROOT = Path(__file__).parents[3]
 COUNTERPARTS = [
     quire.Client, quire.LedgerWriter, quire.CallerIdWriter, quire.LedgerReader, datasets.Datasets,
     Namespace, StreamWriter, Producer, Appended, StreamReader, Subscription, Objects, ObjectReader,
-    Leader, Follower, DurableDict,
+    Leader, Follower, DurableDict, Topic, TopicAppended, TopicReader, TopicWriter,
 ]  # fmt: skip
 ONLY_ASYNCIO = {
     "Client": {"placement", "on_damage", "pool"},
     "Namespace": {"create", "metadata", "open"},
     "StreamWriter": {"on_end"},
     "StreamReader": {"one_by_one"},
+    "TopicReader": {"one_by_one"},
     "Appended": {"count", "index"},
     "DurableDict": {"open"},
 }

@@ -78,6 +78,7 @@ from quire.streams.objects import format as objects
 from quire.streams.objects.format import ObjectInfo
 from quire.streams.statemachine.durable_dict import Dictionary
 from quire.streams.statemachine.snapshot_info import snapshot_info
+from quire.streams.topics.topic_metadata import decode_topic
 from tests.support.record_envelopes import envelope
 
 ROOT = Path(__file__).parents[3]
@@ -231,6 +232,7 @@ def copied(values: dict[str, Any]) -> object:
     return asyncio.run(check_origin(metadata, origin))  # type: ignore[arg-type]
 
 
+TOPIC = {"format": 1, "id": "1-1", "partitions": 2, "partitioner": "murmur2"}
 ORIGIN = {"cluster": "c", "stream": "s", "life": "l"}
 SET = struct.pack(">Iiii", 0x2000, 0, 0, 0)
 ENVELOPE = struct.pack(">bIii", 2, 0, 0, 0)
@@ -350,6 +352,11 @@ REFUSED: dict[str, list[Call]] = {
     "published batches": [
         lambda: published({"format": 2, "jobs": []}),
         lambda: published({"format": 1, "jobs": [], "tier": 2}),
+    ],
+    "topic": [
+        lambda: decode_topic("t", "/t", json.dumps(TOPIC | {"format": 2}).encode(), 0),
+        lambda: decode_topic("t", "/t", json.dumps(TOPIC | {"tier": 2}).encode(), 0),
+        lambda: decode_topic("t", "/t", json.dumps(TOPIC | {"partitioner": "x"}).encode(), 0),
     ],
     "mark of a copy": [
         lambda: copied({"format": 2, **ORIGIN}),
@@ -555,6 +562,7 @@ CONSTANTS = {
     "streams/namespace/settings.py": "stream settings",
     "streams/objects/format.py": "object",
     "streams/publish/published.py": "published batches",
+    "streams/topics/topic_metadata.py": "topic",
 }
 """The files with such constants, and a format of each."""
 OTHER_CONSTANTS = {

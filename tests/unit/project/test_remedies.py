@@ -26,6 +26,7 @@ MAKERS = ("give_up", "_remove_remedy", "_without")
 """Functions that return a remedy, or a part of one."""
 
 ASKED_FOR = {
+    "streams/topics/topic_metadata.py:TopicMetadata.read": "a user has begun to delete the topic",
     "cli/bookie/init.py:_Erasing.__init__": "the caller formats a directory",
     "cli/bookie/init.py:_the_one_cookie": "the caller formats directories",
     "cli/cluster/metadata.py:check_erasable": "the caller erases a cluster",
@@ -72,7 +73,7 @@ LOOK_FIRST = {
     "streams/mirror/mirror.py:Mirror._fenced": "the other writer is ended",
     "streams/mirror/mirror.py:Mirror._mirror": "the ledger is restored",
     "streams/mirror/check.py:REMEDY": "another namespace is used",
-    "streams/namespace/namespace.py:Namespace.create_stream": "the limit is raised",
+    "streams/namespace/namespace.py:Namespace._check_quota": "the limit is raised",
 }
 """The others: by the way out that comes first."""
 

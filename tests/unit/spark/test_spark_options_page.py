@@ -23,6 +23,7 @@ from quire.spark.options import (
 )
 from quire.spark.streams.options import MAX_TRIGGER_DELAY_S, STREAMS_MAX, TABLES
 from quire.streams.read.arrow import ALL_COLUMNS as STREAM_COLUMNS
+from quire.streams.read.arrow import PARTITION_COLUMN
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "spark-options.md"
 EVERYWHERE = {*SHARED} & {*STREAM_SHARED}
@@ -51,7 +52,7 @@ def first_cells(title: str) -> list[str]:
         (("Reading datasets and ledgers",), {*READING} - EVERYWHERE),
         (("Writing datasets",), {*WRITING} - EVERYWHERE),
         (("Metadata tables",), ({*TABLE_READING} - EVERYWHERE) | {*TABLES}),
-        (("Columns",), {*STREAM_COLUMNS}),
+        (("Columns",), {*STREAM_COLUMNS, PARTITION_COLUMN}),
     ],
 )
 def test_the_page_lists_every_option(titles: tuple[str, ...], known: set[str]) -> None:

@@ -48,17 +48,30 @@ if TYPE_CHECKING:
 @namespace_option
 @name_argument()
 @set_option
+@click.option(
+    "--partitions",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Create a topic: N streams, NAME/0 and so on, which are written and read as one. The "
+    "number cannot be changed later. [default: one stream, and no topic]",
+)
 @asynchronous
-async def create(uri: str, path: str, name: str, values: Values) -> None:
-    """Create a stream.
+async def create(uri: str, path: str, name: str, values: Values, partitions: int | None) -> None:
+    """Create a stream, or with --partitions a topic.
 
     Settings that are not given with --set are inherited from the namespace. The default namespace,
     /streams, is created with its first stream; create others with `quire namespace create`.
     """
 
     async with namespace(uri, path, make=True) as opened:
-        await opened.create_stream(name, settings=values)
-    say(f"stream {name} created")
+        if partitions is None:
+            await opened.create_stream(name, settings=values)
+        else:
+            await opened.create_topic(name, partitions, settings=values)
+    if partitions is None:
+        say(f"stream {name} created")
+    else:
+        say(f"topic {name} created with {counted(partitions, 'partition')}")
 
 
 @click.command("set")
@@ -107,26 +120,30 @@ async def rename(uri: str, path: str, name: str, new_name: str) -> None:
 @dry_run_option("Only print what would be deleted.")
 @asynchronous
 async def delete(uri: str, path: str, name: str, yes: bool, dry_run: bool) -> int:
-    """Delete a stream with all its ledgers and subscriptions.
+    """Delete a stream, or a topic, with all its ledgers and subscriptions.
 
-    A writer of the stream is fenced. The command asks for confirmation if standard input is a
-    terminal.
+    A topic is deleted with all its partitions. Writers are fenced. The command asks for
+    confirmation if standard input is a terminal.
     """
 
     async with namespace(uri, path) as opened:
-        held = counted(len(await opened.segments(name)), "segment")
+        topic = name in await opened.topics(name)
+        if topic:
+            what, held = f"topic {name}", "all its partitions"
+        else:
+            what, held = f"stream {name}", counted(len(await opened.segments(name)), "segment")
         if dry_run:
-            say(f"stream {name} ({held}) would be deleted")
+            say(f"{what} ({held}) would be deleted")
             return 0
         if (
             not yes
             and sys.stdin.isatty()
-            and not click.confirm(f"Delete stream {name} ({held})?", err=True)
+            and not click.confirm(f"Delete {what} ({held})?", err=True)
         ):
             say("nothing was deleted")
             return EXIT_ERROR
-        await opened.delete_stream(name)
-    say(f"stream {name} deleted")
+        await (opened.delete_topic(name) if topic else opened.delete_stream(name))
+    say(f"{what} deleted")
     return 0
 
 

@@ -7,12 +7,12 @@ import json
 import signal
 import sys
 from binascii import b2a_base64
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -44,8 +44,18 @@ from quire.cli.stream.options import (
 from quire.errors import StreamGapError
 
 if TYPE_CHECKING:
-    from quire.streams import DLSN, Gap, Namespace, RecordBatch, StreamReader, Subscription
+    from quire.streams import (
+        DLSN,
+        Gap,
+        Namespace,
+        RecordBatch,
+        StreamReader,
+        Topic,
+        TopicReader,
+    )
     from quire.streams.read.positions import Start
+
+T = TypeVar("T")
 
 COMMIT_INTERVAL_S = 1.0
 """The shortest time, in seconds, between two commits of a subscription's position. Records printed
@@ -148,7 +158,7 @@ async def read(
     follow: bool,
     subscription: str | None,
 ) -> int:
-    """Print the records of a stream, from any position.
+    """Print the records of a stream or a topic, from any position.
 
     Each record is printed as it is, followed by a newline. The command ends after the last record
     that is acknowledged now; with --follow, it continues as the stream grows.
@@ -158,6 +168,12 @@ async def read(
     wanted = PrintOptions(limit, follow, "json" if as_json else form, delimiter, separator)
     said = from_place
     async with namespace(uri, path, password) as opened:
+        if name in await opened.topics(name):
+            if to_place is not None:
+                raise click.UsageError("--to cannot be used for a topic. Read one partition of it")
+            return await _read_topic(
+                await opened.topic(name), from_place, wanted, subscription, on_gap
+            )
         subscribed = None if subscription is None else opened.subscription(name, subscription)
         if subscribed is not None:
             from_place = await subscribed.position() or from_place
@@ -174,7 +190,8 @@ async def read(
         )
         printed = 0
         with _terminated() as terminated:
-            async with _committed(subscribed) as done:
+            commit = None if subscribed is None else subscribed.commit
+            async with _committed(commit) as done:
                 try:
                     printed = await _print(reader, wanted, done)
                 except asyncio.CancelledError:
@@ -184,6 +201,55 @@ async def read(
         if not (follow or printed or limit == 0 or terminated):
             await _say_why_nothing(opened, name, said, from_place, end)
         return EXIT_TERMINATED if terminated else 0
+
+
+async def _read_topic(
+    topic: Topic, place: Start | None, wanted: PrintOptions, subscription: str | None, on_gap: str
+) -> int:
+    """Print the records of a topic, and return the exit status."""
+    from quire.streams import EARLIEST
+
+    everywhere: Start = EARLIEST if place is None else place
+    start: Start | dict[int, Start] = everywhere
+    commit: Callable[[dict[int, DLSN]], Awaitable[None]] | None = None
+    if subscription is not None:
+        stored = await topic.positions(subscription)
+        start = {at: stored.get(at, everywhere) for at in range(topic.partitions)}
+        commit = partial(topic.commit, subscription)
+    reader = PartitionsReader(topic.open_reader(start=start, follow=wanted.follow, on_gap=on_gap))
+    printed: dict[int, DLSN] = {}
+    with _terminated() as terminated:
+        async with _committed(commit) as done:
+
+            def done_in_partition(position: DLSN) -> None:
+                printed[reader.partition] = position
+                done(dict(printed))
+
+            try:
+                await _print(reader, wanted, done_in_partition)
+            except asyncio.CancelledError:
+                if not terminated:
+                    raise
+                terminated.uncancel()
+    return EXIT_TERMINATED if terminated else 0
+
+
+class PartitionsReader:
+    """A reader of a topic in the form that `_print` takes."""
+
+    def __init__(self, reader: TopicReader) -> None:
+        self._reader = reader
+        self.partition = 0
+        """The partition of the last batch."""
+
+    @property
+    def position(self) -> DLSN | None:
+        return self._reader.positions[self.partition]
+
+    async def batches(self) -> AsyncGenerator[RecordBatch | Gap, None]:
+        async with aclosing(self._reader.batches()) as batches:
+            async for self.partition, batch in batches:
+                yield batch
 
 
 @click.command()
@@ -264,7 +330,9 @@ async def _say_if_beyond_end(opened: Namespace, name: str, place: Start, what: s
         )
 
 
-async def _print(reader: StreamReader, wanted: PrintOptions, done: Callable[[DLSN], None]) -> int:
+async def _print(
+    reader: StreamReader | PartitionsReader, wanted: PrintOptions, done: Callable[[DLSN], None]
+) -> int:
     """Print the records, and return their number.
 
     `done` is called after each printed batch, with the position at which the next record begins.
@@ -282,12 +350,13 @@ async def _print(reader: StreamReader, wanted: PrintOptions, done: Callable[[DLS
         with ProgressBar("read", total=left, shown=shown, counted="records") as progress:
             async with aclosing(reader.batches()) as batches:
                 async for batch in batches:
+                    partition = getattr(reader, "partition", None)
                     if isinstance(batch, Gap):
-                        await _tell(batch, wanted, output)
+                        await _tell(batch, wanted, output, partition)
                         done(batch.behind)
                         continue
                     count = len(batch) if left is None else min(len(batch), left)
-                    text, position = _text(batch, count, wanted)
+                    text, position = _text(batch, count, wanted, partition)
                     await output.write(text)
                     progress.advance(count, len(text))
                     printed += count
@@ -306,13 +375,18 @@ async def _print(reader: StreamReader, wanted: PrintOptions, done: Callable[[DLS
     return printed
 
 
-def _text(batch: RecordBatch, count: int, wanted: PrintOptions) -> tuple[bytes, DLSN]:
-    """Return the first `count` records as text, and the position of the last of them."""
+def _text(
+    batch: RecordBatch, count: int, wanted: PrintOptions, partition: int | None
+) -> tuple[bytes, DLSN]:
+    """Return the first `count` records as text, and the position of the last of them.
+
+    `partition` is the partition of a topic, or None.
+    """
     from quire.streams import DLSN
 
     last = DLSN(batch.segment.lssn, batch.entry_id, batch.records.slots[count - 1])
     if wanted.form == "json":
-        return (_keyed_json_lines if batch.keyed else _json_lines)(batch, count), last
+        return (_keyed_json_lines if batch.keyed else _json_lines)(batch, count, partition), last
     payloads = batch.payloads()[:count]
     if wanted.form == "hex":
         payloads = [payload.hex().encode() for payload in payloads]
@@ -324,7 +398,7 @@ def _text(batch: RecordBatch, count: int, wanted: PrintOptions) -> tuple[bytes, 
     return wanted.delimiter.join((*payloads, b"")), last
 
 
-def _keyed_json_lines(batch: RecordBatch, count: int) -> bytes:
+def _keyed_json_lines(batch: RecordBatch, count: int, partition: int | None) -> bytes:
     """Return the first `count` records of a batch in which records have keys or headers, as JSON
     lines."""
     from quire.streams import KeyedRecord
@@ -332,6 +406,7 @@ def _keyed_json_lines(batch: RecordBatch, count: int) -> bytes:
     lines = []
     for record in islice(batch, count):
         found: dict[str, object] = {
+            **({} if partition is None else {"partition": partition}),
             "position": str(record.position),
             "txid": record.txid,
             "sequence": record.sequence if record.sequence >= 0 else None,
@@ -350,13 +425,14 @@ def _base64(data: bytes) -> str:
     return b2a_base64(data, newline=False).decode()
 
 
-def _json_lines(batch: RecordBatch, count: int) -> bytes:
+def _json_lines(batch: RecordBatch, count: int, partition: int | None) -> bytes:
     """Return the first `count` records as JSON lines.
 
     This takes a fifth of the time of json.dumps, and works because nothing needs escaping.
     """
     segment, records = batch.segment, batch.records.part(0, count)
-    head = f'{{"position": "{segment.lssn}:{batch.entry_id}:'
+    where = "" if partition is None else f'"partition": {partition}, '
+    head = f'{{{where}"position": "{segment.lssn}:{batch.entry_id}:'
     base = segment.first_sequence_id - 1
     return "".join(
         [
@@ -370,35 +446,44 @@ def _json_lines(batch: RecordBatch, count: int) -> bytes:
     ).encode()
 
 
-async def _tell(gap: Gap, wanted: PrintOptions, output: OutputThread) -> None:
+async def _tell(
+    gap: Gap, wanted: PrintOptions, output: OutputThread, partition: int | None
+) -> None:
     if wanted.form == "json":
-        described = {"gap": gap.kind, "first": str(gap.first), "behind": str(gap.behind)}
+        described = {
+            **({} if partition is None else {"partition": partition}),
+            "gap": gap.kind,
+            "first": str(gap.first),
+            "behind": str(gap.behind),
+        }
         await output.write(json.dumps(described).encode() + b"\n")
     else:
-        say(f"gap: {gap}")
+        say(f"gap: {gap}" if partition is None else f"gap in partition {partition}: {gap}")
 
 
 # -- subscriptions ----------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def _committed(subscription: Subscription | None) -> AsyncIterator[Callable[[DLSN], None]]:
-    """Yield a function that receives positions, and commit the newest one to the subscription.
+async def _committed(
+    commit: Callable[[T], Awaitable[object]] | None,
+) -> AsyncIterator[Callable[[T], None]]:
+    """Yield a function that receives positions, and store the newest one with `commit`.
 
-    It is committed periodically, and at the end of the context, even after an error.
+    It is stored periodically, and at the end of the context, even after an error.
     """
-    position: DLSN | None = None
-    stored: DLSN | None = None
+    position: T | None = None
+    stored: T | None = None
 
-    def done(behind: DLSN) -> None:
+    def done(behind: T) -> None:
         nonlocal position
         position = behind
 
     async def store() -> None:
         nonlocal stored
-        if subscription is not None and position is not None and position != stored:
+        if commit is not None and position is not None and position != stored:
             stored = position
-            await subscription.commit(stored)
+            await commit(stored)
 
     async def now_and_then() -> None:
         while True:

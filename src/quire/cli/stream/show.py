@@ -59,15 +59,19 @@ OLDER_THAN_S = 24 * 3600
     name="long",
 )
 @password_option
-@json_option("Print one JSON object per stream: name, and with --long the values that it shows.")
+@json_option(
+    "Print one JSON object per stream or topic: name, for a topic partitions (their number), and "
+    "with --long the values that it shows."
+)
 @asynchronous
 async def list_streams(
     uri: str, path: str, prefix: str, long: bool, password: bytes, as_json: bool
 ) -> int:
     """List the streams of a namespace whose names begin with PREFIX, one per line.
 
-    With --long, streams that cannot be read are reported on standard error, and the exit status is
-    1 if there are any.
+    A topic is one line. To list its partitions, give its name with a slash as PREFIX. With --long,
+    streams that cannot be read are reported on standard error, and the exit status is 1 if there
+    are any.
     """
 
     from quire.http.views.stream_statistics import stream_statistics
@@ -86,33 +90,82 @@ async def list_streams(
             return None
 
     async with namespace(uri, path, password) as opened:
-        names = await opened.streams(prefix)
+        topics = await _topics(opened, prefix)
+        partitions = {one for topic in topics.values() for one in topic}
+        names = [one for one in await opened.streams(prefix) if one not in partitions]
+        names = sorted([*names, *topics])
         if not long:
             for name in names:
                 if as_json:
-                    print_json({"name": name})
+                    count = {"partitions": len(topics[name])} if name in topics else {}
+                    print_json({"name": name, **count})
                 else:
                     sys.stdout.write(f"{name}\n")
             sys.stdout.flush()
             return 0
+
+        async def shown(name: str) -> Values | None:
+            if name not in topics:
+                return await described(opened, name)
+            found = await each(topics[name], lambda one: described(opened, one))
+            return _together(name, [one for one in found if one is not None])
+
         rows: list[tuple[str, ...]] = [LIST_HEAD]
         for at in range(0, len(names), STREAMS_AT_ONCE):
             piece = names[at : at + STREAMS_AT_ONCE]
-            for found in await each(piece, lambda name: described(opened, name)):
+            for found in await each(piece, shown):
                 if found is None:
                     continue
                 if as_json:
                     print_json(found)
                 else:
-                    rows.append(
-                        tuple("-" if found[k] is None else str(found[k]) for k in LIST_KEYS)
-                    )
+                    rows.append(_row(found))
         if not as_json:
             sys.stdout.write("".join(f"{line}\n" for line in columns(rows)))
             sys.stdout.flush()
     for line in failed:
         fail(line)
     return EXIT_ERROR if failed else 0
+
+
+async def _topics(opened: Namespace, prefix: str) -> dict[str, list[str]]:
+    """Return the names of the partitions of each topic whose name begins with a prefix."""
+
+    async def partitions(name: str) -> list[str]:
+        try:
+            topic = await opened.topic(name)
+        except NoSuchStreamError:
+            return []  # its deletion has begun: its partitions are listed as streams
+        return [topic.stream(at) for at in range(topic.partitions)]
+
+    names = await opened.topics(prefix)
+    found = zip(names, await each(names, partitions))
+    return {name: streams for name, streams in found if streams}
+
+
+def _together(name: str, partitions: list[Values]) -> Values:
+    """Return the values of --long of a topic. Positions belong to one partition, so none is shown.
+
+    `partitions` are the values of its partitions.
+    """
+
+    def times(key: str) -> list[str]:
+        return [one[key] for one in partitions if one[key] is not None]
+
+    return {
+        "name": name,
+        "partitions": len(partitions),
+        "ended": all(one["ended"] for one in partitions),
+        **{key: sum(one[key] for one in partitions) for key in ("segments", "records", "bytes")},
+        "first": None,
+        "first_time": min(times("first_time"), default=None),
+        "last": None,
+        "last_time": max(times("last_time"), default=None),
+    }
+
+
+def _row(found: Values) -> tuple[str, ...]:
+    return tuple("-" if found[key] is None else str(found[key]) for key in LIST_KEYS)
 
 
 # -- show -------------------------------------------------------------------------------------
@@ -127,46 +180,80 @@ async def list_streams(
 @json_option("Print one JSON object.")
 @asynchronous
 async def show(uri: str, path: str, name: str, password: bytes, as_json: bool) -> None:
-    """Show the settings, segments and subscriptions of a stream.
+    """Show the settings, segments and subscriptions of a stream, or the partitions of a topic.
 
     The command shows where each setting comes from, and how many records each subscription lags
     behind the end of the stream.
     """
-    described = await _described(uri, path, name, password)
+    async with namespace(uri, path, password) as opened:
+        if name in await opened.topics(name):
+            topic = await _topic_described(opened, path, name, password)
+            if as_json:
+                print_json(topic)
+            else:
+                click.echo("\n".join(_topic_lines(topic)))
+            return
+        described = await _described(opened, path, name, password)
     if as_json:
         print_json(described)
     else:
         click.echo("\n".join(_lines(described)))
 
 
-async def _described(uri: str, path: str, name: str, password: bytes) -> Values:
+async def _topic_described(opened: Namespace, path: str, name: str, password: bytes) -> Values:
+    from quire.http.views.stream_statistics import stream_statistics
+
+    topic = await opened.topic(name)
+
+    async def described(partition: int) -> Values:
+        return (await stream_statistics(opened, topic.stream(partition), password)).as_json()
+
+    found = await each(range(topic.partitions), described)
+    together = _together(name, found)
+    kept = ("name", "partitions", "ended", "records", "bytes", "first_time", "last_time")
+    return {"namespace": path, **{key: together[key] for key in kept}, "streams": found}
+
+
+def _topic_lines(described: Values) -> list[str]:
+    rows = [LIST_HEAD, *(_row(one) for one in described["streams"])]
+    return [
+        f"topic      {described['name']}",
+        f"namespace  {described['namespace']}",
+        f"records    {described['records']}",
+        f"bytes      {described['bytes']}",
+        f"ended      {'yes' if described['ended'] else 'no'}",
+        "partitions",
+        *(f"  {line}" for line in columns(rows)),
+    ]
+
+
+async def _described(opened: Namespace, path: str, name: str, password: bytes) -> Values:
     from quire.http.views.stream_statistics import segment_as_json, stream_statistics
     from quire.streams.read.statistics import records_from
 
-    async with namespace(uri, path, password) as opened:
-        found = await stream_statistics(opened, name, password)
-        own = await opened.own_stream_settings(name)
-        subscriptions: list[Values] = []
-        for subscriber in await opened.subscriptions(name):
-            try:
-                position = await opened.subscription(name, subscriber).position()
-            except StreamDamagedError as error:
-                subscriptions.append(
-                    {"name": subscriber, "position": None, "lag": None, "error": str(error)}
-                )
-                continue
-            start = found.oldest if position is None else position
-            lag = await records_from(opened.client, found.facts, start, password)
-            stored = None if position is None else str(position)
-            subscriptions.append({"name": subscriber, "position": stored, "lag": lag})
-        return {
-            "namespace": path,
-            **found.as_json(),
-            "segments": [segment_as_json(fact) for fact in found.facts],
-            "lost": found.lost_as_json(),
-            "settings": sources(found.settings.as_json(), own, opened.given_settings, "stream"),
-            "subscriptions": subscriptions,
-        }
+    found = await stream_statistics(opened, name, password)
+    own = await opened.own_stream_settings(name)
+    subscriptions: list[Values] = []
+    for subscriber in await opened.subscriptions(name):
+        try:
+            position = await opened.subscription(name, subscriber).position()
+        except StreamDamagedError as error:
+            subscriptions.append(
+                {"name": subscriber, "position": None, "lag": None, "error": str(error)}
+            )
+            continue
+        start = found.oldest if position is None else position
+        lag = await records_from(opened.client, found.facts, start, password)
+        stored = None if position is None else str(position)
+        subscriptions.append({"name": subscriber, "position": stored, "lag": lag})
+    return {
+        "namespace": path,
+        **found.as_json(),
+        "segments": [segment_as_json(fact) for fact in found.facts],
+        "lost": found.lost_as_json(),
+        "settings": sources(found.settings.as_json(), own, opened.given_settings, "stream"),
+        "subscriptions": subscriptions,
+    }
 
 
 def _lines(described: Values) -> list[str]:

@@ -6,8 +6,9 @@ import asyncio
 import os
 import sys
 from collections import deque
+from collections.abc import Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -42,7 +43,14 @@ from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
 from quire.errors import EntryTooLargeError, QuireError, StreamExistsError, UsageError
 
 if TYPE_CHECKING:
-    from quire.streams import DLSN, Appended, Namespace, StreamWriter
+    from quire.streams import (
+        DLSN,
+        Appended,
+        Namespace,
+        StreamWriter,
+        TopicAppended,
+        TopicWriter,
+    )
 
 STDIN = 0
 FORMATS = ("text", "json")
@@ -131,6 +139,8 @@ async def write(
     Each line becomes one record, and is appended as soon as it is read. At the end, the command
     prints the number of records and the position of the last one. Exit status 0 means that every
     line is acknowledged. Ctrl-C and SIGTERM end the input. Another writer of the stream is fenced.
+    NAME may be a topic: each line then goes to the partition of its key.
+
     With --create, --set gives settings to the new stream. --key-separator, --key, --header and
     --format json give records a key, headers or an event time.
     """
@@ -144,13 +154,24 @@ async def write(
     async with namespace(uri, path, password, make=create) as opened:
         if create:
             await _create(opened, name, values)
-        writer = await opened.open_writer(name, lock=lock_s)
-        if writer.settings.txids == "given":
+        topic = await opened.topic(name) if name in await opened.topics(name) else None
+        if topic is not None and token:
+            raise click.UsageError(
+                "each partition of a topic has a fencing token of its own, so --token cannot be "
+                "used for a topic"
+            )
+        stream = name if topic is None else topic.stream(0)
+        if (await opened.stream_settings(stream)).txids == "given":
             raise UsageError(
-                f"nothing was appended: each record of stream {name} needs a txid (its setting "
+                f"nothing was appended: each record of stream {stream} needs a txid (its setting "
                 "txids is 'given'), but lines have none",
                 remedy=("Write it from a program, or use a stream with the setting txids = 'time'"),
             )
+        writer: StreamWriter | TopicWriter
+        if topic is None:
+            writer = await opened.open_writer(name, lock=lock_s)
+        else:
+            writer = await topic.open_writer(lock=lock_s)
         if os.isatty(STDIN):
             say("type lines; each becomes one record; Ctrl-D ends the input")
         lines = RecordSplitter(delimiter, line_format)
@@ -233,16 +254,20 @@ class RecordSplitter:
 
 
 class InputAppender:
-    """An appender of the input to a stream, which counts what was acknowledged."""
+    """An appender of the input to a stream or a topic, which counts what was acknowledged."""
 
     def __init__(
-        self, writer: StreamWriter, form: LineFormat, roll_every: int | None, token: str
+        self,
+        writer: StreamWriter | TopicWriter,
+        form: LineFormat,
+        roll_every: int | None,
+        token: str,
     ) -> None:
         self._writer = writer
         self._roll_every = roll_every
         self._parser = LineParser(form)
         self._token = token
-        self._outstanding: deque[tuple[Appended, int]] = deque()
+        self._outstanding: deque[tuple[Appended | TopicAppended, int]] = deque()
         """The appends that are not acknowledged yet, each with its number of bytes, in the order of
         the stream."""
         self._outstanding_records = 0
@@ -283,7 +308,8 @@ class InputAppender:
             if self._roll_every is not None:
                 end = min(end, at + self._roll_every - self._since_roll)
             size_bytes = sum(map(len, records.values[at:end]))
-            appended = await self._writer.submit_many(**records.part(at, end), token=self._token)
+            more: dict[str, Any] = {"token": self._token} if self._token else {}
+            appended = await self._writer.submit_many(**records.part(at, end), **more)
             self._outstanding.append((appended, size_bytes))
             self._outstanding_records += end - at
             self._since_roll += end - at
@@ -307,9 +333,10 @@ class InputAppender:
         self._outstanding_records -= len(appended)
         self.records += len(appended)
         self.size_bytes += size_bytes
-        if self.first is None:
-            self.first = appended.first
-        self.last = appended.last
+        if isinstance(appended, Sequence):  # records of a topic have no common order
+            if self.first is None:
+                self.first = appended.first
+            self.last = appended.last
 
     async def settle(self) -> None:
         """Count the outstanding appends that were acknowledged, after the writer has ended."""
@@ -321,13 +348,21 @@ class InputAppender:
 
     def told(self) -> str:
         """Return the sentence that says what was acknowledged."""
-        name = self._writer.name
+        name, records = self._writer.name, counted(self.records, "record")
+        if hasattr(self._writer, "partitions"):
+            return f"topic {name}: {records} acknowledged"
         if self.last is None:
             return f"stream {name}: 0 records acknowledged"
-        records = counted(self.records, "record")
         return f"stream {name}: {records} acknowledged, the last at {self.last}"
 
     def as_json(self) -> Values:
+        if hasattr(self._writer, "partitions"):
+            return {
+                "name": self._writer.name,
+                "partitions": self._writer.partitions,
+                "records": self.records,
+                "bytes": self.size_bytes,
+            }
         return {
             "name": self._writer.name,
             "records": self.records,

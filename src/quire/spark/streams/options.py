@@ -28,8 +28,9 @@ from quire.spark.options import (
 from quire.streams import EARLIEST
 from quire.streams.namespace.names import check_subscription_name
 from quire.streams.namespace.namespace import namespace_path
-from quire.streams.read.arrow import COLUMNS, KEYED_COLUMNS
+from quire.streams.read.arrow import COLUMNS, KEYED_COLUMNS, PARTITION_COLUMN
 from quire.streams.read.positions import PLACES, Start, parse_start
+from quire.streams.topics.topic_metadata import PARTITIONS_MAX
 
 STREAMS_MAX = 10_000
 """The largest number of streams of one read."""
@@ -54,7 +55,10 @@ class StreamPlaces:
 
 @dataclass(frozen=True, slots=True)
 class StreamReadOptions:
-    """The options for reading streams: `stream`, `streams` or `streamPattern` selects which."""
+    """The options for reading streams.
+
+    `stream`, `streams`, `streamPattern` or `topic` selects which.
+    """
 
     metadata: str
     """The metadata URI of the cluster, by default from QUIRE_METADATA of the driver."""
@@ -64,6 +68,10 @@ class StreamReadOptions:
     """The names of the streams, from the option `stream` or `streams`."""
     pattern: str | None = None
     """A shell pattern of the names of streams, in which `*` also matches `/`."""
+    topic: str | None = None
+    """The topic whose partitions are read."""
+    partitions: tuple[int, ...] | None = None
+    """The partitions of the topic to read, or None for all."""
     password: bytes = field(default=b"", repr=False)
     """The password of the ledgers. The default is QUIRE_PASSWORD of the driver's environment."""
     start: StreamPlaces = StreamPlaces(EARLIEST)
@@ -115,12 +123,17 @@ class StreamReadOptions:
         pattern = given.take("streamPattern", parse_name, None)
         one = given.take("stream", parse_stream, None)
         several = given.take("streams", _names, None)
-        if sum(found is not None for found in (pattern, one, several)) != 1:
+        topic = given.take("topic", parse_stream, None)
+        if sum(found is not None for found in (pattern, one, several, topic)) != 1:
             raise UsageError(
-                "options 'stream', 'streams' and 'streamPattern' exclude each other: set one of "
-                "them"
+                "options 'stream', 'streams', 'streamPattern' and 'topic' exclude each other: set "
+                "one of them"
             )
+        partitions = given.take("partitions", _partitions, None)
+        if partitions is not None and topic is None:
+            raise UsageError("option 'partitions' requires the option 'topic'")
         streams = several or ((one,) if one else ())
+        columns = COLUMNS if topic is None else (COLUMNS[0], PARTITION_COLUMN, *COLUMNS[1:])
         end = given.take("end", _places(streams, None), StreamPlaces(None))
         if streaming and end != StreamPlaces(None):
             raise UsageError(
@@ -132,11 +145,13 @@ class StreamReadOptions:
             namespace=given.namespace(environ),
             streams=streams,
             pattern=pattern,
+            topic=None if topic is None else topic.removeprefix("/"),
+            partitions=partitions,
             password=given.password(environ),
             start=given.take("start", _places(streams, EARLIEST), StreamPlaces(EARLIEST)),
             end=end,
             columns=given.columns(
-                COLUMNS, KEYED_COLUMNS, given.take("envelope", parse_boolean, False)
+                columns, KEYED_COLUMNS, given.take("envelope", parse_boolean, False)
             ),
             pushdown=given.take("pushdown", parse_boolean, pushdown),
             partition_bytes=given.take("partitionBytes", parse_size, PARTITION_BYTES),
@@ -197,6 +212,24 @@ def _names(text: str) -> tuple[str, ...]:
     if len(names) > STREAMS_MAX:
         raise ValueError(f"at most {STREAMS_MAX} streams can be read at once, not {len(names)}")
     return names
+
+
+def _partitions(text: str) -> tuple[int, ...]:
+    """Return the numbers in a list with commas, such as "0,2,5-7". Raises ValueError."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError(f"{text!r} is not a list of partitions, such as 0,2,5-7")
+        numbers = range(int(first), int(last or first) + 1)
+        if not numbers or numbers[-1] >= PARTITIONS_MAX:
+            raise ValueError(
+                f"{part.strip()!r} is not a range of partitions from 0 to {PARTITIONS_MAX - 1}"
+            )
+        found += numbers
+    if len(set(found)) != len(found):
+        raise ValueError(f"a partition is named twice in {text}")
+    return tuple(sorted(found))
 
 
 def _places(streams: tuple[str, ...], default: Start | None) -> Callable[[str], StreamPlaces]:

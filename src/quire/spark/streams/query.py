@@ -596,7 +596,15 @@ class StreamQuery:
 
 
 async def stream_names(streams: Namespace, options: StreamReadOptions) -> list[str]:
-    """Return the names that the options select, or for a pattern the streams that exist now."""
+    """Return the names that the options select.
+
+    For a pattern these are the streams that exist now, and for a topic its partitions. Raises
+    NoSuchStreamError if there is no such topic.
+    """
+    if options.topic is not None:
+        topic = await streams.topic(options.topic)
+        wanted = range(topic.partitions) if options.partitions is None else options.partitions
+        return [topic.stream(partition) for partition in wanted]
     if options.pattern is None:
         return list(options.streams)
     pattern = options.pattern

@@ -40,7 +40,7 @@ from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import each
 from quire.blocking.background import call
 from quire.client import Client, LedgerReader
-from quire.errors import NoSuchLedgerError, ReadError, StreamGapError
+from quire.errors import NoSuchLedgerError, ReadError, StreamGapError, UsageError
 from quire.spark import worker
 from quire.spark.schema import our_column
 from quire.spark.streams.options import StreamReadOptions
@@ -50,14 +50,14 @@ from quire.spark.streams.view import StreamView, lost
 from quire.streams import DLSN, EARLIEST, AtSequence, AtTime, AtTxid, Namespace
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.ahead import AHEAD_ENTRIES, AHEAD_LEDGERS, OpenedAhead, ReadAhead
-from quire.streams.read.arrow import ALL_COLUMNS, NULLABLE, RecordColumns
+from quire.streams.read.arrow import ALL_COLUMNS, NULLABLE, PARTITION_COLUMN, RecordColumns
 from quire.streams.read.arrow import schema as arrow_schema
 from quire.streams.read.positions import Start
 
 BATCH_ROWS = 16_384
 BATCH_BYTES = 1024 * 1024
 """The number of bytes at which records are passed to Spark. `BATCH_ROWS` is the limit in rows."""
-FROM_METADATA = frozenset(("stream", "segment", "ledger", "sequence"))
+FROM_METADATA = frozenset(("stream", PARTITION_COLUMN, "segment", "ledger", "sequence"))
 """The columns that can be made from the metadata of a completed segment, without a bookie."""
 CATCH_UP_S = 20.0
 """Seconds that a task waits until bookies know that the entries the driver saw are acknowledged."""
@@ -73,7 +73,9 @@ _TYPES: dict[str, DataType] = {
     "headers": MapType(StringType(), BinaryType()),
     "event_time": TimestampType(),
 }
-TYPES: dict[str, DataType] = {name: _TYPES.get(name, LongType()) for name in ALL_COLUMNS}
+TYPES: dict[str, DataType] = {
+    name: _TYPES.get(name, LongType()) for name in (*ALL_COLUMNS, PARTITION_COLUMN)
+}
 """The types of all columns by name. Numbers have the type long."""
 
 logger = logging.getLogger("quire.spark")
@@ -96,6 +98,12 @@ class StreamTasks:
     def __init__(self, options: StreamReadOptions, schema: StructType) -> None:
         self.options = options
         self.columns = tuple(our_column(field, TYPES, NULLABLE) for field in schema.fields)
+        if PARTITION_COLUMN in self.columns and options.topic is None:
+            raise UsageError(
+                f"the schema names column {PARTITION_COLUMN!r}, which only the records of a topic "
+                "have",
+                remedy="Read a topic with the option 'topic', or leave the column out",
+            )
         plain = arrow_schema(self.columns)
         self._schema = pa.schema(
             [
@@ -199,6 +207,8 @@ class StreamTasks:
                 "segment": pa.scalar(segment.lssn, pa.int64()),
                 "ledger": pa.scalar(segment.ledger_id, pa.int64()),
             }
+            if PARTITION_COLUMN in self.columns:
+                made[PARTITION_COLUMN] = pa.scalar(split.origin.partition, pa.int64())
             columns = [
                 pa.repeat(made[name], count)
                 if name in made

@@ -37,6 +37,7 @@ from quire.errors import NoSuchStreamError, QuireError, StreamExistsError, Usage
 from quire.spark import worker
 from quire.spark.ledgers.writer import check_none_is_lost, payloads, task, value_column
 from quire.spark.streams.keyed_rows import HEADERS_TYPES, check_headers_type, sealed_rows
+from quire.spark.streams.row_partitions import row_partitions
 from quire.spark.streams.write_options import StreamWriteOptions
 from quire.streams import Namespace, StreamPaths, stream_name
 from quire.streams.namespace.namespace import open_namespace
@@ -44,6 +45,7 @@ from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.publish import publishing
 from quire.streams.publish.publishing import BuiltSegment, SegmentBuilder, StreamBatch
+from quire.streams.topics.topic_metadata import partition_stream
 
 STREAMS_MAX = 100
 """The number of streams that one job may write. Each task may have a ledger open for each."""
@@ -163,7 +165,7 @@ async def check_streams(
 
     Raises NoSuchStreamError and UsageError.
     """
-    names: list[str] = []
+    names = await topic_streams(streams, options)
     for given in options.streams:
         if any(sign in given for sign in "*?["):
             names += [name for name in await streams.streams() if fnmatchcase(name, given)]
@@ -193,6 +195,32 @@ async def check_streams(
                 ),
             )
     return names
+
+
+async def topic_streams(streams: Namespace, options: StreamWriteOptions) -> list[str]:
+    """Return the names of the partitions of the topic that is written, or none without a topic.
+
+    Raises NoSuchStreamError.
+    """
+    if options.topic is None:
+        return []
+    topic = await streams.topic(options.topic)
+    return [topic.stream(partition) for partition in range(topic.partitions)]
+
+
+async def check_topic(
+    streams: Namespace, options: StreamWriteOptions, planned: Iterable[str]
+) -> None:
+    """Raise NoSuchStreamError if a topic no longer has the partitions that a plan was made for.
+
+    Call this after the plan was made. If the topic is deleted later, the plan cannot be published.
+    """
+    if options.topic is not None and set(await topic_streams(streams, options)) != set(planned):
+        raise NoSuchStreamError(
+            f"topic {options.topic} was replaced by another topic of the same name, with another "
+            "number of partitions. Nothing was published",
+            remedy="Run the job, or start the query, again",
+        )
 
 
 async def make_sure(streams: Namespace, name: str, create: bool) -> None:
@@ -239,7 +267,7 @@ def write_partition(
     output = StreamTaskOutput(client.aio, options, plan)
     try:
         for batch in _ordered(rows, columns.order):
-            for name, part in _by_stream(batch, columns.stream, options, plan):
+            for name, part in _by_stream(batch, columns, options, plan):
                 if name not in plan.done:
                     txids = None if columns.txid is None else part.column(columns.txid)
                     values: Sequence[bytes] = payloads(part.column(columns.value))
@@ -293,10 +321,18 @@ def _ordered(rows: Iterator[pa.RecordBatch], order: int | None) -> Iterable[pa.R
 
 
 def _by_stream(
-    batch: pa.RecordBatch, column: int | None, options: StreamWriteOptions, plan: WritePlan
+    batch: pa.RecordBatch, columns: SinkColumns, options: StreamWriteOptions, plan: WritePlan
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     if not batch.num_rows:
         return
+    if options.topic is not None:
+        key = None if columns.key is None else batch.column(columns.key)
+        count = len(plan.batches) + len(plan.done)
+        numbers = row_partitions(key, batch.column(columns.value), count)
+        for number in pc.unique(numbers).to_pylist():
+            yield partition_stream(options.topic, number), batch.filter(pc.equal(numbers, number))
+        return
+    column = columns.stream
     if column is None:
         yield next(iter([*plan.batches, *plan.done])), batch
         return
@@ -423,7 +459,7 @@ class Committer:
         sweep = any(message.sweep for message in written)
         for name, batch in sorted({**planned, **batches_of(written)}.items()):
             built = built_for(name, written)
-            if not built and self._options.stream_column is not None:
+            if not built and self._options.divides_rows:
                 await publishing.withdraw(streams, name, batch)
                 continue
             await self.publish(streams, name, batch, built)

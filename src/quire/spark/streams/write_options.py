@@ -41,6 +41,8 @@ class StreamWriteOptions:
     """The names of streams, or patterns (`orders-*`) of streams that exist."""
     stream_column: str | None = None
     """The column with the name of the stream of each row."""
+    topic: str | None = None
+    """The topic whose partitions are written, instead of `streams`."""
     password: bytes = field(default=b"", repr=False)
     """The password of the ledgers. The default is QUIRE_PASSWORD of the driver's environment."""
     value_column: str | None = None
@@ -75,6 +77,11 @@ class StreamWriteOptions:
     tls: TlsClientConfig | None = None
     """The TLS settings of connections to bookies. Every machine that runs tasks needs the files."""
 
+    @property
+    def divides_rows(self) -> bool:
+        """Whether rows go to several streams, so that a stream may get none of them."""
+        return self.stream_column is not None or self.topic is not None
+
     @classmethod
     def parse(
         cls,
@@ -89,11 +96,13 @@ class StreamWriteOptions:
         doing = f"writing streams {'from a query' if streaming else 'in a batch'}"
         given = GivenOptions(options, known, doing, (*others, *WRITING, *READING, *STREAM_READING))
         column = given.take("streamColumn", parse_name, None)
+        topic = given.take("topic", parse_stream, None)
         return cls(
             metadata=given.metadata(environ),
             namespace=given.namespace(environ),
-            streams=_streams(given, column),
+            streams=_streams(given, column, topic),
             stream_column=column,
+            topic=None if topic is None else topic.removeprefix("/"),
             password=given.password(environ),
             value_column=given.take("valueColumn", parse_name, None),
             txid_column=given.take("txidColumn", parse_name, None),
@@ -112,15 +121,28 @@ class StreamWriteOptions:
         )
 
 
-def _streams(given: GivenOptions, column: str | None) -> tuple[str, ...]:
+def _streams(given: GivenOptions, column: str | None, topic: str | None) -> tuple[str, ...]:
     one = given.take("stream", parse_stream, None)
     several = given.take("streams", parse_streams, None)
+    if topic is not None:
+        if any(given_too is not None for given_too in (one, several, column)):
+            raise UsageError(
+                "option 'topic' and the options 'stream', 'streams' and 'streamColumn' exclude "
+                "each other"
+            )
+        if given.take("createStream", parse_boolean, False):
+            raise UsageError(
+                "option 'createStream' cannot create a topic",
+                remedy="Create it with `quire stream create NAME --partitions N`, and leave out "
+                "the option",
+            )
+        return ()
     if (one is None) == (several is None):
         raise UsageError(
             "no option selects the stream to write"
             if one is None
             else "options 'stream' and 'streams' exclude each other",
-            remedy="Set 'stream', or 'streams' with 'streamColumn'",
+            remedy="Set 'stream', 'topic', or 'streams' with 'streamColumn'",
         )
     if (several is None) != (column is None):
         raise UsageError(

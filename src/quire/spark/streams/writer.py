@@ -35,6 +35,7 @@ from quire.spark.streams.sink import (
     StreamMessage,
     WritePlan,
     check_streams,
+    check_topic,
     metadata_of,
     open_streams,
     write_partition,
@@ -94,6 +95,7 @@ class StreamBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
                     done.append(name)
                 else:
                     batches[name] = batch
+            await check_topic(streams, self._options, [*batches, *done])
         except QuireError:
             for name, batch in batches.items():
                 await publishing.withdraw(streams, name, batch)
@@ -224,6 +226,7 @@ async def plan_query(
         )
         for name in names
     }
+    await check_topic(streams, options, names)
     return WritePlan(batches, sweep=sweep)
 
 

@@ -30,6 +30,7 @@ from quire.errors import (
     MetadataURIError,
     NoSuchKeyError,
     NoSuchNamespaceError,
+    NoSuchStreamError,
     QuireError,
     StreamEndedError,
     StreamExistsError,
@@ -70,6 +71,8 @@ from quire.streams.namespace.truncation import (
 from quire.streams.read.positions import EARLIEST, Start, check_position, check_start, find
 from quire.streams.read.reader import OpeningReader, StreamReader
 from quire.streams.read.subscriptions import Subscription
+from quire.streams.topics.topic import Topic
+from quire.streams.topics.topic_metadata import TopicMetadata, topic_exists
 from quire.streams.write.lock import StreamLock
 from quire.streams.write.segments import Segments
 from quire.streams.write.takeover import take_over
@@ -113,6 +116,7 @@ class Namespace:
         self._values = dict(values)
         self.password = password
         self._tree = client.metadata.tree
+        self._topics = TopicMetadata(client, path)
         self._closed = False
         self._budget = ByteBudget(ALL_BUFFERED_BYTES_MAX)
         self._writers: dict[StreamWriter, StreamLock | None] = {}
@@ -240,22 +244,29 @@ class Namespace:
             settings: The stream's own settings, by name.
 
         Raises:
-            StreamExistsError: A stream has this name already.
+            StreamExistsError: A stream or a topic has this name already.
             StreamQuotaError: The namespace has as many streams as `streams_max` allows.
             UsageError: The name or a setting is not valid.
         """
         metadata = self.metadata(name)
-        limit = self.settings.streams_max
-        if limit and len(await self.streams()) >= limit:
-            raise StreamQuotaError(
-                f"namespace {self.path} already has the {limit} streams that streams_max allows: "
-                f"stream {name} was not created",
-                remedy="Raise streams_max. If you cannot, delete a stream that nobody needs",
-            )
+        await self._check_quota(1, f"stream {name}")
         settings = current_names(settings or {})
         encoded = encode_settings(settings)
         DEFAULTS.with_values({**self._values, **settings})
+        if (topic := await self._topics.find(metadata.paths.name)) is not None:
+            raise topic_exists(topic)
         await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {})
+
+    async def _check_quota(self, more: int, what: str) -> None:
+        """Raise StreamQuotaError if the namespace may not have `more` streams in addition."""
+        limit = self.settings.streams_max
+        if limit and len(await self.streams()) + more > limit:
+            has = "already has" if more == 1 else f"would, with {more} more, have more than"
+            raise StreamQuotaError(
+                f"namespace {self.path} {has} the {limit} streams that streams_max allows: {what} "
+                "was not created",
+                remedy="Raise streams_max. If you cannot, delete a stream that nobody needs",
+            )
 
     async def streams(self, prefix: str = "") -> list[str]:
         """Return the names of the streams in this namespace, sorted.
@@ -334,7 +345,14 @@ class Namespace:
             NoSuchStreamError: The stream does not exist.
             MetadataError: The metadata of a segment cannot be decoded.
         """
-        return await self.metadata(name).segments()
+        return await self._segments(self.metadata(name))
+
+    async def _segments(self, metadata: StreamMetadata) -> list[StreamSegment]:
+        try:
+            return await metadata.segments()
+        except NoSuchStreamError:
+            await self._require(metadata)  # it may be a topic, which the error says then
+            raise
 
     async def delete_stream(self, name: str) -> None:
         """Delete a stream and all its ledgers.
@@ -346,8 +364,22 @@ class Namespace:
 
         Args:
             name: The name of the stream.
+
+        Raises:
+            UsageError: The stream is a partition of a topic. Nothing was deleted.
         """
+        await self._refuse_partition(name, "deleted", "Delete the topic")
         await delete_stream(self.client, self.metadata(name), self.password)
+
+    async def _refuse_partition(self, name: str, done: str, remedy: str) -> None:
+        """Raise UsageError if a stream is a partition of a topic, which would lose it."""
+        name = stream_name(name)
+        topic = await self._topics.topic_of(name)
+        if topic is not None:
+            raise UsageError(
+                f"stream {name} was not {done}: it is a partition of topic {topic.name}",
+                remedy=remedy,
+            )
 
     async def rename_stream(self, name: str, new_name: str) -> None:
         """Rename a stream. Its settings and subscriptions move with it, in one transaction.
@@ -361,13 +393,17 @@ class Namespace:
 
         Raises:
             NoSuchStreamError: There is no stream with the present name.
-            StreamExistsError: There is a stream with the new name.
+            StreamExistsError: There is a stream or a topic with the new name.
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
             MetadataError: Other processes changed the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction, which is reached at about
-                490 segments. Nothing was changed.
+                490 segments, or it is a partition of a topic. Nothing was changed.
         """
         metadata, target = self.metadata(name), self.metadata(new_name)
+        remedy = "Create another topic, and copy the records"
+        await self._refuse_partition(name, "renamed", remedy)
+        if (topic := await self._topics.find(target.paths.name)) is not None:
+            raise topic_exists(topic)
         for _ in range(RENAME_ATTEMPTS):
             if await target.exists():
                 raise StreamExistsError(
@@ -449,6 +485,81 @@ class Namespace:
             deletes += more[1]
         return creates, deletes
 
+    # -- topics -------------------------------------------------------------------------------
+
+    async def create_topic(
+        self, name: str, partitions: int, *, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        """Create a topic with several partitions, in one transaction. It is durable on return.
+
+        Partition 3 of the topic `clicks` is the stream `clicks/3`. The number of partitions never
+        changes. If the call is cancelled, the topic may or may not have been created.
+
+        Args:
+            name: The name of the topic. It may contain "/".
+            partitions: The number of partitions, from 1 to 64.
+            settings: The settings of each partition, by name.
+
+        Raises:
+            StreamExistsError: A topic or a stream has this name, or that of a partition, already.
+            StreamQuotaError: The namespace may not have that many streams more (`streams_max`).
+            UsageError: The name, the number or a setting is not valid.
+        """
+        if isinstance(partitions, int):
+            await self._check_quota(partitions, f"topic {name}")
+        settings = current_names(settings or {})
+        encoded = encode_settings(settings)
+        DEFAULTS.with_values({**self._values, **settings})
+        await self._topics.create(
+            name, partitions, {STREAM_SETTINGS_NODE: encoded} if settings else {}
+        )
+
+    async def topics(self, prefix: str = "") -> list[str]:
+        """Return the names of the topics in this namespace, sorted.
+
+        Their partitions are among the names that `streams` returns. Cancelling this call is safe.
+
+        Args:
+            prefix: Return only the names that begin with this text.
+
+        Returns:
+            The names of the topics.
+        """
+        return [name for name in await self._topics.names() if name.startswith(prefix)]
+
+    async def topic(self, name: str) -> Topic:
+        """Return a topic, with the number of partitions that the metadata store has.
+
+        Cancelling this call is safe.
+
+        Args:
+            name: The name of the topic.
+
+        Returns:
+            The topic. It holds no resources and need not be closed.
+
+        Raises:
+            NoSuchStreamError: There is no such topic, or it is being deleted.
+            MetadataError: The node of the topic cannot be decoded.
+        """
+        return Topic(self, self._topics, await self._topics.read(name))
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with all its partitions and their ledgers.
+
+        Open writers are fenced first, as far as their bookies answer. Deleting a topic that does
+        not exist succeeds. After an error or a cancellation some partitions may be left, and the
+        topic cannot be opened: call this again.
+
+        Args:
+            name: The name of the topic.
+        """
+
+        async def delete(partition: StreamMetadata) -> None:
+            await delete_stream(self.client, partition, self.password)
+
+        await self._topics.delete(name, delete)
+
     # -- reading and writing ------------------------------------------------------------------
 
     @opening
@@ -491,7 +602,7 @@ class Namespace:
                 await self.create_stream(name)
             except StreamExistsError:
                 pass
-        await metadata.require()
+        await self._require(metadata)
         if lock is None:
             return await self._open_writer(metadata)
         await metadata.ensure_writable()
@@ -563,13 +674,26 @@ class Namespace:
 
         async def opened() -> StreamReader:
             metadata = self.metadata(name)
-            await metadata.require()
+            await self._require(metadata)
             return StreamReader(
                 self.client, metadata, start=start, end=end, follow=follow, on_gap=on_gap,
                 password=self.password,
             )  # fmt: skip
 
         return OpeningReader(opened, "open_reader")
+
+    async def _require(self, metadata: StreamMetadata) -> None:
+        """Raise NoSuchStreamError unless the stream exists."""
+        if await metadata.exists():
+            return
+        topic = await self._topics.find(metadata.paths.name)
+        if topic is not None:
+            raise NoSuchStreamError(
+                f"{topic.name} is a topic of {topic.partitions} partitions, and not a stream",
+                remedy=f"Name a partition, such as {topic.name}/0. Programs open a topic with "
+                "`topic`",
+            )
+        await metadata.require()
 
     async def find(self, name: str, start: Start) -> DLSN:
         """Return the position at which a reader with this start would begin now.
@@ -588,7 +712,7 @@ class Namespace:
             UsageError: `start` is not a valid start.
         """
         check_start(start)
-        segments = await self.metadata(name).segments()
+        segments = await self._segments(self.metadata(name))
         return await find(self.client, segments, start, self.password)
 
     def subscription(self, name: str, subscriber: str) -> Subscription:

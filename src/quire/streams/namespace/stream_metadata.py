@@ -136,13 +136,9 @@ class StreamMetadata:
         `more` has further nodes, as values by their path below the stream's root. Raises
         StreamExistsError.
         """
-        nodes = self.paths.created()
-        nodes += [(f"{self.paths.root}/{name}", value) for name, value in (more or {}).items()]
-        made = [Create(path, value) for path, value in nodes]
         for attempt in range(CREATE_ATTEMPTS):
             try:
-                await self.tree.make_path(self.paths.stream)
-                await self.tree.commit(*made, *await self.lives.begin())
+                await self.tree.commit(*await self.creation(more))
                 return
             except NoSuchKeyError:
                 if attempt == CREATE_ATTEMPTS - 1:
@@ -150,11 +146,26 @@ class StreamMetadata:
             except KeyExistsError as error:
                 if not await self.tree.exists(self.paths.segments):
                     raise
-                raise StreamExistsError(
-                    f"stream {self.paths.name} already exists in namespace "
-                    f"{self.paths.namespace}. It was not changed",
-                    remedy="Use this stream, or choose another name",
-                ) from error
+                raise self.already_exists() from error
+
+    async def creation(self, more: Mapping[str, bytes] | None = None) -> list[Operation]:
+        """Return the operations that create the stream, with the arguments of `create`.
+
+        The nodes above them are created at once. If the transaction fails because a node is
+        missing, call this again.
+        """
+        nodes = self.paths.created()
+        nodes += [(f"{self.paths.root}/{name}", value) for name, value in (more or {}).items()]
+        await self.tree.make_path(self.paths.stream)
+        return [*(Create(path, value) for path, value in nodes), *await self.lives.begin()]
+
+    def already_exists(self) -> StreamExistsError:
+        """Return the error for a new stream whose name is taken."""
+        return StreamExistsError(
+            f"stream {self.paths.name} already exists in namespace {self.paths.namespace}. It was "
+            "not changed",
+            remedy="Use this stream, or choose another name",
+        )
 
     async def ensure_writable(self) -> None:
         """Create the nodes that only writers need, if they are missing.

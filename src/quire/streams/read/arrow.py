@@ -15,6 +15,12 @@ Each payload is copied once.
 | size     | int64        | the number of payload bytes                                          |
 | value    | binary       | the payload                                                          |
 
+One more column is made on request, for streams that are partitions of a topic:
+
+| column    | type  |                                                                         |
+|-----------|-------|-------------------------------------------------------------------------|
+| partition | int64 | the number of the partition, which is the last part of the stream's name |
+
 Three more columns are made on request. They are null for records that have none of them:
 
 | column     | type                |                                                             |
@@ -60,6 +66,8 @@ KEYED_COLUMNS = ("key", "headers", "event_time")
 IN_ENVELOPES = ("size", "value", *KEYED_COLUMNS)
 """The columns whose values depend on the envelopes of records, so that envelopes are decoded."""
 ALL_COLUMNS = (*COLUMNS, *KEYED_COLUMNS)
+PARTITION_COLUMN = "partition"
+"""The column that only streams have that are partitions of a topic."""
 NULLABLE = ("time", *KEYED_COLUMNS)
 
 NO_TIME = -(2**63)
@@ -105,6 +113,17 @@ class Origin:
     txid_is_time: bool = True
     """Whether the stream's setting `txids` is "time"."""
 
+    @property
+    def partition(self) -> int:
+        """The number of the partition of a topic that the stream is."""
+        return int(self.stream.rpartition("/")[2])
+
+    def number(self, column: str) -> int:
+        """Return the value of the column `segment`, `ledger` or `partition`."""
+        if column == PARTITION_COLUMN:
+            return self.partition
+        return self.segment.lssn if column == "segment" else self.segment.ledger_id
+
 
 @dataclass(slots=True)
 class _Part:
@@ -129,7 +148,7 @@ class RecordColumns:
 
     def __init__(self, columns: Sequence[str] = COLUMNS) -> None:
         for name in columns:
-            if name not in ALL_COLUMNS:
+            if name not in ALL_COLUMNS and name != PARTITION_COLUMN:
                 raise UsageError(
                     f"{name!r} is not a column of a stream's records. The columns are "
                     f"{', '.join(ALL_COLUMNS)}"
@@ -492,14 +511,8 @@ def _column(name: str, parts: Sequence[_Part]) -> pa.Array:
     if name == "stream":
         repeated = [arrow.repeat(part.origin.stream, part.count) for part in parts]
         return arrow.concat_arrays(repeated) if repeated else arrow.array([], arrow.string())
-    if name in ("segment", "ledger"):
-        arrays = [
-            numpy.full(
-                part.count,
-                part.origin.segment.lssn if name == "segment" else part.origin.segment.ledger_id,
-            )
-            for part in parts
-        ]
+    if name in ("segment", "ledger", PARTITION_COLUMN):
+        arrays = [numpy.full(part.count, part.origin.number(name)) for part in parts]
     else:
         arrays = [part.arrays[name] for part in parts]
     values = numpy.concatenate(arrays) if arrays else numpy.empty(0, numpy.int64)

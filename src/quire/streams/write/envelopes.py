@@ -47,14 +47,14 @@ def sealed(
         UsageError: An argument is not valid.
     """
     count = len(payloads)
-    given_keys: Sequence[Text | None] = _each("keys", keys, count)
+    given_keys: Sequence[Text | None] = each_given("keys", keys, count)
     checked_keys = [
-        None if key is None else _bytes(key, "the key of a record") for key in given_keys
+        None if key is None else text_bytes(key, "the key of a record") for key in given_keys
     ]
-    checked_headers = [_headers(one) for one in _each("headers", headers, count)]
+    checked_headers = [_headers(one) for one in each_given("headers", headers, count)]
     times_us = [
         None if moment is None else _microseconds(moment)
-        for moment in _each("event_times", event_times, count)
+        for moment in each_given("event_times", event_times, count)
     ]
     return seal(payloads, checked_keys, checked_headers, times_us)
 
@@ -80,7 +80,11 @@ def seal(
     return found, bytes(flags) if 1 in flags else b""
 
 
-def _each(name: str, given: Sequence[T | None] | None, count: int) -> Sequence[T | None]:
+def each_given(name: str, given: Sequence[T | None] | None, count: int) -> Sequence[T | None]:
+    """Return the items of an argument with one item for each of `count` records.
+
+    Raises ArgumentTypeError and UsageError.
+    """
     if given is None:
         return (None,) * count
     if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
@@ -97,7 +101,11 @@ def _each(name: str, given: Sequence[T | None] | None, count: int) -> Sequence[T
     return given
 
 
-def _bytes(given: Text, what: str) -> bytes:
+def text_bytes(given: Text, what: str) -> bytes:
+    """Return bytes, or a text in UTF-8. `what` is the name of the value for the error.
+
+    Raises ArgumentTypeError and UsageError.
+    """
     if not isinstance(given, str):
         return payload_bytes(given, what)
     try:
@@ -122,7 +130,9 @@ def _headers(given: Headers | None) -> dict[str, bytes] | None:
             raise ArgumentTypeError(
                 f"the name of a header must be str, not {type(name).__name__}. Nothing was appended"
             )
-    return {name: _bytes(value, f"header {name!r} of a record") for name, value in given.items()}
+    return {
+        name: text_bytes(value, f"header {name!r} of a record") for name, value in given.items()
+    }
 
 
 def _microseconds(moment: datetime) -> int:

@@ -1,0 +1,262 @@
+"""The nodes of topics, each of which stores the number of partitions of one topic.
+
+    NAMESPACE/.quire/topics/NAME     NAME is quoted, so that "/" becomes "%2F"
+
+    {"format": 1, "id": "1000185c83e0002-27", "partitions": 4, "partitioner": "murmur2"}
+
+One transaction creates the node and all partitions, so no topic exists partially. The number never
+changes: with another one, most keys would have another partition, and readers could see later
+records of a key before earlier ones. A deletion first adds `"ending": true`, then deletes the
+partitions, and finally the node.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from quire._runtime.tasks import each
+from quire.client import Client
+from quire.codec.distributedlog.name import StreamPaths, may_name_stream, stream_name
+from quire.errors import (
+    KeyExistsError,
+    LaterMetadataError,
+    MetadataError,
+    NoSuchKeyError,
+    NoSuchStreamError,
+    StreamExistsError,
+    UsageError,
+    VersionConflictError,
+    check_type,
+    later_json,
+    written_later,
+)
+from quire.metadata.tree import Create, Delete, Put
+from quire.streams.namespace.stream_life import unique
+from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.topics.partitioner import PARTITIONER
+
+TOPICS = ".quire/topics"
+"""The path below a namespace that holds the nodes of its topics."""
+FORMAT = 1
+PARTITIONS_MAX = 64
+"""The largest number of partitions of a topic, because one transaction creates all of them."""
+CREATE_TOPIC_ATTEMPTS = 5
+"""The number of attempts to create a topic while other clients change nodes above its own."""
+_NAMES = ("id", "partitions", "partitioner", "ending")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTopic:
+    """The node of a topic, as it was read."""
+
+    name: str
+    id: str
+    """The id, which no other topic of any name has."""
+    partitions: int
+    deleting: bool
+    """Whether a deletion has begun. It may have been interrupted."""
+    version: int
+
+    def value(self) -> bytes:
+        """Return the value of the node."""
+        values = {
+            "format": FORMAT,
+            "id": self.id,
+            "partitions": self.partitions,
+            "partitioner": PARTITIONER,
+        }
+        return json.dumps(values | ({"ending": True} if self.deleting else {})).encode()
+
+
+def partition_stream(topic: str, partition: int) -> str:
+    """Return the name of the stream that is a partition of a topic."""
+    return f"{topic}/{partition}"
+
+
+def partition_number(stream: str) -> tuple[str, int] | None:
+    """Return the topic and the partition that a stream's name may stand for, or None."""
+    topic, _, number = stream.rpartition("/")
+    if not topic or not number.isascii() or not number.isdecimal() or len(number) > 4:
+        return None
+    return (topic, int(number)) if str(int(number)) == number else None
+
+
+class TopicMetadata:
+    """Reads and changes the nodes of the topics of one namespace."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._client = client
+        self._tree = client.metadata.tree
+        self._namespace = namespace
+        self._directory = f"{namespace}/{TOPICS}"
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{quote(name, safe='')}"
+
+    def stream(self, name: str) -> StreamMetadata:
+        """Return the metadata of a stream of the namespace."""
+        return StreamMetadata(self._client, StreamPaths(self._namespace, name))
+
+    async def create(self, name: str, partitions: int, more: Mapping[str, bytes]) -> None:
+        """Create a topic and its partitions in one transaction.
+
+        `more` has further nodes of each partition, as in `StreamMetadata.create`. Raises
+        StreamExistsError, and UsageError if the number or the name is not valid.
+        """
+        name = stream_name(name)
+        check_type("the number of partitions", partitions, int)
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise UsageError(
+                f"topic {name} was not created: a topic has 1 to {PARTITIONS_MAX} partitions, not "
+                f"{partitions}"
+            )
+        streams = [self.stream(partition_stream(name, at)) for at in range(partitions)]
+        stored = StoredTopic(name, unique(self._tree), partitions, False, 0)
+        root = self.stream(name).paths.root
+        for attempt in range(CREATE_TOPIC_ATTEMPTS):
+            await self._tree.make_path(self._directory)
+            parts = await each(streams, lambda stream: stream.creation(more))
+            try:
+                await self._tree.commit(
+                    Create(self._path(name), stored.value()),
+                    # No stream may have the name of the topic: this fails if there is one.
+                    Create(root),
+                    Delete(root),
+                    *(operation for part in parts for operation in part),
+                )
+                return
+            except NoSuchKeyError:
+                if attempt == CREATE_TOPIC_ATTEMPTS - 1:
+                    raise
+            except KeyExistsError as error:
+                await self._refuse_existing(name, streams, error)
+
+    async def _refuse_existing(
+        self, name: str, streams: Sequence[StreamMetadata], error: KeyExistsError
+    ) -> None:
+        """Raise StreamExistsError if the topic, or a stream with a name of its own, exists."""
+        found = await self.find(name)
+        if found is not None:
+            raise topic_exists(found) from error
+        for stream in (self.stream(name), *streams):
+            if await stream.exists():
+                raise StreamExistsError(
+                    f"topic {name} was not created in namespace {self._namespace}: stream "
+                    f"{stream.paths.name} exists already",
+                    remedy="Choose another name, or rename that stream",
+                ) from error
+        raise error
+
+    async def find(self, name: str) -> StoredTopic | None:
+        """Return the topic with this name, or None if there is none. Raises MetadataError."""
+        path = self._path(name)
+        try:
+            node = await self._tree.read(path)
+        except NoSuchKeyError:
+            return None
+        return decode_topic(name, path, node.value, node.version)
+
+    async def read(self, name: str) -> StoredTopic:
+        """Return the topic with this name. Raises NoSuchStreamError and MetadataError."""
+        name = stream_name(name)
+        found = await self.find(name)
+        if found is None:
+            raise NoSuchStreamError(
+                f"there is no topic {name} in namespace {self._namespace}",
+                remedy=f"Create it: quire stream create {name} --partitions N (in Python, "
+                "create_topic)",
+            )
+        if found.deleting:
+            raise NoSuchStreamError(
+                f"topic {name} of namespace {self._namespace} is being deleted, or its deletion "
+                "was interrupted",
+                remedy="Delete it again to complete the deletion",
+            )
+        return found
+
+    async def require_same(self, known: StoredTopic) -> None:
+        """Raise NoSuchStreamError if a topic was deleted, also if another one has its name."""
+        found = await self.find(known.name)
+        if found != known:
+            raise NoSuchStreamError(
+                f"topic {known.name} of namespace {self._namespace} was deleted, or replaced by "
+                "another topic of the same name",
+                remedy="Open the topic again if there is another one",
+            )
+
+    async def names(self) -> list[str]:
+        """Return the names of all topics, sorted."""
+        try:
+            found = await self._tree.children(self._directory)
+        except NoSuchKeyError:
+            return []
+        return sorted(filter(may_name_stream, map(unquote, found)))
+
+    async def topic_of(self, stream: str) -> StoredTopic | None:
+        """Return the topic that a stream is a partition of, or None."""
+        parts = partition_number(stream)
+        if parts is None:
+            return None
+        found = await self.find(parts[0])
+        return found if found is not None and parts[1] < found.partitions else None
+
+    async def delete(self, name: str, delete: Callable[[StreamMetadata], Awaitable[None]]) -> None:
+        """Delete a topic, and each partition with `delete`. It need not exist.
+
+        If this is interrupted, call it again.
+        """
+        name = stream_name(name)
+        known = await self.find(name)
+        if known is None:
+            return
+        path, marked = self._path(name), known.version
+        if not known.deleting:
+            # Another version: a topic that is created later under this name is not deleted below.
+            begun = StoredTopic(name, known.id, known.partitions, True, known.version + 1)
+            try:
+                await self._tree.commit(Put(path, begun.value(), known.version))
+            except (NoSuchKeyError, VersionConflictError):
+                await self.delete(name, delete)  # another client deletes it too
+                return
+            marked = begun.version
+        for at in range(known.partitions):
+            await delete(self.stream(partition_stream(name, at)))
+        try:
+            await self._tree.commit(Delete(path, marked))
+        except (NoSuchKeyError, VersionConflictError):
+            pass  # another client has completed the deletion
+
+
+def topic_exists(topic: StoredTopic) -> StreamExistsError:
+    """Return the error for a new topic or stream whose name a topic has."""
+    return StreamExistsError(
+        f"topic {topic.name} already exists, with {topic.partitions} partitions. It was not "
+        "changed",
+        remedy="Use this topic, or choose another name. The number of partitions cannot change: "
+        "to get more, create another topic and copy the records",
+    )
+
+
+def decode_topic(name: str, path: str, value: bytes, version: int) -> StoredTopic:
+    """Return the topic that a node describes. Raises MetadataError."""
+    try:
+        values = json.loads(value)
+        if message := later_json(path, values, _NAMES, FORMAT):
+            raise LaterMetadataError(message)
+        if values["format"] != FORMAT:
+            raise ValueError(f"it has format {values['format']!r}")
+        if values["partitioner"] != PARTITIONER:
+            found = f"the partitioner {values['partitioner']!r}"
+            raise LaterMetadataError(written_later(path, found, PARTITIONER))
+        partitions, deleting = values["partitions"], values.get("ending", False)
+        if type(partitions) is not int or partitions < 1 or type(deleting) is not bool:
+            raise ValueError("a field has a wrong value")
+        return StoredTopic(name, str(values["id"]), partitions, deleting, version)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MetadataError(
+            f"the node {path} of topic {name} cannot be decoded: {error!r}",
+            remedy="Restore the node from a backup of the metadata store",
+        ) from None

@@ -1,0 +1,581 @@
+"""Topics: several streams that are written and read as one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from quire._runtime.tasks import each
+from quire.errors import (
+    ArgumentTypeError,
+    LaterMetadataError,
+    MetadataError,
+    NoSuchStreamError,
+    StreamClosedError,
+    StreamExistsError,
+    StreamFencedError,
+    StreamGapError,
+    StreamQuotaError,
+    UsageError,
+)
+from quire.metadata.tree import Put
+from quire.streams import EARLIEST, LATEST, AtSequence
+from quire.streams.namespace import namespace as namespace_module
+from quire.streams.namespace import removal
+from quire.streams.read.records import Gap
+from quire.streams.topics.partitioner import murmur2, partition_of
+from quire.streams.topics.topic_metadata import PARTITIONS_MAX, partition_number
+from quire.streams.topics.writer import STICKY_BYTES
+from tests.support.streams import Bench, run
+
+NODE = "/acme/test/.quire/topics/"
+
+KAFKAS = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+}
+"""The golden values of Kafka's own test of the hash (`UtilsTest.testMurmur2`), as Java's int."""
+
+PARTITIONS_OF_1000 = {
+    b"": 681, b"a": 524, b"ab": 434, b"abc": 107, b"123456789": 566, b"\x00 ": 742,
+}  # fmt: skip
+"""The partitions that clients of Kafka give to keys in a topic of 1,000, as kafka-python tests."""
+
+
+# -- the partitioner --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("key", "value"), KAFKAS.items())
+def test_the_hash_is_kafkas(key: bytes, value: int) -> None:
+    assert murmur2(key) == value % 2**32
+
+
+def test_the_partition_of_a_key_is_kafkas() -> None:
+    found = {key: partition_of(key, 1_000) for key in PARTITIONS_OF_1000}
+    assert found == PARTITIONS_OF_1000
+    # Kafka drops the sign bit. The absolute value would give other partitions.
+    assert partition_of(b"21", 1_000) == (-973932308 & 0x7FFFFFFF) % 1_000 != 973932308 % 1_000
+
+
+def test_keys_use_all_partitions_about_equally() -> None:
+    counts = [0] * 8
+    for number in range(8_000):
+        counts[partition_of(b"key-%d" % number, 8)] += 1
+    assert min(counts) > 850
+    assert max(counts) < 1_150
+
+
+def test_names_of_partitions() -> None:
+    assert partition_number("a/b/12") == ("a/b", 12)
+    for name in ("a", "a/b", "a/01", "a/", "/1", "a/-1", "a/1x", "a/²", "a/12345", "1"):
+        assert partition_number(name) is None, name
+
+
+# -- creating and deleting --------------------------------------------------------------------
+
+
+def test_a_topic_is_created_with_its_partitions() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("eu/clicks", 3, settings={"compression": "lz4"})
+        assert await b.streams.topics() == ["eu/clicks"]
+        assert await b.streams.topics("us") == []
+        assert await b.streams.streams() == ["eu/clicks/0", "eu/clicks/1", "eu/clicks/2"]
+        assert (await b.streams.stream_settings("eu/clicks/2")).compression == "lz4"
+        topic = await b.streams.topic("eu/clicks")
+        assert (topic.name, topic.partitions, topic.stream(2)) == ("eu/clicks", 3, "eu/clicks/2")
+        assert topic.partition_of("abc") == topic.partition_of(b"abc")
+        node = await b.client.metadata.tree.read(f"{NODE}eu%2Fclicks")
+        stored = json.loads(node.value)
+        assert stored.pop("id")
+        assert stored == {"format": 1, "partitions": 3, "partitioner": "murmur2"}
+
+    run(scene)
+
+
+def test_the_largest_topic_fits_into_one_transaction() -> None:
+    async def scene(b: Bench) -> None:
+        name = "a-name-of-a-topic-that-is-rather-long/" * 3 + "clicks"
+        await b.streams.create_topic(name, PARTITIONS_MAX, settings={"retention_s": 60})
+        assert len(await b.streams.streams()) == PARTITIONS_MAX
+        with pytest.raises(UsageError, match=f"has 1 to {PARTITIONS_MAX} partitions, not"):
+            await b.streams.create_topic("more", PARTITIONS_MAX + 1)
+        with pytest.raises(UsageError, match="partitions, not 0"):
+            await b.streams.create_topic("none", 0)
+        with pytest.raises(ArgumentTypeError):
+            await b.streams.create_topic("text", "4")  # type: ignore[arg-type]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("taken", ["clicks", "clicks/1"])
+def test_a_topic_never_takes_the_name_of_a_stream(taken: str) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream(taken)
+        with pytest.raises(StreamExistsError, match=f"stream {taken} exists already"):
+            await b.streams.create_topic("clicks", 2)
+        assert await b.streams.streams() == [taken]
+        assert await b.streams.topics() == []
+        await b.streams.delete_stream(taken)
+        await b.streams.create_topic("clicks", 2)
+
+    run(scene)
+
+
+def test_a_stream_never_takes_the_name_of_a_topic() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("clicks", 2)
+        await b.streams.create_stream("other")
+        attempts: list[Callable[[], Awaitable[None]]] = [
+            lambda: b.streams.create_topic("clicks", 2),
+            lambda: b.streams.create_topic("clicks", 5),
+            lambda: b.streams.create_stream("clicks"),
+            lambda: b.streams.rename_stream("other", "clicks"),
+        ]
+        for attempt in attempts:
+            with pytest.raises(StreamExistsError, match="topic clicks already exists, with 2"):
+                await attempt()
+        assert await b.streams.streams() == ["clicks/0", "clicks/1", "other"]
+
+    run(scene)
+
+
+def test_partitions_are_deleted_and_renamed_only_with_their_topic() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("clicks", 2)
+        await b.streams.create_stream("clicks/2")  # a stream beside the partitions
+        with pytest.raises(UsageError, match="was not deleted: it is a partition of topic clicks"):
+            await b.streams.delete_stream("clicks/1")
+        with pytest.raises(UsageError, match="was not renamed: it is a partition of topic clicks"):
+            await b.streams.rename_stream("/clicks/0", "x")
+        await b.streams.rename_stream("clicks/2", "x")
+        await b.streams.delete_topic("clicks")
+        assert await b.streams.streams() == ["x"]
+        assert await b.streams.topics() == []
+        await b.streams.delete_topic("clicks")
+        with pytest.raises(NoSuchStreamError, match="no topic clicks"):
+            await b.streams.topic("clicks")
+
+    run(scene)
+
+
+def test_two_clients_create_the_same_topic_and_one_of_them_succeeds() -> None:
+    async def scene(b: Bench) -> None:
+        outcomes = await asyncio.gather(
+            *(b.streams.create_topic("clicks", count) for count in (2, 3)), return_exceptions=True
+        )
+        failed = [error for error in outcomes if error is not None]
+        assert len(failed) == 1
+        assert isinstance(failed[0], StreamExistsError)
+        count = (await b.streams.topic("clicks")).partitions
+        assert len(await b.streams.streams()) == count
+
+    run(scene)
+
+
+def test_a_deletion_that_was_interrupted_is_completed_by_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("clicks", 3)
+        whole = removal.delete_stream
+        deleted: list[str] = []
+
+        async def dies(client: Any, metadata: Any, password: bytes) -> None:
+            if deleted:
+                raise KeyboardInterrupt
+            deleted.append(metadata.paths.name)
+            await whole(client, metadata, password)
+
+        monkeypatch.setattr(namespace_module, "delete_stream", dies)
+        with pytest.raises(KeyboardInterrupt):
+            await b.streams.delete_topic("clicks")
+        monkeypatch.undo()
+        assert deleted == ["clicks/0"]
+        assert await b.streams.topics() == ["clicks"]
+        with pytest.raises(NoSuchStreamError, match="its deletion was interrupted"):
+            await b.streams.topic("clicks")
+        with pytest.raises(StreamExistsError):
+            await b.streams.create_topic("clicks", 3)
+        await b.streams.delete_topic("clicks")
+        assert await b.streams.streams() == []
+        await b.streams.create_topic("clicks", 1)
+
+    run(scene)
+
+
+def test_a_late_deletion_spares_a_topic_that_was_created_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("clicks", 1)
+        whole = removal.delete_stream
+
+        async def slow(client: Any, metadata: Any, password: bytes) -> None:
+            await whole(client, metadata, password)
+            monkeypatch.undo()
+            await b.streams.delete_topic("clicks")  # another client completes the deletion
+            await b.streams.create_topic("clicks", 2)
+
+        monkeypatch.setattr(namespace_module, "delete_stream", slow)
+        await b.streams.delete_topic("clicks")
+        assert (await b.streams.topic("clicks")).partitions == 2
+        assert await b.streams.streams() == ["clicks/0", "clicks/1"]
+
+    run(scene)
+
+
+def test_partitions_count_in_the_quota_of_streams() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.configure({"streams_max": 3})
+        with pytest.raises(StreamQuotaError, match="with 4 more, have more than the 3 streams"):
+            await b.streams.create_topic("clicks", 4)
+        await b.streams.create_topic("clicks", 3)
+        with pytest.raises(StreamQuotaError, match="already has the 3 streams"):
+            await b.streams.create_stream("one")
+
+    run(scene)
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ({"format": 2}, LaterMetadataError),
+        ({"more": 1}, LaterMetadataError),
+        ({"partitioner": "xxhash"}, LaterMetadataError),
+        ({"partitions": "2"}, MetadataError),
+        ({"partitions": 0}, MetadataError),
+        ({"partitions": None}, MetadataError),
+        ({"ending": 1}, MetadataError),
+    ],
+)
+def test_a_node_that_cannot_be_decoded(value: dict[str, Any], error: type[Exception]) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("clicks", 2)
+        tree = b.client.metadata.tree
+        node = await tree.read(f"{NODE}clicks")
+        stored = {**json.loads(node.value), **value}
+        await tree.commit(Put(f"{NODE}clicks", json.dumps(stored).encode(), node.version))
+        with pytest.raises(error) as raised:
+            await b.streams.topic("clicks")
+        assert f"{NODE}clicks" in str(raised.value)
+        await tree.commit(Put(f"{NODE}clicks", b"[]", node.version + 1))
+        with pytest.raises(MetadataError, match="cannot be decoded"):
+            await b.streams.topic("clicks")
+
+    run(scene)
+
+
+# -- writing ----------------------------------------------------------------------------------
+
+
+def with_topic(scene: Callable[[Bench, Any], Awaitable[None]], partitions: int = 3) -> None:
+    async def main(b: Bench) -> None:
+        await b.streams.create_topic("clicks", partitions)
+        await scene(b, await b.streams.topic("clicks"))
+
+    run(main)
+
+
+def test_each_record_is_in_the_partition_of_its_key_and_in_order() -> None:
+    async def scene(b: Bench, topic: Any) -> None:
+        keys = [f"k{number % 7}" for number in range(100)]
+        values = [b"%d" % number for number in range(100)]
+        async with topic.open_writer() as writer:
+            assert writer.assigned == [0, 1, 2]
+            one = await writer.append(b"first", key="k1", headers={"h": "1"})
+            places = await writer.append_many(values, keys=keys)
+            assert one.partition == topic.partition_of("k1")
+            assert [place.partition for place in places] == [topic.partition_of(k) for k in keys]
+        found = [record async for record in topic.open_reader()]
+        assert len(found) == 101
+        where = {(record.partition, record.position): record for record in found}
+        assert [where[place].value for place in places] == values
+        assert dict(where[one].headers) == {"h": b"1"}
+        assert (where[one].key, where[one].payload) == (b"k1", b"first")
+        assert where[one].event_time is None
+        for key in set(keys):
+            mine = [r.value for r in found if r.key == key.encode() and r.value != b"first"]
+            assert mine == [value for value, k in zip(values, keys) if k == key]
+        for partition in range(3):
+            plain = await b.read(topic.stream(partition))
+            assert plain == [r.record for r in found if r.partition == partition]
+
+    with_topic(scene)
+
+
+def test_records_without_a_key_fill_one_partition_after_the_other() -> None:
+    async def scene(b: Bench, topic: Any) -> None:
+        async with topic.open_writer(assign=[2, 0]) as writer:
+            value = b"x" * (STICKY_BYTES // 2)
+            places = await writer.append_many([value] * 5)
+            assert [place.partition for place in places] == [0, 0, 2, 2, 0]
+            assert (await writer.append(b"", partition=2)).partition == 2
+            assert (await writer.append(b"small")).partition == 0
+
+    with_topic(scene)
+
+
+def test_an_empty_key_is_a_key() -> None:
+    async def scene(b: Bench, topic: Any) -> None:
+        async with topic.open_writer() as writer:
+            place = await writer.append(b"v", key="")
+        assert place.partition == partition_of(b"", 3)
+        assert [record.key async for record in topic.open_reader()] == [b""]
+
+    with_topic(scene)
+
+
+def test_writers_share_a_topic_by_its_partitions() -> None:
+    async def scene(b: Bench, topic: Any) -> None:
+        key = next(f"k{n}" for n in range(99) if topic.partition_of(f"k{n}") == 2)
+        async with topic.open_writer(assign=[0, 1]) as one, topic.open_writer(assign=[2]) as two:
+            await two.append(b"ours", key=key)
+            with pytest.raises(UsageError, match=f"partition 2, the partition of key b'{key}',"):
+                await one.append_many([b"a", b"b"], keys=[None, key])
+            with pytest.raises(UsageError, match="partition 2 of topic clicks is not assigned"):
+                await one.append(b"a", partition=2)
+            with pytest.raises(UsageError, match="has no partition 3"):
+                await one.append(b"a", partition=3)
+            await one.append(b"theirs", partition=0)
+        found = {(record.partition, record.value) async for record in topic.open_reader()}
+        assert found == {(2, b"ours"), (0, b"theirs")}
+
+    with_topic(scene)
+
+
+def test_a_partition_that_is_taken_over_leaves_the_others_working() -> None:
+    async def scene(b: Bench, topic: Any) -> None:
+        one = await topic.open_writer()
+        two = await topic.open_writer(assign=[1])
+        with pytest.raises(StreamFencedError):
+            await one.append(b"late", partition=1)
+        await one.append(b"fine", partition=0)
+        await two.append(b"new", partition=1)
+        with pytest.raises(StreamFencedError):
+            await one.flush()
+        with pytest.raises(StreamFencedError):
+            await one.close()
+        await two.close()
+        # The other partitions were closed all the same.
+        assert not (await b.streams.segments(topic.stream(0)))[-1].in_progress
+        found = {(record.partition, record.value) async for record in topic.open_reader()}
+        assert found == {(0, b"fine"), (1, b"new")}
+
+    with_topic(scene)
+
+
+def test_what_a_writer_refuses() -> None:
+    async def scene(b: Bench, topic: Any) -> None:
+        for wrong in ([3], [-1], []):
+            with pytest.raises(UsageError):
+                await topic.open_writer(assign=wrong)
+        with pytest.raises(ArgumentTypeError):
+            await topic.open_writer(assign=1)
+        with pytest.raises(ArgumentTypeError):
+            await topic.open_writer(assign="1")
+        with pytest.raises(ArgumentTypeError):
+            await topic.open_writer(assign=["1"])
+        with pytest.raises(UsageError):
+            topic.stream(3)
+        async with topic.open_writer() as writer:
+            with pytest.raises(UsageError, match="keys needs one item for each record"):
+                await writer.append_many([b"a", b"b"], keys=["a"])
+            with pytest.raises(ArgumentTypeError):
+                await writer.append(b"a", key=7)
+            with pytest.raises(ArgumentTypeError):
+                await writer.append(b"a", partition="0")
+        with pytest.raises(StreamClosedError, match="writer of topic clicks is closed"):
+            await writer.append(b"a")
+        assert writer.closed
+        await writer.close()
+        assert [record async for record in topic.open_reader()] == []
+
+    with_topic(scene)
+
+
+def test_a_writer_that_is_abandoned_or_left_with_an_error() -> None:
+    async def scene(b: Bench, topic: Any) -> None:
+        writer = await topic.open_writer()
+
+        async def fail() -> None:
+            async with writer:
+                await writer.append(b"kept", partition=1)
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        assert writer.closed
+        again = await topic.open_writer()
+        submitted = await again.submit_many([b"a", b"b"], partition=1)
+        assert [place.partition for place in await submitted.wait()] == [1, 1]
+        await again.flush()
+        await again.roll()
+        again.abandon()
+        assert [r.value async for r in topic.open_reader()] == [b"kept", b"a", b"b"]
+
+    with_topic(scene)
+
+
+def test_a_writer_notices_that_the_topic_was_replaced() -> None:
+    async def scene(b: Bench, topic: Any) -> None:
+        await b.streams.delete_topic("clicks")
+        await b.streams.create_topic("clicks", 5)
+        with pytest.raises(NoSuchStreamError, match="replaced by another topic"):
+            await topic.open_writer()
+        async with (await b.streams.topic("clicks")).open_writer() as writer:
+            assert writer.partitions == 5
+            assert writer.assigned == [0, 1, 2, 3, 4]
+        await b.streams.delete_topic("clicks")
+        with pytest.raises(NoSuchStreamError):
+            await topic.open_writer()
+
+    with_topic(scene)
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+async def filled(topic: Any, count: int = 30) -> None:
+    async with topic.open_writer() as writer:
+        for number in range(count):
+            await writer.append(b"%d" % number, key=f"k{number}")
+
+
+def test_reading_some_partitions_and_from_given_places() -> None:
+    async def scene(b: Bench, topic: Any) -> None:
+        await filled(topic)
+        everything = [record async for record in topic.open_reader()]
+        assert sorted(int(record.value) for record in everything) == list(range(30))
+        reader = topic.open_reader(assign=[1])
+        assert [r async for r in reader] == [r for r in everything if r.partition == 1]
+        assert (reader.assigned, list(reader.positions)) == ([1], [1])
+        late = [record async for record in topic.open_reader(start=AtSequence(3))]
+        assert sorted(late) == sorted(r for r in everything if r.record.sequence >= 3)
+        some = await b.streams.find(topic.stream(2), AtSequence(2))
+        mixed = [r async for r in topic.open_reader(start={0: LATEST, 2: some})]
+        assert sorted(mixed) == sorted(
+            r for r in everything
+            if r.partition == 1 or (r.partition == 2 and r.record.sequence >= 2)
+        )  # fmt: skip
+
+    with_topic(scene)
+
+
+def test_a_reader_resumes_at_its_positions() -> None:
+    async def scene(b: Bench, topic: Any) -> None:
+        await filled(topic)
+        assert await topic.positions("billing") == {}
+        reader = topic.open_reader()
+        seen = []
+        async with aclosing(aiter(reader)) as records:
+            async for record in records:
+                seen.append(record)
+                if len(seen) == 11:
+                    break
+        await topic.commit("billing", reader.positions)
+        stored = await topic.positions("billing")
+        assert stored == reader.positions
+        rest = [record async for record in topic.open_reader(start=stored)]
+        assert sorted(int(record.value) for record in seen + rest) == list(range(30))
+        # The same reader continues there as well.
+        assert sorted([record async for record in reader]) == sorted(rest)
+        with pytest.raises(UsageError):
+            await topic.commit("billing", {9: stored[0]})
+        await topic.commit("billing", {})
+
+    with_topic(scene)
+
+
+def test_following_and_cancelling_loses_nothing() -> None:
+    async def scene(b: Bench, topic: Any) -> None:
+        reader = topic.open_reader(start=LATEST, follow=True)
+        seen: list[int] = []
+
+        async def follow() -> None:
+            async for record in reader:
+                seen.append(int(record.value))
+
+        async with topic.open_writer() as writer:
+            task = asyncio.ensure_future(follow())
+            for number in range(60):
+                if number == 0:
+                    while len(reader.positions) != 3:
+                        await asyncio.sleep(0.01)
+                await writer.append(b"%d" % number, key=f"k{number}")
+                if number % 10 == 9:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+                    task = asyncio.ensure_future(follow())
+            while len(seen) < 60:
+                await asyncio.sleep(0.1)
+            assert sorted(seen) == list(range(60))
+        await each(
+            range(3), lambda at: end(b, topic.stream(at))
+        )  # the reader ends after all partitions have
+        await task
+        reader.close()
+        with pytest.raises(UsageError, match="reader of topic clicks is closed"):
+            await follow()
+
+    async def end(b: Bench, name: str) -> None:
+        async with b.streams.open_writer(name) as writer:
+            await writer.end_stream()
+
+    with_topic(scene)
+
+
+def test_closing_a_reader_ends_an_iteration_that_waits() -> None:
+    async def scene(b: Bench, topic: Any) -> None:
+        reader = topic.open_reader(follow=True)
+
+        async def follow() -> None:
+            async for _ in reader:
+                pass
+
+        task = asyncio.ensure_future(follow())
+        await asyncio.sleep(1)
+        reader.close()
+        with pytest.raises(UsageError, match="is closed"):
+            await task
+
+    with_topic(scene)
+
+
+def test_gaps_are_reported_with_their_partition() -> None:
+    async def scene(b: Bench, topic: Any) -> None:
+        async with topic.open_writer() as writer:
+            for number in range(20):
+                await writer.append(b"%d" % number, partition=number % 2)
+        before = await b.streams.find(topic.stream(1), AtSequence(4))
+        await b.streams.truncate(topic.stream(1), before)
+        start = {1: (await b.streams.segments(topic.stream(1)))[0].first_dlsn}
+        reader = topic.open_reader(start=start)
+        with pytest.raises(StreamGapError, match="stream clicks/1"):
+            [record async for record in reader]
+        assert reader.positions[1] == before
+        delivered = topic.open_reader(start=start, on_gap="deliver")
+        gaps = []
+        async with aclosing(delivered.batches()) as batches:
+            async for partition, batch in batches:
+                if isinstance(batch, Gap):
+                    gaps.append((partition, batch.behind))
+        assert gaps == [(1, before)]
+        for choice in ("skip", "deliver"):
+            left = [int(r.value) async for r in topic.open_reader(start=start, on_gap=choice)]
+            assert sorted(left) == [0, 2, 4, 6, 8, *range(9, 20)]
+        for wrong in ({"on_gap": "no"}, {"assign": [7]}, {"start": {7: EARLIEST}}):
+            with pytest.raises(UsageError):
+                topic.open_reader(**wrong)
+        with pytest.raises(UsageError, match="a position belongs to one partition"):
+            topic.open_reader(start=before)
+
+    with_topic(scene)
