@@ -17,6 +17,7 @@ from quire.client import Client
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError, UsageError
 from quire.spark.jobs.archive.manifest import DATA, HistoryFile, Manifest, OffloadHistory
 from quire.spark.jobs.archive.parquet_files import read_file, verify_piece
+from quire.spark.jobs.archive.store import ArchiveDirectory
 from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 from quire.streams import DLSN, EARLIEST, LATEST, AtSequence, AtTime, AtTxid, Gap, Namespace
 from quire.streams.namespace.namespace import open_namespace
@@ -138,7 +139,7 @@ def history(
             )
         )  # fmt: skip
     frames = []
-    if plan.files:
+    if plan.files and _spark_reads(spark, found.store):
         stored = COLUMNS if set(columns) <= set(COLUMNS) else ALL_COLUMNS
         whole = spark.read.schema(spark_schema(stored)).parquet(
             *[found.store.spark_path(f"{DATA}/{file.name}") for file in plan.files]
@@ -148,6 +149,8 @@ def history(
         if plan.end is not None:
             whole = whole.where(~not_before(plan.end))
         frames.append(whole.select(*columns))
+    elif plan.files:
+        frames.append(_by_tasks(spark, found, plan, columns))
     if plan.live or not frames:
         tail = LiveTail(cluster, found.directory, tuple(columns))
         frames.append(_live(spark, tail, plan.live, partition_bytes))
@@ -363,7 +366,7 @@ async def _facts(
     boundary = oldest if manifest is None else manifest.behind
     return HistoryFacts(
         found.stream,
-        found.store.uri,
+        found.store.location(),
         None if manifest is None else manifest.start,
         boundary,
         0 if manifest is None else manifest.records,
@@ -391,7 +394,77 @@ def not_before(position: DLSN) -> Column:
     )
 
 
+def position_not_before(position: DLSN) -> Any:
+    """Return the condition of `not_before` as an expression of pyarrow."""
+    import pyarrow.compute as pc
+
+    segment, entry, slot = pc.field("segment"), pc.field("entry"), pc.field("slot")
+    same_segment, same_entry = segment == position.lssn, entry == position.entry_id
+    return (
+        (segment > position.lssn)
+        | (same_segment & (entry > position.entry_id))
+        | (same_segment & same_entry & (slot >= position.slot_id))
+    )
+
+
+def _spark_reads(spark: SparkSession, store: ArchiveDirectory) -> bool:
+    """Return whether Spark has a Hadoop file system for the store.
+
+    A session of Spark Connect cannot be asked, so Spark is taken to have it.
+    """
+    java = getattr(spark, "_jvm", None)
+    if store.is_local or java is None:
+        return True
+    scheme = store.spark_path("").partition(":")[0]
+    settings = spark._jsc.hadoopConfiguration()
+    try:
+        java.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, settings)
+    except Exception:  # noqa: BLE001 - the scheme has no class, or its class cannot be loaded
+        return False
+    return True
+
+
 # -- what tasks do ----------------------------------------------------------------------------
+
+
+def _by_tasks(
+    spark: SparkSession, found: OffloadHistory, plan: _Plan, columns: Sequence[str]
+) -> DataFrame:
+    """Return the records of the files, which Python tasks read through pyarrow, each one file."""
+    from quire.spark.streams.reader import spark_schema
+
+    names = tuple(file.name for file in plan.files)
+    files = FileTasks(
+        found.directory, found.stream, names, tuple(columns), plan.start, plan.end
+    )  # fmt: skip
+    numbers = spark.range(0, len(names), 1, numPartitions=len(names))
+    return numbers.mapInArrow(files.read, spark_schema(columns))
+
+
+@dataclass(frozen=True, slots=True)
+class FileTasks:
+    """Files of the offloaded part, as tasks read them from a store that Spark cannot read."""
+
+    directory: str
+    stream: str
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+    start: DLSN | None
+    end: DLSN | None
+
+    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the records of those files whose numbers are in the first column of `batches`."""
+        from quire.spark.worker import prepare
+
+        prepare()
+        found = OffloadHistory(self.directory, self.stream)
+        wanted = None if self.start is None else position_not_before(self.start)
+        if self.end is not None:
+            before = ~position_not_before(self.end)
+            wanted = before if wanted is None else wanted & before
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from read_file(found, self.names[number], self.columns, wanted)
 
 
 def _live(
@@ -464,8 +537,6 @@ class LiveTail:
 
         Raises StreamGapError if the records are not in the files either.
         """
-        import pyarrow.compute as pc
-
         origin, first = piece.origin, DLSN(piece.origin.segment.lssn, piece.first, 0)
         start = first if piece.start is None else max(first, piece.start)
         end = DLSN(first.lssn, piece.last + 1, 0) if piece.end is None else piece.end
@@ -478,12 +549,7 @@ class LiveTail:
                 "were read, and were not offloaded before",
                 remedy="Read the history again: it begins with the records that still exist",
             )
-        segment, entry, slot = pc.field("segment"), pc.field("entry"), pc.field("slot")
-
-        def behind(place: DLSN) -> Any:
-            return (entry > place.entry_id) | ((entry == place.entry_id) & (slot >= place.slot_id))
-
-        wanted = (segment == first.lssn) & behind(start) & ~behind(end)
+        wanted = position_not_before(start) & ~position_not_before(end)
         for file in manifest.files:
             if file.last >= start and file.first < end:
                 yield from read_file(found, file.name, self.columns, wanted)

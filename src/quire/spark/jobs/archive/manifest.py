@@ -289,16 +289,21 @@ class OffloadHistory:
         for _ in range(READ_ATTEMPTS):
             keys = [key for key in self._keys() if key[2]]
             if not keys:
+                self.store.require_bucket()
                 return None
             name = f"{MANIFESTS}/{_name(keys[-1])}"
             data = self.store.read(name)
             if data is not None:
-                return Manifest.from_bytes(data, f"{self.store.uri}/{name}")
+                return Manifest.from_bytes(data, self.store.location(name))
         raise HistoryError(
-            f"the newest manifest in {self.store.uri} could not be read: other jobs replaced it "
-            f"during each of {READ_ATTEMPTS} attempts",
+            f"the newest manifest in {self.store.location()} could not be read: other jobs "
+            f"replaced it during each of {READ_ATTEMPTS} attempts",
             remedy="Try again",
         )
+
+    def location(self, name: str) -> str:
+        """Return the URI of a data file, as messages show it."""
+        return self.store.location(f"{DATA}/{name}")
 
     def claim(self) -> OffloadClaim:
         """Become the only writer of the history. The former writer ends with its next manifest."""
@@ -319,7 +324,7 @@ class OffloadHistory:
             state = "is missing" if size_bytes is None else f"has {counted(size_bytes, 'byte')}"
             raise HistoryDamagedError(
                 f"records {file.first} to {file.last} of the offloaded history of stream "
-                f"{self.stream} are lost: file {self.store.uri}/{DATA}/{file.name} should have "
+                f"{self.stream} are lost: file {self.location(file.name)} should have "
                 f"{counted(file.size_bytes, 'byte')}, and it {state}",
                 remedy="Restore the file from a backup",
             )
@@ -363,8 +368,8 @@ class OffloadClaim:
         if self.history._keys()[-1][:2] > self._key[:2]:
             raise HistoryError(
                 f"another job has begun to offload stream {self.history.stream} to "
-                f"{self.history.store.uri}, so this job ends. The files that it has committed so "
-                "far stay valid",
+                f"{self.history.store.location()}, so this job ends. The files that it "
+                "has committed so far stay valid",
                 remedy="Run only one job at a time",
             )
 

@@ -10,7 +10,6 @@ a row group).
 
 from __future__ import annotations
 
-import os
 import struct
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -391,7 +390,7 @@ def _write(
         raise
     except OSError as error:
         raise HistoryError(
-            f"file {history.store.uri}/{DATA}/{name} of the offloaded history of stream "
+            f"file {history.location(name)} of the offloaded history of stream "
             f"{history.stream} cannot be written: {error}",
             remedy="Check the directory and its space, and run the job again: it continues "
             "after what it has committed",
@@ -415,8 +414,7 @@ def read_file(
         yield from _read_file(history, name, columns, filters)
     except (OSError, pa.ArrowException) as error:
         raise HistoryDamagedError(
-            f"file {history.store.uri}/{DATA}/{name} of the offloaded history cannot be read: "
-            f"{error}",
+            f"file {history.location(name)} of the offloaded history cannot be read: {error}",
             remedy=(
                 "If the storage does not answer, try again. If the file is missing or "
                 "damaged, restore it from a backup"
@@ -494,7 +492,7 @@ def verify_file(history: OffloadHistory, file: HistoryFile) -> None:
 
 def _changed(history: OffloadHistory, file: HistoryFile, why: str) -> HistoryDamagedError:
     return HistoryDamagedError(
-        f"file {os.path.join(history.store.uri, DATA, file.name)} of the offloaded history is "
+        f"file {history.location(file.name)} of the offloaded history is "
         f"not as it was written: {why}",
         remedy="If the bookies still have the records, offload them again. Otherwise restore the "
         "file from a backup",

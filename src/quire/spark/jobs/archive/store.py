@@ -22,6 +22,10 @@ from quire.client.read.arrow import import_pyarrow
 from quire.errors import HistoryError, QuireError, UsageError
 
 GLOB = re.compile(r"([*?\[\]{}\\])")
+USER = re.compile(r"^([^:/?#]+://)[^/?#]*@")
+"""The beginning of a URI with a user, or with the two keys of an S3 store."""
+BUCKETS = ("s3", "gcs")
+"""The kinds of pyarrow's stores in which the first part of a path is a bucket."""
 HADOOP_SCHEMES = {"s3": "s3a"}
 """The names that Spark uses for stores to which pyarrow gives another name."""
 CHUNK_BYTES = 8 * 1024 * 1024
@@ -70,9 +74,34 @@ class ArchiveDirectory:
         """Return the path as Spark names it, with escapes for what Spark takes for patterns."""
         if self.is_local:
             return "file://" + GLOB.sub(r"\\\1", self.path(name))
-        scheme, colon, rest = self.uri.partition(":")
-        rest = rest.partition("?")[0]
-        return GLOB.sub(r"\\\1", f"{HADOOP_SCHEMES.get(scheme, scheme)}{colon}{rest}/{name}")
+        scheme, colon, rest = self.location(name).partition(":")
+        return GLOB.sub(r"\\\1", f"{HADOOP_SCHEMES.get(scheme, scheme)}{colon}{rest}")
+
+    def location(self, name: str = "") -> str:
+        """Return the URI of a file or of this directory without credentials, as messages show it.
+
+        The query, which only pyarrow and fsspec understand, is left out too.
+        """
+        base = self.uri if self.is_local else _shown(self.uri.partition("?")[0])
+        return f"{base}/{name}" if name else base
+
+    def require_bucket(self) -> None:
+        """Raise HistoryError if the bucket of this directory does not exist.
+
+        A listing does not report this: it is empty then.
+        """
+        from pyarrow import fs
+
+        if self.filesystem.type_name not in BUCKETS:
+            return
+        bucket = self._path.partition("/")[0]
+        with _told(self, ""):
+            [info] = self.filesystem.get_file_info([bucket])
+        if info.type == fs.FileType.NotFound:
+            raise HistoryError(
+                f"the bucket {bucket} of the directory {self.location()} does not exist",
+                remedy="Correct the URI, or create the bucket",
+            )
 
     def files(self, directory: str) -> dict[str, int]:
         """Return the size in bytes of each file in a directory, by name.
@@ -169,6 +198,11 @@ class ArchiveDirectory:
                 pass
 
 
+def _shown(uri: str) -> str:
+    """Return a URI without its user or keys."""
+    return USER.sub(r"\1", uri)
+
+
 def _open(uri: str) -> tuple[Any, str]:
     import pyarrow as pa
     from pyarrow import fs
@@ -187,14 +221,14 @@ def _open(uri: str) -> tuple[Any, str]:
         known = str(error)
     except OSError as error:
         raise HistoryError(
-            f"the directory {uri} cannot be reached: {error}",
+            f"the directory {_shown(uri)} cannot be reached: {error}",
             remedy="Check the URI, the network and the credentials for this storage",
         ) from error
     try:
         filesystem, path = import_module("fsspec.core").url_to_fs(uri)
     except (ImportError, ValueError) as error:
         raise UsageError(
-            f"the directory {uri} cannot be reached. pyarrow: {known}; fsspec: {error}",
+            f"the directory {_shown(uri)} cannot be reached. pyarrow: {known}; fsspec: {error}",
             remedy="Use /path, file://, s3://, gs:// or hdfs://, or install fsspec and what it "
             "needs for this kind of URI",
         ) from None
@@ -209,7 +243,7 @@ def _told(store: ArchiveDirectory, name: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise HistoryError(
-            f"the file {store.uri}/{name} cannot be read or written: {error}",
+            f"the file {store.location(name)} cannot be read or written: {error}",
             remedy="Check the storage and its credentials, and run the job again",
         ) from error
 

@@ -65,7 +65,8 @@ def to_delta(history: OffloadHistory, manifest: Manifest) -> int:
             )
     except (deltalake.exceptions.DeltaError, OSError) as error:
         raise HistoryError(
-            f"the Delta table {uri} was not brought up to date with the offloaded files: {error}",
+            f"the Delta table {history.store.location()} was not brought up to date with the "
+            f"offloaded files: {error}",
             remedy="Run the job again. The files themselves are complete",
         ) from error
     return len(missing)
@@ -134,10 +135,8 @@ def to_iceberg(
 
 
 def _iceberg_path(history: OffloadHistory, file: HistoryFile) -> str:
-    path = f"{DATA}/{file.name}"
-    store = history.store
-    base = store.uri.partition("?")[0]
-    return f"file://{store.path(path)}" if store.is_local else f"{base}/{path}"
+    location = history.location(file.name)
+    return f"file://{location}" if history.store.is_local else location
 
 
 def positions_of(stream: str, files: Sequence[HistoryFile]) -> dict[str, str]:

@@ -106,10 +106,10 @@ class Versions:
             file = f"{MANIFESTS}/{_text(names[-1])}"
             data = self.store.read(file)
             if data is not None:
-                return Version.from_bytes(data, f"{self.store.uri}/{file}")
+                return Version.from_bytes(data, self.store.location(file))
         raise HistoryError(
-            f"the newest version in {self.store.uri} could not be read: other jobs replaced it "
-            f"during each of {READ_ATTEMPTS} attempts",
+            f"the newest version in {self.store.location()} could not be read: other jobs "
+            f"replaced it during each of {READ_ATTEMPTS} attempts",
             remedy="Try again",
         )
 
@@ -190,7 +190,7 @@ class VersionClaim:
     def _check(self) -> None:
         if self._versions.names()[-1][:2] > (self._number, self._owner):
             raise HistoryError(
-                f"another job has begun to compact to {self._store.uri}, so this job ends "
+                f"another job has begun to compact to {self._store.location()}, so this job ends "
                 "without a new version",
                 remedy="Run only one job at a time",
             )
