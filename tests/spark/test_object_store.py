@@ -134,7 +134,8 @@ def test_an_upload_that_is_killed_is_not_seen(
     [segment] = streams.segments(name)
     piece = {
         "directory": store.uri(), "stream": name, "label": claim.label, "txid_is_time": True,
-        "compression": "zstd", "parts": [[segment.to_bytes().decode(), 0, segment.last_entry_id]],
+        "compression": "zstd", "by_date": False,
+        "parts": [[segment.to_bytes().decode(), 0, segment.last_entry_id]],
     }  # fmt: skip
     program = (
         "import json, os, sys\n"

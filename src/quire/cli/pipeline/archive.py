@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("parquet", "delta", "iceberg")
 COMPRESSIONS = ("zstd", "lz4", "snappy", "gzip", "none")
+PARTITIONS = ("date",)
 WAIT = "30s"
 
 
@@ -70,6 +71,11 @@ WAIT = "30s"
     "--catalog",
     help_text="With --format iceberg: a property of pyiceberg's catalog. May be repeated.",
     distinct=False,
+)
+@click.option(
+    "--partition-by",
+    type=click.Choice(PARTITIONS),
+    help="Put the records of each date in UTC into a directory of their own.",
 )
 @click.option(
     "--compression", type=click.Choice(COMPRESSIONS), default="zstd", show_default=True,

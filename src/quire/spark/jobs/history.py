@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError, UsageError
-from quire.spark.jobs.archive.manifest import DATA, HistoryFile, Manifest, OffloadHistory
-from quire.spark.jobs.archive.parquet_files import read_file, verify_piece
+from quire.spark.jobs.archive.manifest import DATA, DATE, HistoryFile, Manifest, OffloadHistory
+from quire.spark.jobs.archive.parquet_files import DAY_US, read_file, verify_piece
 from quire.spark.jobs.archive.store import ArchiveDirectory
 from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 from quire.streams import DLSN, EARLIEST, LATEST, AtSequence, AtTime, AtTxid, Gap, Namespace
@@ -107,8 +107,8 @@ def history(
         directory: The directory to which `offload` has written.
         start: The place at which to begin.
         end: The place before which to end. By default it is the end of what is acknowledged now.
-        columns: The columns to return, as of the format `quire`. By default these are all but
-            `key`, `headers` and `event_time`.
+        columns: The columns to return, as of the format `quire`, and `date`, which is the date of
+            `time` in UTC. By default these are all but `key`, `headers`, `event_time` and `date`.
         fail_on_data_loss: Whether records that exist nowhere are an error. Otherwise they are
             skipped.
         partition_bytes: The approximate largest size of a task that reads from the bookies, in
@@ -122,13 +122,12 @@ def history(
         HistoryDamagedError: A file is missing or was changed.
         UsageError: An argument is not valid, or the directory holds the history of another stream.
     """
-    from quire.spark.streams.reader import spark_schema
-
-    unknown = [name for name in columns if name not in ALL_COLUMNS]
+    known = (*ALL_COLUMNS, DATE)
+    unknown = [name for name in columns if name not in known]
     if unknown or not columns:
         raise UsageError(
             f"the columns {unknown} do not exist, or none was named. The columns are "
-            f"{', '.join(ALL_COLUMNS)}"
+            f"{', '.join(known)}"
         )
     found = OffloadHistory(directory, stream)
     with cluster.client() as client:
@@ -138,23 +137,60 @@ def history(
                 _place(start) or EARLIEST, _place(end), fail_on_data_loss,
             )
         )  # fmt: skip
+    # What has no column for the date gets it from the time.
+    stored = tuple(dict.fromkeys("time" if name == DATE else name for name in columns))
     frames = []
     if plan.files and _spark_reads(spark, found.store):
-        stored = COLUMNS if set(columns) <= set(COLUMNS) else ALL_COLUMNS
-        whole = spark.read.schema(spark_schema(stored)).parquet(
-            *[found.store.spark_path(f"{DATA}/{file.name}") for file in plan.files]
-        )
+        frames += _by_spark(spark, found, plan, columns)
+    elif plan.files:
+        frames.append(_select(_by_tasks(spark, found, plan, stored), columns))
+    if plan.live or not frames:
+        tail = LiveTail(cluster, found.directory, stored)
+        frames.append(_select(_live(spark, tail, plan.live, partition_bytes), columns))
+    return functools.reduce(lambda one, other: one.unionAll(other), frames)
+
+
+def _by_spark(
+    spark: SparkSession, found: OffloadHistory, plan: _Plan, columns: Sequence[str]
+) -> list[DataFrame]:
+    """Return the records of the files, which Spark reads itself.
+
+    Files in directories of dates are one frame, in which the date is a partition column, so that a
+    filter on it leaves out files. Other files are another frame.
+    """
+    from pyspark.sql.types import DateType
+
+    from quire.spark.streams.reader import spark_schema
+
+    wanted = set(columns) - {DATE}
+    schema = spark_schema(COLUMNS if wanted <= set(COLUMNS) else ALL_COLUMNS)
+    partitioned = DATE in columns
+    frames = []
+    for dated in (True, False):
+        files = [file for file in plan.files if (partitioned and file.date is not None) == dated]
+        if not files:
+            continue
+        reader = spark.read.schema(schema)
+        if dated:
+            reader = spark.read.schema(spark_schema(schema.names).add(DATE, DateType()))
+            reader = reader.option("basePath", found.store.spark_path(DATA, pattern=False))
+        whole = reader.parquet(*[found.store.spark_path(f"{DATA}/{one.name}") for one in files])
         if plan.start is not None:
             whole = whole.where(not_before(plan.start))
         if plan.end is not None:
             whole = whole.where(~not_before(plan.end))
-        frames.append(whole.select(*columns))
-    elif plan.files:
-        frames.append(_by_tasks(spark, found, plan, columns))
-    if plan.live or not frames:
-        tail = LiveTail(cluster, found.directory, tuple(columns))
-        frames.append(_live(spark, tail, plan.live, partition_bytes))
-    return functools.reduce(lambda one, other: one.unionAll(other), frames)
+        frames.append(_select(whole, columns))
+    return frames
+
+
+def _select(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return the columns of a frame. If it has no date, this is that of the time in UTC."""
+    from pyspark.sql import functions as F
+
+    if DATE in columns and DATE not in frame.columns:
+        day = f"(unix_micros(time) - pmod(unix_micros(time), {DAY_US})) div {DAY_US}"
+        frame = frame.withColumn(DATE, F.expr(f"date_from_unix_date(int({day}))"))
+    return frame.select(*columns)
 
 
 def history_facts(
@@ -325,13 +361,15 @@ def in_files(history: OffloadHistory, files: Iterable[HistoryFile], place: Start
 
     for file in files:
         if isinstance(place, AtTxid):
-            column, wanted, greatest = "txid", place.txid, file.txids[1]
+            column, wanted, (least, greatest) = "txid", place.txid, file.txids
         elif isinstance(place, AtSequence):
-            column, wanted, greatest = "sequence", place.sequence, file.sequences[1]
+            column, wanted, (least, greatest) = "sequence", place.sequence, file.sequences
         elif isinstance(place, AtTime):
             # If no time is known, the txid is compared, as for live streams.
             column, wanted = "time", place.time_ms
-            greatest = max(file.times_us[1] // 1_000 if file.times_us else wanted, file.txids[1])
+            times = [at // 1_000 for at in file.times_us or ()]
+            least = min(*times, *file.txids)
+            greatest = max(times[1] if times else wanted, file.txids[1])
         else:
             raise UsageError(
                 f"{place!r} is not a place in a stream",
@@ -339,6 +377,8 @@ def in_files(history: OffloadHistory, files: Iterable[HistoryFile], place: Start
             )
         if greatest < wanted:
             continue
+        if least >= wanted:
+            return file.first
         names = ["segment", "entry", "slot", "txid", "sequence", "time"]
         for batch in read_file(history, file.name, names):
             values = batch.column("txid" if column == "time" else column)

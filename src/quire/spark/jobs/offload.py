@@ -79,6 +79,7 @@ FAILED_IN_A_ROW_MAX = 3
 
 The cluster or the directory has then probably failed.
 """
+PARTITIONS = ("date",)
 FORMATS = ("parquet", "delta", "iceberg")
 PATTERN_SIGNS = "*?["
 LOCKS = ".quire/offloads"
@@ -111,6 +112,11 @@ class OffloadOptions:
     """The Iceberg table, such as NAMESPACE.NAME."""
     catalog: Mapping[str, str] = field(default_factory=dict)
     """The properties of the Iceberg catalog for pyiceberg."""
+    partition_by: str | None = None
+    """ "date" puts the records of each date in UTC into a directory of their own.
+
+    Later runs do the same, also without this option. Earlier files stay where they are.
+    """
     compression: str = "zstd"
     """The compression of the files."""
     file_bytes: int = FILE_BYTES
@@ -126,6 +132,7 @@ class OffloadOptions:
         for name, value, known in (
             ("format", self.format, FORMATS),
             ("compression", self.compression, COMPRESSIONS),
+            ("partition_by", self.partition_by or PARTITIONS[0], PARTITIONS),
         ):
             if value not in known:
                 raise UsageError(
@@ -157,7 +164,10 @@ class StreamPreview:
     segments: int
     """The number of segments that would be copied, completely or from `start` on."""
     files: int
-    """The largest number of files that would be written. Pieces without records have no file."""
+    """The largest number of files that would be written, if the dates of records add none.
+
+    Pieces without records have no file.
+    """
     ledger_bytes: int
     """The bytes of one replica of what would be copied."""
     freed_ledgers: tuple[int, ...]
@@ -608,8 +618,9 @@ class _Run:
         answers = run_pieces(
             spark, pieces, self._task(), what=f"offload {self.name}", progress=progress
         )
-        check_answers(self.name, turn.parts, answers)
-        files = [HistoryFile.from_json(a["file"]) for a in answers if a["file"] is not None]
+        made = [one for answer in answers for one in answer["files"]]
+        check_answers(self.name, turn.parts, made)
+        files = [HistoryFile.from_json(one["file"]) for one in made]
         manifest = claim.manifest
         assert manifest is not None
         here = [gap for gap in gaps if manifest.behind <= gap.first < turn.behind]
@@ -624,8 +635,13 @@ class _Run:
             "label": claim.label,
             "txid_is_time": self.txid_is_time,
             "compression": self.options.compression,
+            "by_date": self._by_date(claim.manifest),
             "parts": [part.as_json() for part in parts],
         }
+
+    def _by_date(self, manifest: Manifest | None) -> bool:
+        wanted = self.options.partition_by == "date"
+        return wanted or (manifest is not None and manifest.by_date)
 
     def _task(self) -> Callable[[Piece], Piece]:
         cluster = self.cluster
@@ -639,12 +655,13 @@ class _Run:
             return
         from quire.spark.jobs.archive import tables as parquet_tables
 
+        by_date = self._by_date(claim.manifest)
         if self.options.format == "delta":
-            parquet_tables.to_delta(claim.history, claim.manifest)
+            parquet_tables.to_delta(claim.history, claim.manifest, by_date)
         else:
             assert self.options.table is not None
             parquet_tables.to_iceberg(
-                claim.history, claim.manifest, self.options.table, self.options.catalog
+                claim.history, claim.manifest, self.options.table, self.options.catalog, by_date
             )
 
     def _truncate(self, claim: OffloadClaim) -> None:

@@ -4,6 +4,7 @@
       manifest/00000003-1f0c9a2be4d7.claim            the third job that wrote here
       manifest/00000003-1f0c9a2be4d7-00000002.json    its second manifest
       data/0000000012-0000000000-00000003-...parquet
+      data/date=2026-11-01/0000000013-...parquet      if the archive is partitioned by date
 
 A manifest names all files of the history. Any other file is left over from a failed job, and the
 next job removes it. The newest manifest is the one with the greatest name. No name is ever used
@@ -57,6 +58,11 @@ _NAME = re.compile(r"(\d{8,})-([0-9a-f]{12})(?:\.claim|-(\d{8,})\.json)", re.ASC
 _FILE = re.compile(r"\d+-\d+-(\d{8,})-([0-9a-f]{12})-[0-9a-f]{8}\.parquet", re.ASCII)
 """The form of a data file's name: its first segment and entry, and the claim that wrote it."""
 
+DATE = "date"
+"""The name of the partition column, and of the key in the names of directories."""
+NO_DATE = "__HIVE_DEFAULT_PARTITION__"
+"""The date in the name of a directory for records without a time, as Hive and Spark name it."""
+
 Key = tuple[int, str, int]
 """The decoded name of a claim or a manifest: number and owner of the claim, number of the manifest.
 
@@ -69,7 +75,7 @@ class HistoryFile:
     """One Parquet file, as it was when it was verified after it was written."""
 
     name: str
-    """The name of the file."""
+    """The path of the file below the directory of the data."""
     size_bytes: int
     """The size of the file in bytes."""
     rows: int
@@ -93,6 +99,11 @@ class HistoryFile:
     """The number of the first manifest that names the file."""
     keyed: bool = False
     """Whether the file has columns for keys, headers and event times."""
+    date: str | None = None
+    """The date in UTC of all records of the file, or None if the file is in no directory of a date.
+
+    It is `NO_DATE` if the records have no time.
+    """
 
     def as_json(self) -> dict[str, Any]:
         """Return the file as JSON values, as a manifest stores it."""
@@ -110,6 +121,8 @@ class HistoryFile:
             "commit": self.commit,
             # Versions that do not know these columns must not read the file without them.
             **({"keyed": True} if self.keyed else {}),
+            # Versions that do not list these directories would report the file as missing.
+            **({"date": self.date} if self.date is not None else {}),
         }
 
     @classmethod
@@ -129,12 +142,13 @@ class HistoryFile:
             crc=int(value["crc"], 16),
             commit=int(value["commit"]),
             keyed=bool(value.get("keyed", False)),
+            date=None if value.get("date") is None else str(value["date"]),
         )
 
 
 _FILE_NAMES = (
     "name", "bytes", "rows", "first", "last", "sequences", "txids", "times_us", "digests", "crc",
-    "commit", "keyed",
+    "commit", "keyed", "date",
 )  # fmt: skip
 
 
@@ -177,6 +191,11 @@ class Manifest:
     def records(self) -> int:
         """The number of records in all files."""
         return sum(file.rows for file in self.files)
+
+    @property
+    def by_date(self) -> bool:
+        """Whether the newest file is in a directory of a date, and later files will be, too."""
+        return bool(self.files) and self.files[-1].date is not None
 
     @property
     def size_bytes(self) -> int:
@@ -316,7 +335,7 @@ class OffloadHistory:
 
     def check_files(self, manifest: Manifest) -> None:
         """Raise HistoryDamagedError if a file is missing or differs in size from the manifest."""
-        found = self.store.files(DATA)
+        found = self.store.files(DATA, recursive=True)
         for file in manifest.files:
             size_bytes = found.get(file.name)
             if size_bytes == file.size_bytes:
@@ -391,7 +410,10 @@ class OffloadClaim:
         counted = {file.name for file in self.manifest.files} if self.manifest else set()
         left = [
             name
-            for name, match in ((name, _FILE.fullmatch(name)) for name in store.files(DATA))
+            for name, match in (
+                (name, _FILE.fullmatch(name.rpartition("/")[2]))
+                for name in store.files(DATA, recursive=True)
+            )
             if match is not None
             and name not in counted
             and (int(match[1]), match[2]) <= self._key[:2]

@@ -70,12 +70,16 @@ class ArchiveDirectory:
         """Return the path as `filesystem` names it."""
         return f"{self._path}/{name}" if name else self._path
 
-    def spark_path(self, name: str) -> str:
-        """Return the path as Spark names it, with escapes for what Spark takes for patterns."""
-        if self.is_local:
-            return "file://" + GLOB.sub(r"\\\1", self.path(name))
+    def spark_path(self, name: str, *, pattern: bool = True) -> str:
+        """Return the path as Spark names it, with escapes for what Spark takes for patterns.
+
+        With `pattern=False` there are no escapes, for places where Spark expects no pattern.
+        """
         scheme, colon, rest = self.location(name).partition(":")
-        return GLOB.sub(r"\\\1", f"{HADOOP_SCHEMES.get(scheme, scheme)}{colon}{rest}")
+        path = f"{HADOOP_SCHEMES.get(scheme, scheme)}{colon}{rest}"
+        if self.is_local:
+            path = "file://" + self.path(name)
+        return GLOB.sub(r"\\\1", path) if pattern else path
 
     def location(self, name: str = "") -> str:
         """Return the URI of a file or of this directory without credentials, as messages show it.
@@ -103,21 +107,25 @@ class ArchiveDirectory:
                 remedy="Correct the URI, or create the bucket",
             )
 
-    def files(self, directory: str) -> dict[str, int]:
+    def files(self, directory: str, *, recursive: bool = False) -> dict[str, int]:
         """Return the size in bytes of each file in a directory, by name.
 
-        The result is empty if there is no such directory.
+        With `recursive`, files of directories in it are included: their names are paths. The result
+        is empty if there is no such directory.
         """
         from pyarrow import fs
 
+        where = self.path(directory)
         with _told(self, directory):
-            selector = fs.FileSelector(self.path(directory), allow_not_found=True)
+            selector = fs.FileSelector(where, allow_not_found=True, recursive=recursive)
             found = self.filesystem.get_file_info(selector)
-        return {
-            info.base_name: info.size
-            for info in sorted(found, key=lambda info: str(info.base_name))
+        above = len(where.strip("/").split("/"))
+        sizes = {
+            "/".join(info.path.strip("/").split("/")[above:]): info.size
+            for info in found
             if info.type == fs.FileType.File and not info.base_name.startswith(PARTIAL)
         }
+        return dict(sorted(sizes.items()))
 
     def size(self, name: str) -> int | None:
         """Return the size of a file in bytes, or None if it does not exist."""

@@ -40,7 +40,6 @@ An attempt fails if the manifest is replaced meanwhile.
 """
 MANIFESTS, DATA = "manifest", "data"
 _NAME = re.compile(r"(\d{8})-([0-9a-f]{12})(?:\.claim|-(\d)\.json)", re.ASCII)
-_PATTERN_SIGN = re.compile(r"\\([*?\[\]{}\\])")
 
 Name = tuple[int, str, int]
 """The decoded name of a claim or a manifest: number and owner of the claim, number of the manifest.
@@ -159,7 +158,7 @@ class VersionClaim:
     @property
     def output(self) -> str:
         """The path to which Spark writes the files of the new version."""
-        return _PATTERN_SIGN.sub(r"\1", self._store.spark_path(f"{DATA}/{self._directory}"))
+        return self._store.spark_path(f"{DATA}/{self._directory}", pattern=False)
 
     def commit(self, state: dict[str, Any]) -> Version:
         """Make the files the newest version, durably.
