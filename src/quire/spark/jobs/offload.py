@@ -14,11 +14,12 @@ import fnmatch
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from quire._runtime.batches import batches
 from quire._runtime.tasks import TaskSet, each
 from quire.blocking.background import call
 from quire.client import Client
@@ -38,6 +39,14 @@ from quire.spark.jobs.archive.manifest import (
     OffloadClaim,
     OffloadHistory,
     with_files,
+)
+from quire.spark.jobs.archive.merge import (
+    bytes_of,
+    merge_piece,
+    merges,
+    require_no_table,
+    with_merged,
+    without_expired,
 )
 from quire.spark.jobs.archive.offload_plan import (
     OffloadPlan,
@@ -117,6 +126,8 @@ class OffloadOptions:
 
     Later runs do the same, also without this option. Earlier files stay where they are.
     """
+    merge_below: int | None = None
+    """Merge neighbouring files that are smaller than this many bytes, or None to merge none."""
     compression: str = "zstd"
     """The compression of the files."""
     file_bytes: int = FILE_BYTES
@@ -138,10 +149,20 @@ class OffloadOptions:
                 raise UsageError(
                     f"the offload option {name} must be one of {', '.join(known)}, not {value!r}"
                 )
-        if min(self.file_bytes, self.turn_bytes) < 1 or (self.larger_than or 0) < 0:
+        sizes = (
+            self.file_bytes,
+            self.turn_bytes,
+            1 if self.merge_below is None else self.merge_below,
+        )
+        if min(sizes) < 1 or (self.larger_than or 0) < 0:
             raise UsageError(
-                "the offload options file_bytes and turn_bytes must be at least 1, and "
-                "larger_than must not be negative"
+                "the offload options file_bytes, turn_bytes and merge_below must be at least 1, "
+                "and larger_than must not be negative"
+            )
+        if self.merge_below is not None and self.format != "parquet":
+            raise UsageError(
+                f"files of a table ({self.format}) cannot be merged with merge_below",
+                remedy="Compact the table by its own means, such as OPTIMIZE or rewrite_data_files",
             )
         if min(self.older_than_s, self.wait_s) < 0:
             raise UsageError("the offload options older_than_s and wait_s must not be negative")
@@ -172,13 +193,16 @@ class StreamPreview:
     """The bytes of one replica of what would be copied."""
     freed_ledgers: tuple[int, ...]
     """The ledgers that would be deleted with `truncate`, also those that were offloaded before."""
+    merged_files: int = 0
+    """The number of present files that would be merged. Files that would be written do not count.
+    """
     error: str = ""
     """The reason why the stream cannot be offloaded. All other values are then empty."""
 
     @classmethod
     def of_failure(cls, stream: str, error: Exception) -> StreamPreview:
         """Return the preview of a stream that cannot be offloaded."""
-        return cls(stream, "", "", 0, 0, 0, (), str(error))
+        return cls(stream, "", "", 0, 0, 0, (), error=str(error))
 
     def as_json(self) -> dict[str, Any]:
         """Return the preview as the command prints it."""
@@ -218,6 +242,8 @@ class StreamOffload:
     """The bytes that the offloaded records take in ledgers, counted for one replica."""
     freed_ledgers: tuple[int, ...]
     """The ledgers that were deleted."""
+    merged_files: int
+    """The number of small files that were merged into others."""
     total_records: int
     """The number of records that were offloaded by this and all former runs."""
 
@@ -231,6 +257,7 @@ class StreamOffload:
             "bytes": self.size_bytes,
             "ledger_bytes": self.ledger_bytes,
             "freed_ledgers": list(self.freed_ledgers),
+            "merged_files": self.merged_files,
             "total_records": self.total_records,
         }
 
@@ -265,6 +292,11 @@ class OffloadResult:
         return sum(len(one.freed_ledgers) for one in self.streams)
 
     @property
+    def merged_files(self) -> int:
+        """The number of small files that were merged into others, of all streams."""
+        return sum(one.merged_files for one in self.streams)
+
+    @property
     def ledger_bytes(self) -> int:
         """The bytes of one replica of all records."""
         return sum(one.ledger_bytes for one in self.streams)
@@ -276,6 +308,7 @@ class OffloadResult:
             "files": self.files,
             "ledger_bytes": self.ledger_bytes,
             "freed_ledgers": self.freed_ledgers,
+            "merged_files": self.merged_files,
             "seconds": round(self.seconds, 3),
             "streams": [one.as_json() for one in self.streams],
             "failed": {name: str(error) for name, error in self.failed.items()},
@@ -507,20 +540,25 @@ class _Run:
         found = history.newest()
         if found is not None:
             self._check(found)
+        if self.options.merge_below is not None:
+            require_no_table(history)
         claim = history.claim()
         if claim.manifest is not None:
             self._check(claim.manifest)
             history.check_files(claim.manifest)
         before = claim.manifest
         plan = call(self._planned(before))
-        claim.settle(before or self._empty(plan.start))
+        now_ms = self.client.clock.now_ms()
+        claim.settle(without_expired(before or self._empty(plan.start), now_ms))
         self._publish(claim)
         self._truncate(claim)
         for turn in plan.turns:
             self._turn(spark, claim, plan.gaps, turn, progress)
+        told = self._told(claim, before, plan)
+        merged = self._merge(spark, claim, progress)
         claim.check()
         claim.sweep()
-        return self._told(claim, before, plan)
+        return replace(told, merged_files=merged)
 
     def preview(self) -> StreamPreview:
         """Return what `all` would do now. Nothing is changed."""
@@ -529,7 +567,13 @@ class _Run:
             self._check(before)
         plan = call(self._planned(before))
         freed = call(self._would_free(plan)) if self.options.truncate else []
-        return preview_of(self.name, plan, self.options.file_bytes, freed)
+        preview = preview_of(self.name, plan, self.options.file_bytes, freed)
+        below_bytes = self.options.merge_below
+        if before is None or below_bytes is None:
+            return preview
+        require_no_table(OffloadHistory(self.store, self.name))
+        groups = merges(before.files, below_bytes)
+        return replace(preview, merged_files=sum(map(len, groups)))
 
     async def _would_free(self, plan: OffloadPlan) -> list[StreamSegment]:
         return await would_free(self.client, self.metadata, plan.behind)
@@ -554,6 +598,7 @@ class _Run:
             sum(file.size_bytes for file in files[known:]),
             plan.ledger_bytes,
             tuple(self.freed),
+            0,
             sum(file.rows for file in files),
         )
 
@@ -639,6 +684,30 @@ class _Run:
             "parts": [part.as_json() for part in parts],
         }
 
+    def _merge(self, spark: SparkSession, claim: OffloadClaim, progress: ProgressCallback) -> int:
+        """Merge small files, if the options say so, and return the number of files replaced."""
+        if self.options.merge_below is None or claim.manifest is None:
+            return 0
+        groups = merges(claim.manifest.files, self.options.merge_below)
+        for turn in batches(groups, bytes_of, self.options.turn_bytes):
+            pieces: list[Piece] = [
+                {
+                    "directory": self.store.uri,
+                    "stream": self.name,
+                    "label": claim.label,
+                    "compression": self.options.compression,
+                    "files": [file.as_json() for file in group],
+                }
+                for group in turn
+            ]
+            answers = run_pieces(
+                spark, pieces, merge_piece, what=f"merge {self.name}", progress=progress
+            )
+            files = [HistoryFile.from_json(answer["file"]) for answer in answers]
+            now_ms = self.client.clock.now_ms()
+            claim.commit(with_merged(claim.manifest, turn, files, now_ms))
+        return sum(map(len, groups))
+
     def _by_date(self, manifest: Manifest | None) -> bool:
         wanted = self.options.partition_by == "date"
         return wanted or (manifest is not None and manifest.by_date)
@@ -660,6 +729,7 @@ class _Run:
             parquet_tables.to_delta(claim.history, claim.manifest, by_date)
         else:
             assert self.options.table is not None
+            claim.history.mark_iceberg(self.options.table)
             parquet_tables.to_iceberg(
                 claim.history, claim.manifest, self.options.table, self.options.catalog, by_date
             )

@@ -1,6 +1,6 @@
 """The results of the jobs `offload` and `compact`: Parquet files, and the manifests that name them.
 
 Start with `manifest`. For `offload`, `offload_plan` decides what is copied, `parquet_files` copies
-it, and `tables` adds the files to Delta and Iceberg. For `compact`, `versions` keeps the versions
-of a table. `store` accesses the directory of either.
+it, `merge` joins small files, and `tables` adds the files to Delta and Iceberg. For `compact`,
+`versions` keeps the versions of a table. `store` accesses the directory of either.
 """

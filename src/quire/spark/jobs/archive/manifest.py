@@ -6,9 +6,10 @@
       data/0000000012-0000000000-00000003-...parquet
       data/date=2026-11-01/0000000013-...parquet      if the archive is partitioned by date
 
-A manifest names all files of the history. Any other file is left over from a failed job, and the
-next job removes it. The newest manifest is the one with the greatest name. No name is ever used
-twice, so neither a rename nor a conditional put has to be atomic.
+A manifest names all files of the history, and for a day those that were merged into others. Any
+other file is left over from a failed job, and the next job removes it. The newest manifest is the
+one with the greatest name. No name is ever used twice, so neither a rename nor a conditional put
+has to be atomic.
 
 Two jobs may run at once, if a driver was mistaken for dead. A job first writes its claim, and then
 reads what exists. After each manifest it looks for a later claim. If there is one, the manifest may
@@ -43,7 +44,7 @@ from quire.streams import DLSN, Gap
 VERSION = 1
 _NAMES = (
     "cluster", "namespace", "stream", "life", "start", "behind", "sequence", "ledger", "commit",
-    "gaps", "files",
+    "gaps", "files", "merged",
 )  # fmt: skip
 MANIFESTS_KEPT = 3
 """The number of manifests to keep, because readers may be about to open an older one."""
@@ -60,6 +61,10 @@ _FILE = re.compile(r"\d+-\d+-(\d{8,})-([0-9a-f]{12})-[0-9a-f]{8}\.parquet", re.A
 
 DATE = "date"
 """The name of the partition column, and of the key in the names of directories."""
+DELTA_LOG = "_delta_log"
+"""The directory of a Delta table's log, beside that of the data."""
+ICEBERG_MARK = "iceberg.table"
+"""A file beside the manifests that exists once an Iceberg table names the files."""
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
 """The date in the name of a directory for records without a time, as Hive and Spark name it."""
 
@@ -186,11 +191,20 @@ class Manifest:
     """The files of the history."""
     gaps: tuple[Gap, ...] = ()
     """The records that were lost before they could be offloaded."""
+    merged: tuple[tuple[str, int], ...] = ()
+    """Each file that was merged into another one, and the time of that in milliseconds since 1970.
+
+    The files are kept for readers that planned before.
+    """
 
     @property
     def records(self) -> int:
         """The number of records in all files."""
         return sum(file.rows for file in self.files)
+
+    def kept_names(self) -> set[str]:
+        """Return the names of all data files that must stay, with the merged ones."""
+        return {file.name for file in self.files} | {name for name, _ in self.merged}
 
     @property
     def by_date(self) -> bool:
@@ -238,6 +252,8 @@ class Manifest:
             "commit": self.commit,
             "gaps": [[gap.kind, str(gap.first), str(gap.behind)] for gap in self.gaps],
             "files": [file.as_json() for file in self.files],
+            # Versions that do not know these files would remove them under their readers.
+            **({"merged": [list(one) for one in self.merged]} if self.merged else {}),
         }
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -271,6 +287,7 @@ class Manifest:
                     for kind, first, behind in value["gaps"]
                 ),
                 files=tuple(map(HistoryFile.from_json, value["files"])),
+                merged=tuple((str(name), int(ms)) for name, ms in value.get("merged", ())),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise HistoryDamagedError(
@@ -323,6 +340,18 @@ class OffloadHistory:
     def location(self, name: str) -> str:
         """Return the URI of a data file, as messages show it."""
         return self.store.location(f"{DATA}/{name}")
+
+    def table_kind(self) -> str | None:
+        """Return "delta" or "iceberg" if such a table names the files, or None."""
+        if self.store.files(DELTA_LOG):
+            return "delta"
+        return "iceberg" if self.store.size(f"{MANIFESTS}/{ICEBERG_MARK}") is not None else None
+
+    def mark_iceberg(self, table: str) -> None:
+        """Record durably that an Iceberg table names the files, or is about to."""
+        name = f"{MANIFESTS}/{ICEBERG_MARK}"
+        if self.store.size(name) is None:
+            self.store.write(name, table.encode())
 
     def claim(self) -> OffloadClaim:
         """Become the only writer of the history. The former writer ends with its next manifest."""
@@ -407,7 +436,7 @@ class OffloadClaim:
         Returns the number of removed data files.
         """
         store = self.history.store
-        counted = {file.name for file in self.manifest.files} if self.manifest else set()
+        counted = self.manifest.kept_names() if self.manifest else set()
         left = [
             name
             for name, match in (

@@ -262,30 +262,33 @@ def write_piece(cluster: ClusterOptions, piece: Piece) -> Piece:
     with cluster.client() as client:
         try:
             batches = _batches(client, cluster.password, piece, parts, COLUMNS)
-            made = write_files(history, batches, piece, attempt, keyed=False)
+            groups = _by_date(batches, bool(piece["by_date"]))
+            made = write_files(history, groups, piece, attempt, keyed=False)
         except _KeyedFoundError:
             # Streams without keys are the rule, and their files keep their columns. This piece
             # needs more columns, so its files are written again, under the same names.
             batches = _batches(client, cluster.password, piece, parts, ALL_COLUMNS)
-            made = write_files(history, batches, piece, attempt, keyed=True)
+            groups = _by_date(batches, bool(piece["by_date"]))
+            made = write_files(history, groups, piece, attempt, keyed=True)
     return {"files": made}
 
 
 def write_files(
     history: OffloadHistory,
-    batches: Iterator[pa.RecordBatch],
+    groups: Iterator[tuple[str | None, Iterator[pa.RecordBatch]]],
     piece: Piece,
     attempt: int,
     *,
     keyed: bool,
 ) -> list[Piece]:
-    """Write records to one file, or to one for each date, and verify it. See `write_piece`.
+    """Write each group of records to a file, and verify it. See `write_piece` for what is returned.
 
-    `attempt` distinguishes the names of the files from those of other attempts. `keyed` says
-    whether the batches have the columns for keys, headers and event times.
+    A group has a date, or None for a file that is in no directory of a date, and its records, at
+    least one. `attempt` distinguishes the names of the files from those of other attempts. `keyed`
+    says whether the batches have the columns for keys, headers and event times.
     """
     made = []
-    for number, (date, group) in enumerate(_by_date(batches, bool(piece["by_date"]))):
+    for number, (date, group) in enumerate(groups):
         first = next(group)
         segment, entry = (first.column(name)[0].as_py() for name in ("segment", "entry"))
         unique = f"{(attempt + number) % 2**32:08x}"
@@ -544,6 +547,24 @@ def verify_file(history: OffloadHistory, file: HistoryFile) -> None:
     if facts != (
         again.rows, again.first, again.last, again.sequences, again.txids, again.times_us
     ):  # fmt: skip
+        raise _changed(history, file, "its records differ")
+
+
+def read_verified(
+    history: OffloadHistory, file: HistoryFile, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a file. Raise HistoryDamagedError at its end if they are others.
+
+    `columns` are those of all files, or of files with keys, which this file may lack.
+    """
+    found = Digest(history.stream, file.keyed)
+    try:
+        for batch in read_file(history, file.name, columns):
+            found.add(batch)
+            yield batch
+    except StreamDamagedError as error:
+        raise _changed(history, file, str(error)) from error
+    if (found.rows, found.texts()) != (file.rows, dict(file.digests)):
         raise _changed(history, file, "its records differ")
 
 
