@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from quire.blocking import Namespace
-from quire.errors import LaterHistoryError
+from quire.errors import LaterHistoryError, UsageError
 from quire.spark.jobs import ClusterOptions, history, offload
 from quire.spark.jobs.archive import manifest as manifests
 from quire.spark.jobs.archive.manifest import DATA, HistoryFile, Manifest, OffloadHistory
@@ -212,8 +212,9 @@ def test_delta_tables_are_partitioned(
 
 @pytest.mark.filterwarnings("ignore")  # of these libraries, about each other
 def test_iceberg_tables_are_partitioned(
-    streams: Namespace, name: str, tmp_path: Path, run: Run
-) -> None:
+    spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, tmp_path: Path,
+    target: Path, run: Run,
+) -> None:  # fmt: skip
     from pyiceberg.catalog import load_catalog
 
     catalog = {
@@ -227,3 +228,9 @@ def test_iceberg_tables_are_partitioned(
     scan = table.scan(f"time >= '{day(1)}T00:00:00+00:00' and time < '{day(2)}T00:00:00+00:00'")
     assert len(list(scan.plan_files())) == 1
     assert scan.to_arrow().num_rows == 2
+    write(streams, f"{name}-other", [0, DAY_MS])
+    with pytest.raises(UsageError, match=r"is partitioned, and the archive of stream .*-other is "):
+        offload(
+            spark, ClusterOptions(cluster.uri), NAMESPACE, f"{name}-other", str(target), **options
+        )
+    assert counted_files(target, f"{name}-other") == set(), "nothing was copied"

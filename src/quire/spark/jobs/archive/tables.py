@@ -34,6 +34,17 @@ COMMIT_PROPERTY = "quire.commit"
 
 The rest of the name is the stream's life, because several streams may share a table.
 """
+DELTA_KEEPS = {"delta.deletedFileRetentionDuration": "interval 36500 days"}
+"""The property of a Delta table that keeps VACUUM from deleting files of the archive.
+
+VACUUM deletes files that OPTIMIZE has replaced, and all that the table never knew, such as the
+manifests. It spares files that are younger than this.
+"""
+ICEBERG_KEEPS = {"gc.enabled": "false"}
+"""The property of an Iceberg table that keeps it from deleting files of the archive.
+
+Without it, expiring snapshots deletes files that rewrite_data_files has replaced.
+"""
 STREAM_FIELD, FIRST_FIELD, LAST_FIELD = "quire.stream", "quire.first", "quire.last"
 """The names under which a commit of a table has its stream and the positions of its records."""
 FILES_PER_COMMIT = 1_000
@@ -61,8 +72,13 @@ def to_delta(history: OffloadHistory, manifest: Manifest, by_date: bool) -> int:
             mode="ignore",
             name=manifest.stream.replace("/", "_"),
             partition_by=[DATE] if dated else None,
+            configuration=DELTA_KEEPS,
         )
         table = deltalake.DeltaTable(uri)
+        if not DELTA_KEEPS.keys() <= table.metadata().configuration.keys():
+            # An earlier version created the table.
+            table.alter.set_table_properties(DELTA_KEEPS)
+            table = deltalake.DeltaTable(uri)
         known = table.transaction_version(application)
         missing = _behind(manifest, -1 if known is None else known)
         partitioned = table.metadata().partition_columns == [DATE]
@@ -147,13 +163,16 @@ def to_iceberg(
         if not opened.table_exists(table):
             _create_iceberg(opened, table, manifest.files, by_date)
         found = opened.load_table(table)
+        if not ICEBERG_KEEPS.keys() <= found.properties.keys():
+            with found.transaction() as change:
+                change.set_properties(ICEBERG_KEEPS)
         missing = _behind(manifest, int(found.properties.get(mark, -1)))
         there = {field.name for field in found.schema().fields}
         if lacking := [name for name in _columns(missing) if name not in there]:
             with found.update_schema() as update:
                 update.union_by_name(schema(lacking))
-        if undated := [file for file in missing if file.date is None]:
-            _require_unpartitioned(table, found, undated[0])
+        if not (by_date and _all_dated(missing)):
+            _require_unpartitioned(table, found, manifest.stream)
         for files in _in_turns(missing):
             with found.transaction() as change:
                 change.add_files(
@@ -182,11 +201,11 @@ def _create_iceberg(catalog: Any, table: str, files: Sequence[HistoryFile], by_d
                 update.add_field("time", transforms.DayTransform(), DATE)
 
 
-def _require_unpartitioned(table: str, found: Any, file: HistoryFile) -> None:
-    """Raise UsageError if the table has partitions, into which the file cannot be put."""
+def _require_unpartitioned(table: str, found: Any, stream: str) -> None:
+    """Raise UsageError if the table has partitions, into which files of any dates do not fit."""
     if not found.spec().is_unpartitioned():
         raise UsageError(
-            f"the Iceberg table {table} is partitioned, and the offloaded file {file.name} is not",
+            f"the Iceberg table {table} is partitioned, and the archive of stream {stream} is not",
             remedy="Offload the stream with --partition-by date to a new directory, or use "
             "another table",
         )
