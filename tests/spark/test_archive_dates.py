@@ -151,6 +151,28 @@ def test_a_filter_on_the_date_reads_the_files_of_the_date(
         read().count()
 
 
+def test_a_filter_on_the_stream_leaves_out_the_others(
+    spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, target: Path
+) -> None:
+    """Neither the other stream's files nor its live records are in the plan."""
+    options, names = ClusterOptions(cluster.uri), [f"{name}/a", f"{name}/b"]
+    for one in names:
+        write(streams, one, [0, DAY_MS])
+    offload(spark, options, NAMESPACE, names, str(target), partition_by="date")
+    for one in names:
+        write(streams, one, [2 * DAY_MS])
+    read = history(spark, options, NAMESPACE, names, str(target), columns=[*COLUMNS, "date"])
+    found = {(row.stream, row.sequence) for row in read.select("stream", "sequence").collect()}
+    assert found == {(one, number) for one in names for number in range(3)}
+    spoil(target, names[1])
+    frame = read.where(f"stream = '{names[0]}'")
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert (plan.count("FileScan parquet"), plan.count("MapInArrow")) == (1, 1)
+    assert frame.count() == 3
+    with pytest.raises(UsageError, match="reads 1 to 100 streams at once, not 0"):
+        history(spark, options, NAMESPACE, [], str(target))
+
+
 def test_archives_that_get_directories_later(
     streams: Namespace, name: str, run: Run, read: Read
 ) -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from quire.spark.streams.plan import StreamPartition, StreamSplit
 
 LIVE_PARTITION_BYTES = 64 * 1024 * 1024
+STREAMS_MAX = 100
+"""The largest number of streams in one DataFrame, because each adds to its plan."""
 LOOKS_MAX = 5
 """The largest number of times to read the segments and the manifest until there is no gap between.
 
@@ -84,7 +86,7 @@ def history(
     spark: SparkSession,
     cluster: ClusterOptions,
     namespace: str,
-    stream: str,
+    stream: str | Sequence[str],
     directory: str,
     *,
     start: Start | str = EARLIEST,
@@ -93,7 +95,7 @@ def history(
     fail_on_data_loss: bool = True,
     partition_bytes: int = LIVE_PARTITION_BYTES,
 ) -> DataFrame:
-    """Return the records of a stream from its offloaded files and from the bookies, each once.
+    """Return the records of streams from their offloaded files and from the bookies, each once.
 
     This call determines what is read, however often and whenever the DataFrame is used. Segments
     may be offloaded and truncated meanwhile. The rows have no order: sort them by `sequence`, or by
@@ -103,10 +105,12 @@ def history(
         spark: The session that reads.
         cluster: The cluster.
         namespace: The namespace of the stream.
-        stream: The name of the stream.
+        stream: The name of the stream, or the names of up to 100 streams. A filter on the column
+            `stream` leaves out the files and live records of the others.
         directory: The directory to which `offload` has written.
-        start: The place at which to begin.
-        end: The place before which to end. By default it is the end of what is acknowledged now.
+        start: The place at which to begin, in each stream.
+        end: The place before which to end, in each stream. By default it is the end of what is
+            acknowledged now.
         columns: The columns to return, as of the format `quire`, and `date`, which is the date of
             `time` in UTC. By default these are all but `key`, `headers`, `event_time` and `date`.
         fail_on_data_loss: Whether records that exist nowhere are an error. Otherwise they are
@@ -129,14 +133,45 @@ def history(
             f"the columns {unknown} do not exist, or none was named. The columns are "
             f"{', '.join(known)}"
         )
-    found = OffloadHistory(directory, stream)
-    with cluster.client() as client:
-        plan = call(
-            _planned(
-                client.aio, cluster, namespace, found,
-                _place(start) or EARLIEST, _place(end), fail_on_data_loss,
-            )
+    names = [stream] if isinstance(stream, str) else list(dict.fromkeys(stream))
+    if not 1 <= len(names) <= STREAMS_MAX:
+        raise UsageError(f"history reads 1 to {STREAMS_MAX} streams at once, not {len(names)}")
+    frames = []
+    for name in names:
+        found = OffloadHistory(directory, name)
+        frame = _of_stream(
+            spark, cluster, namespace, found, _place(start) or EARLIEST, _place(end),
+            tuple(columns), fail_on_data_loss, partition_bytes,
         )  # fmt: skip
+        frames.append(frame if len(names) == 1 else _named(frame, name))
+    return functools.reduce(lambda one, other: one.unionAll(other), frames)
+
+
+def _named(frame: DataFrame, stream: str) -> DataFrame:
+    """Return a frame of one stream with the stream's name as a constant.
+
+    If a filter wants another name, the optimizer removes the frame from the plan.
+    """
+    from pyspark.sql import functions as F
+
+    return frame.select(
+        *[F.lit(stream).alias(name) if name == "stream" else F.col(name) for name in frame.columns]
+    )
+
+
+def _of_stream(
+    spark: SparkSession,
+    cluster: ClusterOptions,
+    namespace: str,
+    found: OffloadHistory,
+    start: Start,
+    end: Start | None,
+    columns: Sequence[str],
+    fail_on_data_loss: bool,
+    partition_bytes: int,
+) -> DataFrame:
+    with cluster.client() as client:
+        plan = call(_planned(client.aio, cluster, namespace, found, start, end, fail_on_data_loss))
     # What has no column for the date gets it from the time.
     stored = tuple(dict.fromkeys("time" if name == DATE else name for name in columns))
     frames = []
