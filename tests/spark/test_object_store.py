@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from quire.blocking import Namespace
 from quire.spark.jobs import ClusterOptions, history, offload
+from quire.spark.jobs.archive import merge
 from quire.spark.jobs.archive.manifest import DATA, OffloadHistory
 from quire.spark.jobs.archive.store import ArchiveDirectory
 from quire.spark.jobs.history import check_history
@@ -102,25 +103,37 @@ def prepared(store: Store) -> Store:
 
 
 def test_archive_and_read_back(
-    spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, store: Store
-) -> None:
-    """Files and live records are read, once each, although Spark itself cannot read the store."""
+    spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Files and live records are read, once each, although Spark itself cannot read the store.
+
+    The files are in directories of dates, and are merged later.
+    """
     options = ClusterOptions(cluster.uri)
     append(streams, name, numbered(0, 400), segments=4)
     everything = facts(streams, name)
-    result = offload(spark, options, NAMESPACE, name, store.uri(), truncate=True, file_bytes=2_000)
+    where = (spark, options, NAMESPACE, name, store.uri())
+    result = offload(*where, truncate=True, file_bytes=2_000, partition_by="date")
     assert (result.records, result.freed_ledgers) == (400, 3)
-    assert result.files > 1
+    assert result.files >= 4
     append(streams, name, numbered(400, 450))
     everything += facts(streams, name)
 
     def read(**bounds: Any) -> Any:
-        found = history(spark, options, NAMESPACE, name, store.uri(), **bounds)
+        found = history(*where, **bounds)
         return facts_of_rows(row.asDict() for row in found.orderBy("sequence").collect())
 
     assert read() == everything
     assert read(start="seq:130", end="seq:260") == everything[130:260]
+    monkeypatch.setattr(merge, "FILES_MIN", 3)
+    assert offload(*where, merge_below=1024 * 1024, truncate=True).merged_files >= 3
+    assert read() == everything
     assert check_history(spark, name, store.uri()) == []
+    manifest = OffloadHistory(store.uri(), name).newest()
+    assert manifest is not None
+    assert all(file.name.startswith(f"date={file.date}/") for file in manifest.files)
+    assert len(manifest.files) <= 3  # Midnight may have passed.
 
 
 def test_an_upload_that_is_killed_is_not_seen(

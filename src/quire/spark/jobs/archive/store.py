@@ -99,8 +99,10 @@ class ArchiveDirectory:
         if self.filesystem.type_name not in BUCKETS:
             return
         bucket = self._path.partition("/")[0]
-        with _told(self, ""):
+        try:
             [info] = self.filesystem.get_file_info([bucket])
+        except OSError:  # Keys for a part of the bucket may not ask for it.
+            return
         if info.type == fs.FileType.NotFound:
             raise HistoryError(
                 f"the bucket {bucket} of the directory {self.location()} does not exist",
