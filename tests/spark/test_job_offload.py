@@ -351,12 +351,13 @@ def test_a_file_that_is_not_what_was_written_does_not_count(
     [segment] = streams.segments(name)
     piece = {
         "directory": str(target), "stream": name, "label": claim.label, "txid_is_time": True,
-        "compression": "none", "parts": [[segment.to_bytes().decode(), 0, segment.last_entry_id]],
+        "compression": "none", "by_date": False,
+        "parts": [[segment.to_bytes().decode(), 0, segment.last_entry_id]],
     }  # fmt: skip
     with pytest.raises(HistoryDamagedError, match="is not as it was written"):
         write_piece(ClusterOptions(cluster.uri), piece)
     monkeypatch.undo()
-    answer = write_piece(ClusterOptions(cluster.uri), piece)
+    [answer] = write_piece(ClusterOptions(cluster.uri), piece)["files"]
     assert answer["segments"] == {"1": [300, 0, 299]}
 
 
@@ -683,6 +684,7 @@ def test_other_records_than_the_metadata_says(
     [
         ({"format": "orc"}, "format must be one of parquet, delta, iceberg, not 'orc'"),
         ({"compression": "rar"}, "not 'rar'"),
+        ({"partition_by": "hour"}, "partition_by must be one of date, not 'hour'"),
         ({"format": "iceberg"}, "needs the name of a table"),
         ({"older_than_s": -1.0}, "negative"),
         ({"file_bytes": 0}, "at least 1"),

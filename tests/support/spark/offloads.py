@@ -42,7 +42,7 @@ def offloaded(directory: Path, name: str) -> list[Fact]:
 
 
 def data_files(directory: Path, name: str) -> set[str]:
-    return set(OffloadHistory(str(directory), name).store.files(DATA))
+    return set(OffloadHistory(str(directory), name).store.files(DATA, recursive=True))
 
 
 def counted_files(directory: Path, name: str) -> set[str]:

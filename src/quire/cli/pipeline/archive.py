@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("parquet", "delta", "iceberg")
 COMPRESSIONS = ("zstd", "lz4", "snappy", "gzip", "none")
+PARTITIONS = ("date",)
 WAIT = "30s"
 
 
@@ -72,6 +73,11 @@ WAIT = "30s"
     distinct=False,
 )
 @click.option(
+    "--partition-by",
+    type=click.Choice(PARTITIONS),
+    help="Put the records of each date in UTC into a directory of their own.",
+)
+@click.option(
     "--compression", type=click.Choice(COMPRESSIONS), default="zstd", show_default=True,
     help="The compression of the files.",
 )  # fmt: skip
@@ -81,6 +87,10 @@ WAIT = "30s"
     name="file_bytes",
     default="128m",
     show_default=True,
+)
+@size_option(
+    "--merge-below",
+    "Merge neighbouring Parquet files that are smaller than this (32m). [default: merge none]",
 )
 @flag("--skip-lost", "Continue after records that are lost, and record what is missing.")
 @click.option(
@@ -114,10 +124,11 @@ def offload(
             spark, job.cluster, path, streams, directory, progress=progress, **options
         )
     freed = len(result.streams) and f", {counted(result.freed_ledgers, 'ledger')} freed"
+    merged = result.merged_files and f", {counted(result.merged_files, 'small file')} merged"
     job.show(
         result.as_json(),
         f"{counted(result.records, 'record')} of {counted(len(result.streams), 'stream')} "
-        f"offloaded to {counted(result.files, 'file')}{freed or ''}",
+        f"offloaded to {counted(result.files, 'file')}{freed or ''}{merged or ''}",
     )
     for name, error in result.failed.items():
         fail(f"stream {name}: {error}")
@@ -135,6 +146,7 @@ def _preview(
         f"stream {one.stream}: {counted(one.segments, 'segment')} from {one.start} to "
         f"{one.behind}, {counted(one.ledger_bytes, 'byte')}, to {counted(one.files, 'file')}; "
         f"{counted(len(one.freed_ledgers), 'ledger')} would be freed"
+        + (f", {counted(one.merged_files, 'small file')} merged" if one.merged_files else "")
         for one in found
         if not one.error
     ]

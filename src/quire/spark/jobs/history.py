@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError, UsageError
-from quire.spark.jobs.archive.manifest import DATA, HistoryFile, Manifest, OffloadHistory
-from quire.spark.jobs.archive.parquet_files import read_file, verify_piece
+from quire.spark.jobs.archive.manifest import DATA, DATE, HistoryFile, Manifest, OffloadHistory
+from quire.spark.jobs.archive.parquet_files import DAY_US, read_file, verify_piece
+from quire.spark.jobs.archive.store import ArchiveDirectory
 from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 from quire.streams import DLSN, EARLIEST, LATEST, AtSequence, AtTime, AtTxid, Gap, Namespace
 from quire.streams.namespace.namespace import open_namespace
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from quire.spark.streams.plan import StreamPartition, StreamSplit
 
 LIVE_PARTITION_BYTES = 64 * 1024 * 1024
+STREAMS_MAX = 100
+"""The largest number of streams in one DataFrame, because each adds to its plan."""
 LOOKS_MAX = 5
 """The largest number of times to read the segments and the manifest until there is no gap between.
 
@@ -83,7 +86,7 @@ def history(
     spark: SparkSession,
     cluster: ClusterOptions,
     namespace: str,
-    stream: str,
+    stream: str | Sequence[str],
     directory: str,
     *,
     start: Start | str = EARLIEST,
@@ -92,7 +95,7 @@ def history(
     fail_on_data_loss: bool = True,
     partition_bytes: int = LIVE_PARTITION_BYTES,
 ) -> DataFrame:
-    """Return the records of a stream from its offloaded files and from the bookies, each once.
+    """Return the records of streams from their offloaded files and from the bookies, each once.
 
     This call determines what is read, however often and whenever the DataFrame is used. Segments
     may be offloaded and truncated meanwhile. The rows have no order: sort them by `sequence`, or by
@@ -102,12 +105,14 @@ def history(
         spark: The session that reads.
         cluster: The cluster.
         namespace: The namespace of the stream.
-        stream: The name of the stream.
+        stream: The name of the stream, or the names of up to 100 streams. A filter on the column
+            `stream` leaves out the files and live records of the others.
         directory: The directory to which `offload` has written.
-        start: The place at which to begin.
-        end: The place before which to end. By default it is the end of what is acknowledged now.
-        columns: The columns to return, as of the format `quire`. By default these are all but
-            `key`, `headers` and `event_time`.
+        start: The place at which to begin, in each stream.
+        end: The place before which to end, in each stream. By default it is the end of what is
+            acknowledged now.
+        columns: The columns to return, as of the format `quire`, and `date`, which is the date of
+            `time` in UTC. By default these are all but `key`, `headers`, `event_time` and `date`.
         fail_on_data_loss: Whether records that exist nowhere are an error. Otherwise they are
             skipped.
         partition_bytes: The approximate largest size of a task that reads from the bookies, in
@@ -121,37 +126,106 @@ def history(
         HistoryDamagedError: A file is missing or was changed.
         UsageError: An argument is not valid, or the directory holds the history of another stream.
     """
-    from quire.spark.streams.reader import spark_schema
-
-    unknown = [name for name in columns if name not in ALL_COLUMNS]
+    known = (*ALL_COLUMNS, DATE)
+    unknown = [name for name in columns if name not in known]
     if unknown or not columns:
         raise UsageError(
             f"the columns {unknown} do not exist, or none was named. The columns are "
-            f"{', '.join(ALL_COLUMNS)}"
+            f"{', '.join(known)}"
         )
-    found = OffloadHistory(directory, stream)
-    with cluster.client() as client:
-        plan = call(
-            _planned(
-                client.aio, cluster, namespace, found,
-                _place(start) or EARLIEST, _place(end), fail_on_data_loss,
-            )
-        )  # fmt: skip
+    names = [stream] if isinstance(stream, str) else list(dict.fromkeys(stream))
+    if not 1 <= len(names) <= STREAMS_MAX:
+        raise UsageError(f"history reads 1 to {STREAMS_MAX} streams at once, not {len(names)}")
     frames = []
-    if plan.files:
-        stored = COLUMNS if set(columns) <= set(COLUMNS) else ALL_COLUMNS
-        whole = spark.read.schema(spark_schema(stored)).parquet(
-            *[found.store.spark_path(f"{DATA}/{file.name}") for file in plan.files]
-        )
+    for name in names:
+        found = OffloadHistory(directory, name)
+        frame = _of_stream(
+            spark, cluster, namespace, found, _place(start) or EARLIEST, _place(end),
+            tuple(columns), fail_on_data_loss, partition_bytes,
+        )  # fmt: skip
+        frames.append(frame if len(names) == 1 else _named(frame, name))
+    return functools.reduce(lambda one, other: one.unionAll(other), frames)
+
+
+def _named(frame: DataFrame, stream: str) -> DataFrame:
+    """Return a frame of one stream with the stream's name as a constant.
+
+    If a filter wants another name, the optimizer removes the frame from the plan.
+    """
+    from pyspark.sql import functions as F
+
+    return frame.select(
+        *[F.lit(stream).alias(name) if name == "stream" else F.col(name) for name in frame.columns]
+    )
+
+
+def _of_stream(
+    spark: SparkSession,
+    cluster: ClusterOptions,
+    namespace: str,
+    found: OffloadHistory,
+    start: Start,
+    end: Start | None,
+    columns: Sequence[str],
+    fail_on_data_loss: bool,
+    partition_bytes: int,
+) -> DataFrame:
+    with cluster.client() as client:
+        plan = call(_planned(client.aio, cluster, namespace, found, start, end, fail_on_data_loss))
+    # What has no column for the date gets it from the time.
+    stored = tuple(dict.fromkeys("time" if name == DATE else name for name in columns))
+    frames = []
+    if plan.files and _spark_reads(spark, found.store):
+        frames += _by_spark(spark, found, plan, columns)
+    elif plan.files:
+        frames.append(_select(_by_tasks(spark, found, plan, stored), columns))
+    if plan.live or not frames:
+        tail = LiveTail(cluster, found.directory, stored)
+        frames.append(_select(_live(spark, tail, plan.live, partition_bytes), columns))
+    return functools.reduce(lambda one, other: one.unionAll(other), frames)
+
+
+def _by_spark(
+    spark: SparkSession, found: OffloadHistory, plan: _Plan, columns: Sequence[str]
+) -> list[DataFrame]:
+    """Return the records of the files, which Spark reads itself.
+
+    Files in directories of dates are one frame, in which the date is a partition column, so that a
+    filter on it leaves out files. Other files are another frame.
+    """
+    from pyspark.sql.types import DateType
+
+    from quire.spark.streams.reader import spark_schema
+
+    wanted = set(columns) - {DATE}
+    schema = spark_schema(COLUMNS if wanted <= set(COLUMNS) else ALL_COLUMNS)
+    partitioned = DATE in columns
+    frames = []
+    for dated in (True, False):
+        files = [file for file in plan.files if (partitioned and file.date is not None) == dated]
+        if not files:
+            continue
+        reader = spark.read.schema(schema)
+        if dated:
+            reader = spark.read.schema(spark_schema(schema.names).add(DATE, DateType()))
+            reader = reader.option("basePath", found.store.spark_path(DATA, pattern=False))
+        whole = reader.parquet(*[found.store.spark_path(f"{DATA}/{one.name}") for one in files])
         if plan.start is not None:
             whole = whole.where(not_before(plan.start))
         if plan.end is not None:
             whole = whole.where(~not_before(plan.end))
-        frames.append(whole.select(*columns))
-    if plan.live or not frames:
-        tail = LiveTail(cluster, found.directory, tuple(columns))
-        frames.append(_live(spark, tail, plan.live, partition_bytes))
-    return functools.reduce(lambda one, other: one.unionAll(other), frames)
+        frames.append(_select(whole, columns))
+    return frames
+
+
+def _select(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return the columns of a frame. If it has no date, this is that of the time in UTC."""
+    from pyspark.sql import functions as F
+
+    if DATE in columns and DATE not in frame.columns:
+        day = f"(unix_micros(time) - pmod(unix_micros(time), {DAY_US})) div {DAY_US}"
+        frame = frame.withColumn(DATE, F.expr(f"date_from_unix_date(int({day}))"))
+    return frame.select(*columns)
 
 
 def history_facts(
@@ -322,13 +396,15 @@ def in_files(history: OffloadHistory, files: Iterable[HistoryFile], place: Start
 
     for file in files:
         if isinstance(place, AtTxid):
-            column, wanted, greatest = "txid", place.txid, file.txids[1]
+            column, wanted, (least, greatest) = "txid", place.txid, file.txids
         elif isinstance(place, AtSequence):
-            column, wanted, greatest = "sequence", place.sequence, file.sequences[1]
+            column, wanted, (least, greatest) = "sequence", place.sequence, file.sequences
         elif isinstance(place, AtTime):
             # If no time is known, the txid is compared, as for live streams.
             column, wanted = "time", place.time_ms
-            greatest = max(file.times_us[1] // 1_000 if file.times_us else wanted, file.txids[1])
+            times = [at // 1_000 for at in file.times_us or ()]
+            least = min(*times, *file.txids)
+            greatest = max(times[1] if times else wanted, file.txids[1])
         else:
             raise UsageError(
                 f"{place!r} is not a place in a stream",
@@ -336,6 +412,8 @@ def in_files(history: OffloadHistory, files: Iterable[HistoryFile], place: Start
             )
         if greatest < wanted:
             continue
+        if least >= wanted:
+            return file.first
         names = ["segment", "entry", "slot", "txid", "sequence", "time"]
         for batch in read_file(history, file.name, names):
             values = batch.column("txid" if column == "time" else column)
@@ -363,7 +441,7 @@ async def _facts(
     boundary = oldest if manifest is None else manifest.behind
     return HistoryFacts(
         found.stream,
-        found.store.uri,
+        found.store.location(),
         None if manifest is None else manifest.start,
         boundary,
         0 if manifest is None else manifest.records,
@@ -391,7 +469,77 @@ def not_before(position: DLSN) -> Column:
     )
 
 
+def position_not_before(position: DLSN) -> Any:
+    """Return the condition of `not_before` as an expression of pyarrow."""
+    import pyarrow.compute as pc
+
+    segment, entry, slot = pc.field("segment"), pc.field("entry"), pc.field("slot")
+    same_segment, same_entry = segment == position.lssn, entry == position.entry_id
+    return (
+        (segment > position.lssn)
+        | (same_segment & (entry > position.entry_id))
+        | (same_segment & same_entry & (slot >= position.slot_id))
+    )
+
+
+def _spark_reads(spark: SparkSession, store: ArchiveDirectory) -> bool:
+    """Return whether Spark has a Hadoop file system for the store.
+
+    A session of Spark Connect cannot be asked, so Spark is taken to have it.
+    """
+    java = getattr(spark, "_jvm", None)
+    if store.is_local or java is None:
+        return True
+    scheme = store.spark_path("").partition(":")[0]
+    settings = spark._jsc.hadoopConfiguration()
+    try:
+        java.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, settings)
+    except Exception:  # noqa: BLE001 - the scheme has no class, or its class cannot be loaded
+        return False
+    return True
+
+
 # -- what tasks do ----------------------------------------------------------------------------
+
+
+def _by_tasks(
+    spark: SparkSession, found: OffloadHistory, plan: _Plan, columns: Sequence[str]
+) -> DataFrame:
+    """Return the records of the files, which Python tasks read through pyarrow, each one file."""
+    from quire.spark.streams.reader import spark_schema
+
+    names = tuple(file.name for file in plan.files)
+    files = FileTasks(
+        found.directory, found.stream, names, tuple(columns), plan.start, plan.end
+    )  # fmt: skip
+    numbers = spark.range(0, len(names), 1, numPartitions=len(names))
+    return numbers.mapInArrow(files.read, spark_schema(columns))
+
+
+@dataclass(frozen=True, slots=True)
+class FileTasks:
+    """Files of the offloaded part, as tasks read them from a store that Spark cannot read."""
+
+    directory: str
+    stream: str
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+    start: DLSN | None
+    end: DLSN | None
+
+    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the records of those files whose numbers are in the first column of `batches`."""
+        from quire.spark.worker import prepare
+
+        prepare()
+        found = OffloadHistory(self.directory, self.stream)
+        wanted = None if self.start is None else position_not_before(self.start)
+        if self.end is not None:
+            before = ~position_not_before(self.end)
+            wanted = before if wanted is None else wanted & before
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from read_file(found, self.names[number], self.columns, wanted)
 
 
 def _live(
@@ -464,8 +612,6 @@ class LiveTail:
 
         Raises StreamGapError if the records are not in the files either.
         """
-        import pyarrow.compute as pc
-
         origin, first = piece.origin, DLSN(piece.origin.segment.lssn, piece.first, 0)
         start = first if piece.start is None else max(first, piece.start)
         end = DLSN(first.lssn, piece.last + 1, 0) if piece.end is None else piece.end
@@ -478,12 +624,7 @@ class LiveTail:
                 "were read, and were not offloaded before",
                 remedy="Read the history again: it begins with the records that still exist",
             )
-        segment, entry, slot = pc.field("segment"), pc.field("entry"), pc.field("slot")
-
-        def behind(place: DLSN) -> Any:
-            return (entry > place.entry_id) | ((entry == place.entry_id) & (slot >= place.slot_id))
-
-        wanted = (segment == first.lssn) & behind(start) & ~behind(end)
+        wanted = position_not_before(start) & ~position_not_before(end)
         for file in manifest.files:
             if file.last >= start and file.first < end:
                 yield from read_file(found, file.name, self.columns, wanted)

@@ -14,11 +14,12 @@ import fnmatch
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from quire._runtime.batches import batches
 from quire._runtime.tasks import TaskSet, each
 from quire.blocking.background import call
 from quire.client import Client
@@ -39,6 +40,14 @@ from quire.spark.jobs.archive.manifest import (
     OffloadHistory,
     with_files,
 )
+from quire.spark.jobs.archive.merge import (
+    bytes_of,
+    merge_piece,
+    merges,
+    require_no_table,
+    with_merged,
+    without_expired,
+)
 from quire.spark.jobs.archive.offload_plan import (
     OffloadPlan,
     OffloadStep,
@@ -47,6 +56,12 @@ from quire.spark.jobs.archive.offload_plan import (
     eligible,
     together,
     turns_of,
+)
+from quire.spark.jobs.archive.offload_results import (
+    OffloadResult,
+    StreamOffload,
+    StreamPreview,
+    preview_of,
 )
 from quire.spark.jobs.archive.parquet_files import COMPRESSIONS, SegmentPart, write_piece
 from quire.spark.jobs.archive.store import ArchiveDirectory
@@ -79,6 +94,7 @@ FAILED_IN_A_ROW_MAX = 3
 
 The cluster or the directory has then probably failed.
 """
+PARTITIONS = ("date",)
 FORMATS = ("parquet", "delta", "iceberg")
 PATTERN_SIGNS = "*?["
 LOCKS = ".quire/offloads"
@@ -111,6 +127,13 @@ class OffloadOptions:
     """The Iceberg table, such as NAMESPACE.NAME."""
     catalog: Mapping[str, str] = field(default_factory=dict)
     """The properties of the Iceberg catalog for pyiceberg."""
+    partition_by: str | None = None
+    """ "date" puts the records of each date in UTC into a directory of their own.
+
+    Later runs do the same, also without this option. Earlier files stay where they are.
+    """
+    merge_below: int | None = None
+    """Merge neighbouring files that are smaller than this many bytes, or None to merge none."""
     compression: str = "zstd"
     """The compression of the files."""
     file_bytes: int = FILE_BYTES
@@ -126,15 +149,26 @@ class OffloadOptions:
         for name, value, known in (
             ("format", self.format, FORMATS),
             ("compression", self.compression, COMPRESSIONS),
+            ("partition_by", self.partition_by or PARTITIONS[0], PARTITIONS),
         ):
             if value not in known:
                 raise UsageError(
                     f"the offload option {name} must be one of {', '.join(known)}, not {value!r}"
                 )
-        if min(self.file_bytes, self.turn_bytes) < 1 or (self.larger_than or 0) < 0:
+        sizes = (
+            self.file_bytes,
+            self.turn_bytes,
+            1 if self.merge_below is None else self.merge_below,
+        )
+        if min(sizes) < 1 or (self.larger_than or 0) < 0:
             raise UsageError(
-                "the offload options file_bytes and turn_bytes must be at least 1, and "
-                "larger_than must not be negative"
+                "the offload options file_bytes, turn_bytes and merge_below must be at least 1, "
+                "and larger_than must not be negative"
+            )
+        if self.merge_below is not None and self.format != "parquet":
+            raise UsageError(
+                f"files of a table ({self.format}) cannot be merged with merge_below",
+                remedy="Compact the table by its own means, such as OPTIMIZE or rewrite_data_files",
             )
         if min(self.older_than_s, self.wait_s) < 0:
             raise UsageError("the offload options older_than_s and wait_s must not be negative")
@@ -142,134 +176,6 @@ class OffloadOptions:
             raise UsageError(
                 "the format iceberg needs the name of a table", remedy="Name it as NAMESPACE.NAME"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPreview:
-    """The work that `offload` would do for one stream."""
-
-    stream: str
-    """The name of the stream."""
-    start: str
-    """The position from which it would be offloaded."""
-    behind: str
-    """The position before which the offloaded part would end."""
-    segments: int
-    """The number of segments that would be copied, completely or from `start` on."""
-    files: int
-    """The largest number of files that would be written. Pieces without records have no file."""
-    ledger_bytes: int
-    """The bytes of one replica of what would be copied."""
-    freed_ledgers: tuple[int, ...]
-    """The ledgers that would be deleted with `truncate`, also those that were offloaded before."""
-    error: str = ""
-    """The reason why the stream cannot be offloaded. All other values are then empty."""
-
-    @classmethod
-    def of_failure(cls, stream: str, error: Exception) -> StreamPreview:
-        """Return the preview of a stream that cannot be offloaded."""
-        return cls(stream, "", "", 0, 0, 0, (), str(error))
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the preview as the command prints it."""
-        return {**asdict(self), "freed_ledgers": list(self.freed_ledgers)}
-
-
-def preview_of(
-    stream: str, plan: OffloadPlan, file_bytes: int, freed: Sequence[StreamSegment]
-) -> StreamPreview:
-    """Return the preview of a plan."""
-    return StreamPreview(
-        stream,
-        str(plan.start),
-        str(plan.behind),
-        len({part.segment.lssn for turn in plan.turns for part in turn.parts}),
-        sum(len(list(together(turn.parts, file_bytes))) for turn in plan.turns),
-        plan.ledger_bytes,
-        tuple(segment.ledger_id for segment in freed),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOffload:
-    """The work that was done for one stream."""
-
-    stream: str
-    """The name of the stream."""
-    behind: str
-    """The position before which the stream is offloaded now."""
-    records: int
-    """The number of records that this run has offloaded."""
-    files: int
-    """The number of files that this run has written."""
-    size_bytes: int
-    """The size in bytes of the files that this run has written."""
-    ledger_bytes: int
-    """The bytes that the offloaded records take in ledgers, counted for one replica."""
-    freed_ledgers: tuple[int, ...]
-    """The ledgers that were deleted."""
-    total_records: int
-    """The number of records that were offloaded by this and all former runs."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the result as the command prints it."""
-        return {
-            "stream": self.stream,
-            "behind": self.behind,
-            "records": self.records,
-            "files": self.files,
-            "bytes": self.size_bytes,
-            "ledger_bytes": self.ledger_bytes,
-            "freed_ledgers": list(self.freed_ledgers),
-            "total_records": self.total_records,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class OffloadResult:
-    """The result of a run of `offload`."""
-
-    streams: tuple[StreamOffload, ...]
-    """The streams that were offloaded."""
-    failed: Mapping[str, QuireError] = field(default_factory=dict)
-    """The error of each stream that was not offloaded completely.
-
-    What the job committed before the error stays offloaded.
-    """
-    seconds: float = 0.0
-    """The duration of the run in seconds."""
-
-    @property
-    def records(self) -> int:
-        """The number of records of all streams."""
-        return sum(one.records for one in self.streams)
-
-    @property
-    def files(self) -> int:
-        """The number of files of all streams."""
-        return sum(one.files for one in self.streams)
-
-    @property
-    def freed_ledgers(self) -> int:
-        """The number of ledgers that were deleted."""
-        return sum(len(one.freed_ledgers) for one in self.streams)
-
-    @property
-    def ledger_bytes(self) -> int:
-        """The bytes of one replica of all records."""
-        return sum(one.ledger_bytes for one in self.streams)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the result as the command prints it."""
-        return {
-            "records": self.records,
-            "files": self.files,
-            "ledger_bytes": self.ledger_bytes,
-            "freed_ledgers": self.freed_ledgers,
-            "seconds": round(self.seconds, 3),
-            "streams": [one.as_json() for one in self.streams],
-            "failed": {name: str(error) for name, error in self.failed.items()},
-        }
 
 
 def offload(
@@ -497,20 +403,25 @@ class _Run:
         found = history.newest()
         if found is not None:
             self._check(found)
+        if self.options.merge_below is not None:
+            require_no_table(history)
         claim = history.claim()
         if claim.manifest is not None:
             self._check(claim.manifest)
             history.check_files(claim.manifest)
         before = claim.manifest
         plan = call(self._planned(before))
-        claim.settle(before or self._empty(plan.start))
+        now_ms = self.client.clock.now_ms()
+        claim.settle(without_expired(before or self._empty(plan.start), now_ms))
         self._publish(claim)
         self._truncate(claim)
         for turn in plan.turns:
             self._turn(spark, claim, plan.gaps, turn, progress)
+        told = self._told(claim, before, plan)
+        merged = self._merge(spark, claim, progress)
         claim.check()
         claim.sweep()
-        return self._told(claim, before, plan)
+        return replace(told, merged_files=merged)
 
     def preview(self) -> StreamPreview:
         """Return what `all` would do now. Nothing is changed."""
@@ -519,7 +430,13 @@ class _Run:
             self._check(before)
         plan = call(self._planned(before))
         freed = call(self._would_free(plan)) if self.options.truncate else []
-        return preview_of(self.name, plan, self.options.file_bytes, freed)
+        preview = preview_of(self.name, plan, self.options.file_bytes, freed)
+        below_bytes = self.options.merge_below
+        if before is None or below_bytes is None:
+            return preview
+        require_no_table(OffloadHistory(self.store, self.name))
+        groups = merges(before.files, below_bytes)
+        return replace(preview, merged_files=sum(map(len, groups)))
 
     async def _would_free(self, plan: OffloadPlan) -> list[StreamSegment]:
         return await would_free(self.client, self.metadata, plan.behind)
@@ -544,6 +461,7 @@ class _Run:
             sum(file.size_bytes for file in files[known:]),
             plan.ledger_bytes,
             tuple(self.freed),
+            0,
             sum(file.rows for file in files),
         )
 
@@ -608,8 +526,9 @@ class _Run:
         answers = run_pieces(
             spark, pieces, self._task(), what=f"offload {self.name}", progress=progress
         )
-        check_answers(self.name, turn.parts, answers)
-        files = [HistoryFile.from_json(a["file"]) for a in answers if a["file"] is not None]
+        made = [one for answer in answers for one in answer["files"]]
+        check_answers(self.name, turn.parts, made)
+        files = [HistoryFile.from_json(one["file"]) for one in made]
         manifest = claim.manifest
         assert manifest is not None
         here = [gap for gap in gaps if manifest.behind <= gap.first < turn.behind]
@@ -624,8 +543,37 @@ class _Run:
             "label": claim.label,
             "txid_is_time": self.txid_is_time,
             "compression": self.options.compression,
+            "by_date": self._by_date(claim.manifest),
             "parts": [part.as_json() for part in parts],
         }
+
+    def _merge(self, spark: SparkSession, claim: OffloadClaim, progress: ProgressCallback) -> int:
+        """Merge small files, if the options say so, and return the number of files replaced."""
+        if self.options.merge_below is None or claim.manifest is None:
+            return 0
+        groups = merges(claim.manifest.files, self.options.merge_below)
+        for turn in batches(groups, bytes_of, self.options.turn_bytes):
+            pieces: list[Piece] = [
+                {
+                    "directory": self.store.uri,
+                    "stream": self.name,
+                    "label": claim.label,
+                    "compression": self.options.compression,
+                    "files": [file.as_json() for file in group],
+                }
+                for group in turn
+            ]
+            answers = run_pieces(
+                spark, pieces, merge_piece, what=f"merge {self.name}", progress=progress
+            )
+            files = [HistoryFile.from_json(answer["file"]) for answer in answers]
+            now_ms = self.client.clock.now_ms()
+            claim.commit(with_merged(claim.manifest, turn, files, now_ms))
+        return sum(map(len, groups))
+
+    def _by_date(self, manifest: Manifest | None) -> bool:
+        wanted = self.options.partition_by == "date"
+        return wanted or (manifest is not None and manifest.by_date)
 
     def _task(self) -> Callable[[Piece], Piece]:
         cluster = self.cluster
@@ -639,12 +587,14 @@ class _Run:
             return
         from quire.spark.jobs.archive import tables as parquet_tables
 
+        by_date = self._by_date(claim.manifest)
         if self.options.format == "delta":
-            parquet_tables.to_delta(claim.history, claim.manifest)
+            parquet_tables.to_delta(claim.history, claim.manifest, by_date)
         else:
             assert self.options.table is not None
+            claim.history.mark_iceberg(self.options.table)
             parquet_tables.to_iceberg(
-                claim.history, claim.manifest, self.options.table, self.options.catalog
+                claim.history, claim.manifest, self.options.table, self.options.catalog, by_date
             )
 
     def _truncate(self, claim: OffloadClaim) -> None:

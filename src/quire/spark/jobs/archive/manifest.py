@@ -4,10 +4,12 @@
       manifest/00000003-1f0c9a2be4d7.claim            the third job that wrote here
       manifest/00000003-1f0c9a2be4d7-00000002.json    its second manifest
       data/0000000012-0000000000-00000003-...parquet
+      data/date=2026-11-01/0000000013-...parquet      if the archive is partitioned by date
 
-A manifest names all files of the history. Any other file is left over from a failed job, and the
-next job removes it. The newest manifest is the one with the greatest name. No name is ever used
-twice, so neither a rename nor a conditional put has to be atomic.
+A manifest names all files of the history, and for a day those that were merged into others. Any
+other file is left over from a failed job, and the next job removes it. The newest manifest is the
+one with the greatest name. No name is ever used twice, so neither a rename nor a conditional put
+has to be atomic.
 
 Two jobs may run at once, if a driver was mistaken for dead. A job first writes its claim, and then
 reads what exists. After each manifest it looks for a later claim. If there is one, the manifest may
@@ -42,7 +44,7 @@ from quire.streams import DLSN, Gap
 VERSION = 1
 _NAMES = (
     "cluster", "namespace", "stream", "life", "start", "behind", "sequence", "ledger", "commit",
-    "gaps", "files",
+    "gaps", "files", "merged",
 )  # fmt: skip
 MANIFESTS_KEPT = 3
 """The number of manifests to keep, because readers may be about to open an older one."""
@@ -57,6 +59,15 @@ _NAME = re.compile(r"(\d{8,})-([0-9a-f]{12})(?:\.claim|-(\d{8,})\.json)", re.ASC
 _FILE = re.compile(r"\d+-\d+-(\d{8,})-([0-9a-f]{12})-[0-9a-f]{8}\.parquet", re.ASCII)
 """The form of a data file's name: its first segment and entry, and the claim that wrote it."""
 
+DATE = "date"
+"""The name of the partition column, and of the key in the names of directories."""
+DELTA_LOG = "_delta_log"
+"""The directory of a Delta table's log, beside that of the data."""
+ICEBERG_MARK = "iceberg.table"
+"""A file beside the manifests that exists once an Iceberg table names the files."""
+NO_DATE = "__HIVE_DEFAULT_PARTITION__"
+"""The date in the name of a directory for records without a time, as Hive and Spark name it."""
+
 Key = tuple[int, str, int]
 """The decoded name of a claim or a manifest: number and owner of the claim, number of the manifest.
 
@@ -69,7 +80,7 @@ class HistoryFile:
     """One Parquet file, as it was when it was verified after it was written."""
 
     name: str
-    """The name of the file."""
+    """The path of the file below the directory of the data."""
     size_bytes: int
     """The size of the file in bytes."""
     rows: int
@@ -93,6 +104,11 @@ class HistoryFile:
     """The number of the first manifest that names the file."""
     keyed: bool = False
     """Whether the file has columns for keys, headers and event times."""
+    date: str | None = None
+    """The date in UTC of all records of the file, or None if the file is in no directory of a date.
+
+    It is `NO_DATE` if the records have no time.
+    """
 
     def as_json(self) -> dict[str, Any]:
         """Return the file as JSON values, as a manifest stores it."""
@@ -110,6 +126,8 @@ class HistoryFile:
             "commit": self.commit,
             # Versions that do not know these columns must not read the file without them.
             **({"keyed": True} if self.keyed else {}),
+            # Versions that do not list these directories would report the file as missing.
+            **({"date": self.date} if self.date is not None else {}),
         }
 
     @classmethod
@@ -129,12 +147,13 @@ class HistoryFile:
             crc=int(value["crc"], 16),
             commit=int(value["commit"]),
             keyed=bool(value.get("keyed", False)),
+            date=None if value.get("date") is None else str(value["date"]),
         )
 
 
 _FILE_NAMES = (
     "name", "bytes", "rows", "first", "last", "sequences", "txids", "times_us", "digests", "crc",
-    "commit", "keyed",
+    "commit", "keyed", "date",
 )  # fmt: skip
 
 
@@ -172,11 +191,25 @@ class Manifest:
     """The files of the history."""
     gaps: tuple[Gap, ...] = ()
     """The records that were lost before they could be offloaded."""
+    merged: tuple[tuple[str, int], ...] = ()
+    """Each file that was merged into another one, and the time of that in milliseconds since 1970.
+
+    The files are kept for readers that planned before.
+    """
 
     @property
     def records(self) -> int:
         """The number of records in all files."""
         return sum(file.rows for file in self.files)
+
+    def kept_names(self) -> set[str]:
+        """Return the names of all data files that must stay, with the merged ones."""
+        return {file.name for file in self.files} | {name for name, _ in self.merged}
+
+    @property
+    def by_date(self) -> bool:
+        """Whether the newest file is in a directory of a date, and later files will be, too."""
+        return bool(self.files) and self.files[-1].date is not None
 
     @property
     def size_bytes(self) -> int:
@@ -219,6 +252,8 @@ class Manifest:
             "commit": self.commit,
             "gaps": [[gap.kind, str(gap.first), str(gap.behind)] for gap in self.gaps],
             "files": [file.as_json() for file in self.files],
+            # Versions that do not know these files would remove them under their readers.
+            **({"merged": [list(one) for one in self.merged]} if self.merged else {}),
         }
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -252,6 +287,7 @@ class Manifest:
                     for kind, first, behind in value["gaps"]
                 ),
                 files=tuple(map(HistoryFile.from_json, value["files"])),
+                merged=tuple((str(name), int(ms)) for name, ms in value.get("merged", ())),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise HistoryDamagedError(
@@ -289,16 +325,33 @@ class OffloadHistory:
         for _ in range(READ_ATTEMPTS):
             keys = [key for key in self._keys() if key[2]]
             if not keys:
+                self.store.require_bucket()
                 return None
             name = f"{MANIFESTS}/{_name(keys[-1])}"
             data = self.store.read(name)
             if data is not None:
-                return Manifest.from_bytes(data, f"{self.store.uri}/{name}")
+                return Manifest.from_bytes(data, self.store.location(name))
         raise HistoryError(
-            f"the newest manifest in {self.store.uri} could not be read: other jobs replaced it "
-            f"during each of {READ_ATTEMPTS} attempts",
+            f"the newest manifest in {self.store.location()} could not be read: other jobs "
+            f"replaced it during each of {READ_ATTEMPTS} attempts",
             remedy="Try again",
         )
+
+    def location(self, name: str) -> str:
+        """Return the URI of a data file, as messages show it."""
+        return self.store.location(f"{DATA}/{name}")
+
+    def table_kind(self) -> str | None:
+        """Return "delta" or "iceberg" if such a table names the files, or None."""
+        if self.store.files(DELTA_LOG):
+            return "delta"
+        return "iceberg" if self.store.size(f"{MANIFESTS}/{ICEBERG_MARK}") is not None else None
+
+    def mark_iceberg(self, table: str) -> None:
+        """Record durably that an Iceberg table names the files, or is about to."""
+        name = f"{MANIFESTS}/{ICEBERG_MARK}"
+        if self.store.size(name) is None:
+            self.store.write(name, table.encode())
 
     def claim(self) -> OffloadClaim:
         """Become the only writer of the history. The former writer ends with its next manifest."""
@@ -311,7 +364,7 @@ class OffloadHistory:
 
     def check_files(self, manifest: Manifest) -> None:
         """Raise HistoryDamagedError if a file is missing or differs in size from the manifest."""
-        found = self.store.files(DATA)
+        found = self.store.files(DATA, recursive=True)
         for file in manifest.files:
             size_bytes = found.get(file.name)
             if size_bytes == file.size_bytes:
@@ -319,7 +372,7 @@ class OffloadHistory:
             state = "is missing" if size_bytes is None else f"has {counted(size_bytes, 'byte')}"
             raise HistoryDamagedError(
                 f"records {file.first} to {file.last} of the offloaded history of stream "
-                f"{self.stream} are lost: file {self.store.uri}/{DATA}/{file.name} should have "
+                f"{self.stream} are lost: file {self.location(file.name)} should have "
                 f"{counted(file.size_bytes, 'byte')}, and it {state}",
                 remedy="Restore the file from a backup",
             )
@@ -363,8 +416,8 @@ class OffloadClaim:
         if self.history._keys()[-1][:2] > self._key[:2]:
             raise HistoryError(
                 f"another job has begun to offload stream {self.history.stream} to "
-                f"{self.history.store.uri}, so this job ends. The files that it has committed so "
-                "far stay valid",
+                f"{self.history.store.location()}, so this job ends. The files that it "
+                "has committed so far stay valid",
                 remedy="Run only one job at a time",
             )
 
@@ -383,10 +436,13 @@ class OffloadClaim:
         Returns the number of removed data files.
         """
         store = self.history.store
-        counted = {file.name for file in self.manifest.files} if self.manifest else set()
+        counted = self.manifest.kept_names() if self.manifest else set()
         left = [
             name
-            for name, match in ((name, _FILE.fullmatch(name)) for name in store.files(DATA))
+            for name, match in (
+                (name, _FILE.fullmatch(name.rpartition("/")[2]))
+                for name in store.files(DATA, recursive=True)
+            )
             if match is not None
             and name not in counted
             and (int(match[1]), match[2]) <= self._key[:2]

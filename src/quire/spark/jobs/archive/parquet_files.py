@@ -10,12 +10,13 @@ a row group).
 
 from __future__ import annotations
 
-import os
+import datetime
+import operator
 import struct
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 import crc32c
@@ -29,7 +30,7 @@ from quire.errors import (
     StreamDamagedError,
     StreamGapError,
 )
-from quire.spark.jobs.archive.manifest import DATA, HistoryFile, OffloadHistory
+from quire.spark.jobs.archive.manifest import DATA, DATE, NO_DATE, HistoryFile, OffloadHistory
 from quire.spark.jobs.tasks import ClusterOptions, Piece
 from quire.streams import DLSN, StreamSegment
 from quire.streams.read.arrow import (
@@ -55,6 +56,9 @@ DELTA = ("entry", "slot", "txid", "time", "sequence", "size")
 """The columns whose numbers do not decrease, so that differences are stored instead."""
 COMPRESSIONS = ("zstd", "lz4", "snappy", "gzip", "none")
 FILE_VERSION = "2.6"
+DAY_US = 24 * 60 * 60 * 1_000_000
+"""The number of microseconds of a day."""
+EPOCH = datetime.date(1970, 1, 1)
 _COUNT = struct.Struct(">q")
 
 
@@ -245,36 +249,91 @@ def _wider(known: tuple[int, int] | None, values: Any) -> tuple[int, int] | None
 
 
 def write_piece(cluster: ClusterOptions, piece: Piece) -> Piece:
-    """Write and verify one file, in a task.
+    """Write and verify the file of a piece, in a task.
 
-    The answer has the file (`file`), or None if there are no records. For each segment it also has
-    the number of records, and the first and the last sequence id (`segments`). The next job removes
-    what a failed attempt leaves.
+    There are several files if the piece has `by_date` and records of several dates, and none if
+    there are no records. For each one, the answer (`files`) has the file (`file`), and for each
+    segment the number of records, and the first and the last sequence id (`segments`). The next job
+    removes what a failed attempt leaves.
     """
     history = OffloadHistory(piece["directory"], piece["stream"])
     parts = [SegmentPart.from_json(part) for part in piece["parts"]]
-    at = parts[0]
-    attempt = uuid.uuid4().hex[:8]
-    name = f"{at.segment.lssn:010d}-{at.first:010d}-{piece['label']}-{attempt}.parquet"
-    written = Digest(piece["stream"])
+    attempt = uuid.uuid4().int
     with cluster.client() as client:
         try:
             batches = _batches(client, cluster.password, piece, parts, COLUMNS)
-            size_bytes, crc = _write(history, name, batches, written, piece)
+            groups = _by_date(batches, bool(piece["by_date"]))
+            made = write_files(history, groups, piece, attempt, keyed=False)
         except _KeyedFoundError:
-            # Streams without keys are the rule, and their files keep their columns. This file
-            # needs more columns, so it is begun again.
-            written = Digest(piece["stream"], keyed=True)
+            # Streams without keys are the rule, and their files keep their columns. This piece
+            # needs more columns, so its files are written again, under the same names.
             batches = _batches(client, cluster.password, piece, parts, ALL_COLUMNS)
-            size_bytes, crc = _write(history, name, batches, written, piece)
-    if not written.rows:
-        history.store.remove(f"{DATA}/{name}")
-        return {"file": None, "segments": {}}
-    history.store.settle(f"{DATA}/{name}")
-    file = written.as_file(name, size_bytes, crc)
-    verify_file(history, file)
-    tallies = {str(number): tally for number, tally in written.segments.items()}
-    return {"file": file.as_json(), "segments": tallies}
+            groups = _by_date(batches, bool(piece["by_date"]))
+            made = write_files(history, groups, piece, attempt, keyed=True)
+    return {"files": made}
+
+
+def write_files(
+    history: OffloadHistory,
+    groups: Iterator[tuple[str | None, Iterator[pa.RecordBatch]]],
+    piece: Piece,
+    attempt: int,
+    *,
+    keyed: bool,
+) -> list[Piece]:
+    """Write each group of records to a file, and verify it. See `write_piece` for what is returned.
+
+    A group has a date, or None for a file that is in no directory of a date, and its records, at
+    least one. `attempt` distinguishes the names of the files from those of other attempts. `keyed`
+    says whether the batches have the columns for keys, headers and event times.
+    """
+    made = []
+    for number, (date, group) in enumerate(groups):
+        first = next(group)
+        segment, entry = (first.column(name)[0].as_py() for name in ("segment", "entry"))
+        unique = f"{(attempt + number) % 2**32:08x}"
+        name = f"{segment:010d}-{entry:010d}-{piece['label']}-{unique}.parquet"
+        if date is not None:
+            history.store.make(f"{DATA}/{DATE}={date}")
+            name = f"{DATE}={date}/{name}"
+        written = Digest(piece["stream"], keyed)
+        size_bytes, crc = _write(history, name, chain((first,), group), written, piece)
+        history.store.settle(f"{DATA}/{name}")
+        made.append((written, replace(written.as_file(name, size_bytes, crc), date=date)))
+    answers: list[Piece] = []
+    for written, file in made:
+        verify_file(history, file)
+        tallies = {str(number): tally for number, tally in written.segments.items()}
+        answers.append({"file": file.as_json(), "segments": tallies})
+    return answers
+
+
+def _by_date(
+    batches: Iterator[pa.RecordBatch], divide: bool
+) -> Iterator[tuple[str | None, Iterator[pa.RecordBatch]]]:
+    """Yield consecutive records of one date and this date. Without `divide` it is None for all."""
+    dated = _dated(batches) if divide else ((None, batch) for batch in batches if len(batch))
+    for date, group in groupby(dated, operator.itemgetter(0)):
+        yield date, map(operator.itemgetter(1), group)
+
+
+def _dated(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    import numpy
+
+    for batch in batches:
+        days = _numbers(batch.column("time")) // DAY_US
+        cuts = (numpy.flatnonzero(numpy.diff(days)) + 1).tolist()
+        for first, end in pairwise([0, *cuts, len(batch)]):
+            if end > first:
+                yield _date(int(days[first])), batch.slice(first, end - first)
+
+
+def _date(day: int) -> str:
+    """Return the date that is this number of days after 1970-01-01."""
+    try:
+        return (EPOCH + datetime.timedelta(days=day)).isoformat()
+    except OverflowError:  # no time, or one before the year 1
+        return NO_DATE
 
 
 class _KeyedFoundError(Exception):
@@ -391,7 +450,7 @@ def _write(
         raise
     except OSError as error:
         raise HistoryError(
-            f"file {history.store.uri}/{DATA}/{name} of the offloaded history of stream "
+            f"file {history.location(name)} of the offloaded history of stream "
             f"{history.stream} cannot be written: {error}",
             remedy="Check the directory and its space, and run the job again: it continues "
             "after what it has committed",
@@ -415,8 +474,7 @@ def read_file(
         yield from _read_file(history, name, columns, filters)
     except (OSError, pa.ArrowException) as error:
         raise HistoryDamagedError(
-            f"file {history.store.uri}/{DATA}/{name} of the offloaded history cannot be read: "
-            f"{error}",
+            f"file {history.location(name)} of the offloaded history cannot be read: {error}",
             remedy=(
                 "If the storage does not answer, try again. If the file is missing or "
                 "damaged, restore it from a backup"
@@ -492,9 +550,27 @@ def verify_file(history: OffloadHistory, file: HistoryFile) -> None:
         raise _changed(history, file, "its records differ")
 
 
+def read_verified(
+    history: OffloadHistory, file: HistoryFile, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a file. Raise HistoryDamagedError at its end if they are others.
+
+    `columns` are those of all files, or of files with keys, which this file may lack.
+    """
+    found = Digest(history.stream, file.keyed)
+    try:
+        for batch in read_file(history, file.name, columns):
+            found.add(batch)
+            yield batch
+    except StreamDamagedError as error:
+        raise _changed(history, file, str(error)) from error
+    if (found.rows, found.texts()) != (file.rows, dict(file.digests)):
+        raise _changed(history, file, "its records differ")
+
+
 def _changed(history: OffloadHistory, file: HistoryFile, why: str) -> HistoryDamagedError:
     return HistoryDamagedError(
-        f"file {os.path.join(history.store.uri, DATA, file.name)} of the offloaded history is "
+        f"file {history.location(file.name)} of the offloaded history is "
         f"not as it was written: {why}",
         remedy="If the bookies still have the records, offload them again. Otherwise restore the "
         "file from a backup",

@@ -22,6 +22,10 @@ from quire.client.read.arrow import import_pyarrow
 from quire.errors import HistoryError, QuireError, UsageError
 
 GLOB = re.compile(r"([*?\[\]{}\\])")
+USER = re.compile(r"^([^:/?#]+://)[^/?#]*@")
+"""The beginning of a URI with a user, or with the two keys of an S3 store."""
+BUCKETS = ("s3", "gcs")
+"""The kinds of pyarrow's stores in which the first part of a path is a bucket."""
 HADOOP_SCHEMES = {"s3": "s3a"}
 """The names that Spark uses for stores to which pyarrow gives another name."""
 CHUNK_BYTES = 8 * 1024 * 1024
@@ -66,29 +70,64 @@ class ArchiveDirectory:
         """Return the path as `filesystem` names it."""
         return f"{self._path}/{name}" if name else self._path
 
-    def spark_path(self, name: str) -> str:
-        """Return the path as Spark names it, with escapes for what Spark takes for patterns."""
+    def spark_path(self, name: str, *, pattern: bool = True) -> str:
+        """Return the path as Spark names it, with escapes for what Spark takes for patterns.
+
+        With `pattern=False` there are no escapes, for places where Spark expects no pattern.
+        """
+        scheme, colon, rest = self.location(name).partition(":")
+        path = f"{HADOOP_SCHEMES.get(scheme, scheme)}{colon}{rest}"
         if self.is_local:
-            return "file://" + GLOB.sub(r"\\\1", self.path(name))
-        scheme, colon, rest = self.uri.partition(":")
-        rest = rest.partition("?")[0]
-        return GLOB.sub(r"\\\1", f"{HADOOP_SCHEMES.get(scheme, scheme)}{colon}{rest}/{name}")
+            path = "file://" + self.path(name)
+        return GLOB.sub(r"\\\1", path) if pattern else path
 
-    def files(self, directory: str) -> dict[str, int]:
-        """Return the size in bytes of each file in a directory, by name.
+    def location(self, name: str = "") -> str:
+        """Return the URI of a file or of this directory without credentials, as messages show it.
 
-        The result is empty if there is no such directory.
+        The query, which only pyarrow and fsspec understand, is left out too.
+        """
+        base = self.uri if self.is_local else _shown(self.uri.partition("?")[0])
+        return f"{base}/{name}" if name else base
+
+    def require_bucket(self) -> None:
+        """Raise HistoryError if the bucket of this directory does not exist.
+
+        A listing does not report this: it is empty then.
         """
         from pyarrow import fs
 
+        if self.filesystem.type_name not in BUCKETS:
+            return
+        bucket = self._path.partition("/")[0]
+        try:
+            [info] = self.filesystem.get_file_info([bucket])
+        except OSError:  # Keys for a part of the bucket may not ask for it.
+            return
+        if info.type == fs.FileType.NotFound:
+            raise HistoryError(
+                f"the bucket {bucket} of the directory {self.location()} does not exist",
+                remedy="Correct the URI, or create the bucket",
+            )
+
+    def files(self, directory: str, *, recursive: bool = False) -> dict[str, int]:
+        """Return the size in bytes of each file in a directory, by name.
+
+        With `recursive`, files of directories in it are included: their names are paths. The result
+        is empty if there is no such directory.
+        """
+        from pyarrow import fs
+
+        where = self.path(directory)
         with _told(self, directory):
-            selector = fs.FileSelector(self.path(directory), allow_not_found=True)
+            selector = fs.FileSelector(where, allow_not_found=True, recursive=recursive)
             found = self.filesystem.get_file_info(selector)
-        return {
-            info.base_name: info.size
-            for info in sorted(found, key=lambda info: str(info.base_name))
+        above = len(where.strip("/").split("/"))
+        sizes = {
+            "/".join(info.path.strip("/").split("/")[above:]): info.size
+            for info in found
             if info.type == fs.FileType.File and not info.base_name.startswith(PARTIAL)
         }
+        return dict(sorted(sizes.items()))
 
     def size(self, name: str) -> int | None:
         """Return the size of a file in bytes, or None if it does not exist."""
@@ -169,6 +208,11 @@ class ArchiveDirectory:
                 pass
 
 
+def _shown(uri: str) -> str:
+    """Return a URI without its user or keys."""
+    return USER.sub(r"\1", uri)
+
+
 def _open(uri: str) -> tuple[Any, str]:
     import pyarrow as pa
     from pyarrow import fs
@@ -187,14 +231,14 @@ def _open(uri: str) -> tuple[Any, str]:
         known = str(error)
     except OSError as error:
         raise HistoryError(
-            f"the directory {uri} cannot be reached: {error}",
+            f"the directory {_shown(uri)} cannot be reached: {error}",
             remedy="Check the URI, the network and the credentials for this storage",
         ) from error
     try:
         filesystem, path = import_module("fsspec.core").url_to_fs(uri)
     except (ImportError, ValueError) as error:
         raise UsageError(
-            f"the directory {uri} cannot be reached. pyarrow: {known}; fsspec: {error}",
+            f"the directory {_shown(uri)} cannot be reached. pyarrow: {known}; fsspec: {error}",
             remedy="Use /path, file://, s3://, gs:// or hdfs://, or install fsspec and what it "
             "needs for this kind of URI",
         ) from None
@@ -209,7 +253,7 @@ def _told(store: ArchiveDirectory, name: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise HistoryError(
-            f"the file {store.uri}/{name} cannot be read or written: {error}",
+            f"the file {store.location(name)} cannot be read or written: {error}",
             remedy="Check the storage and its credentials, and run the job again",
         ) from error
 

@@ -40,7 +40,6 @@ An attempt fails if the manifest is replaced meanwhile.
 """
 MANIFESTS, DATA = "manifest", "data"
 _NAME = re.compile(r"(\d{8})-([0-9a-f]{12})(?:\.claim|-(\d)\.json)", re.ASCII)
-_PATTERN_SIGN = re.compile(r"\\([*?\[\]{}\\])")
 
 Name = tuple[int, str, int]
 """The decoded name of a claim or a manifest: number and owner of the claim, number of the manifest.
@@ -106,10 +105,10 @@ class Versions:
             file = f"{MANIFESTS}/{_text(names[-1])}"
             data = self.store.read(file)
             if data is not None:
-                return Version.from_bytes(data, f"{self.store.uri}/{file}")
+                return Version.from_bytes(data, self.store.location(file))
         raise HistoryError(
-            f"the newest version in {self.store.uri} could not be read: other jobs replaced it "
-            f"during each of {READ_ATTEMPTS} attempts",
+            f"the newest version in {self.store.location()} could not be read: other jobs "
+            f"replaced it during each of {READ_ATTEMPTS} attempts",
             remedy="Try again",
         )
 
@@ -159,7 +158,7 @@ class VersionClaim:
     @property
     def output(self) -> str:
         """The path to which Spark writes the files of the new version."""
-        return _PATTERN_SIGN.sub(r"\1", self._store.spark_path(f"{DATA}/{self._directory}"))
+        return self._store.spark_path(f"{DATA}/{self._directory}", pattern=False)
 
     def commit(self, state: dict[str, Any]) -> Version:
         """Make the files the newest version, durably.
@@ -190,7 +189,7 @@ class VersionClaim:
     def _check(self) -> None:
         if self._versions.names()[-1][:2] > (self._number, self._owner):
             raise HistoryError(
-                f"another job has begun to compact to {self._store.uri}, so this job ends "
+                f"another job has begun to compact to {self._store.location()}, so this job ends "
                 "without a new version",
                 remedy="Run only one job at a time",
             )
