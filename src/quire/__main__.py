@@ -1,6 +1,39 @@
-"""`python -m quire` is the command `quire`."""
+"""The start of the program `quire`, which is also `python -m quire`."""
 
-from quire.cli.main import main
+import os
+import sys
+
+
+def main() -> None:
+    """Run the program. It always ends in SystemExit.
+
+    The command line is imported here, so that Ctrl-C ends the program without a traceback already
+    during its imports, which take seconds on a busy machine.
+    """
+    open_standard_streams()
+    try:
+        from quire.cli.main import main as run
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+    run()
+
+
+def open_standard_streams() -> None:
+    """Open the null device for each standard stream that is closed, as after `quire ... >&-`.
+
+    Otherwise the next file or socket would get its descriptor, and a message could be written into
+    the metadata. The event loop refuses such descriptors, and ends the process.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            mode = "w" if descriptor else "r"
+            opened = os.open(os.devnull, os.O_WRONLY if descriptor else os.O_RDONLY)
+            if opened == descriptor:  # Processes that this one starts need it too.
+                os.set_inheritable(opened, True)
+            stream = open(opened, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+
 
 if __name__ == "__main__":
     main()

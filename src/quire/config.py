@@ -242,9 +242,9 @@ class ClientConfig(CheckedSettings):
     watch_written_ledgers: bool = False
     """Whether a writer watches its ledger's metadata, and stops when another client recovers,
     closes or deletes the ledger, or creates another one with its id. Without the watch it learns
-    this from bookies, or at its next change of the metadata. Use it if bookies may come back empty
-    under their former ids, if ledger ids are reused, or if ledgers may be deleted by their ids
-    while streams are written to them."""
+    this from bookies, or, after a deletion, at its next change of the metadata. Use it if bookies
+    may come back empty under their former ids, if ledger ids are reused, or if ledgers may be
+    deleted by their ids while streams are written to them."""
     max_ensemble_changes: int = 1_000
     """The number of ensemble changes that one writer may make. After that its appends fail. It
     bounds the growth of the ledger's metadata if bookies fail again and again."""

@@ -94,9 +94,9 @@ class FieldRule:
     def range_text(self, number: float = 0) -> str:
         """Return the range of allowed numbers as text, for the message that refuses `number`."""
         told = self.limits.most is not None or self.most < number < math.inf
-        most = f" to {self.most:g}" if told else " or more"
+        most = f" to {_plain(self.most)}" if told else " or more"
         zero = "0, or " if self.limits.or_zero else ""
-        return f"{zero}{self.limits.least:g}{most}"
+        return f"{zero}{_plain(self.limits.least)}{most}"
 
     def accepts(self, value: object) -> bool:
         if value is None:
@@ -167,6 +167,11 @@ def check_fields(settings: Any, error: Callable[[str], Exception]) -> None:
             where = f"{type(settings).__name__}.{rule.name}"
             what = "have the value that was given" if rule.secret else f"be {shown(value)}"
             raise error(f"{where} cannot {what}. Use {rule.allowed(value)}")
+
+
+def _plain(number: float) -> str:
+    """Return a number as people write it, without an exponent if it is whole."""
+    return str(int(number)) if math.isfinite(number) and number == int(number) else f"{number:g}"
 
 
 def shown(value: object) -> str:

@@ -80,6 +80,20 @@ def _wanted(found: Configuration, name: str, changed: bool) -> bool:
     return not changed or found.origins[name] != DEFAULT
 
 
+def _uri_problems(found: Configuration) -> Iterator[str]:
+    """Yield the problem of the metadata URI, if it cannot be used."""
+    from quire.configuration.layers import DEFAULT
+    from quire.errors import MetadataURIError
+    from quire.metadata.uri import parse_uri
+
+    origin = found.origins["metadata"]
+    if origin != DEFAULT and found.metadata:
+        try:
+            parse_uri(found.metadata)
+        except MetadataURIError as error:
+            yield f"{origin}: metadata: {error}"
+
+
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @json_option("Print one JSON object: file, problems, warnings.")
@@ -92,7 +106,7 @@ def check(file: str, as_json: bool) -> int | None:
     from quire.configuration.layers import file_layer, merged
 
     found = merged([file_layer(Path(file))])
-    problems = found.problems
+    problems = [*found.problems, *_uri_problems(found)]
     if as_json:
         print_json({"file": file, "problems": list(problems), "warnings": list(found.warnings)})
         return EXIT_ERROR if problems else None

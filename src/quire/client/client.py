@@ -381,6 +381,10 @@ class LedgerClient:
         Deleting a ledger that does not exist succeeds. Cancelling this call is safe; the ledger may
         then have been deleted.
 
+        A writer of the ledger is not fenced. Unless it has `watch_written_ledgers`, its appends are
+        acknowledged until it closes or changes its ensemble, and are lost. Open the ledger with
+        `recover=True` first if it may have a writer.
+
         This call requires no password. It also deletes a ledger that a stream, an object or a
         dataset needs, because Quire itself deletes their ledgers with this call. Call
         `quire.streams.refuse_owned` first to check for an owner, as `quire ledger delete` and the

@@ -38,6 +38,13 @@ FILE_BYTES_MAX = 1024 * 1024
 """The largest configuration file that is read. A larger file must be something else."""
 DEFAULT = "default"
 _KEY_LINE = re.compile(r"""\s*([A-Za-z0-9_."'-]+)\s*=""")
+_AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
+_TWICE = ("Cannot overwrite", "Cannot declare", "Duplicate", "Cannot mutate", "Cannot redefine")
+"""The beginnings of the parser's messages about a key or a table that is set twice."""
+_JAVA_PROPERTY = re.compile(r"\s*[a-z]+(?:[A-Z][a-z0-9]*)+\s*=")
+"""The form of a line of Apache's bk_server.conf."""
+_OF_APACHE = re.compile(r"[a-z]+(?:[A-Z][a-z0-9]*)+")
+TRANSLATE = "To translate Apache's bk_server.conf, use `quire bookie conf --toml FILE`"
 _TABLE_LINE = re.compile(r"""\s*\[([^\[\]]+)\]""")
 
 
@@ -153,11 +160,32 @@ def file_layer(path: Path) -> Layer:
     if len(raw) > FILE_BYTES_MAX:
         return Layer(problems=[f"{path}: the file is larger than {FILE_BYTES_MAX} bytes"])
     try:
-        text = raw.decode()
+        text = raw.decode("utf-8-sig")  # Editors on Windows begin a file with a BOM.
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        return Layer(problems=[f"{path}:{line}: this is not UTF-8 text: save the file as UTF-8"])
+    try:
         document = tomllib.loads(text)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        return Layer(problems=[f"{path}: {error}"])
+    except tomllib.TOMLDecodeError as error:
+        return Layer(problems=[f"{path}{_not_toml(str(error), text)}"])
     return toml_layer(document, str(path), _lines_of(text))
+
+
+def _not_toml(said: str, text: str) -> str:
+    """Return the place and the problem of a text that is not TOML, from the parser's message."""
+    place = _AT_LINE.search(said)
+    if place is None:
+        return f": {said}"
+    number = int(place[1])
+    what, line = said[: place.start()].rstrip(), text.splitlines()[number - 1 : number]
+    value = line[0].partition("=")[2].strip() if line else ""
+    if what.startswith(_TWICE):
+        return f":{number}: this sets a key or a table that was set before: remove one of them"
+    if _JAVA_PROPERTY.match(line[0] if line else ""):
+        return f":{number}: this is not TOML ({what}). {TRANSLATE}"
+    if value and value[0] not in "\"'[{":
+        return f":{number}: {value!r} is not a value of TOML ({what}): put text in quotes"
+    return f":{number}: this is not TOML: {what}"
 
 
 def toml_layer(document: Mapping[str, object], source: str, lines: Mapping[str, int]) -> Layer:
@@ -251,6 +279,8 @@ def unknown(prefix: str, last: str) -> str:
     what = f"[{table}] has no key {last!r}" if table else f"there is no key or table {last!r}"
     if elsewhere:
         return f"{what}; did you mean {' or '.join(elsewhere)}?"
+    if _OF_APACHE.fullmatch(last):
+        return f"{what}, and no key of Quire has such a name. {TRANSLATE}"
     near = nearest(last, beside) or nearest(prefix + last, everything)
     return f"{what}; did you mean {near}?" if near else f"{what}; it has {', '.join(beside)}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from datetime import date, time
 from typing import Any
 
 from quire._runtime.limits import shown
@@ -32,10 +33,19 @@ def value_of(key: ConfigKey, given: object) -> Any:
     elif isinstance(given, str):
         value = None if key.may_be_none and not given else given
     else:
-        raise ValueError(f"{shown(given)} is not a string")
+        raise ValueError(f"{_said(given)} is not a string")
     if key.choices and value not in key.choices:
-        raise ValueError(f"{shown(given)} is not one of {', '.join(map(str, key.choices))}")
+        raise ValueError(f"{_said(given)} is not one of {', '.join(map(str, key.choices))}")
     return value
+
+
+def _said(given: object) -> str:
+    """Return a value for a message, as its file has it."""
+    if isinstance(given, bool):
+        return "true" if given else "false"
+    if isinstance(given, date | time):
+        return given.isoformat()
+    return shown(given)
 
 
 def _boolean(given: object) -> bool:
@@ -43,7 +53,7 @@ def _boolean(given: object) -> bool:
         return given
     if isinstance(given, str) and given.lower() in _BOOLEANS:
         return _BOOLEANS[given.lower()]
-    raise ValueError(f"{shown(given)} is neither true nor false")
+    raise ValueError(f"{_said(given)} is neither true nor false")
 
 
 def _number(key: ConfigKey, given: object) -> float | None:
@@ -52,11 +62,11 @@ def _number(key: ConfigKey, given: object) -> float | None:
     whole = key.kind == "integer"
     number = _from_text(key, given) if isinstance(given, str) else given
     if isinstance(number, bool) or not isinstance(number, int | float):
-        raise ValueError(f"{shown(given)} is not a {'whole number' if whole else 'number'}")
+        raise ValueError(f"{_said(given)} is not a {'whole number' if whole else 'number'}")
     if whole and number != int(number if math.isfinite(number) else 0):
-        raise ValueError(f"{shown(given)} is not a whole number{_of(key)}")
+        raise ValueError(f"{_said(given)} is not a whole number{_of(key)}")
     if not key.rule.in_range(number):
-        raise ValueError(f"{shown(given)} is not {key.rule.range_text(number)}{_of(key)}")
+        raise ValueError(f"{_said(given)} is not {key.rule.range_text(number)}{_of(key)}")
     return int(number) if whole else float(number)
 
 
@@ -82,7 +92,7 @@ def _strings(given: object) -> tuple[str, ...]:
         return tuple(part for part in (part.strip() for part in given.split(",")) if part)
     if isinstance(given, list | tuple) and all(isinstance(one, str) for one in given):
         return tuple(given)
-    raise ValueError(f"{shown(given)} is not a list of strings")
+    raise ValueError(f"{_said(given)} is not a list of strings")
 
 
 def _mapping(given: object) -> dict[str, str]:
@@ -92,7 +102,7 @@ def _mapping(given: object) -> dict[str, str]:
             return {name.strip(): value.strip() for name, _, value in pairs}
     elif isinstance(given, Mapping) and all(isinstance(one, str) for one in given.values()):
         return dict(given)
-    raise ValueError(f"{shown(given)} is not a table of strings")
+    raise ValueError(f"{_said(given)} is not a table of strings")
 
 
 def as_toml(value: object) -> str:

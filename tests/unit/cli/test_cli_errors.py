@@ -7,14 +7,19 @@ import logging
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+import quire.__main__
 from quire import errors
-from quire.cli.common.groups import RootGroup, exit_status
+from quire.cli.common.groups import EXIT_INTERRUPTED, RootGroup, exit_status
+
+ROOT = Path(__file__).parents[3]
 
 RAISED: list[BaseException] = []
 
@@ -142,3 +147,38 @@ def test_exit_status_of_a_usage_error_of_click(capsys: pytest.CaptureFixture[str
     context = click.Context(click.Command("write"), info_name="write")
     assert exit_status(click.UsageError("no such option.", context)) == 2
     assert capsys.readouterr().err == "error: no such option (see `write --help`)\n"
+
+
+class Interrupting:
+    """A finder of modules that is interrupted by Ctrl-C as it looks for the command line."""
+
+    def find_spec(self, name: str, *rest: object) -> None:
+        if name == "quire.cli.main":
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_during_the_imports_prints_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Imports take a third of a second, and more on a busy machine."""
+    monkeypatch.delitem(sys.modules, "quire.cli.main", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        quire.__main__.main()
+    assert ended.value.code == EXIT_INTERRUPTED
+    assert capsys.readouterr().err == "interrupted\n"
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"quire": "quire.__main__:main"}
+
+
+@pytest.mark.parametrize("descriptor", [0, 1, 2])
+def test_a_closed_standard_stream(tmp_path: Path, descriptor: int) -> None:
+    """Commands ended with SIGABRT or an unexpected AttributeError, as after `quire ... >&-`."""
+    environment = {**os.environ, "QUIRE_METADATA": f"sqlite:///{tmp_path}/metadata.db"}
+    for words in ("cluster init", "ledger list --json", "config show"):
+        done = subprocess.run(
+            [sys.executable, "-m", "quire", *words.split()],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+            env=environment, preexec_fn=lambda: os.close(descriptor),
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, ""), words

@@ -144,7 +144,11 @@ def test_an_empty_variable_is_not_set() -> None:
         ("[client.tls]\nkey = 'a'", "[client.tls] has no key 'key'"),
         ("bookie = 1", "bookie is a table: write [bookie]"),
         ("[bookie]\nport = 70000", "bookie.port: 70000 is not 0 to 65535"),
-        ("[bookie]\nport = true", "True is not a whole number"),
+        ("[bookie]\nport = true", "true is not a whole number"),
+        ("[bookie]\nport = 2026-11-27", "2026-11-27 is not a whole number"),
+        ("[bookie]\nbookiePort = 1", "has no key 'bookiePort', and no key of Quire has such a "
+         "name. To translate Apache's bk_server.conf, use `quire bookie conf"),
+        ("[bookie]\nmax_frame_bytes = '2GiB'", "is not 16384 to 1073741824 (bytes)"),
         ("[bookie]\nport = 'x'", "'x' is not a whole number"),
         ("[bookie]\nmax_connections = 1.5", "1.5 is not a whole number"),
         ("[bookie]\nseal_idle_s = 0", "0 is not 0.001 or more"),
@@ -173,12 +177,74 @@ def test_what_cannot_be_is_a_problem_in_one_line(text: str, problem: str) -> Non
         checked(from_toml(text))
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"bookiePort=3181\nzkServers=localhost:2181\n", ":2: this is not TOML (Invalid value). To "
+         "translate Apache's bk_server.conf, use `quire bookie conf --toml FILE`"),
+        (b"[bookie]\nbind = 127.0.0.1\n", ":2: '127.0.0.1' is not a value of TOML ("),
+        (b"[bookie]\nport = 1\nport = 2\n", ":3: this sets a key or a table that was set before"),
+        (b"[bookie]\n[client]\n[bookie]\n", ":3: this sets a key or a table that was set before"),
+        (b"[bookie\nport = 1\n", ":1: this is not TOML: Expected ']'"),
+        (b"[bookie]\nbind = '\xe4'\n", ":2: this is not UTF-8 text: save the file as UTF-8"),
+        (b"\xff\xfe[\0b\0", ":1: this is not UTF-8 text: save the file as UTF-8"),
+        (b"a = '", ": "),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_not_toml_is_a_problem_with_its_line(
+    tmp_path: Path, content: bytes, problem: str
+) -> None:
+    """The messages of the parser said neither what was meant nor what to do."""
+    path = tmp_path / "q.toml"
+    path.write_bytes(content)
+    [found] = file_layer(path).problems
+    assert found.startswith(f"{path}{problem}")
+    assert "\n" not in found
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    """Editors on Windows write one."""
+    path = tmp_path / "q.toml"
+    path.write_bytes(b"\xef\xbb\xbf[bookie]\nport = 4000\n")
+    found = merged([file_layer(path)])
+    assert (found.problems, found.values["bookie.port"]) == ([], 4000)
+
+
+def test_config_check_examines_the_metadata_uri(file: Any) -> None:
+    bad = quire("config", "check", str(file("metadata = 'zookeper://h:2181/ledgers'\n")))
+    assert bad.exit_code == 1
+    assert "quire.toml:1: metadata: the metadata URI 'zookeper://" in bad.stderr
+    assert quire("config", "check", str(file("metadata = 'zk://h:2181/ledgers'\n"))).exit_code == 0
+
+
+def test_the_error_says_that_a_variable_names_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("QUIRE_CONFIG", "/none.toml")
+    found = quire("ledger", "list", "--metadata", "sqlite:////none.db")
+    assert found.exit_code == 1
+    assert "/none.toml: No such file or directory (QUIRE_CONFIG names this file)" in found.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("ledger", "list"), ("explain",), ("bookie", "cookie", "show", "--dir", ".")]
+)
+def test_an_empty_option_does_not_select_the_cluster_of_the_variable(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """A script with an unset shell variable worked on another cluster than it meant."""
+    monkeypatch.setenv("QUIRE_METADATA", "sqlite:////none.db")
+    found = quire(*words, "--metadata", "")
+    assert found.exit_code == 2
+    assert "--metadata is empty: give the URI of a cluster" in found.stderr
+
+
 def test_the_line_is_told(file: Any) -> None:
     path = file("# a comment\n\n[bookie]\nport = 1\n\n[ client . tls ]\nkey = 'x'\n")
     [problem] = file_layer(path).problems
     assert problem.startswith(f"{path}:7: [client.tls] has no key 'key'")
     [problem] = file_layer(file("[bookie]\nport = \n")).problems
-    assert "line 2" in problem
+    assert problem.endswith("quire.toml:2: this is not TOML: Invalid value")
     path.write_bytes(b"\xff")
     assert len(file_layer(path).problems) == 1
     path.write_bytes(b"#" * (1 << 20) + b"\n")

@@ -58,7 +58,7 @@ def test_every_field_refuses_another_type_when_it_is_constructed(
         ("max_unforced_bytes", 0, "a whole number, 1 or more (bytes)"),
         ("quarantine_errors", -1, "a whole number, 0 or more"),
         ("read_timeout_s", float("nan"), "a number, 0.001 or more (seconds)"),
-        ("add_timeout_s", 1e10, "a number, 0.001 to 1e+09 (seconds)"),
+        ("add_timeout_s", 1e10, "a number, 0.001 to 1000000000 (seconds)"),
         ("ledger_metadata_version", 1, "2 or 3"),
         ("quarantine_liars", "yes", "True or False"),
         ("placement", None, "a PlacementConfig"),

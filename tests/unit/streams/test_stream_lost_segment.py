@@ -11,7 +11,12 @@ import pytest
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import MAX_POSITION
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
-from quire.errors import StreamFencedError, StreamGapError
+from quire.errors import (
+    LedgerFencedError,
+    NoSuchLedgerError,
+    StreamFencedError,
+    StreamGapError,
+)
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.positions import LATEST, AtSequence, AtTxid
 from quire.streams.read.records import Gap
@@ -161,6 +166,32 @@ def test_a_former_writer_that_watches_its_ledger_acknowledges_nothing_after_a_ta
             assert [r.payload for r in await b.read("s", on_gap="skip")] == [b"2"]
 
     run(scene)
+
+
+@pytest.mark.parametrize("end", ["recovered before", "close", "change of the ensemble"])
+def test_when_the_writer_of_a_deleted_ledger_learns_of_it(end: str) -> None:
+    """As the reference of the client says. No bookie tells it, unless the ledger was fenced."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        await writer.append(b"1")
+        if end == "recovered before":
+            (await b.client.open_ledger(writer.ledger_id, recover=True)).close()
+        await b.client.delete_ledger(writer.ledger_id)
+        for bookie in b.world.bookies.values():
+            assert await bookie.collect_garbage() == ""
+            assert writer.ledger_id not in bookie.store.ledgers
+        if end == "recovered before":
+            with pytest.raises(LedgerFencedError):
+                await writer.append(b"2")
+            return
+        assert await writer.append(b"2") == 1
+        if end == "change of the ensemble":
+            await b.world.stop(writer.metadata.last_segment.ensemble[0].partition(":")[0])
+        with pytest.raises(NoSuchLedgerError):
+            await (writer.close() if end == "close" else writer.append(b"3"))
+
+    run(scene, bookies=4)
 
 
 def test_places_that_may_have_been_in_it() -> None:

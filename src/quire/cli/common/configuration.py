@@ -82,12 +82,22 @@ def _base() -> list[Layer]:
     found: list[Layer] | None = context.meta.get(_CACHE) if context is not None else None
     if found is None:
         path = configuration_file(os.environ)
-        found = [file_layer(path)] if path is not None else []
+        found = [_layer_of(path)] if path is not None else []
         found.append(environment_layer(os.environ))
         if context is not None:
             context.meta[_CACHE] = found
     below = context.meta.get(BELOW) if context is not None else None
     return found if below is None else [below, *found]
+
+
+def _layer_of(path: Path) -> Layer:
+    """Return the layer of a file. Raises `OSError`, which says if a variable names the file."""
+    try:
+        return file_layer(path)
+    except OSError as error:
+        if os.environ.get(CONFIG_VARIABLE) == str(path):
+            error.strerror = f"{error.strerror} ({CONFIG_VARIABLE} names this file)"
+        raise
 
 
 def configured(*options: Layer) -> Configuration:

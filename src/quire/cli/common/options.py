@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from quire._runtime.secret_files import exposure_of
 from quire.cli.common.completion import complete_bookies, complete_ledgers
@@ -51,6 +52,8 @@ def _uri(context: click.Context, parameter: click.Parameter, value: str | None) 
 
     if value:
         _check_configuration()
+    elif context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--metadata is empty: give the URI of a cluster", context)
     value = value or _configured_uri()
     if not value:
         raise click.UsageError(WHICH_CLUSTER, context)
@@ -249,7 +252,7 @@ def optional_metadata_option(help_text: str) -> Callable[[Command], Command]:
         metavar="URI",
         envvar=METADATA_VARIABLE,
         callback=lambda context, parameter, value: (
-            _uri(context, parameter, value) if value or _configured_uri() else None
+            _uri(context, parameter, value) if value is not None or _configured_uri() else None
         ),
         help=f"{help_text} [default: {METADATA_VARIABLE}]",
     )
