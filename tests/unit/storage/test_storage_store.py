@@ -111,6 +111,18 @@ def test_a_barrier_is_passed_by_what_was_appended_before_it() -> None:
     assert passed == [None, None]
 
 
+def test_a_barrier_waits_for_every_group_before_it() -> None:
+    box = opened()
+    waiting: list[int] = []
+    for number in range(8):
+        box.append(entries(1, 40 * number, 40, 50))
+    box.store.barrier(lambda error: waiting.append(8 - len(box.acknowledged_order)))
+    while not waiting:
+        assert box.log.run()
+    assert waiting == [0]
+    assert box.store.stats().groups > 1
+
+
 def test_a_barrier_makes_a_new_ledger_durable() -> None:
     box = opened()
     box.store.create_ledger(9, key_of(9))
@@ -248,6 +260,25 @@ def test_on_a_full_disk_adds_are_refused_but_fences_and_recovery_are_not() -> No
     assert (2, 9) in box.acknowledged
     for key, entry in box.acknowledged.items():
         assert box.read(*key) == [entry]
+
+
+def test_an_add_that_finds_no_room_leaves_the_waiting_records_to_the_next() -> None:
+    """Without the key, the ledger would refuse its writer after a start."""
+    box = opened()
+    disk = disk_of(box)
+    disk.capacity_bytes -= disk.free_bytes()
+    use_up_the_reserve(box)
+    with pytest.raises(DiskFullError):
+        box.append(entries(9, 1000, 20, 200), reserve=True)
+    disk.capacity_bytes += 1 << 20
+    box.store.check_space()
+    box.pump()
+    box.append(entries(1, 0, 1))
+    box.pump()
+    assert (1, 0) in box.acknowledged
+    disk.crash()
+    box.open()
+    assert box.store.ledgers[9].master_key == key_of(9)
 
 
 def test_what_found_no_room_is_tried_again() -> None:
