@@ -207,6 +207,28 @@ def test_ledgers_that_die_or_come_again_during_a_compaction() -> None:
     assert run(box.store.entry_ranges(4)) == [(0, 0)]
 
 
+def test_space_of_a_ledger_that_came_again_during_a_compaction_is_not_counted_twice() -> None:
+    """What the output has of its former life is dead, and comes back with a later compaction."""
+    box = opened()
+    mixed(box, segments=3)
+    box.drop([1, 2])
+    box.pump()
+    box.store.check_space()
+    box.maintenance.step()
+    assert any(one.why == "it is being compacted" for one in box.store.usage())
+    box.drop([4])
+    box.append([(4, 0, b"again")])
+    while box.log.run():
+        pass
+    box.idle()
+    assert run(box.store.entry_ranges(4)) == [(0, 0)]
+    kept = [(u.number, u.live_ledgers, u.live_bytes) for u in box.store.usage()]
+    disk_of(box).crash()
+    box.open()
+    found = [(u.number, u.live_ledgers, u.live_bytes) for u in box.store.usage()]
+    assert kept == found[: len(kept)]
+
+
 def test_a_read_under_way_goes_on_with_the_old_file() -> None:
     box = opened()
     mixed(box, segments=2)
