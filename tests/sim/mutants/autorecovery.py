@@ -121,7 +121,7 @@ def a_copy_is_named_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     seeds=100,
 )
 def a_lock_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, ReplicationLocks, "_give_back", ("await self._tree.commit(Delete(path))", "pass"))
+    edit(patch, ReplicationLocks, "_give_back", ("await self._release(path, tag)", "pass"))
 
 
 @mutant(

@@ -12,6 +12,7 @@ from quire.codec.wire.v2 import Flag
 from quire.core.fragments import stored_by
 from quire.core.replicas import Copies
 from quire.errors import BookieTimeoutError, MetadataUnavailableError, UsageError
+from quire.metadata.interface import Versioned
 from quire.metadata.tree import Operation, Result
 from quire.replication import LockHeldError, ReplicationLocks
 from quire.replication.autorecovery.auditor import Auditor
@@ -123,6 +124,45 @@ def test_a_lock_that_another_process_holds_meanwhile_is_not_released(session: st
             with pytest.raises(LockHeldError, match="two is repairing"):
                 async with locks.hold(LEDGER):
                     pass
+        async with locks.hold(LEDGER):
+            pass
+
+    simulated(main)
+
+
+def test_a_session_that_ends_while_a_lock_is_released_costs_nobody_else_the_lock() -> None:
+    """The store sends a request in the next session if the former one ended before."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        locks = ReplicationLocks(cluster.store, "one", cluster.clock)
+        other = ReplicationLocks(MemoryStore(cluster.metadata), "two", cluster.clock)
+        tree, taken = cluster.store.tree, other.hold(LEDGER)
+        commit, read, late = tree.commit, tree.read, False
+
+        async def lose_the_session() -> None:
+            nonlocal late
+            if not late:
+                late = True
+                cluster.store.expire_session()
+                await taken.__aenter__()
+
+        async def late_commit(*operations: Operation) -> list[Result]:
+            await lose_the_session()
+            return await commit(*operations)
+
+        async def late_read(path: str) -> Versioned[bytes]:
+            await lose_the_session()
+            return await read(path)
+
+        async with locks.hold(LEDGER):
+            tree.commit = late_commit  # type: ignore[method-assign]
+            tree.read = late_read  # type: ignore[method-assign]
+        assert late
+        holder = await other.held_by(LEDGER)
+        assert holder is not None
+        assert holder.owner == "two"
+        await taken.__aexit__(None, None, None)
         async with locks.hold(LEDGER):
             pass
 

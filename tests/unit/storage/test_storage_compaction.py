@@ -14,6 +14,7 @@ from quire.storage.background.suspension import NOTE_NAME, Suspension, read_note
 from quire.storage.inspect.space_report import look
 from quire.storage.read.read_exceptions import NoEntry, NoLedger, WouldBlock
 from quire.storage.recovery.index_cache import CACHE_NAME
+from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS
 from quire.storage.segment.segment import LOG_DIRECTORY, SPARE_NAME, segment_name
 from tests.support.storage.compaction import opened
 from tests.support.storage.storage import (
@@ -138,6 +139,31 @@ def test_state_records_outlive_a_compaction() -> None:
     assert box.read(5, 0) == [box.written[5, 0]]
 
 
+def test_state_of_a_former_life_does_not_outlive_a_compaction() -> None:
+    """The ledger was created again, in the same segment, when its deletion had expired."""
+    box = opened()
+    packet = (2).to_bytes(8, "big") + (1).to_bytes(8, "big") + b"digest"
+    box.append([(1, 0, b"x")])
+    box.store.write_explicit_lac(1, packet, lambda error: None)
+    box.fence(1)
+    box.idle()
+    box.drop([1])
+    box.idle()
+    box.clock.ms += TOMBSTONE_TTL_MS
+    box.append([(1, 5, b"y")])
+    box.idle()
+    fill_segments(box, 9, 1)
+    box.drop([9])
+    box.pump()
+    assert compact(box)
+    for _ in range(2):
+        disk_of(box).crash()
+        box.open()
+        known = box.store.ledgers[1]
+        assert (known.fenced, known.explicit_lac) == (False, None)
+        assert run(box.store.entry_ranges(1)) == [(5, 5)]
+
+
 def test_a_deletion_on_its_way_stops_compaction_until_it_is_logged() -> None:
     box = opened()
     mixed(box)
@@ -179,6 +205,28 @@ def test_ledgers_that_die_or_come_again_during_a_compaction() -> None:
     check_numbers(box)
     check(box)
     assert run(box.store.entry_ranges(4)) == [(0, 0)]
+
+
+def test_space_of_a_ledger_that_came_again_during_a_compaction_is_not_counted_twice() -> None:
+    """What the output has of its former life is dead, and comes back with a later compaction."""
+    box = opened()
+    mixed(box, segments=3)
+    box.drop([1, 2])
+    box.pump()
+    box.store.check_space()
+    box.maintenance.step()
+    assert any(one.why == "it is being compacted" for one in box.store.usage())
+    box.drop([4])
+    box.append([(4, 0, b"again")])
+    while box.log.run():
+        pass
+    box.idle()
+    assert run(box.store.entry_ranges(4)) == [(0, 0)]
+    kept = [(u.number, u.live_ledgers, u.live_bytes) for u in box.store.usage()]
+    disk_of(box).crash()
+    box.open()
+    found = [(u.number, u.live_ledgers, u.live_bytes) for u in box.store.usage()]
+    assert kept == found[: len(kept)]
 
 
 def test_a_read_under_way_goes_on_with_the_old_file() -> None:

@@ -18,6 +18,7 @@ from quire.storage.background import quarantine_record
 from quire.storage.background.quarantine_record import record_name
 from quire.storage.background.scrub import SegmentScrub
 from quire.storage.background.scrubber import SCRUB_NAME, target_of
+from quire.storage.segment.extents import FrameExtent
 from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
 from quire_simulator.machine.disk import SimFile
 from tests.support.storage.scrubbed_store import EAGER, ON_SUSPICION, Box, filled
@@ -42,6 +43,31 @@ def readable(box: Box) -> set[tuple[int, int]]:
             continue
         found.add((ledger_id, entry_id))
     return found
+
+
+FRAME_SIZES = [[4096] * 6, [100, 3996, 4096, 8192, 1, 4095], [5000, 3192, 4096, 20, 9000]]
+
+
+@pytest.mark.parametrize("sizes", FRAME_SIZES)
+@pytest.mark.parametrize("offset", [8192, 8192 + 100, 12288 - 1])
+def test_the_frames_that_a_block_hits_are_those_with_bytes_in_it(
+    sizes: list[int], offset: int
+) -> None:
+    """A frame that ends where a damaged block begins, or begins where it ends, can be salvaged."""
+    equal = len(set(sizes)) == 1
+    extent = FrameExtent(
+        1, 0, offset, len(sizes), sizes[0] if equal else 0, None if equal else sizes, None
+    )
+    starts = [offset + sum(sizes[:number]) for number in range(len(sizes))]
+    for first in range(12):
+        for last in range(first, 12):
+            low, high = first * BLOCK_BYTES, (last + 1) * BLOCK_BYTES
+            expected = [
+                (number, number)
+                for number, (start, size) in enumerate(zip(starts, sizes))
+                if start < high and start + size > low
+            ]
+            assert extent.hit([(first, last)]) == merged(expected)
 
 
 @pytest.mark.parametrize("most", [1, 2, 4])

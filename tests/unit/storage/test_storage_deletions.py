@@ -255,6 +255,23 @@ def test_a_ledger_fenced_and_deleted_stays_refused_for_a_week() -> None:
     assert box.read(1, 0) == [box.written[1, 0]]
 
 
+def test_a_ledger_that_is_created_again_for_copies_is_fenced_after_a_start() -> None:
+    box = opened()
+    box.append(entries(1, 0, 2))
+    box.fence(1)
+    box.idle()
+    box.drop([1])
+    box.idle()
+    assert box.store.create_ledger(1, key_of(1), again=True).fenced
+    box.append(entries(1, 5, 1), reserve=True)
+    box.pump()
+    for _ in range(2):
+        disk_of(box).crash()
+        box.open()
+        assert box.store.ledgers[1].fenced
+        assert box.read(1, 5) == [box.written[1, 5]]
+
+
 def test_a_deleted_ledger_does_not_come_back_from_an_older_segment() -> None:
     """The record of the deletion is in a segment that is removed before those that it concerns."""
     box = opened()
@@ -301,6 +318,28 @@ def test_a_deletion_that_is_logged_again_spares_what_came_after_it() -> None:
         box.idle()
         assert run(box.store.entry_ranges(1)) == [(7, 7)]
         assert box.store.ledgers[1].fenced
+
+
+def test_a_deletion_that_is_logged_twice_again_spares_what_came_after_it() -> None:
+    """It concerns what was before its first record, and not what was before its second one."""
+    box = opened()
+    box.append(entries(1, 0, 3))
+    box.append(entries(2, 0, 3))
+    fill_segments(box, 3, 1)
+    box.drop([1])
+    fill_segments(box, 4, 1)
+    box.append(entries(1, 7, 1))
+    fill_segments(box, 5, 1)
+    for dropped, filler in (([3, 4], 6), ([5, 6], 7), ([7], 8)):
+        removed = box.store.stats().segments_removed
+        box.drop(dropped)
+        box.idle()
+        assert box.store.stats().segments_removed > removed
+        fill_segments(box, filler, 1)
+    for _ in range(2):
+        disk_of(box).crash()
+        box.open()
+        assert run(box.store.entry_ranges(1)) == [(7, 7)]
 
 
 def test_a_removal_whose_records_span_segments_loses_none_in_a_crash() -> None:

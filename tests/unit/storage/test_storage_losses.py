@@ -9,8 +9,10 @@ import pytest
 
 from quire.codec.log.group import GROUP_MAGIC
 from quire.codec.wire.v2 import add_request
+from quire.errors import DamagedError
 from quire.storage.background import sealer
 from quire.storage.inspect.space_report import look
+from quire.storage.read.read_exceptions import NoEntry
 from quire.storage.recovery.scan import scan_groups
 from quire.storage.segment.batch import LogBatch, Run
 from quire.storage.segment.catalogue import VOUCHES
@@ -139,6 +141,35 @@ def lose_group(box: StoreOnDisk, number: int, at: int) -> None:
     found = scan_groups(disk.open(segment_name(number)), box.store._directory_id, number, 4096)
     assert len(found.groups) > at + 1
     disk.flip_bit(segment_name(number), found.groups[at].header.offset + 100)
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_last_group_after_which_something_was_written_is_damaged_and_not_torn(
+    *, used: bool
+) -> None:
+    """The log syncs a group before it writes behind it, so the group may be acknowledged."""
+    box = opened(EAGER)
+    for number in range(3):
+        box.append(entries(1, 20 * number, 20, 200))
+        box.pump()
+    disk, name = disk_of(box), segment_name(1)
+    disk.kill()
+    last = scan_groups(disk.open(name), box.store._directory_id, 1, 4096).groups[-1].header
+    file = disk.open(name)
+    file.write([bytes(512)], last.payload_offset // 512 * 512 + 4096)
+    if used:
+        file.write([b"?"], last.end + 8000)
+    report = box.open()
+    assert (report.torn_group is None) == used
+    wrong: list[type[Exception]] = []
+    for entry in range(40, 60):
+        try:
+            assert box.read(1, entry) == [box.written[1, entry]]
+        except (DamagedError, NoEntry) as error:
+            wrong.append(type(error))
+    assert wrong
+    assert set(wrong) == {DamagedError if used else NoEntry}
+    assert box.read(1, 39) == [box.written[1, 39]]
 
 
 def append_alone(box: StoreOnDisk, ledger_id: int, first: int, count: int) -> None:

@@ -118,6 +118,20 @@ def test_a_repair_is_durable_when_it_is_reported() -> None:
     assert not box.open().negatives_unknown
 
 
+def test_a_repair_that_could_not_be_recorded_is_not_reported_as_recorded() -> None:
+    """Its caller would end its reports, and the next start would find the loss again."""
+    box = with_a_missing_segment()
+    box.idle()
+    done: list[object] = []
+    box.store.mark_repaired(done.append)
+    disk_of(box).fail_sync_once()
+    box.pump()
+    [error] = done
+    assert isinstance(error, StorageError)
+    disk_of(box).crash()
+    assert box.open().negatives_unknown
+
+
 def test_a_repair_before_a_segment_is_prepared_is_recorded_later() -> None:
     for prepared in (False, True):
         box = with_a_missing_segment()

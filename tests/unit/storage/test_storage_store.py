@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from quire.codec.wire.v2 import Buffer
 from quire.errors import DiskFullError, StorageError, UsageError
 from quire.storage.config import StorageConfig
 from quire.storage.read.read_exceptions import NoEntry, NoLedger
 from quire.storage.segment.batch import Run
 from quire.storage.segment.segment import segment_name
+from quire_simulator.machine.disk import SimFile
 from tests.support.storage.storage import (
     SMALL,
     StoreOnDisk,
@@ -109,6 +112,47 @@ def test_a_barrier_is_passed_by_what_was_appended_before_it() -> None:
     assert passed == [None]
     box.log.run()
     assert passed == [None, None]
+
+
+def test_the_header_of_a_segment_is_synced_before_its_first_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A damaged header would otherwise not show whether a group was acknowledged."""
+    steps: dict[int, list[int | str]] = {}
+    write, sync = SimFile.write, SimFile.sync
+
+    def writing(self: SimFile, buffers: Sequence[Buffer], offset: int) -> None:
+        if any(b"".join(buffers)):  # a file is prepared with zeros
+            steps.setdefault(id(self._inode), []).append(offset)
+        write(self, buffers, offset)
+
+    def syncing(self: SimFile) -> None:
+        steps.setdefault(id(self._inode), []).append("sync")
+        sync(self)
+
+    monkeypatch.setattr(SimFile, "write", writing)
+    monkeypatch.setattr(SimFile, "sync", syncing)
+    box = opened()
+    fill_segments(box, 1, 2)
+    disk = disk_of(box)
+    names = [segment_name(one.number) for one in box.store.usage()]
+    assert len(names) == 3
+    for name in names:
+        order = steps[id(disk.open(name)._inode)]
+        first_group = next((at for at, step in enumerate(order) if step not in (0, "sync")), None)
+        assert "sync" in order[order.index(0) : first_group], order
+
+
+def test_a_barrier_waits_for_every_group_before_it() -> None:
+    box = opened()
+    waiting: list[int] = []
+    for number in range(8):
+        box.append(entries(1, 40 * number, 40, 50))
+    box.store.barrier(lambda error: waiting.append(8 - len(box.acknowledged_order)))
+    while not waiting:
+        assert box.log.run()
+    assert waiting == [0]
+    assert box.store.stats().groups > 1
 
 
 def test_a_barrier_makes_a_new_ledger_durable() -> None:
@@ -248,6 +292,25 @@ def test_on_a_full_disk_adds_are_refused_but_fences_and_recovery_are_not() -> No
     assert (2, 9) in box.acknowledged
     for key, entry in box.acknowledged.items():
         assert box.read(*key) == [entry]
+
+
+def test_an_add_that_finds_no_room_leaves_the_waiting_records_to_the_next() -> None:
+    """Without the key, the ledger would refuse its writer after a start."""
+    box = opened()
+    disk = disk_of(box)
+    disk.capacity_bytes -= disk.free_bytes()
+    use_up_the_reserve(box)
+    with pytest.raises(DiskFullError):
+        box.append(entries(9, 1000, 20, 200), reserve=True)
+    disk.capacity_bytes += 1 << 20
+    box.store.check_space()
+    box.pump()
+    box.append(entries(1, 0, 1))
+    box.pump()
+    assert (1, 0) in box.acknowledged
+    disk.crash()
+    box.open()
+    assert box.store.ledgers[9].master_key == key_of(9)
 
 
 def test_what_found_no_room_is_tried_again() -> None:

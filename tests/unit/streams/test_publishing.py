@@ -448,6 +448,57 @@ def test_a_batch_keeps_the_order_of_txids() -> None:
     run(scene)
 
 
+def test_copies_follow_the_end_of_the_stream_whatever_the_clock_says() -> None:
+    """Another sink, whose clock is ahead, has published meanwhile."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await begin(b.streams, "s", KEY)
+        assert batch is not None
+        built = [await build(b, batch, [b"x", b"y"])]
+        other = await begin(b.streams, "s", BatchKey("other", "query-2", 0))
+        assert other is not None
+        ahead = replace(other, txid=other.txid + 3_600_000)
+        await publish(b.streams, "s", ahead, [await build(b, ahead, [b"ahead"])])
+        await publish(b.streams, "s", batch, built)
+        found = await b.read("s")
+        assert [record.payload for record in found] == [b"ahead", b"x", b"y"]
+        assert [record.txid for record in found] == [ahead.txid] * 3
+
+    run(scene)
+
+
+@pytest.mark.parametrize("lacks", ["nothing", "an entry", "its close"])
+def test_a_ledger_that_lacks_what_was_built_is_not_published(
+    lacks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from quire.streams.publish import publishing
+
+    monkeypatch.setattr(publishing, "MERGE_BYTES", 1)
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await begin(b.streams, "s", KEY)
+        assert batch is not None
+        good, other = [await build(b, batch, [b"%d" % n, b"x"]) for n in range(2)]
+        if lacks == "an entry":
+            other = replace(other, last_entry_id=other.last_entry_id + 1)
+        elif lacks == "its close":
+            writer = await b.client.create_ledger()
+            for _ in range(other.last_entry_id + 1):
+                await writer.append(b"x")
+            writer.abandon()
+            other = replace(other, ledger_id=writer.ledger_id)
+        if lacks == "nothing":
+            assert len(await publish(b.streams, "s", batch, [good, other])) == 2
+        else:
+            with pytest.raises(StreamError, match=r"was not published .* has fewer entries"):
+                await publish(b.streams, "s", batch, [good, other])
+            assert await payloads(b) == []
+
+    run(scene)
+
+
 def test_a_batch_that_does_not_fit() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s", settings={"bytes_max": 2_000})

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -29,12 +32,13 @@ from quire.errors import (
     UnreadableMetadataError,
     UsageError,
 )
-from quire.metadata.tree import Create
+from quire.metadata.tree import Create, Operation, Put, Result
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.settings import check_value
 from quire.streams.read.positions import LATEST, AtSequence, AtTime, AtTxid, creation_time_ms
 from quire.streams.read.reader import StreamReader
 from quire.streams.read.records import Gap
+from quire.streams.read.segment_list import LIST_AGAIN_S
 from quire.streams.write.segments import Segments, SegmentWriter
 from quire.streams.write.writer import StreamWriter
 from quire.streams.write.writer_task import GIVE_UP_S
@@ -183,6 +187,47 @@ def test_a_writer_goes_on_in_a_new_segment_when_its_ledger_is_fenced() -> None:
         await writer.close()
         assert await b.numbers("s") == [1, 2]
         assert [r.payload for r in await b.read("s")] == [b"0", b"1", b"2"]
+
+    run(scene)
+
+
+def test_entries_that_are_appended_again_keep_their_order() -> None:
+    """Several entries were under way when the ledger was found to be fenced."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"entry_bytes": 1_024})
+        writer = await b.streams.open_writer("s")
+        payloads = [b"%d" % number * 600 for number in range(8)]
+        positions = [await writer.append(payloads[0])]
+        [segment] = await b.streams.segments("s")
+        await b.client.open_ledger(segment.ledger_id, recover=True)
+        positions += await asyncio.gather(*(writer.append(one) for one in payloads[1:]))
+        await writer.close()
+        found = await b.read("s")
+        assert [r.payload for r in found] == payloads
+        assert [r.sequence for r in found] == list(range(8))
+        assert [r.position for r in found] == positions
+
+    run(scene)
+
+
+def test_the_position_of_a_record_counts_the_control_records_before_it() -> None:
+    """Appends of several producers, which share an entry."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        producers = [await writer.producer(name) for name in "pqr"]
+        appends: list[Any] = [writer.append(b"plain")]
+        for sequence in range(3):
+            for number, producer in enumerate(producers):
+                appends.append(producer.append(b"%d-%d" % (number, sequence), sequence))
+            appends.append(writer.append(b"plain"))
+        positions = await asyncio.gather(*appends)
+        more = await producers[0].append_many([b"x", b"y"], 3)
+        await writer.close()
+        found = [record.position for record in await b.read("s")]
+        assert found == [*positions, *more]
+        assert len({position.entry_id for position in found}) < len(found) / 2
 
     run(scene)
 
@@ -347,6 +392,110 @@ def test_a_missing_segment_is_told() -> None:
         await metadata.tree.delete_tree(metadata.paths.segment(segments[1].name))
         with pytest.raises(StreamGapError, match="lost"):
             await b.read("s")
+
+    run(scene)
+
+
+def test_an_abandoned_segment_without_records_ends_a_read_and_not_a_reader() -> None:
+    """Its ledger was closed by a recovery. Its number is assigned again."""
+
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await writer.append(b"0")
+        writer = await b.streams.open_writer("s")
+        sent = asyncio.Event()
+
+        def nothing(self: SegmentWriter, entry: Any) -> None:
+            sent.set()
+            raise RecoveryError("the writer dies before its first entry")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SegmentWriter, "send", nothing)
+            appending = asyncio.ensure_future(writer.append(b"lost"))
+            await sent.wait()
+            writer.abandon()
+            await asyncio.gather(appending, return_exceptions=True)
+        assert await b.numbers("s") == [1, -2]
+        empty = (await b.streams.segments("s"))[-1]
+        (await b.client.open_ledger(empty.ledger_id, recover=True)).close()
+        async with asyncio.timeout(LIST_AGAIN_S / 2):
+            assert [r.payload for r in await b.read("s")] == [b"0"]
+        reader = await b.streams.open_reader("s", follow=True)
+        async with aclosing(aiter(reader)) as records:
+            assert (await anext(records)).payload == b"0"
+            upcoming = asyncio.ensure_future(anext(records))
+            await asyncio.sleep(10)
+            assert not upcoming.done()
+            async with await b.streams.open_writer("s") as writer:
+                await writer.append(b"1")
+            assert (await upcoming).payload == b"1"
+
+    run(scene)
+
+
+def _change_at_open(
+    b: Bench, ledger_id: int, change: Callable[[], Awaitable[None]], patch: pytest.MonkeyPatch
+) -> None:
+    """Let `change` happen when a reader opens the ledger, after it has listed the segments."""
+    open_ledger, changed = b.client.open_ledger, False
+
+    async def opened(wanted: int, **options: Any) -> Any:
+        nonlocal changed
+        if wanted == ledger_id and not changed:
+            changed = True
+            await change()
+        return await open_ledger(wanted, **options)
+
+    patch.setattr(b.client, "open_ledger", opened)
+
+
+def test_a_ledger_that_is_gone_because_its_segment_was_truncated_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(b: Bench) -> None:
+        for number in range(2):
+            async with await b.streams.open_writer("s", create=True) as writer:
+                await writer.append(b"%d" % number)
+        first, second = await b.streams.segments("s")
+        start, upcoming = first.first_dlsn, second.first_dlsn
+
+        async def truncated() -> None:
+            await b.streams.truncate("s", upcoming)
+
+        _change_at_open(b, first.ledger_id, truncated, monkeypatch)
+        reader = await b.streams.open_reader("s", start=start, on_gap="deliver")
+        async with aclosing(reader.batches()) as batches:
+            got = [batch async for batch in batches]
+        assert got[0] == Gap("truncated", start, upcoming)
+        assert len(got) == 2
+
+    run(scene)
+
+
+def test_a_ledger_that_is_gone_because_its_number_was_assigned_again_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing was written to the segment, and its number now has another ledger."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"s")
+        writer.abandon()
+        async with await b.streams.open_writer("t", create=True) as writer:
+            await writer.append(b"t")
+        [first], [other] = await b.streams.segments("s"), await b.streams.segments("t")
+        again = replace(first, ledger_id=other.ledger_id)
+        metadata = b.streams.metadata("s")
+
+        async def assigned() -> None:
+            path = metadata.paths.segment(first.name)
+            await metadata.tree.commit(Put(path, again.to_bytes()))
+            await b.client.delete_ledger(first.ledger_id)
+
+        _change_at_open(b, first.ledger_id, assigned, monkeypatch)
+        reader = await b.streams.open_reader("s", follow=True)
+        async with aclosing(aiter(reader)) as records:
+            assert (await anext(records)).payload == b"t"
 
     run(scene)
 
@@ -588,6 +737,32 @@ def test_subscriptions_only_move_forward() -> None:
         assert await mine.position() == DLSN(1, 5, 0)
         await mine.delete()
         assert await mine.position() is None
+
+    run(scene)
+
+
+def test_a_slower_process_does_not_move_a_subscription_back() -> None:
+    """It has read the former position, and stores its own after a faster one."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        mine = b.streams.subscription("s", "mine")
+        assert await mine.commit(DLSN(1, 0, 0))
+        for faster, moved in ((DLSN(1, 9, 0), False), (DLSN(1, 12, 0), True)):
+            slower = DLSN(1, 5, 0) if not moved else DLSN(1, 20, 0)
+            tree = b.streams.metadata("s").tree
+            commit = tree.commit
+
+            async def later(
+                *operations: Operation, to: DLSN = faster, real: Any = commit, tree: Any = tree
+            ) -> list[Result]:
+                tree.commit = real
+                assert await b.streams.subscription("s", "mine").commit(to)
+                return await real(*operations)
+
+            tree.commit = later  # type: ignore[method-assign]
+            assert await mine.commit(slower) == moved
+            assert await mine.position() == max(faster, slower)
 
     run(scene)
 

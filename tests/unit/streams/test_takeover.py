@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from quire.codec.distributedlog.control_record import CreationTime, encode_control
+from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.record import control_record, encode_record
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.metadata.ledger_metadata import LedgerState
+from quire.streams.write.producers import ControlState, encode_mark, read_marks
 from quire.streams.write.takeover import last_record
 from tests.support.bookies.fake_bookies import LEDGER, PASSWORD, FakeCluster, simulated
 
@@ -43,6 +45,35 @@ def test_the_last_record_is_found_however_many_entries_without_records_follow(
                 for entry in range(20):
                     bookie.entries[entry] = cluster.entry(entry, b"")
             assert await last_record(reader, SEGMENT) is None
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("snapshot_at", [None, 0, 2, 3, 5, 6, 9])
+def test_the_producers_of_all_entries_are_known_to_the_successor(
+    snapshot_at: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search goes backward to the last snapshot, in windows of a few entries."""
+    monkeypatch.setattr("quire.streams.write.producers.ENTRIES_AT_ONCE", 3)
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(10), state=LedgerState.CLOSED)
+        state = ControlState()
+        for entry in range(10):
+            if entry == snapshot_at:
+                state.producers.clear()  # as if they had not been known
+                state.sent("earlier", 4, DLSN(1, 0, 0))
+                body = control_record(entry, 0, state.snapshot() or b"")
+            else:
+                body = control_record(entry, 0, encode_mark(f"p{entry}", 10 * entry, 1))
+                body += encode_record(entry, 0, b"x")
+                state.sent(f"p{entry}", 10 * entry, DLSN(1, entry, 1))
+            for bookie in cluster.bookies.values():
+                bookie.entries[entry] = cluster.entry(entry, body)
+        async with cluster.client() as client:
+            found = await read_marks(client, [SEGMENT], PASSWORD)
+        assert found.producers == state.producers
 
     simulated(main)
 

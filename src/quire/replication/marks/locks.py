@@ -90,7 +90,7 @@ class ReplicationLocks:
             yield ReplicationLock(ledger_id, mark, unreadable)
         finally:
             self._held.discard(path)
-            await self._give_back(path, session)
+            await self._give_back(path, tag, session)
 
     async def _take(self, ledger_id: int, path: str, tag: str) -> None:
         value = LockHolder(self._owner, self._clock.now_ms(), tag).encode()
@@ -114,15 +114,13 @@ class ReplicationLocks:
                     await self.tidy()
             raise
 
-    async def _give_back(self, path: str, session: int) -> None:
+    async def _give_back(self, path: str, tag: str, session: int) -> None:
         if self._tree.session_id != session:
             # The lock disappeared with its session. An existing one belongs to another process.
             self._made.pop(path, None)
             return
         try:
-            await self._tree.commit(Delete(path))
-        except NoSuchKeyError:
-            pass  # the session was lost
+            await self._release(path, tag)
         except (MetadataError, ClientClosedError):
             return  # it is released later, or disappears with the session
         except asyncio.CancelledError:
@@ -137,14 +135,22 @@ class ReplicationLocks:
         for path, tag in list(self._made.items()):
             if path in self._held:
                 continue
-            try:
-                found = LockHolder.decode((await self._tree.read(path)).value)
-                if found.tag == tag and path not in self._held:
-                    await self._tree.commit(Delete(path))
-            except (NoSuchKeyError, ValueError):
-                pass
+            await self._release(path, tag)
             if path not in self._held and self._made.get(path) == tag:
                 del self._made[path]
+
+    async def _release(self, path: str, tag: str) -> None:
+        """Delete a lock if it is still the one with this tag and no task of this object holds it.
+
+        A store that did not answer for a while may have ended the session meanwhile. The path may
+        then have the lock of another process. Raises MetadataError.
+        """
+        try:
+            found = LockHolder.decode((await self._tree.read(path)).value)
+            if found.tag == tag and path not in self._held:
+                await self._tree.commit(Delete(path))
+        except (NoSuchKeyError, ValueError):
+            pass
 
     async def held_by(self, ledger_id: int) -> LockHolder | None:
         """Return the holder of a ledger's lock, or None if it is not locked."""
