@@ -29,6 +29,7 @@ from quire.http.watch.ledger_index import LedgerIndex
 from quire.http.watch.observations import (
     LOOK_WAIT_S,
     DiskSpaces,
+    GonePorts,
     LedgerRisks,
     LostLedgerSearch,
     MarkCounts,
@@ -144,7 +145,9 @@ class ClusterView:
             answers_wait_s: Seconds that a caller waits until all bookies have answered, or did not
                 answer in time. None means `wait_s`.
         """
-        self.spaces = DiskSpaces(monotonic, wait_s if answers_wait_s is None else answers_wait_s)
+        answers_wait_s = wait_s if answers_wait_s is None else answers_wait_s
+        self.spaces = DiskSpaces(monotonic, answers_wait_s)
+        self.ports = GonePorts(monotonic, answers_wait_s)
         self.known = KnownReports(monotonic, fetch, wait_s)
         self.http_certificates: Callable[[], Sequence[CertificateExpiry]] = tuple
         """A function that returns when the certificates of this process's HTTP server expire."""
@@ -163,7 +166,12 @@ class ClusterView:
         Raises MetadataError. Safe to cancel.
         """
         bookies = await bookie_facts(
-            client, gone=True, spaces=self.spaces, rates=self.rates, reports=self.known
+            client,
+            gone=True,
+            spaces=self.spaces,
+            rates=self.rates,
+            reports=self.known,
+            ports=self.ports,
         )
         recovery = await self.autorecovery(client)
         registered = [one["id"] for one in bookies if one["state"] != "gone"]
@@ -226,7 +234,7 @@ class ClusterView:
     async def close(self) -> None:
         for one in (
             self.spaces, self.rates, self.risks, self.marks, self.lost, self.index, self.streams,
-            self.known,
+            self.known, self.ports,
         ):  # fmt: skip
             await one.close()
         await self.reports.close()

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from quire._runtime.tasks import TaskSet, each
 from quire.client import Client
+from quire.client.client import pool_of
 from quire.errors import MetadataError, QuireError
+from quire.net.knock import Knock
 from quire.replication.explain.at_risk import AtRisk, at_risk
 from quire.replication.explain.silence import Silence, ask_anew
 from quire.replication.explain.status import MarkCount, count_marks
@@ -46,6 +48,9 @@ clients can connect."""
 TLS_ANEW_INTERVAL_S = 5.0
 """The interval that replaces `ANEW_INTERVAL_S` for a bookie with TLS. An open connection still
 works after the bookie's certificate has expired. Each refusal is a line in the bookie's log."""
+GONE_PORTS_INTERVAL_S = 10.0
+"""The least number of seconds between two connections to the address of a bookie that is not
+registered."""
 PAUSE_S = 0.005
 """Seconds for which an observation pauses between two parts, so that other requests are served."""
 RECORDS_AT_ONCE = 64
@@ -319,6 +324,31 @@ class DiskSpaces(BackgroundObservation):
         if answer.certificate_expires_ms is not None:
             self.certificates_ms[bookie] = answer.certificate_expires_ms
         return DiskSpace(answer.info.free_bytes, answer.info.total_bytes)
+
+
+class GonePorts(BackgroundObservation):
+    """The observation, in the background, of the addresses of bookies that are not registered."""
+
+    def __init__(self, monotonic: Callable[[], float], wait_s: float = LOOK_WAIT_S) -> None:
+        super().__init__(monotonic, GONE_PORTS_INTERVAL_S, wait_s)
+        self._found: Mapping[str, Knock | None] = {}
+
+    async def of(self, client: Client, bookies: Collection[str]) -> Mapping[str, Knock | None]:
+        """Return what the address in the id of each bookie answers, by bookie id.
+
+        A bookie that was not asked yet is missing, or has None if its id is no address.
+        """
+        names = sorted(bookies)
+        if not self._found.keys() >= set(names):
+            self.forget()
+        if names:
+            await self.refresh(lambda: self._knock(client, names))
+        return {name: self._found[name] for name in names if name in self._found}
+
+    async def _knock(self, client: Client, names: list[str]) -> None:
+        pool = pool_of(client)
+        answers = await each(names, lambda one: pool.knock(one, SPACE_TIMEOUT_S), BOOKIES_AT_ONCE)
+        self._found = dict(zip(names, answers, strict=True))
 
 
 async def space_of(client: Client, bookie: str) -> DiskSpace | None:
