@@ -78,6 +78,9 @@ class ClusterState:
     outages: Mapping[str, Sequence[Outage]] = field(default_factory=dict)
     """The outages of the metadata store in the last hour, by the server that noticed them."""
 
+    lost_age_s: float | None = None
+    """Seconds since the last complete search for lost ledgers, or None if there was none."""
+
     def count(self) -> dict[str, int]:
         """Return the number of bookies in each state."""
         found = dict.fromkeys(STATES, 0)
@@ -108,7 +111,9 @@ class ClusterState:
             "at_risk": asdict(self.risk) if self.risk is not None else None,
             "problems": [asdict(one) for one in self.problems],
             "running": [one.as_json() for one in self.running],
-            "lost_ledgers": self.lost.as_json() if self.lost is not None else None,
+            "lost_ledgers": None
+            if self.lost is None
+            else {**self.lost.as_json(), "age_s": self.lost_age_s},
             "garbage_collection": asdict(self.collection),
             "damage_found": [
                 {"bookie": bookie, **asdict(one)}
@@ -213,6 +218,7 @@ class ClusterView:
             collection,
             damage,
             outages,
+            self.lost.age_s,
         )
 
     async def autorecovery(self, client: Client) -> dict[str, Any]:

@@ -32,12 +32,9 @@ MARKS_INTERVAL_S = 2.0
 RISKS_INTERVAL_S = 5.0
 """The least number of seconds between two counts of the ledgers that are at risk because bookies
 are lost."""
-LOST_INTERVAL_S = 60.0
+LOST_INTERVAL_S = 10.0
 """The least number of seconds between two searches of the records of all streams, objects and
-datasets for ledgers that do not exist."""
-LOST_AGAIN_S = 10.0
-"""The interval that replaces `LOST_INTERVAL_S` while lost ledgers are known, so that pages soon
-show when there are none any more."""
+datasets for ledgers that do not exist. `LOOK_SHARE` bounds the cost if there are many records."""
 SPACE_INTERVAL_S = 1.0
 """The least number of seconds between two requests to a bookie for its free space."""
 SPACE_TIMEOUT_S = 2.0
@@ -233,7 +230,6 @@ class LostLedgerSearch(BackgroundObservation):
         index = OwnerIndex(client.clock.now_ms())
         try:
             async for found in lost_ledgers(client, index.add):
-                self._shortest_s = LOST_AGAIN_S if found.count else LOST_INTERVAL_S
                 index.whole = found.whole
                 if first or found.whole:
                     self.found, self._index = found, index
